@@ -1,0 +1,142 @@
+//! The one error type of the library.
+
+use std::path::{Path, PathBuf};
+
+/// Everything that can go wrong, each case naming what was attempted, on what, and how to mend it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The arrays handed to a matrix constructor do not describe a matrix.
+    #[error("not a valid {format} matrix: {message}")]
+    InvalidMatrix {
+        /// The layout that was being checked: `CSR`, `triplets`, `sprs`.
+        format: &'static str,
+        /// What is wrong, with the offending position.
+        message: String,
+    },
+    /// A vector has the wrong length.
+    #[error(
+        "vector `{vector}` has {found} elements, but the matrix is {nrows} x {ncols} and needs {expected}"
+    )]
+    VectorLength {
+        /// `x` or `y`.
+        vector: &'static str,
+        /// Elements the product needs.
+        expected: usize,
+        /// Elements handed in.
+        found: usize,
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Columns of the matrix.
+        ncols: usize,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// `open`, `read`, `write`, …
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// A Matrix Market file is malformed, or holds what this library does not take.
+    #[error("{}{}: {message}", origin(path), line.map(|l| format!(":{l}")).unwrap_or_default())]
+    Market {
+        /// The file; empty for text that did not come from one.
+        path: PathBuf,
+        /// The line, counted from 1, where there is one to blame.
+        line: Option<u64>,
+        /// What is wrong and what was expected.
+        message: String,
+    },
+    /// Text that should name a plan does not.
+    #[error("`{text}` is not a plan: {message}")]
+    PlanText {
+        /// The text as given.
+        text: String,
+        /// What is wrong, with the nearest spelling where there is one.
+        message: String,
+    },
+    /// Text that should name a gallery matrix does not.
+    #[error("`{text}` is not a gallery matrix: {message}")]
+    GalleryText {
+        /// The text as given.
+        text: String,
+        /// What is wrong, with the nearest spelling where there is one.
+        message: String,
+    },
+    /// A plan would need more memory than allowed; nothing was allocated.
+    #[error(
+        "plan {plan} needs {needed} bytes for the packed matrix, but the limit is {limit} bytes; \
+         raise the memory limit or let `auto` choose another plan"
+    )]
+    MemoryLimit {
+        /// The plan's spelling.
+        plan: String,
+        /// Bytes the packed matrix would take.
+        needed: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// A plan cannot be used for this matrix or under these conditions.
+    #[error("plan {plan} cannot be used: {reason}")]
+    PlanRefused {
+        /// The plan's spelling.
+        plan: String,
+        /// Why, and the way out.
+        reason: String,
+    },
+    /// The asked device is not there.
+    #[error("device `{device}` is not available: {reason}")]
+    DeviceUnavailable {
+        /// The device's spelling.
+        device: String,
+        /// Why, in one line.
+        reason: String,
+    },
+    /// A tuning profile cannot be used.
+    #[error("profile {origin}: {message}")]
+    Profile {
+        /// The file, or the name of a built-in profile.
+        origin: String,
+        /// What is wrong and what to do.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Wraps an operating-system error with the file and the action it hit.
+    pub(crate) fn io(action: &'static str, path: impl AsRef<Path>, source: std::io::Error) -> Self {
+        Self::Io { action, path: path.as_ref().to_owned(), source }
+    }
+}
+
+/// How a Matrix Market source is named in messages.
+fn origin(path: &Path) -> String {
+    if path.as_os_str().is_empty() { "Matrix Market text".to_owned() } else { path.display().to_string() }
+}
+
+/// ` (did you mean `NEAREST`?)` when one of `known` is close enough to `text` to be a slip of the fingers.
+pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    /// Below this Jaro-Winkler similarity two words are different words; the value is the usual one for typos.
+    const SIMILAR: f64 = 0.75;
+    known
+        .into_iter()
+        .map(|word| (strsim::jaro_winkler(text, word), word))
+        .filter(|(score, _)| *score >= SIMILAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, word)| format!(" (did you mean `{word}`?)"))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_corrected_and_nonsense_is_not() {
+        assert_eq!(suggestion("sel", ["csr", "sell", "ell"]), " (did you mean `sell`?)");
+        assert_eq!(suggestion("xyzzy", ["csr", "sell"]), "");
+    }
+}

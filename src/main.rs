@@ -1,0 +1,2 @@
+//! The `sparseop` program.
+fn main() {}

@@ -1,0 +1,81 @@
+//! Matrices of other libraries as input.
+
+use super::{CsrMatrix, Triplets, check_dimensions};
+use crate::{Error, Scalar};
+use sprs::{CsMatBase, SpIndex};
+use std::borrow::Cow;
+use std::ops::Deref;
+
+/// A matrix that can be read as CSR: what [`SparseOp::auto`](crate::SparseOp::auto) takes.
+///
+/// Implemented for [`CsrMatrix`], [`Triplets`] and the matrices of `sprs`, owned or borrowed, compressed by row or
+/// by column, of any index type.
+pub trait ToCsr<T: Scalar> {
+    /// The matrix in CSR; borrowed where it is one already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the matrix does not fit 32-bit column indices.
+    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error>;
+}
+
+impl<T: Scalar> ToCsr<T> for CsrMatrix<T> {
+    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+        Ok(Cow::Borrowed(self))
+    }
+}
+
+impl<T: Scalar> ToCsr<T> for Triplets<T> {
+    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+        Ok(Cow::Owned(Triplets::to_csr(self)))
+    }
+}
+
+impl<T, I, IptrStorage, IndStorage, DataStorage, Iptr> ToCsr<T>
+    for CsMatBase<T, I, IptrStorage, IndStorage, DataStorage, Iptr>
+where
+    T: Scalar,
+    I: SpIndex,
+    Iptr: SpIndex,
+    IptrStorage: Deref<Target = [Iptr]>,
+    IndStorage: Deref<Target = [I]>,
+    DataStorage: Deref<Target = [T]>,
+{
+    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+        check_dimensions("sprs", self.rows(), self.cols())?;
+        let row_ptr = self.proper_indptr().iter().map(|p| p.index()).collect();
+        let col_idx = self.indices().iter().map(|i| i.index() as u32).collect();
+        let values = self.data().to_vec();
+        // sprs lets its users build matrices without checks, so the arrays are checked here as any others.
+        let (outer, inner) = if self.is_csr() { self.shape() } else { (self.cols(), self.rows()) };
+        let compressed = CsrMatrix::try_new(outer, inner, row_ptr, col_idx, values)?;
+        Ok(Cow::Owned(if self.is_csr() { compressed } else { compressed.transpose() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sprs::{CsMatI, TriMatI};
+
+    fn example<I: SpIndex, Iptr: SpIndex>() -> CsMatI<f64, I, Iptr> {
+        let mut t = TriMatI::<f64, I>::new((2, 3));
+        t.add_triplet(0, 2, 1.0);
+        t.add_triplet(1, 0, 2.0);
+        t.add_triplet(1, 1, 3.0);
+        let a = t.to_csr::<Iptr>();
+        CsMatI::new((2, 3), a.indptr().raw_storage().to_vec(), a.indices().to_vec(), a.data().to_vec())
+    }
+
+    #[test]
+    fn sprs_of_either_order_and_any_index_type() {
+        let expected = CsrMatrix::try_new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(*ToCsr::to_csr(&example::<usize, usize>()).unwrap(), expected);
+        assert_eq!(*ToCsr::to_csr(&example::<u16, u32>()).unwrap(), expected);
+        assert_eq!(*ToCsr::to_csr(&example::<i32, u64>()).unwrap(), expected);
+        let csc = example::<u32, usize>().to_csc();
+        assert_eq!(*ToCsr::to_csr(&csc).unwrap(), expected);
+        let view = csc.view();
+        assert_eq!(*ToCsr::to_csr(&view).unwrap(), expected);
+    }
+}

@@ -1,0 +1,340 @@
+//! Sparse matrices in the one layout everything else starts from: compressed sparse rows (CSR).
+//!
+//! A [`CsrMatrix`] is checked when it is made and never again. Rows may hold their columns in any order, and a
+//! column may occur more than once in a row: such entries add up in a product.
+
+mod convert;
+pub mod gallery;
+pub mod market;
+mod triplets;
+
+pub use convert::ToCsr;
+pub use triplets::Triplets;
+
+use crate::{Error, Scalar};
+use std::ops::Range;
+
+/// Rows and columns a matrix may have: one less than `u32::MAX`, which marks padding in packed formats.
+pub const MAX_DIMENSION: usize = u32::MAX as usize - 1;
+
+/// A sparse matrix in compressed sparse rows, owning its arrays.
+///
+/// Row `i` holds the entries `row_ptr[i] .. row_ptr[i + 1]` of `col_idx` and `values`.
+///
+/// ```
+/// # use sparseop::matrix::CsrMatrix;
+/// // 3 0 1
+/// // 0 0 0
+/// let a = CsrMatrix::try_new(2, 3, vec![0, 2, 2], vec![0, 2], vec![3.0, 1.0])?;
+/// assert_eq!((a.nrows(), a.ncols(), a.nnz()), (2, 3, 2));
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct CsrMatrix<T> {
+    nrows: usize,
+    ncols: usize,
+    row_ptr: Vec<usize>,
+    col_idx: Vec<u32>,
+    values: Vec<T>,
+}
+
+/// A borrowed, already checked matrix in compressed sparse rows; see [`CsrMatrix`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CsrView<'a, T> {
+    nrows: usize,
+    ncols: usize,
+    row_ptr: &'a [usize],
+    col_idx: &'a [u32],
+    values: &'a [T],
+}
+
+impl<T: Scalar> CsrMatrix<T> {
+    /// Takes the three arrays of CSR and checks them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`], naming the offending position, when a dimension exceeds [`MAX_DIMENSION`],
+    /// `row_ptr` does not have `nrows + 1` offsets rising from 0 to the number of entries, `col_idx` and `values`
+    /// differ in length, or a column is not below `ncols`.
+    pub fn try_new(
+        nrows: usize,
+        ncols: usize,
+        row_ptr: Vec<usize>,
+        col_idx: Vec<u32>,
+        values: Vec<T>,
+    ) -> Result<Self, Error> {
+        check(nrows, ncols, &row_ptr, &col_idx, values.len())?;
+        Ok(Self { nrows, ncols, row_ptr, col_idx, values })
+    }
+
+    /// Takes the three arrays of CSR on trust.
+    ///
+    /// # Safety
+    ///
+    /// The arrays must satisfy everything [`try_new`](Self::try_new) checks: the kernels read `x` and write `y`
+    /// without looking again.
+    pub unsafe fn new_unchecked(
+        nrows: usize,
+        ncols: usize,
+        row_ptr: Vec<usize>,
+        col_idx: Vec<u32>,
+        values: Vec<T>,
+    ) -> Self {
+        debug_assert!(check(nrows, ncols, &row_ptr, &col_idx, values.len()).is_ok());
+        Self { nrows, ncols, row_ptr, col_idx, values }
+    }
+
+    /// A matrix without entries.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when a dimension exceeds [`MAX_DIMENSION`].
+    pub fn zeros(nrows: usize, ncols: usize) -> Result<Self, Error> {
+        check_dimensions("CSR", nrows, ncols)?;
+        Ok(Self { nrows, ncols, row_ptr: vec![0; nrows + 1], col_idx: Vec::new(), values: Vec::new() })
+    }
+
+    /// The same matrix, borrowed.
+    pub fn view(&self) -> CsrView<'_, T> {
+        CsrView {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            row_ptr: &self.row_ptr,
+            col_idx: &self.col_idx,
+            values: &self.values,
+        }
+    }
+
+    /// Number of rows.
+    pub fn nrows(&self) -> usize {
+        self.nrows
+    }
+
+    /// Number of columns.
+    pub fn ncols(&self) -> usize {
+        self.ncols
+    }
+
+    /// Number of stored entries, explicit zeros included.
+    pub fn nnz(&self) -> usize {
+        self.col_idx.len()
+    }
+
+    /// Where each row begins in the other two arrays, and where the last one ends: `nrows + 1` offsets.
+    pub fn row_ptr(&self) -> &[usize] {
+        &self.row_ptr
+    }
+
+    /// Column of each entry, counted from 0.
+    pub fn col_idx(&self) -> &[u32] {
+        &self.col_idx
+    }
+
+    /// Value of each entry.
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    /// The values, to be changed in place; the pattern stays.
+    pub fn values_mut(&mut self) -> &mut [T] {
+        &mut self.values
+    }
+
+    /// Gives the arrays back: `(row_ptr, col_idx, values)`.
+    pub fn into_parts(self) -> (Vec<usize>, Vec<u32>, Vec<T>) {
+        (self.row_ptr, self.col_idx, self.values)
+    }
+
+    /// The transposed matrix; its columns are sorted in every row.
+    pub fn transpose(&self) -> Self {
+        self.view().transpose()
+    }
+}
+
+impl<'a, T: Scalar> CsrView<'a, T> {
+    /// Borrows the three arrays of CSR and checks them.
+    ///
+    /// # Errors
+    ///
+    /// As [`CsrMatrix::try_new`].
+    pub fn try_new(
+        nrows: usize,
+        ncols: usize,
+        row_ptr: &'a [usize],
+        col_idx: &'a [u32],
+        values: &'a [T],
+    ) -> Result<Self, Error> {
+        check(nrows, ncols, row_ptr, col_idx, values.len())?;
+        Ok(Self { nrows, ncols, row_ptr, col_idx, values })
+    }
+
+    /// Number of rows.
+    pub fn nrows(self) -> usize {
+        self.nrows
+    }
+
+    /// Number of columns.
+    pub fn ncols(self) -> usize {
+        self.ncols
+    }
+
+    /// Number of stored entries, explicit zeros included.
+    pub fn nnz(self) -> usize {
+        self.col_idx.len()
+    }
+
+    /// Where each row begins, and where the last one ends: `nrows + 1` offsets.
+    pub fn row_ptr(self) -> &'a [usize] {
+        self.row_ptr
+    }
+
+    /// Column of each entry, counted from 0.
+    pub fn col_idx(self) -> &'a [u32] {
+        self.col_idx
+    }
+
+    /// Value of each entry.
+    pub fn values(self) -> &'a [T] {
+        self.values
+    }
+
+    /// The entries of row `row`, as a range into [`col_idx`](Self::col_idx) and [`values`](Self::values).
+    pub fn row_range(self, row: usize) -> Range<usize> {
+        self.row_ptr[row]..self.row_ptr[row + 1]
+    }
+
+    /// Number of entries in row `row`.
+    pub fn row_len(self, row: usize) -> usize {
+        self.row_ptr[row + 1] - self.row_ptr[row]
+    }
+
+    /// Columns and values of row `row`.
+    pub fn row(self, row: usize) -> (&'a [u32], &'a [T]) {
+        let range = self.row_range(row);
+        (&self.col_idx[range.clone()], &self.values[range])
+    }
+
+    /// A copy that owns its arrays.
+    pub fn to_owned(self) -> CsrMatrix<T> {
+        CsrMatrix {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            row_ptr: self.row_ptr.to_vec(),
+            col_idx: self.col_idx.to_vec(),
+            values: self.values.to_vec(),
+        }
+    }
+
+    /// The transposed matrix; its columns are sorted in every row, equal columns in the order of this matrix.
+    pub fn transpose(self) -> CsrMatrix<T> {
+        let mut row_ptr = vec![0usize; self.ncols + 1];
+        for &col in self.col_idx {
+            row_ptr[col as usize + 1] += 1;
+        }
+        for i in 0..self.ncols {
+            row_ptr[i + 1] += row_ptr[i];
+        }
+        let mut next = row_ptr.clone();
+        let mut col_idx = vec![0u32; self.nnz()];
+        let mut values = vec![T::ZERO; self.nnz()];
+        for row in 0..self.nrows {
+            for k in self.row_range(row) {
+                let slot = &mut next[self.col_idx[k] as usize];
+                col_idx[*slot] = row as u32;
+                values[*slot] = self.values[k];
+                *slot += 1;
+            }
+        }
+        CsrMatrix { nrows: self.ncols, ncols: self.nrows, row_ptr, col_idx, values }
+    }
+}
+
+/// Refuses dimensions that 32-bit indices cannot name.
+pub(crate) fn check_dimensions(format: &'static str, nrows: usize, ncols: usize) -> Result<(), Error> {
+    for (name, size) in [("nrows", nrows), ("ncols", ncols)] {
+        if size > MAX_DIMENSION {
+            let message = format!("{name} is {size}; at most {MAX_DIMENSION} fit the 32-bit indices");
+            return Err(Error::InvalidMatrix { format, message });
+        }
+    }
+    Ok(())
+}
+
+/// Everything that makes three arrays a CSR matrix.
+fn check(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], nvals: usize) -> Result<(), Error> {
+    check_dimensions("CSR", nrows, ncols)?;
+    let fail = |message| Err(Error::InvalidMatrix { format: "CSR", message });
+    if row_ptr.len() != nrows + 1 {
+        return fail(format!("row_ptr has {} offsets, {nrows} rows need {}", row_ptr.len(), nrows + 1));
+    }
+    if col_idx.len() != nvals {
+        return fail(format!("col_idx has {} entries, values has {nvals}", col_idx.len()));
+    }
+    if row_ptr[0] != 0 {
+        return fail(format!("row_ptr[0] is {}, it must be 0", row_ptr[0]));
+    }
+    if let Some(i) = row_ptr.windows(2).position(|w| w[1] < w[0]) {
+        return fail(format!("row_ptr falls from {} to {} at row {i}", row_ptr[i], row_ptr[i + 1]));
+    }
+    if row_ptr[nrows] != nvals {
+        return fail(format!("row_ptr ends at {}, but there are {nvals} entries", row_ptr[nrows]));
+    }
+    if let Some(i) = row_ptr.windows(2).position(|w| w[1] - w[0] > MAX_DIMENSION) {
+        return fail(format!("row {i} has more than {MAX_DIMENSION} entries"));
+    }
+    // A maximum vectorises where a search does not; the position is only looked for once something is wrong.
+    let largest = col_idx.iter().copied().max();
+    if largest.is_some_and(|c| c as usize >= ncols) {
+        let k = col_idx.iter().position(|&c| c as usize >= ncols).unwrap_or_default();
+        let row = row_ptr.partition_point(|&p| p <= k) - 1;
+        return fail(format!("col_idx[{k}] is {} in row {row}, but ncols is {ncols}", col_idx[k]));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], nvals: usize) -> String {
+        let values = vec![1.0f32; nvals];
+        CsrMatrix::try_new(nrows, ncols, row_ptr.to_vec(), col_idx.to_vec(), values).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_door_names_what_is_wrong_and_where() {
+        assert!(message(2, 2, &[0, 1], &[0], 1).contains("row_ptr has 2 offsets, 2 rows need 3"));
+        assert!(message(1, 2, &[1, 1], &[0], 1).contains("row_ptr[0] is 1"));
+        assert!(message(2, 2, &[0, 2, 1], &[0], 1).contains("falls from 2 to 1 at row 1"));
+        assert!(message(2, 2, &[0, 1, 3], &[0, 1], 2).contains("ends at 3, but there are 2"));
+        assert!(message(1, 2, &[0, 2], &[0, 1], 1).contains("col_idx has 2 entries, values has 1"));
+        assert!(message(2, 2, &[0, 1, 2], &[0, 2], 2).contains("col_idx[1] is 2 in row 1, but ncols is 2"));
+        assert!(message(0, usize::MAX, &[0], &[], 0).contains("at most 4294967294"));
+    }
+
+    #[test]
+    fn unsorted_and_repeated_columns_are_legal() {
+        let a = CsrMatrix::try_new(1, 3, vec![0, 3], vec![2, 0, 2], vec![1.0f64, 2.0, 3.0]).unwrap();
+        assert_eq!(a.view().row(0), (&[2, 0, 2][..], &[1.0, 2.0, 3.0][..]));
+    }
+
+    #[test]
+    fn shapes_without_entries() {
+        for (m, n) in [(0, 0), (0, 3), (3, 0)] {
+            let a = CsrMatrix::<f32>::zeros(m, n).unwrap();
+            assert_eq!((a.nrows(), a.ncols(), a.nnz()), (m, n, 0));
+            assert_eq!(a.transpose(), CsrMatrix::zeros(n, m).unwrap());
+        }
+    }
+
+    #[test]
+    fn transposing_twice_sorts_and_keeps_every_entry() {
+        let a = CsrMatrix::try_new(2, 3, vec![0, 2, 3], vec![2, 0, 1], vec![1.0f32, 2.0, 3.0]).unwrap();
+        let t = a.transpose();
+        assert_eq!(
+            (t.row_ptr(), t.col_idx(), t.values()),
+            (&[0, 1, 2, 3][..], &[0, 1, 0][..], &[2., 3., 1.][..])
+        );
+        assert_eq!(t.transpose().values(), &[2.0, 1.0, 3.0]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Matrices given entry by entry, in any order.
+
+use super::{CsrMatrix, check_dimensions};
+use crate::{Error, Scalar};
+
+/// A matrix under construction: `(row, column, value)` entries in any order; entries of one place are summed.
+///
+/// ```
+/// # use sparseop::matrix::Triplets;
+/// let mut t = Triplets::new(2, 2)?;
+/// t.push(1, 0, 2.0f32)?;
+/// t.push(0, 1, 1.0)?;
+/// t.push(1, 0, 3.0)?;
+/// let a = t.to_csr();
+/// assert_eq!((a.row_ptr(), a.col_idx(), a.values()), (&[0, 1, 2][..], &[1, 0][..], &[1.0, 5.0][..]));
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Triplets<T> {
+    nrows: usize,
+    ncols: usize,
+    row_idx: Vec<u32>,
+    col_idx: Vec<u32>,
+    values: Vec<T>,
+}
+
+impl<T: Scalar> Triplets<T> {
+    /// An empty matrix of the given shape.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when a dimension exceeds [`MAX_DIMENSION`](super::MAX_DIMENSION).
+    pub fn new(nrows: usize, ncols: usize) -> Result<Self, Error> {
+        check_dimensions("triplets", nrows, ncols)?;
+        Ok(Self { nrows, ncols, row_idx: Vec::new(), col_idx: Vec::new(), values: Vec::new() })
+    }
+
+    /// Takes whole arrays of rows, columns and values, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the arrays differ in length or an index is out of range.
+    pub fn from_parts(
+        nrows: usize,
+        ncols: usize,
+        row_idx: Vec<u32>,
+        col_idx: Vec<u32>,
+        values: Vec<T>,
+    ) -> Result<Self, Error> {
+        check_dimensions("triplets", nrows, ncols)?;
+        if row_idx.len() != col_idx.len() || col_idx.len() != values.len() {
+            let (r, c, v) = (row_idx.len(), col_idx.len(), values.len());
+            let message =
+                format!("{r} rows, {c} columns and {v} values were given; there must be equally many");
+            return Err(Error::InvalidMatrix { format: "triplets", message });
+        }
+        for (name, indices, size) in [("row", &row_idx, nrows), ("column", &col_idx, ncols)] {
+            if let Some(k) = indices.iter().position(|&i| i as usize >= size) {
+                return Err(out_of_range(name, indices[k] as usize, size, k));
+            }
+        }
+        Ok(Self { nrows, ncols, row_idx, col_idx, values })
+    }
+
+    /// Adds `value` at (`row`, `col`), counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the place is outside the matrix.
+    pub fn push(&mut self, row: usize, col: usize, value: T) -> Result<(), Error> {
+        for (name, index, size) in [("row", row, self.nrows), ("column", col, self.ncols)] {
+            if index >= size {
+                return Err(out_of_range(name, index, size, self.values.len()));
+            }
+        }
+        self.row_idx.push(row as u32);
+        self.col_idx.push(col as u32);
+        self.values.push(value);
+        Ok(())
+    }
+
+    /// Entries so far, repeated places counted each time.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The matrix in CSR: columns rising in every row, entries of one place summed in the order they were given,
+    /// explicit zeros kept.
+    pub fn to_csr(&self) -> CsrMatrix<T> {
+        let mut row_ptr = vec![0usize; self.nrows + 1];
+        for &row in &self.row_idx {
+            row_ptr[row as usize + 1] += 1;
+        }
+        for i in 0..self.nrows {
+            row_ptr[i + 1] += row_ptr[i];
+        }
+        let mut next = row_ptr.clone();
+        let mut entries = vec![(0u32, T::ZERO); self.len()];
+        for ((&row, &col), &value) in self.row_idx.iter().zip(&self.col_idx).zip(&self.values) {
+            let slot = &mut next[row as usize];
+            entries[*slot] = (col, value);
+            *slot += 1;
+        }
+        sum_duplicates(self.nrows, self.ncols, row_ptr, entries)
+    }
+}
+
+/// Sorts each row by column and sums the entries of one place, in their order.
+pub(crate) fn sum_duplicates<T: Scalar>(
+    nrows: usize,
+    ncols: usize,
+    mut row_ptr: Vec<usize>,
+    mut entries: Vec<(u32, T)>,
+) -> CsrMatrix<T> {
+    let mut col_idx = Vec::with_capacity(entries.len());
+    let mut values = Vec::<T>::with_capacity(entries.len());
+    for row in 0..nrows {
+        let range = row_ptr[row]..row_ptr[row + 1];
+        row_ptr[row] = col_idx.len();
+        let row_entries = &mut entries[range];
+        if !row_entries.is_sorted_by_key(|e| e.0) {
+            row_entries.sort_by_key(|e| e.0);
+        }
+        let start = col_idx.len();
+        for &mut (col, value) in row_entries {
+            match values.last_mut() {
+                Some(last) if col_idx.len() > start && col_idx.last() == Some(&col) => *last += value,
+                _ => {
+                    col_idx.push(col);
+                    values.push(value);
+                }
+            }
+        }
+    }
+    row_ptr[nrows] = col_idx.len();
+    col_idx.shrink_to_fit();
+    values.shrink_to_fit();
+    CsrMatrix { nrows, ncols, row_ptr, col_idx, values }
+}
+
+fn out_of_range(name: &str, index: usize, size: usize, entry: usize) -> Error {
+    let message = format!("{name} {index} of entry {entry} is out of range: there are {size} {name}s");
+    Error::InvalidMatrix { format: "triplets", message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_add_up_and_zeros_stay() {
+        let t = Triplets::from_parts(3, 3, vec![2, 0, 2, 2], vec![1, 2, 1, 0], vec![1.0f64, 0.0, -1.0, 4.0])
+            .unwrap();
+        let a = t.to_csr();
+        assert_eq!(a.row_ptr(), [0, 1, 1, 3]);
+        assert_eq!(a.col_idx(), [2, 0, 1]);
+        assert_eq!(a.values(), [0.0, 4.0, 0.0]);
+    }
+
+    #[test]
+    fn bad_triplets_are_named() {
+        let mut t = Triplets::<f32>::new(2, 3).unwrap();
+        assert!(t.push(2, 0, 1.0).unwrap_err().to_string().contains("row 2 of entry 0 is out of range"));
+        assert!(t.push(0, 3, 1.0).unwrap_err().to_string().contains("column 3"));
+        let ragged = Triplets::from_parts(2, 2, vec![0], vec![0, 1], vec![1.0f32]).unwrap_err();
+        assert!(ragged.to_string().contains("1 rows, 2 columns and 1 values"));
+        assert!(Triplets::from_parts(2, 2, vec![0, 5], vec![0, 1], vec![1.0f32; 2]).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! The number types a matrix can hold.
+
+use serde::{Deserialize, Serialize};
+use std::fmt::{Debug, Display};
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Mul, Neg, Sub};
+
+/// Which [`Scalar`] a type is, as data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScalarKind {
+    /// 32-bit IEEE 754.
+    F32,
+    /// 64-bit IEEE 754.
+    F64,
+}
+
+impl ScalarKind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::F32, Self::F64];
+
+    /// Bytes one number takes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    /// `f32` or `f64`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+}
+
+impl Display for ScalarKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A number a matrix can hold: `f32` or `f64`. Sealed: the kernels are written for exactly these.
+pub trait Scalar:
+    sealed::Sealed
+    + Copy
+    + Default
+    + Debug
+    + Display
+    + PartialEq
+    + PartialOrd
+    + Send
+    + Sync
+    + Add<Output = Self>
+    + AddAssign
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Neg<Output = Self>
+    + Sum
+    + 'static
+{
+    /// Zero.
+    const ZERO: Self;
+    /// One.
+    const ONE: Self;
+    /// Distance from one to the next number, as `f64`.
+    const EPSILON: f64;
+    /// This type as data.
+    const KIND: ScalarKind;
+
+    /// The nearest number of this type.
+    fn from_f64(value: f64) -> Self;
+    /// The same number as `f64`, exactly.
+    fn to_f64(self) -> f64;
+    /// The bits, widened: equal numbers of one type have equal bits but for the two zeros and NaN.
+    fn bits(self) -> u64;
+}
+
+macro_rules! scalar {
+    ($type:ident, $kind:ident) => {
+        impl sealed::Sealed for $type {}
+        impl Scalar for $type {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const EPSILON: f64 = $type::EPSILON as f64;
+            const KIND: ScalarKind = ScalarKind::$kind;
+            fn from_f64(value: f64) -> Self {
+                value as $type
+            }
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            fn bits(self) -> u64 {
+                u64::from(self.to_bits())
+            }
+        }
+    };
+}
+
+scalar!(f32, F32);
+scalar!(f64, F64);
+
+mod sealed {
+    pub trait Sealed {}
+}
