@@ -1,0 +1,179 @@
+//! What every CPU kernel shares: vectors of lanes, and the cutting of work into parts for the threads.
+
+mod simd;
+mod strip;
+
+pub(crate) use simd::{Kernel, PADDING, Vector};
+pub(crate) use strip::{Slots, strip};
+
+use crate::Scalar;
+use rayon::prelude::*;
+use std::ops::{AddAssign, Range};
+
+/// Work below which a part is not worth handing to another thread: about 20 µs of multiplying, twice what waking
+/// a sleeping thread costs.
+const PART_WORK: u64 = 32_768;
+
+/// More parts than this only add overhead; enough to balance a machine of 64 cores.
+pub(crate) const MAX_PARTS: usize = 256;
+
+/// Cuts `items` into consecutive parts of about equal work, at multiples of `align`.
+///
+/// `work_before(i)` is the work of the first `i` items and must not fall. The cut depends on the matrix alone, never
+/// on the number of threads: whatever is summed across parts keeps its bits on every machine.
+pub(crate) fn partition(items: usize, align: usize, work_before: impl Fn(usize) -> u64) -> Box<[usize]> {
+    let total = work_before(items);
+    let parts = (total / PART_WORK).clamp(1, MAX_PARTS as u64);
+    let mut bounds = vec![0];
+    for part in 1..parts {
+        // u128: work × parts may pass 2⁶⁴ for the largest matrices.
+        let target = (u128::from(total) * u128::from(part) / u128::from(parts)) as u64;
+        let at = first_at_least(items, target, &work_before).next_multiple_of(align).min(items);
+        if at > bounds[bounds.len() - 1] {
+            bounds.push(at);
+        }
+    }
+    if bounds[bounds.len() - 1] < items || bounds.len() == 1 {
+        bounds.push(items);
+    }
+    bounds.into()
+}
+
+/// The smallest `i <= items` with `work_before(i) >= target`.
+fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64) -> usize {
+    let (mut low, mut high) = (0, items);
+    while low < high {
+        let mid = low + (high - low) / 2;
+        if work_before(mid) < target { low = mid + 1 } else { high = mid }
+    }
+    low
+}
+
+/// Runs `body(part, range)` for every part of a [`partition`], in parallel when there are several.
+pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(usize, Range<usize>) + Sync) {
+    let count = parts.len() - 1;
+    if count == 1 {
+        body(0, parts[0]..parts[1]);
+    } else {
+        (0..count).into_par_iter().for_each(|i| body(i, parts[i]..parts[i + 1]));
+    }
+}
+
+/// Runs a kernel over every part of a [`partition`] with the widest vectors the machine has.
+///
+/// # Safety
+///
+/// Whatever [`Kernel::run`] of `kernel` asks for, for every part.
+pub(crate) unsafe fn run_parts<T: Scalar>(parts: &[usize], kernel: &(impl Kernel<T> + Sync)) {
+    // SAFETY: the caller vouches for the kernel.
+    for_each_part(parts, |_, range| unsafe { simd::dispatch(kernel, range) });
+}
+
+/// A vector that several threads write, each its own elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: the pointer is only written through `set` and `add`, whose callers promise disjoint elements.
+unsafe impl<T: Send> Send for Output<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Output<T> {}
+
+impl<T: Copy> Output<T> {
+    /// Shares `y` among threads for as long as the borrow lasts.
+    pub(crate) fn new(y: &mut [T]) -> Self {
+        Self { start: y.as_mut_ptr(), len: y.len() }
+    }
+
+    /// Writes element `i` without reading it.
+    ///
+    /// # Safety
+    ///
+    /// `i` is in range, the borrowed vector is alive, and no other thread touches element `i`.
+    #[inline(always)]
+    pub(crate) unsafe fn set(self, i: usize, value: T) {
+        debug_assert!(i < self.len);
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(i).write(value) };
+    }
+
+    /// Adds to element `i`.
+    ///
+    /// # Safety
+    ///
+    /// As [`set`](Self::set), and element `i` was written before.
+    #[inline(always)]
+    pub(crate) unsafe fn add(self, i: usize, value: T)
+    where
+        T: AddAssign,
+    {
+        debug_assert!(i < self.len);
+        // SAFETY: the caller's promise.
+        unsafe { *self.start.add(i) += value };
+    }
+
+    /// Where element `i` is, for a vector store.
+    ///
+    /// # Safety
+    ///
+    /// As [`set`](Self::set), for every element stored through the pointer.
+    #[inline(always)]
+    pub(crate) unsafe fn at(self, i: usize) -> *mut T {
+        debug_assert!(i <= self.len);
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(i) }
+    }
+}
+
+/// The name of the vector instructions the kernels use here: `avx512`, `avx2` or `portable`.
+pub(crate) fn simd_name() -> &'static str {
+    simd::level().name()
+}
+
+/// The processor's name as it gives it itself, where it does.
+pub(crate) fn brand() -> String {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::__cpuid;
+        const BRAND: std::ops::RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
+        if __cpuid(0x8000_0000).eax >= *BRAND.end() {
+            let bytes: Vec<u8> = BRAND
+                .flat_map(|leaf| {
+                    let r = __cpuid(leaf);
+                    [r.eax, r.ebx, r.ecx, r.edx]
+                })
+                .flat_map(u32::to_le_bytes)
+                .collect();
+            let text = String::from_utf8_lossy(&bytes);
+            let words: Vec<&str> = text.trim_matches('\0').split_whitespace().collect();
+            if !words.is_empty() {
+                return words.join(" ").trim_end_matches('\0').to_owned();
+            }
+        }
+    }
+    format!("{} CPU", std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_everything_once_and_balance() {
+        for items in [0usize, 1, 7, 64, 100_000] {
+            let parts = partition(items, 8, |i| i as u64 * 50);
+            assert_eq!((parts[0], parts[parts.len() - 1]), (0, items));
+            assert!(parts.len() >= 2 && parts.windows(2).all(|w| w[0] < w[1] || items == 0));
+            assert!(parts[..parts.len() - 1].iter().all(|p| p % 8 == 0));
+        }
+        assert!(partition(100_000, 8, |i| i as u64 * 50).len() > 50);
+    }
+
+    #[test]
+    fn one_heavy_item_is_not_cut_into_empty_parts() {
+        let parts = partition(3, 1, |i| if i >= 2 { 10_000_000 } else { i as u64 });
+        assert_eq!(&*parts, [0, 2, 3]);
+    }
+}

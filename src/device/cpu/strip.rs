@@ -1,0 +1,95 @@
+//! The loop under every slot-major format: a few rows side by side, slot after slot.
+
+use super::simd::Vector;
+use crate::Scalar;
+
+/// Stored slots and the vector they multiply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slots<'a, T> {
+    /// Column of each slot.
+    pub(crate) col_idx: &'a [u32],
+    /// Value of each slot.
+    pub(crate) values: &'a [T],
+    /// The vector.
+    pub(crate) x: &'a [T],
+    /// Whether columns that follow one another across lanes are common enough to look for them.
+    pub(crate) consecutive: bool,
+}
+
+/// Multiplies `G · LANES` neighbouring rows: slot `k` of the first of them is at `offset(k)`, the others follow.
+///
+/// The slots before `full` hold an entry in every lane. Those from there to `width` hold one in the lanes that
+/// `mask(k, lane)` gives for the vector that begins at row `lane` of the strip; nothing of the others is read.
+///
+/// # Safety
+///
+/// The machine has the instructions of `V`. For every lane so promised, the slot is inside `col_idx` and `values` and
+/// its column inside `x`.
+#[inline(always)]
+pub(crate) unsafe fn strip<T: Scalar, V: Vector<T>, const G: usize>(
+    slots: Slots<'_, T>,
+    full: usize,
+    width: usize,
+    offset: impl Fn(usize) -> usize,
+    mask: impl Fn(usize, usize) -> u32,
+) -> [V; G] {
+    // SAFETY: the caller's promise covers every slot touched below.
+    unsafe {
+        if slots.consecutive {
+            strip_as::<T, V, G, true>(slots, full, width, offset, mask)
+        } else {
+            strip_as::<T, V, G, false>(slots, full, width, offset, mask)
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: bool>(
+    slots: Slots<'_, T>,
+    full: usize,
+    width: usize,
+    offset: impl Fn(usize) -> usize,
+    mask: impl Fn(usize, usize) -> u32,
+) -> [V; G] {
+    let (col_idx, values, x) = (slots.col_idx.as_ptr(), slots.values.as_ptr(), slots.x.as_ptr());
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut acc = [V::zero(); G];
+        for k in 0..full {
+            let start = offset(k);
+            for (g, acc) in acc.iter_mut().enumerate() {
+                let at = start + g * V::LANES;
+                *acc = multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
+            }
+        }
+        for k in full..width {
+            let start = offset(k);
+            for (g, acc) in acc.iter_mut().enumerate() {
+                let at = start + g * V::LANES;
+                match mask(k, g * V::LANES) {
+                    0 => {}
+                    m if m == V::ALL => {
+                        *acc = multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
+                    }
+                    m => *acc = acc.mul_add_masked(m, values.add(at), x, col_idx.add(at)),
+                }
+            }
+        }
+        acc
+    }
+}
+
+/// One vector of slots, every lane holding an entry.
+#[inline(always)]
+unsafe fn multiply<T: Scalar, V: Vector<T>, const CONSECUTIVE: bool>(
+    acc: V,
+    values: *const T,
+    x: *const T,
+    col: *const u32,
+) -> V {
+    // SAFETY: the caller's promise; consecutive columns are columns of `x` one by one.
+    unsafe {
+        let x = if CONSECUTIVE && V::consecutive(col) { V::load(x.add(*col as usize)) } else { V::gather(x, col) };
+        acc.mul_add(V::load(values), x)
+    }
+}

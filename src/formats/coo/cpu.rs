@@ -1,0 +1,96 @@
+//! COO on the CPU: every part sums the rows that begin in it, and what it holds of the row before is carried.
+
+use super::Host;
+use crate::Scalar;
+use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, run_parts};
+use std::ops::Range;
+
+/// `y = A x`, or `y = y + A x` when `ADD`.
+pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &Host<T>, x: &[T], y: &mut [T]) {
+    let mut carries = [T::ZERO; MAX_PARTS + 1];
+    let y = Output::new(y);
+    let kernel = Segments::<T, ADD> { a, x, y, carries: Output::new(&mut carries) };
+    // SAFETY: the matrix was checked and the caller checked the vectors; a row is written by the part it begins in, a
+    // carry by its own part.
+    unsafe { run_parts(&a.parts, &kernel) };
+    for part in 1..a.parts.len() - 1 {
+        let row = a.row_idx[a.parts[part] - 1] as usize;
+        // SAFETY: all parts are done, and the row began in an earlier one, which wrote it.
+        unsafe { y.add(row, carries[part]) };
+    }
+}
+
+/// The range is one of entries.
+struct Segments<'a, T, const ADD: bool> {
+    a: &'a Host<T>,
+    x: &'a [T],
+    y: Output<T>,
+    carries: Output<T>,
+}
+
+impl<T: Scalar, const ADD: bool> Kernel<T> for Segments<'_, T, ADD> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
+        let row_idx = &*self.a.row_idx;
+        let mut k = range.start;
+        // The first row not written yet.
+        let mut next_row = 0;
+        // SAFETY: rows that begin in the range are this part's, as are the empty rows before each of them.
+        unsafe {
+            if range.start > 0 {
+                let row = row_idx[range.start - 1];
+                next_row = row as usize + 1;
+                let part = self.a.parts.partition_point(|&p| p < range.start);
+                let carry = self.segment::<V>(row, &mut k, range.end);
+                self.carries.set(part, carry);
+            }
+            while k < range.end {
+                let row = row_idx[k];
+                let sum = self.segment::<V>(row, &mut k, range.end);
+                if ADD {
+                    self.y.add(row as usize, sum);
+                } else {
+                    for empty in next_row..row as usize {
+                        self.y.set(empty, T::ZERO);
+                    }
+                    self.y.set(row as usize, sum);
+                    next_row = row as usize + 1;
+                }
+            }
+            if !ADD && range.end == row_idx.len() {
+                for empty in next_row..self.a.nrows {
+                    self.y.set(empty, T::ZERO);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Scalar, const ADD: bool> Segments<'_, T, ADD> {
+    /// The sum of the entries of `row` from `k` on, before `end`; moves `k` past them.
+    #[inline(always)]
+    unsafe fn segment<V: Vector<T>>(&self, row: u32, k: &mut usize, end: usize) -> T {
+        let (row_idx, col_idx) = (&*self.a.row_idx, &*self.a.col_idx);
+        let (values, x) = (&*self.a.values, self.x);
+        let mut sum = T::ZERO;
+        // SAFETY: `end` lies inside the arrays; columns of a checked matrix are inside `x`.
+        unsafe {
+            // Rows are sorted: when the last lane's is this row, all are.
+            let whole = |k: usize| k + V::LANES <= end && *row_idx.get_unchecked(k + V::LANES - 1) == row;
+            if whole(*k) {
+                let mut sums = V::zero();
+                while whole(*k) {
+                    let x = V::gather(x.as_ptr(), col_idx.as_ptr().add(*k));
+                    sums = sums.mul_add(V::load(values.as_ptr().add(*k)), x);
+                    *k += V::LANES;
+                }
+                sum = sums.sum();
+            }
+            while *k < end && *row_idx.get_unchecked(*k) == row {
+                sum += *values.get_unchecked(*k) * *x.get_unchecked(*col_idx.get_unchecked(*k) as usize);
+                *k += 1;
+            }
+        }
+        sum
+    }
+}

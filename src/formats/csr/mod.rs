@@ -1,0 +1,233 @@
+//! CSR, compressed sparse rows: the entries row by row, and where each row begins.
+//!
+//! ```text
+//! 3 . 1 .     row_ptr  0 2 2 5 7
+//! . . . .     col_idx  0 2 1 2 3 0 3
+//! . 2 4 1     values   3 1 2 4 1 1 1
+//! 1 . . 1
+//! ```
+//!
+//! Invariants: `row_ptr` has `nrows + 1` offsets rising from 0 to `nnz`; they are 32-bit when `nnz < 2³²` and 64-bit
+//! else. Nothing is padded.
+//!
+//! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland, SC'09, §4.3 (a thread or
+//! several a row); Merrill & Garland, SC'16 (equal nonzeros for everyone).
+
+mod cpu;
+
+use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
+use crate::analysis::Analysis;
+use crate::device::cpu::partition;
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use std::fmt::{self, Display};
+
+/// The format.
+pub(crate) struct Csr;
+
+/// Who sums a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// `csr(scalar)`, also `csr`: one running sum a row, in the order of its entries. The textbook loop.
+    Scalar,
+    /// `csr(vector:W)`: W running sums a row, W one of 2, 4, 8, 16, 32.
+    Vector(u32),
+    /// `csr(balanced)`: equally many entries for everyone; the sums of rows that are cut are added afterwards.
+    Balanced,
+}
+
+/// The numbers of running sums there are kernels for.
+const VECTOR_WIDTHS: [u32; 5] = [2, 4, 8, 16, 32];
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scalar => f.write_str("(scalar)"),
+            Self::Vector(width) => write!(f, "(vector:{width})"),
+            Self::Balanced => f.write_str("(balanced)"),
+        }
+    }
+}
+
+impl Format for Csr {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "csr(scalar)",
+        "csr(vector:2)",
+        "csr(vector:4)",
+        "csr(vector:8)",
+        "csr(vector:16)",
+        "csr(vector:32)",
+        "csr(balanced)",
+    ];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        let scalar = args.flag("scalar")?;
+        let vector = args.number("vector")?;
+        let balanced = args.flag("balanced")?;
+        match (scalar, vector, balanced) {
+            (_, None, false) => Ok(Plan::Scalar),
+            (false, Some(width), false) if VECTOR_WIDTHS.contains(&width) => Ok(Plan::Vector(width)),
+            (false, Some(width), false) => {
+                Err(args.error(format!("`vector` may be 2, 4, 8, 16 or 32, written vector:2, 4, 8, 16, 32; not {width}")))
+            }
+            (false, None, true) => Ok(Plan::Balanced),
+            _ => Err(args.error("only one of scalar, vector:W and balanced can be".to_owned())),
+        }
+    }
+
+    fn candidates(_: &Analysis, _: &Weights) -> Vec<Plan> {
+        let vectors = VECTOR_WIDTHS.iter().skip(1).map(|&width| Plan::Vector(width));
+        [Plan::Scalar, Plan::Balanced].into_iter().chain(vectors).collect()
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
+        Traffic {
+            matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar),
+            vector_bytes: vector_bytes(analysis, scalar),
+            slots: nnz,
+            rows: nrows,
+            serial: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
+            ..Traffic::default()
+        }
+    }
+
+    fn kernel(plan: &Plan) -> &'static str {
+        match plan {
+            Plan::Scalar => "csr.scalar",
+            Plan::Vector(2) => "csr.vector2",
+            Plan::Vector(4) => "csr.vector4",
+            Plan::Vector(8) => "csr.vector8",
+            Plan::Vector(16) => "csr.vector16",
+            Plan::Vector(_) => "csr.vector32",
+            Plan::Balanced => "csr.balanced",
+        }
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        let ptr = a.row_ptr();
+        let parts = match plan {
+            Plan::Balanced => partition(a.nnz(), 1, |k| k as u64),
+            // A row costs about as much as an entry to begin and end.
+            _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
+        };
+        Ok(Host {
+            plan: *plan,
+            ncols: a.ncols(),
+            row_ptr: Offsets::new(ptr),
+            col_idx: a.col_idx().to_vec(),
+            values: a.values().to_vec(),
+            parts,
+        })
+    }
+}
+
+/// Row offsets, as narrow as they can be.
+#[derive(Debug)]
+enum Offsets {
+    Narrow(Vec<u32>),
+    Wide(Vec<u64>),
+}
+
+impl Offsets {
+    /// Bytes of one offset in a matrix of `nnz` entries.
+    fn width(nnz: u64) -> u64 {
+        if u32::try_from(nnz).is_ok() { 4 } else { 8 }
+    }
+
+    fn new(row_ptr: &[usize]) -> Self {
+        match Self::width(row_ptr[row_ptr.len() - 1] as u64) {
+            4 => Self::Narrow(row_ptr.iter().map(|&p| p as u32).collect()),
+            _ => Self::Wide(row_ptr.iter().map(|&p| p as u64).collect()),
+        }
+    }
+
+    fn to_vec(&self) -> Vec<usize> {
+        match self {
+            Self::Narrow(ptr) => ptr.iter().map(|&p| p as usize).collect(),
+            Self::Wide(ptr) => ptr.iter().map(|&p| p as usize).collect(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Narrow(ptr) => ptr.len(),
+            Self::Wide(ptr) => ptr.len(),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Narrow(ptr) => size_of_val(ptr.as_slice()) as u64,
+            Self::Wide(ptr) => size_of_val(ptr.as_slice()) as u64,
+        }
+    }
+}
+
+/// A matrix in CSR.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    plan: Plan,
+    ncols: usize,
+    row_ptr: Offsets,
+    col_idx: Vec<u32>,
+    values: Vec<T>,
+    /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
+    parts: Box<[usize]>,
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        match &self.row_ptr {
+            Offsets::Narrow(ptr) => cpu::spmv(self, ptr, x, y),
+            Offsets::Wide(ptr) => cpu::spmv(self, ptr, x, y),
+        }
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        let (nrows, row_ptr) = (self.row_ptr.len() - 1, self.row_ptr.to_vec());
+        // SAFETY: these are the arrays of a checked matrix.
+        unsafe { CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone()) }
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        self.row_ptr.bytes() + size_of_val(&*self.col_idx) as u64 + size_of_val(&*self.values) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::chapter;
+
+    #[test]
+    fn the_chapters_matrices() {
+        let a = chapter::matrix::<f32>();
+        let packed = Csr::pack(&Plan::Scalar, a.view()).unwrap();
+        assert_eq!(packed.row_ptr.to_vec(), [0, 2, 2, 5, 7]);
+        assert_eq!(packed.col_idx, [0, 2, 1, 2, 3, 0, 3]);
+        assert_eq!(packed.values, [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
+
+        let exercise = Csr::pack(&Plan::Scalar, chapter::exercise::<f32>().view()).unwrap();
+        assert_eq!(exercise.row_ptr.to_vec(), [0, 2, 3, 5, 7]);
+        assert_eq!(exercise.col_idx, [0, 2, 2, 1, 2, 0, 3]);
+        assert_eq!(exercise.values, [1.0, 7.0, 8.0, 4.0, 3.0, 2.0, 1.0]);
+    }
+
+    #[test]
+    fn storage_is_two_words_an_entry_and_one_a_row() {
+        let a = chapter::matrix::<f32>();
+        let traffic = Csr::traffic(&Plan::Scalar, &Analysis::of(a.view()), ScalarKind::F32);
+        let (m, z) = (4, 7);
+        assert_eq!(traffic.matrix_bytes, 4 * (2 * z + m + 1));
+    }
+
+    #[test]
+    fn offsets_widen_only_when_they_must() {
+        assert_eq!((Offsets::width(u64::from(u32::MAX)), Offsets::width(1 << 32)), (4, 8));
+        assert_eq!(Offsets::new(&[0, 1 << 33]).bytes(), 16);
+    }
+}

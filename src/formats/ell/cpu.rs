@@ -1,0 +1,76 @@
+//! ELL on the CPU: strips of rows, a few vectors wide, slot after slot.
+
+use super::Host;
+use crate::Scalar;
+use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
+use std::ops::Range;
+
+/// Rows a part is a multiple of: four vectors of 16.
+pub(super) const STRIP_ROWS: usize = 64;
+
+/// Vectors side by side in a strip: 256 bytes of every array a slot, so that the prefetcher keeps up.
+const VECTORS: usize = 4;
+
+/// `y = A x`.
+pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
+    unsafe { run_parts(&a.parts, &Strips { a, x, y: Output::new(y) }) };
+}
+
+/// The range is one of rows.
+struct Strips<'a, T> {
+    a: &'a Host<T>,
+    x: &'a [T],
+    y: Output<T>,
+}
+
+impl<T: Scalar> Kernel<T> for Strips<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
+        let mut row = range.start;
+        // SAFETY: rows of the range are this part's.
+        unsafe {
+            while row + VECTORS * V::LANES <= range.end {
+                self.strip::<V, VECTORS>(row);
+                row += VECTORS * V::LANES;
+            }
+            while row + V::LANES <= range.end {
+                self.strip::<V, 1>(row);
+                row += V::LANES;
+            }
+        }
+        for row in row..range.end {
+            let sum = self.a.row(row).fold(T::ZERO, |sum, (col, value)| sum + value * self.x[col as usize]);
+            // SAFETY: as above.
+            unsafe { self.y.set(row, sum) };
+        }
+    }
+}
+
+impl<T: Scalar> Strips<'_, T> {
+    /// `G` vectors of rows from `row` on.
+    #[inline(always)]
+    unsafe fn strip<V: Vector<T>, const G: usize>(&self, row: usize) {
+        let a = self.a;
+        let slots = Slots { col_idx: &a.col_idx, values: &a.values, x: self.x, consecutive: a.consecutive };
+        let offset = |k: usize| k * a.nrows + row;
+        // SAFETY: the rows exist, so their slots do; the masks leave padding out.
+        unsafe {
+            let sums: [V; G] = match &a.row_len {
+                None => strip(slots, a.full, a.width, offset, |k, lane| {
+                    V::present(a.col_idx.as_ptr().add(k * a.nrows + row + lane))
+                }),
+                Some(row_len) => {
+                    let lengths = &row_len[row..row + G * V::LANES];
+                    let (full, width) = lengths.iter().fold((u32::MAX, 0), |m, &l| (m.0.min(l), m.1.max(l)));
+                    strip(slots, full as usize, width as usize, offset, |k, lane| {
+                        V::longer(lengths.as_ptr().add(lane), k as u32)
+                    })
+                }
+            };
+            for (g, sums) in sums.iter().enumerate() {
+                sums.store(self.y.at(row + g * V::LANES));
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! ELL: every row padded to the length of the longest, stored column by column.
+//!
+//! ```text
+//! 3 . 1 .     width    3               (_ is padding: column `PADDING`, value 0)
+//! . . . .     col_idx  0 _ 1 0   2 _ 2 3   _ _ 3 _
+//! . 2 4 1     values   3 _ 2 1   1 _ 4 1   _ _ 1 _
+//! 1 . . 1     row_len  2 0 3 2         (only with `lengths`)
+//! ```
+//!
+//! Invariants: slot `k` of row `i` is at `k · nrows + i`; a row's entries come first, in their order; padding is never
+//! multiplied, so that `0 · Inf` cannot put a NaN into a row that does not touch the Inf. Without `lengths` padding is known by its
+//! column; with them it is not even read.
+//!
+//! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR (Concurrency and Computation, 2011).
+
+mod cpu;
+
+use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
+use crate::analysis::Analysis;
+use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use rayon::prelude::*;
+use std::fmt::{self, Display};
+
+/// The format.
+pub(crate) struct Ell;
+
+/// `ell`: padding known by its column. `ell(lengths)`: with stored row lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Whether the length of every row is stored.
+    pub lengths: bool,
+}
+
+/// Candidates are dropped beyond this padding: measured, ELL wins over CSR only below about 1.2.
+const CANDIDATE_PADDING: f64 = 3.0;
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.lengths { "(lengths)" } else { "" })
+    }
+}
+
+impl Format for Ell {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] = &["ell", "ell(lengths)"];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        Ok(Plan { lengths: args.flag("lengths")? })
+    }
+
+    fn candidates(analysis: &Analysis, _: &Weights) -> Vec<Plan> {
+        let slots = analysis.rows.nrows as f64 * f64::from(analysis.rows.max);
+        if slots > CANDIDATE_PADDING * analysis.rows.nnz as f64 {
+            return Vec::new();
+        }
+        vec![Plan { lengths: false }, Plan { lengths: true }]
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let traffic = traffic_of_width(analysis, scalar, analysis.rows.max);
+        let lengths = if plan.lengths { analysis.rows.nrows as u64 * 4 } else { 0 };
+        Traffic { matrix_bytes: traffic.matrix_bytes.saturating_add(lengths), ..traffic }
+    }
+
+    fn kernel(plan: &Plan) -> &'static str {
+        if plan.lengths { "ell.lengths" } else { "ell" }
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        let width = (0..a.nrows()).map(|row| a.row_len(row)).max().unwrap_or(0);
+        Ok(Host::of_width(a, width, plan.lengths))
+    }
+}
+
+/// The traffic of rows cut or padded to `width`, without row lengths.
+pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32) -> Traffic {
+    let nrows = analysis.rows.nrows as u64;
+    // Neither factor passes 2³², but with the bytes of a slot the product may.
+    let slots = nrows.saturating_mul(u64::from(width));
+    let shortest = analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
+    Traffic {
+        matrix_bytes: slots.saturating_mul(slot_bytes(scalar)),
+        vector_bytes: vector_bytes(analysis, scalar),
+        slots,
+        guarded: slots - nrows * u64::from(shortest.min(width)),
+        rows: nrows,
+        serial: 0,
+        ..Traffic::default()
+    }
+}
+
+/// A matrix in ELL, or its first `width` entries a row.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    nrows: usize,
+    ncols: usize,
+    width: usize,
+    /// Every row has at least this many entries: no need to look for padding before.
+    full: usize,
+    col_idx: Vec<u32>,
+    values: Vec<T>,
+    row_len: Option<Vec<u32>>,
+    consecutive: bool,
+    /// Bounds of the parts, in rows.
+    parts: Box<[usize]>,
+}
+
+impl<T: Scalar> Host<T> {
+    /// The first `width` entries of every row of `a`.
+    pub(crate) fn of_width(a: CsrView<'_, T>, width: usize, lengths: bool) -> Self {
+        let nrows = a.nrows();
+        let mut col_idx = vec![0; nrows * width];
+        let mut values = vec![T::ZERO; nrows * width];
+        let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
+        let row_len: Vec<u32> = (0..nrows).map(|row| a.row_len(row).min(width) as u32).collect();
+        let parts = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));
+        for_each_part(&parts, |_, rows| {
+            // Blocks small enough that their stretch of the CSR arrays stays in the cache while slot after slot is filled.
+            for start in rows.clone().step_by(cpu::STRIP_ROWS) {
+                for k in 0..width {
+                    for row in start..(start + cpu::STRIP_ROWS).min(rows.end) {
+                        let entry = a.row_ptr()[row] + k;
+                        let filled = k < row_len[row] as usize;
+                        // SAFETY: slot k of a row belongs to the part that holds the row.
+                        unsafe {
+                            cols.set(k * nrows + row, if filled { a.col_idx()[entry] } else { PADDING });
+                            if filled {
+                                vals.set(k * nrows + row, a.values()[entry]);
+                            }
+                        }
+                    }
+                }
+            }
+        });
+        Self {
+            nrows,
+            ncols: a.ncols(),
+            width,
+            full: row_len.par_iter().copied().min().unwrap_or(0) as usize,
+            consecutive: super::follow_across_lanes(&col_idx),
+            col_idx,
+            values,
+            row_len: lengths.then_some(row_len),
+            parts,
+        }
+    }
+
+    /// `(nrows, ncols)`.
+    pub(crate) fn shape(&self) -> (usize, usize) {
+        (self.nrows, self.ncols)
+    }
+
+    /// The column and the value of every slot, padding included.
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> (&[u32], &[T]) {
+        (&self.col_idx, &self.values)
+    }
+
+    /// Columns and values of a row, in order.
+    pub(crate) fn row(&self, row: usize) -> impl Iterator<Item = (u32, T)> + '_ {
+        let slots = (0..self.width).map(move |k| k * self.nrows + row);
+        slots.map(|at| (self.col_idx[at], self.values[at])).take_while(|&(col, _)| col != PADDING)
+    }
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        cpu::spmv(self, x, y);
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        super::from_rows(self.nrows, self.ncols, |row, push| self.row(row).for_each(|(col, value)| push(col, value)))
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        let lengths = self.row_len.as_ref().map_or(0, |l| size_of_val(&**l));
+        (size_of_val(&*self.col_idx) + size_of_val(&*self.values) + lengths) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::chapter;
+
+    const P: u32 = PADDING;
+
+    #[test]
+    fn the_chapters_matrices() {
+        let packed = Ell::pack(&Plan { lengths: true }, chapter::matrix::<f32>().view()).unwrap();
+        assert_eq!(packed.width, 3);
+        assert_eq!(packed.col_idx, [0, P, 1, 0, 2, P, 2, 3, P, P, 3, P]);
+        assert_eq!(packed.values, [3., 0., 2., 1., 1., 0., 4., 1., 0., 0., 1., 0.]);
+        assert_eq!(packed.row_len, Some(vec![2, 0, 3, 2]));
+        assert_eq!(packed.col_idx.iter().filter(|&&c| c == P).count(), 5, "five padded slots");
+
+        let exercise = Ell::pack(&Plan { lengths: false }, chapter::exercise::<f32>().view()).unwrap();
+        assert_eq!(exercise.col_idx, [0, 2, 1, 0, 2, P, 2, 3]);
+        assert_eq!(exercise.values, [1., 8., 4., 2., 7., 0., 3., 1.]);
+        assert_eq!(exercise.row_len, None);
+    }
+
+    #[test]
+    fn storage_is_two_words_for_every_row_and_slot() {
+        let a = chapter::matrix::<f32>();
+        let (m, k) = (4, 3);
+        let traffic = Ell::traffic(&Plan { lengths: false }, &Analysis::of(a.view()), ScalarKind::F32);
+        assert_eq!(traffic.matrix_bytes, 4 * 2 * m * k);
+    }
+
+    #[test]
+    fn one_row_of_200_makes_it_twenty_times_csr() {
+        // 1000 x 1000 at one per cent: 10 entries a row, but one row has 200.
+        let mut row_ptr = vec![0];
+        let mut col_idx = Vec::new();
+        for row in 0..1000u32 {
+            let len = if row == 500 { 200 } else { 10 };
+            col_idx.extend((0..len).map(|k| (row + k * 5) % 1000));
+            row_ptr.push(col_idx.len());
+        }
+        let values = vec![1.0f32; col_idx.len()];
+        let a = CsrMatrix::try_new(1000, 1000, row_ptr, col_idx, values).unwrap();
+        let analysis = Analysis::of(a.view());
+        let ell = Ell::traffic(&Plan { lengths: false }, &analysis, ScalarKind::F32);
+        assert_eq!(ell.slots, 200_000, "20 times the 10,000 entries that one per cent makes");
+        let csr = super::super::Plan::Csr(super::super::csr::Plan::Scalar).traffic(&analysis, ScalarKind::F32);
+        let ratio = ell.matrix_bytes as f64 / csr.matrix_bytes as f64;
+        assert!((18.0..20.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn the_bytes_of_an_absurd_width_do_not_wrap() {
+        let mut analysis = Analysis::of(CsrMatrix::<f64>::zeros(0, 0).unwrap().view());
+        analysis.rows.nrows = u32::MAX as usize - 1;
+        analysis.rows.max = u32::MAX - 1;
+        assert_eq!(Ell::traffic(&Plan { lengths: true }, &analysis, ScalarKind::F64).matrix_bytes, u64::MAX);
+    }
+}

@@ -1,0 +1,145 @@
+//! HYB, a hybrid: the first `ell_width` entries of every row in ELL, the rest in COO.
+//!
+//! ```text
+//! 3 . 1 .     ell_width  2             (_ is padding)
+//! . . . .     ELL col_idx  0 _ 1 0   2 _ 2 3      COO row_idx  2
+//! . 2 4 1         values   3 _ 2 1   1 _ 4 1          col_idx  3
+//! 1 . . 1                                             values   1
+//! ```
+//!
+//! Invariants: those of ELL and of COO; a row has entries in the COO part only when its ELL slots are full, and they are its last.
+//!
+//! Source: Bell & Garland, SC'09, §4.4. The rules for the width are in [`Width`].
+
+mod width;
+
+pub use width::{Rule, Width};
+
+use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, coo, ell};
+use crate::analysis::{Analysis, Histogram};
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use std::fmt::{self, Display};
+
+/// The format.
+pub(crate) struct Hyb;
+
+/// `hyb(width:N)` or `hyb(width:RULE)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// How many entries of a row go to the ELL part.
+    pub width: Width,
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "(width:{})", self.width)
+    }
+}
+
+impl Format for Hyb {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "hyb(width:2)",
+        "hyb(width:auto)",
+        "hyb(width:bell-garland)",
+        "hyb(width:ginkgo-imbalance)",
+        "hyb(width:ginkgo-bounded)",
+        "hyb(width:ginkgo-storage)",
+        "hyb(width:ginkgo-auto)",
+        "hyb(width:rocsparse-mean)",
+    ];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        let width = match args.value("width")? {
+            None => Width::Rule(Rule::Auto),
+            Some(text) if text.starts_with(|c: char| c.is_ascii_digit()) => Width::Fixed(args.to_number("width", text)?),
+            Some(text) => Width::Rule(args.to_word("width", text, Rule::WORDS)?),
+        };
+        Ok(Plan { width })
+    }
+
+    fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Plan> {
+        let histogram = &analysis.rows.histogram;
+        let published = [Rule::BellGarland, Rule::GinkgoAuto, Rule::RocsparseMean];
+        let mut widths = vec![width::fastest(histogram, weights.tail_slots)];
+        widths.extend(published.iter().map(|rule| rule.width(histogram, ScalarKind::F64)));
+        widths.sort_unstable();
+        widths.dedup();
+        // Without a tail it is ELL, without slots it is COO: both stand for themselves.
+        widths.retain(|&w| w > 0 && w < analysis.rows.max);
+        widths.into_iter().map(|w| Plan { width: Width::Fixed(w) }).collect()
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let histogram = &analysis.rows.histogram;
+        let width = plan.width.resolve(histogram, scalar);
+        let tail = histogram.entries_beyond(width);
+        let ell = ell::traffic_of_width(analysis, scalar, width);
+        Traffic { matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)), tail, ..ell }
+    }
+
+    fn kernel(_: &Plan) -> &'static str {
+        "hyb"
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        let width = match plan.width {
+            Width::Fixed(width) => width,
+            rule => {
+                let lengths: Vec<u32> = (0..a.nrows()).map(|row| a.row_len(row) as u32).collect();
+                rule.resolve(&Histogram::of(&lengths), T::KIND)
+            }
+        } as usize;
+        Ok(Host { ell: ell::Host::of_width(a, width, false), coo: coo::Host::beyond(a, width) })
+    }
+}
+
+/// A matrix in HYB.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    ell: ell::Host<T>,
+    coo: coo::Host<T>,
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        self.ell.spmv(x, y);
+        self.coo.spmv_add(x, y);
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        let (nrows, ncols) = self.ell.shape();
+        let mut tail = self.coo.entries().peekable();
+        super::from_rows(nrows, ncols, |row, push| {
+            self.ell.row(row).for_each(|(col, value)| push(col, value));
+            while let Some((_, col, value)) = tail.next_if(|entry| entry.0 as usize == row) {
+                push(col, value);
+            }
+        })
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        self.ell.matrix_bytes() + self.coo.matrix_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cpu::PADDING;
+    use crate::testing::chapter;
+
+    #[test]
+    fn the_chapters_matrix_with_width_2() {
+        let a = chapter::matrix::<f32>();
+        let packed = Hyb::pack(&Plan { width: Width::Fixed(2) }, a.view()).unwrap();
+        assert_eq!(packed.coo.entries().collect::<Vec<_>>(), [(2, 3, 1.0)], "one element in COO");
+        assert_eq!(packed.ell.slots().0, [0, PADDING, 1, 0, 2, PADDING, 2, 3]);
+        assert_eq!(packed.ell.slots().1, [3.0, 0.0, 2.0, 1.0, 1.0, 0.0, 4.0, 1.0]);
+        let padded = packed.ell.slots().0.iter().filter(|&&c| c == PADDING).count();
+        assert_eq!(padded, 2, "two padded slots");
+    }
+}

@@ -1,0 +1,163 @@
+//! Where a hybrid cuts its rows: published rules and our own, all functions of the row-length histogram alone.
+
+use crate::ScalarKind;
+use crate::analysis::Histogram;
+use crate::formats::Weights;
+use std::fmt::{self, Display};
+
+/// The width of the ELL part of a hybrid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// So many entries a row; what Ginkgo calls the column limit.
+    Fixed(u32),
+    /// As a rule says.
+    Rule(Rule),
+}
+
+impl Width {
+    /// The number of entries a row, for rows of these lengths and values of this type.
+    pub fn resolve(self, histogram: &Histogram, scalar: ScalarKind) -> u32 {
+        match self {
+            Self::Fixed(width) => width,
+            Self::Rule(rule) => rule.width(histogram, scalar),
+        }
+    }
+}
+
+impl Display for Width {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(width) => write!(f, "{width}"),
+            Self::Rule(rule) => write!(f, "{rule}"),
+        }
+    }
+}
+
+/// A rule for the width of the ELL part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// `auto`: the width that minimises the predicted time, slots of ELL against entries of COO, exactly.
+    Auto,
+    /// `bell-garland`: the smallest width that fewer than max(4096, nrows / 3) rows exceed (Bell & Garland, SC'09, §4.4).
+    BellGarland,
+    /// `ginkgo-imbalance`: the row length at the 80th percentile (Ginkgo's `imbalance_limit`).
+    GinkgoImbalance,
+    /// `ginkgo-bounded`: the same, but at most nrows / 10,000 (Ginkgo's `imbalance_bounded_limit`).
+    GinkgoBounded,
+    /// `ginkgo-storage`: the row length at the percentile at which a slot more in every row takes as many bytes as it
+    /// saves in COO (Ginkgo's `minimal_storage_limit`).
+    GinkgoStorage,
+    /// `ginkgo-auto`: the row length at the 33rd percentile, but at most nrows / 1000 (Ginkgo's `automatic`).
+    GinkgoAuto,
+    /// `rocsparse-mean`: the mean row length, rounded up (rocSPARSE's automatic partition).
+    RocsparseMean,
+}
+
+impl Rule {
+    /// Every rule with its spelling.
+    pub const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("bell-garland", Self::BellGarland),
+        ("ginkgo-imbalance", Self::GinkgoImbalance),
+        ("ginkgo-bounded", Self::GinkgoBounded),
+        ("ginkgo-storage", Self::GinkgoStorage),
+        ("ginkgo-auto", Self::GinkgoAuto),
+        ("rocsparse-mean", Self::RocsparseMean),
+    ];
+
+    /// The width for rows of these lengths; values of `scalar` (only `ginkgo-storage` asks).
+    pub fn width(self, histogram: &Histogram, scalar: ScalarKind) -> u32 {
+        let nrows = histogram.nrows();
+        // Ginkgo indexes the ascending row lengths at floor(nrows · share).
+        let at_share = |share: f64| histogram.nth((nrows as f64 * share) as u64);
+        let at_most = |width: u32, share: f64| width.min((nrows as f64 * share) as u32);
+        match self {
+            Self::Auto => fastest(histogram, Weights::default().tail_slots),
+            Self::BellGarland => {
+                let few = (nrows / 3).max(4096);
+                let widths = std::iter::once(0).chain(histogram.classes().iter().map(|c| c.0));
+                widths.into_iter().find(|&w| histogram.rows_longer(w) < few).unwrap_or(0)
+            }
+            Self::GinkgoImbalance => at_share(0.8),
+            Self::GinkgoBounded => at_most(at_share(0.8), 1e-4),
+            Self::GinkgoStorage => {
+                let (index, value) = (size_of::<u32>() as f64, scalar.size() as f64);
+                at_share(index / (value + 2.0 * index))
+            }
+            Self::GinkgoAuto => at_most(at_share(1.0 / 3.0), 1e-3),
+            Self::RocsparseMean => histogram.entries_beyond(0).div_ceil(nrows.max(1)) as u32,
+        }
+    }
+}
+
+impl Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|w| w.1 == *self).map(|w| w.0);
+        f.write_str(word.unwrap_or_default())
+    }
+}
+
+/// The width `w` that minimises `nrows · w + tail_slots · (entries beyond w)`; the smallest of equal ones.
+///
+/// The cost is piecewise linear in `w` with its corners at the row lengths that occur, so trying those is exact.
+pub(super) fn fastest(histogram: &Histogram, tail_slots: f64) -> u32 {
+    let nrows = histogram.nrows() as f64;
+    let cost = |width: u32, beyond: u64| nrows * f64::from(width) + tail_slots * beyond as f64;
+    let mut beyond = histogram.entries_beyond(0);
+    let mut longer = histogram.nrows();
+    let mut best = (cost(0, beyond), 0);
+    let mut width = 0;
+    for &(len, rows) in histogram.classes() {
+        beyond -= longer * u64::from(len - width);
+        longer -= rows;
+        width = len;
+        let here = cost(width, beyond);
+        if here < best.0 {
+            best = (here, width);
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// 9000 rows of 4, 900 of 10, 99 of 50, one of 5000.
+    fn skewed() -> Histogram {
+        let lengths = [(4u32, 9000), (10, 900), (50, 99), (5000, 1)];
+        Histogram::of(&lengths.iter().flat_map(|&(len, rows)| vec![len; rows]).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn published_rules_by_hand() {
+        let width = |rule: Rule| rule.width(&skewed(), ScalarKind::F64);
+        assert_eq!(width(Rule::BellGarland), 4, "1000 rows are longer than 4, fewer than 4096");
+        assert_eq!(width(Rule::GinkgoImbalance), 4);
+        assert_eq!(width(Rule::GinkgoBounded), 1, "10,000 rows / 10,000");
+        assert_eq!(width(Rule::GinkgoStorage), 4, "25th percentile");
+        assert_eq!(width(Rule::GinkgoAuto), 4, "33rd percentile, at most 10");
+        assert_eq!(width(Rule::RocsparseMean), 6, "54,950 entries / 10,000 rows = 5.5");
+    }
+
+    #[test]
+    fn rules_of_an_empty_matrix_are_zero() {
+        for (_, rule) in Rule::WORDS {
+            assert_eq!(rule.width(&Histogram::of(&[]), ScalarKind::F32), 0);
+            assert_eq!(rule.width(&Histogram::of(&[0, 0]), ScalarKind::F32), 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ours_is_the_exact_minimum(lengths in prop::collection::vec(0u32..60, 0..200), tail in 0.5f64..8.0) {
+            let histogram = Histogram::of(&lengths);
+            let cost = |w: u32| lengths.len() as f64 * f64::from(w) + tail * histogram.entries_beyond(w) as f64;
+            let found = cost(fastest(&histogram, tail));
+            for w in 0..=60 {
+                prop_assert!(found <= cost(w) + 1e-9);
+            }
+        }
+    }
+}

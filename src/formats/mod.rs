@@ -1,0 +1,303 @@
+//! The storage formats, one folder each.
+//!
+//! To add one: create its folder, add its `mod` line and its line in [`registry!`]. Its name, the spelling of its
+//! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
+
+pub mod coo;
+pub mod csr;
+pub mod ell;
+pub mod hyb;
+pub mod jds;
+mod plan_text;
+pub mod sell;
+
+pub(crate) use plan_text::PlanArgs;
+
+use crate::analysis::Analysis;
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Debug, Display};
+
+registry! {
+    csr => Csr,
+    ell => Ell,
+    sell => Sell,
+    jds => Jds,
+    hyb => Hyb,
+    coo => Coo,
+}
+
+/// What a storage format must provide. Implemented by the unit struct at the top of each format's folder.
+pub(crate) trait Format: 'static {
+    /// The format's parameters: plain data, spelled by `Display` and read back by [`Format::parse`].
+    type Plan: Debug + Clone + PartialEq + Display;
+    /// The packed matrix in host memory.
+    type Host<T: Scalar>: HostMatrix<T>;
+
+    /// One spelling of every kind of plan, for help and for the conformance tests.
+    const EXAMPLES: &'static [&'static str];
+
+    /// Reads what stands between the parentheses of a plan's spelling.
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
+
+    /// The plans worth considering for a matrix.
+    fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Self::Plan>;
+
+    /// What one product reads and does; pure, exact, and computed without packing.
+    fn traffic(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic;
+
+    /// The kernel that runs the plan: the key of its coefficients in a profile.
+    fn kernel(plan: &Self::Plan) -> &'static str;
+
+    /// Packs a matrix.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PlanRefused`] when the plan's parameters do not suit the matrix.
+    fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
+}
+
+/// A matrix packed in one format, in host memory.
+pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
+    /// `y = A x`; `y` is overwritten without being read. The bits of `y` do not depend on the number of threads.
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
+    fn spmv(&self, x: &[T], y: &mut [T]);
+
+    /// The matrix back in CSR, its entries in the order they were packed from.
+    fn unpack(&self) -> CsrMatrix<T>;
+
+    /// Bytes of the packed arrays.
+    fn matrix_bytes(&self) -> u64;
+}
+
+/// What one product `y = A x` reads, writes and does under a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes of the packed matrix, all of which one product reads.
+    pub matrix_bytes: u64,
+    /// Bytes of `x` and `y`, each once.
+    pub vector_bytes: u64,
+    /// Stored slots, padding included and the COO part excluded.
+    pub slots: u64,
+    /// Of `slots`, those that may be padding, so that the kernel looks before it multiplies.
+    pub guarded: u64,
+    /// Entries in the COO part.
+    pub tail: u64,
+    /// Row sums written.
+    pub rows: u64,
+    /// Slices, sections or jagged diagonals walked.
+    pub groups: u64,
+    /// Slots of the largest piece that no two threads can share.
+    pub serial: u64,
+}
+
+impl Traffic {
+    /// Bytes of matrix and vectors together.
+    pub const fn bytes(&self) -> u64 {
+        self.matrix_bytes.saturating_add(self.vector_bytes)
+    }
+
+    /// Stored slots over entries: 1 without padding; also 1 for a matrix without entries.
+    pub fn padding_ratio(&self, nnz: u64) -> f64 {
+        if nnz == 0 { 1.0 } else { (self.slots + self.tail) as f64 / nnz as f64 }
+    }
+}
+
+/// What padding, overflow and pieces cost relative to each other, in stored slots: how the formats with a threshold
+/// place it. Measured for a device and kept in its profile.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Weights {
+    /// An entry in a COO part, in ELL slots.
+    pub tail_slots: f64,
+    /// A section of JDS, in ELL slots.
+    pub section_slots: u64,
+}
+
+impl Default for Weights {
+    /// The bytes of a COO entry over those of an ELL slot, rounded up for the row search, and a section table line
+    /// plus a half-filled strip on either side.
+    fn default() -> Self {
+        Self { tail_slots: 2.0, section_slots: jds::DEFAULT_SECTION_SLOTS }
+    }
+}
+
+/// Bytes of `x` and `y`.
+pub(crate) fn vector_bytes(analysis: &Analysis, scalar: ScalarKind) -> u64 {
+    (analysis.rows.nrows as u64 + analysis.rows.ncols as u64) * scalar.size() as u64
+}
+
+/// Bytes of one slot of a column index and a value.
+pub(crate) const fn slot_bytes(scalar: ScalarKind) -> u64 {
+    size_of::<u32>() as u64 + scalar.size() as u64
+}
+
+/// Whether slots beside each other often hold columns that follow one another, as in stencils: then it pays to look
+/// for such vectors and load `x` whole.
+pub(crate) fn follow_across_lanes(col_idx: &[u32]) -> bool {
+    /// The narrowest vector there is a kernel for.
+    const LANES: usize = 8;
+    /// One vector in so many is looked at.
+    const STRIDE: usize = 16;
+    /// The look costs a tenth of what a whole load saves (Zen 4: 0.04 ns against 0.2 to 0.4 ns a slot).
+    const WORTH: f64 = 0.2;
+    let (mut seen, mut consecutive) = (0u32, 0u32);
+    for lanes in col_idx.chunks_exact(LANES).step_by(STRIDE) {
+        seen += 1;
+        consecutive += u32::from(lanes.windows(2).all(|w| w[1] == w[0].wrapping_add(1)));
+    }
+    f64::from(consecutive) > WORTH * f64::from(seen)
+}
+
+/// A CSR matrix put together row by row: `row(i, push)` pushes the columns and values of row `i` in order.
+pub(crate) fn from_rows<T: Scalar>(
+    nrows: usize,
+    ncols: usize,
+    mut row: impl FnMut(usize, &mut dyn FnMut(u32, T)),
+) -> CsrMatrix<T> {
+    let mut row_ptr = Vec::with_capacity(nrows + 1);
+    let (mut col_idx, mut values) = (Vec::new(), Vec::new());
+    row_ptr.push(0);
+    for i in 0..nrows {
+        row(i, &mut |col, value| {
+            col_idx.push(col);
+            values.push(value);
+        });
+        row_ptr.push(col_idx.len());
+    }
+    // SAFETY: offsets rise by construction, and packed matrices only hold columns of a checked one.
+    unsafe { CsrMatrix::new_unchecked(nrows, ncols, row_ptr, col_idx, values) }
+}
+
+/// The row indices `0..nrows`, longest row first, equal lengths in their order (a stable counting sort).
+pub(crate) fn rows_by_length(row_lengths: impl Iterator<Item = u32> + Clone) -> Vec<u32> {
+    let longest = row_lengths.clone().max().unwrap_or(0) as usize;
+    let mut next = vec![0u32; longest + 2];
+    for len in row_lengths.clone() {
+        next[longest - len as usize + 1] += 1;
+    }
+    for class in 0..=longest {
+        next[class + 1] += next[class];
+    }
+    let mut perm = vec![0; next[longest + 1] as usize];
+    for (row, len) in row_lengths.enumerate() {
+        let slot = &mut next[longest - len as usize];
+        perm[*slot as usize] = row as u32;
+        *slot += 1;
+    }
+    perm
+}
+
+macro_rules! registry {
+    ($($module:ident => $Format:ident),+ $(,)?) => {
+        /// The storage formats, in the order in which ties between plans are broken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum FormatKind {
+            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format),+
+        }
+
+        impl FormatKind {
+            /// Every format.
+            pub const ALL: &'static [Self] = &[$(Self::$Format),+];
+
+            /// The format's name, as plans are spelled.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$Format => stringify!($module)),+ }
+            }
+
+            /// One spelling of every kind of plan the format has.
+            pub const fn examples(self) -> &'static [&'static str] {
+                match self { $(Self::$Format => $module::$Format::EXAMPLES),+ }
+            }
+        }
+
+        /// A format and its parameters: how to store a matrix and multiply with it.
+        ///
+        /// Has a spelling that `Display` writes and `FromStr` reads: `sell(c:32,sigma:512)`.
+        #[derive(Debug, Clone, PartialEq)]
+        #[non_exhaustive]
+        pub enum Plan {
+            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format($module::Plan)),+
+        }
+
+        impl Plan {
+            /// The plan's format.
+            pub const fn format(&self) -> FormatKind {
+                match self { $(Self::$Format(_) => FormatKind::$Format),+ }
+            }
+
+            /// The kernel that runs the plan: the key of its coefficients in a profile.
+            pub fn kernel(&self) -> &'static str {
+                match self { $(Self::$Format(plan) => $module::$Format::kernel(plan)),+ }
+            }
+
+            /// What one product reads and does under this plan, without packing anything.
+            pub fn traffic(&self, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+                match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
+            }
+
+            /// Every format's plans worth considering, in registry order.
+            pub(crate) fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend($module::$Format::candidates(analysis, weights).into_iter().map(Self::$Format));)+
+                all
+            }
+
+            /// Packs a matrix.
+            pub(crate) fn pack<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<Box<dyn HostMatrix<T>>, Error> {
+                match self { $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+ }
+            }
+
+            fn parse(name: &str, args: &mut PlanArgs<'_>) -> Option<Result<Self, Error>> {
+                match name {
+                    $(stringify!($module) => Some($module::$Format::parse(args).map(Self::$Format)),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl Display for Plan {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$Format(plan) => write!(f, "{}{plan}", stringify!($module))),+ }
+            }
+        }
+
+        #[cfg(test)]
+        mod conformance {
+            $(crate::testing::format_suite!($module, $Format);)+
+        }
+    };
+}
+pub(crate) use registry;
+
+impl Display for FormatKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Plan {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut args = PlanArgs::new(text)?;
+        let name = args.name();
+        let plan = Self::parse(name, &mut args).unwrap_or_else(|| Err(args.unknown_format()))?;
+        args.finish()?;
+        Ok(plan)
+    }
+}
+
+impl Serialize for Plan {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Plan {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}

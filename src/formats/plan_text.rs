@@ -1,0 +1,172 @@
+//! The spelling of plans: `name`, or `name(key:value,flag,...)`.
+
+use super::FormatKind;
+use crate::Error;
+use crate::error::suggestion;
+use std::str::FromStr;
+
+/// What stands between the parentheses, taken piece by piece by the format that reads it.
+#[derive(Debug)]
+pub(crate) struct PlanArgs<'a> {
+    text: &'a str,
+    name: &'a str,
+    /// Key and value of what nobody has taken yet.
+    left: Vec<(&'a str, Option<&'a str>)>,
+    /// Every key asked for, for the message about one that is not known.
+    asked: Vec<&'static str>,
+}
+
+impl<'a> PlanArgs<'a> {
+    /// Splits `name(key:value,flag)`.
+    pub(crate) fn new(text: &'a str) -> Result<Self, Error> {
+        let trimmed = text.trim();
+        let fail = |message: &str| Err(Error::PlanText { text: text.to_owned(), message: message.to_owned() });
+        let (name, inside) = match trimmed.split_once('(') {
+            None => (trimmed, None),
+            Some((name, rest)) => match rest.strip_suffix(')') {
+                Some(inside) => (name.trim_end(), Some(inside)),
+                None => return fail("the closing parenthesis is missing"),
+            },
+        };
+        let mut left: Vec<(&str, Option<&str>)> = Vec::new();
+        for piece in inside.into_iter().flat_map(|inside| inside.split(',')) {
+            let (key, value) = match piece.split_once(':') {
+                Some((key, value)) => (key.trim(), Some(value.trim())),
+                None => (piece.trim(), None),
+            };
+            if key.is_empty() {
+                return fail("there is an empty parameter; write name(key:value,...)");
+            }
+            if left.iter().any(|(known, _)| *known == key) {
+                return fail(&format!("`{key}` is given twice"));
+            }
+            left.push((key, value));
+        }
+        Ok(Self { text, name, left, asked: Vec::new() })
+    }
+
+    /// The format's name.
+    pub(crate) fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// Takes the flag `key`.
+    pub(crate) fn flag(&mut self, key: &'static str) -> Result<bool, Error> {
+        match self.take(key) {
+            None => Ok(false),
+            Some(None) => Ok(true),
+            Some(Some(value)) => Err(self.error(format!("`{key}` takes no value, but has `{value}`"))),
+        }
+    }
+
+    /// Takes `key:value`.
+    pub(crate) fn value(&mut self, key: &'static str) -> Result<Option<&'a str>, Error> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Some(value)) => Ok(Some(value)),
+            Some(None) => Err(self.error(format!("`{key}` needs a value: {key}:VALUE"))),
+        }
+    }
+
+    /// Takes `key:number`, a whole number of at least 1.
+    pub(crate) fn number(&mut self, key: &'static str) -> Result<Option<u32>, Error> {
+        let value = self.value(key)?;
+        value.map(|v| self.to_number(key, v)).transpose()
+    }
+
+    /// Reads a whole number of at least 1.
+    pub(crate) fn to_number(&self, key: &str, value: &str) -> Result<u32, Error> {
+        match u32::from_str(value) {
+            Ok(n) if n > 0 && n < u32::MAX => Ok(n),
+            _ => Err(self.error(format!("`{key}` must be a whole number from 1 to {}, not `{value}`", u32::MAX - 1))),
+        }
+    }
+
+    /// Takes `key:word`, one of `words`.
+    pub(crate) fn word<W: Copy>(&mut self, key: &'static str, words: &[(&'static str, W)]) -> Result<Option<W>, Error> {
+        let value = self.value(key)?;
+        value.map(|v| self.to_word(key, v, words)).transpose()
+    }
+
+    /// Reads one of `words`.
+    pub(crate) fn to_word<W: Copy>(&self, key: &str, value: &str, words: &[(&'static str, W)]) -> Result<W, Error> {
+        let known = || words.iter().map(|w| w.0);
+        words.iter().find(|w| w.0 == value).map(|w| w.1).ok_or_else(|| {
+            let list = known().collect::<Vec<_>>().join(", ");
+            self.error(format!("`{key}` has no `{value}`{}; it may be {list}", suggestion(value, known())))
+        })
+    }
+
+    /// An error about this plan.
+    pub(crate) fn error(&self, message: String) -> Error {
+        Error::PlanText { text: self.text.to_owned(), message }
+    }
+
+    /// The error for a name that no format has.
+    pub(super) fn unknown_format(&mut self) -> Error {
+        self.left.clear();
+        let names = || FormatKind::ALL.iter().map(|k| k.name());
+        let known = names().collect::<Vec<_>>().join(", ");
+        self.error(format!("no format is called `{}`{}; there are {known}", self.name, suggestion(self.name, names())))
+    }
+
+    /// Refuses whatever nobody took.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        let Some((key, _)) = self.left.first() else { return Ok(()) };
+        let hint = suggestion(key, self.asked.iter().copied());
+        let known = match self.asked.as_slice() {
+            [] => "it has no parameters".to_owned(),
+            asked => format!("it has {}", asked.join(", ")),
+        };
+        Err(self.error(format!("`{}` has no parameter `{key}`{hint}; {known}", self.name)))
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Option<&'a str>> {
+        self.asked.push(key);
+        let at = self.left.iter().position(|(known, _)| *known == key)?;
+        Some(self.left.remove(at).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::formats::{FormatKind, Plan};
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_example_is_its_own_spelling() {
+        for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
+            assert_eq!(text.parse::<Plan>().unwrap().to_string(), *text);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_with_the_nearest_spelling() {
+        for (text, expected) in [
+            ("sel(c:32)", "did you mean `sell`?"),
+            ("", "no format is called ``"),
+            ("sell(c:32", "closing parenthesis"),
+            ("sell(c:32,,sigma:1)", "empty parameter"),
+            ("sell(c:0)", "whole number from 1"),
+            ("sell(c:32,c:16)", "`c` is given twice"),
+            ("sell(sigm:512)", "did you mean `sigma`?"),
+            ("hyb(width:bell-garlnd)", "did you mean `bell-garland`?"),
+            ("ell(lengths:3)", "takes no value"),
+            ("jds(sections)", "needs a value"),
+            ("coo(x:1)", "it has no parameters"),
+            ("csr(vector:3)", "2, 4, 8, 16"),
+        ] {
+            let message = text.parse::<Plan>().unwrap_err().to_string();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_what_parses_prints_back(text in "(csr|ell|sell|jds|hyb|coo)?[a-z0-9:,() -]{0,40}") {
+            if let Ok(plan) = text.parse::<Plan>() {
+                prop_assert_eq!(plan.to_string().parse::<Plan>().unwrap(), plan);
+            }
+        }
+    }
+}

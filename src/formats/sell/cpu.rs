@@ -1,0 +1,85 @@
+//! SELL-C-σ on the CPU: the lanes of a slice in vectors.
+
+use super::Host;
+use crate::Scalar;
+use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
+use std::ops::Range;
+
+/// `y = A x`.
+pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no slice, slices no row.
+    unsafe { run_parts(&a.parts, &Slices { a, x, y: Output::new(y) }) };
+}
+
+/// The range is one of slices.
+struct Slices<'a, T> {
+    a: &'a Host<T>,
+    x: &'a [T],
+    y: Output<T>,
+}
+
+impl<T: Scalar> Kernel<T> for Slices<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
+        for s in range {
+            let lanes = self.a.c.min(self.a.nrows - s * self.a.c);
+            let mut lane = 0;
+            // SAFETY: the lanes hold rows, and the slice is this part's. A vector may reach past them, but not past the
+            // slice.
+            unsafe {
+                while lane + 4 * V::LANES <= self.a.c && lane < lanes {
+                    self.lanes::<V, 4>(s, lane, lanes);
+                    lane += 4 * V::LANES;
+                }
+                while lane + V::LANES <= self.a.c && lane < lanes {
+                    self.lanes::<V, 1>(s, lane, lanes);
+                    lane += V::LANES;
+                }
+                for lane in lane..lanes {
+                    let products = self.a.lane(s, lane).map(|(col, value)| value * self.x[col as usize]);
+                    self.set(s, lane, products.fold(T::ZERO, |sum, product| sum + product));
+                }
+            }
+        }
+    }
+}
+
+impl<T: Scalar> Slices<'_, T> {
+    /// `G` vectors of lanes from `lane` on, of which those before `lanes` hold rows.
+    #[inline(always)]
+    unsafe fn lanes<V: Vector<T>, const G: usize>(&self, s: usize, lane: usize, lanes: usize) {
+        let a = self.a;
+        let slots = Slots { col_idx: &a.col_idx, values: &a.values, x: self.x, consecutive: a.consecutive };
+        let start = a.slice_ptr[s] + lane;
+        let width = (a.slice_ptr[s + 1] - a.slice_ptr[s]) / a.c;
+        // SAFETY: the slots lie in the slice; the masks leave padding out; only lanes that hold rows are written.
+        unsafe {
+            let sums: [V; G] = strip(slots, a.full[s] as usize, width, |k| start + k * a.c, |k, lane| {
+                V::present(a.col_idx.as_ptr().add(start + k * a.c + lane))
+            });
+            for (g, sums) in sums.iter().enumerate() {
+                let first = lane + g * V::LANES;
+                if a.perm.is_none() && first + V::LANES <= lanes {
+                    sums.store(self.y.at(s * a.c + first));
+                } else {
+                    let mut buffer = [T::ZERO; 16];
+                    sums.store(buffer.as_mut_ptr());
+                    for l in first..(first + V::LANES).min(lanes) {
+                        self.set(s, l, buffer[l - first]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the sum of one lane to its row.
+    #[inline(always)]
+    unsafe fn set(&self, s: usize, lane: usize, sum: T) {
+        let i = s * self.a.c + lane;
+        // SAFETY: the caller's promise; `perm` is a permutation of the rows.
+        unsafe {
+            let row = self.a.perm.as_ref().map_or(i, |p| *p.get_unchecked(i) as usize);
+            self.y.set(row, sum);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! SELL-C-σ, sliced ELL: rows sorted by length within windows of σ, cut into slices of C rows, each slice an ELL of its own.
+//!
+//! ```text
+//! 3 . 1 .     c 2, sigma 4             (_ is padding)
+//! . . . .     perm       2 0   3 1
+//! . 2 4 1     slice_ptr  0 6 10
+//! 1 . . 1     col_idx    1 0 2 2 3 _   0 _ 3 _
+//!             values     2 3 4 1 1 _   1 _ 1 _
+//!             full       2 0
+//! ```
+//!
+//! Invariants: slice `s` holds rows `perm[c·s ..]`; its slot `k` of lane `l` is at `slice_ptr[s] + k·c + l`; its width is that of
+//! its longest row; every lane holds an entry in the slots before `full[s]`; the last slice is padded to `c` lanes. With σ = 1
+//! nothing is sorted and there is no `perm`.
+//!
+//! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
+
+mod cpu;
+
+use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
+use crate::analysis::Analysis;
+use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use rayon::prelude::*;
+use std::fmt::{self, Display};
+
+/// The format.
+pub(crate) struct Sell;
+
+/// `sell(c:C,sigma:S)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Rows in a slice.
+    pub c: u32,
+    /// Rows in a window that is sorted by length; 1 sorts nothing.
+    pub sigma: u32,
+}
+
+/// A slice no larger than this keeps `slice_ptr` meaningful and a slice of 32-bit lanes addressable.
+const MAX_C: u32 = 1 << 16;
+
+/// Candidates are dropped beyond this padding: they could only lose.
+const CANDIDATE_PADDING: f64 = 3.0;
+
+/// What is worth trying: C of one or two vectors, and σ from nothing to as far as `x` and `y` stay in the cache. Beyond
+/// 16,384 the locality of `x` and `y` suffers (measured).
+const CANDIDATES: [(u32, u32); 6] = [(16, 1), (16, 128), (16, 1024), (32, 1), (32, 512), (32, 4096)];
+
+impl Default for Plan {
+    /// `sell(c:32,sigma:512)`.
+    fn default() -> Self {
+        Self { c: 32, sigma: 512 }
+    }
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "(c:{},sigma:{})", self.c, self.sigma)
+    }
+}
+
+impl Plan {
+    /// Longest and shortest row of every slice of one window whose row lengths are sorted downwards.
+    fn slices(self, sorted: &[u32]) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let c = self.c as usize;
+        // A slice that is not full has lanes without a row: nothing is common to all lanes.
+        sorted.chunks(c).map(move |s| (s[0], if s.len() == c { s[c - 1] } else { 0 }))
+    }
+
+    /// Rows whose slices can be told without looking further: a multiple of both the window and the slice.
+    fn stride(self, nrows: usize) -> usize {
+        let (c, sigma) = (self.c as usize, self.sigma as usize);
+        if sigma >= nrows { nrows.max(1) } else { lcm(c, sigma).min(nrows.max(1)) }
+    }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    let gcd = |mut a: usize, mut b: usize| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    a / gcd(a, b) * b
+}
+
+impl Format for Sell {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] =
+        &["sell(c:32,sigma:512)", "sell(c:16,sigma:1)", "sell(c:2,sigma:4)", "sell(c:5,sigma:7)", "sell(c:64,sigma:100000)"];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        let default = Plan::default();
+        let c = args.number("c")?.unwrap_or(default.c);
+        let sigma = args.number("sigma")?.unwrap_or(default.sigma);
+        if c > MAX_C {
+            return Err(args.error(format!("`c` may be at most {MAX_C}, not {c}")));
+        }
+        Ok(Plan { c, sigma })
+    }
+
+    fn candidates(analysis: &Analysis, _: &Weights) -> Vec<Plan> {
+        let even = analysis.rows.max == analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
+        let plans = CANDIDATES.iter().map(|&(c, sigma)| Plan { c, sigma });
+        // Rows of one length need no sorting.
+        let plans = plans.filter(|plan| !even || plan.sigma == 1);
+        let affordable = CANDIDATE_PADDING * analysis.rows.nnz as f64;
+        // A bound first, since summing slices takes a pass: sorted slices hold the longest row at least once.
+        let longest = |plan: &Plan| f64::from(analysis.rows.max) * f64::from(plan.c);
+        plans.filter(|plan| longest(plan) <= affordable).collect()
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let nrows = analysis.rows.nrows;
+        let (slots, guarded, serial) = analysis
+            .row_lengths
+            .par_chunks(plan.stride(nrows))
+            .map(|rows| {
+                let mut sorted = rows.to_vec();
+                if plan.sigma > 1 {
+                    sorted.chunks_mut(plan.sigma as usize).for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
+                }
+                slice_sums(*plan, &sorted)
+            })
+            .reduce(|| (0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2.max(b.2)));
+        let slices = nrows.div_ceil(plan.c as usize) as u64;
+        let perm = if plan.sigma > 1 { nrows as u64 * 4 } else { 0 };
+        Traffic {
+            matrix_bytes: (slots.saturating_mul(slot_bytes(scalar))).saturating_add((slices + 1) * 8 + slices * 4 + perm),
+            vector_bytes: vector_bytes(analysis, scalar),
+            slots,
+            guarded,
+            tail: 0,
+            rows: nrows as u64,
+            groups: slices,
+            serial,
+        }
+    }
+
+    fn kernel(plan: &Plan) -> &'static str {
+        if plan.sigma > 1 { "sell.sorted" } else { "sell" }
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        Ok(Host::new(*plan, a))
+    }
+}
+
+/// Slots, guarded slots and the largest slice of rows whose lengths are sorted in their windows already.
+fn slice_sums(plan: Plan, sorted: &[u32]) -> (u64, u64, u64) {
+    let c = plan.c as usize;
+    let mut sums = (0, 0, 0);
+    for slice in sorted.chunks(c) {
+        // Windows need not be multiples of slices: the longest row may be anywhere.
+        let width = u64::from(slice.iter().copied().max().unwrap_or(0));
+        let full = if slice.len() == c { u64::from(slice.iter().copied().min().unwrap_or(0)) } else { 0 };
+        sums.0 += width * c as u64;
+        sums.1 += (width - full) * c as u64;
+        sums.2 = sums.2.max(width * c as u64);
+    }
+    sums
+}
+
+/// A matrix in SELL-C-σ.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    nrows: usize,
+    ncols: usize,
+    c: usize,
+    perm: Option<Vec<u32>>,
+    slice_ptr: Vec<usize>,
+    full: Vec<u32>,
+    col_idx: Vec<u32>,
+    values: Vec<T>,
+    consecutive: bool,
+    /// Bounds of the parts, in slices.
+    parts: Box<[usize]>,
+}
+
+impl<T: Scalar> Host<T> {
+    fn new(plan: Plan, a: CsrView<'_, T>) -> Self {
+        let (nrows, c) = (a.nrows(), plan.c as usize);
+        let perm = (plan.sigma > 1).then(|| sorted_in_windows(a, plan.sigma as usize));
+        let row_of = |i: usize| perm.as_ref().map_or(i, |p| p[i] as usize);
+        let slices = nrows.div_ceil(c);
+        let extent: Vec<(u32, u32)> = (0..slices)
+            .into_par_iter()
+            .map(|s| {
+                let lengths = (s * c..(s * c + c).min(nrows)).map(|i| a.row_len(row_of(i)) as u32);
+                let (least, most) = lengths.fold((u32::MAX, 0), |m, l| (m.0.min(l), m.1.max(l)));
+                (most, if s * c + c <= nrows { least } else { 0 })
+            })
+            .collect();
+        let mut slice_ptr = vec![0; slices + 1];
+        for (s, &(width, _)) in extent.iter().enumerate() {
+            slice_ptr[s + 1] = slice_ptr[s] + width as usize * c;
+        }
+        let mut col_idx = vec![0; slice_ptr[slices]];
+        let mut values = vec![T::ZERO; slice_ptr[slices]];
+        let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
+        let parts = partition(slices, 1, |s| (slice_ptr[s] + s * c) as u64);
+        for_each_part(&parts, |_, range| {
+            for s in range {
+                for lane in 0..c {
+                    let i = s * c + lane;
+                    let (row_cols, row_vals) = if i < nrows { a.row(row_of(i)) } else { (&[][..], &[][..]) };
+                    for k in 0..extent[s].0 as usize {
+                        let at = slice_ptr[s] + k * c + lane;
+                        // SAFETY: the slots of a slice belong to the part that holds it.
+                        unsafe {
+                            cols.set(at, row_cols.get(k).copied().unwrap_or(PADDING));
+                            if let Some(&value) = row_vals.get(k) {
+                                vals.set(at, value);
+                            }
+                        }
+                    }
+                }
+            }
+        });
+        Self {
+            nrows,
+            ncols: a.ncols(),
+            c,
+            slice_ptr,
+            full: extent.iter().map(|e| e.1).collect(),
+            consecutive: super::follow_across_lanes(&col_idx),
+            col_idx,
+            values,
+            perm,
+            parts,
+        }
+    }
+
+    /// Columns and values of lane `lane` of slice `s`, in order.
+    fn lane(&self, s: usize, lane: usize) -> impl Iterator<Item = (u32, T)> + '_ {
+        let slots = (self.slice_ptr[s] + lane..self.slice_ptr[s + 1]).step_by(self.c);
+        slots.map(|at| (self.col_idx[at], self.values[at])).take_while(|&(col, _)| col != PADDING)
+    }
+}
+
+/// The rows, sorted by length downwards within windows of `sigma`; equal lengths keep their order.
+fn sorted_in_windows<T: Scalar>(a: CsrView<'_, T>, sigma: usize) -> Vec<u32> {
+    let len = |row: u32| a.row_len(row as usize) as u32;
+    if sigma >= a.nrows() {
+        return super::rows_by_length((0..a.nrows() as u32).map(len));
+    }
+    let mut perm: Vec<u32> = (0..a.nrows() as u32).collect();
+    perm.par_chunks_mut(sigma).for_each(|window| window.sort_by_key(|&row| std::cmp::Reverse(len(row))));
+    perm
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        cpu::spmv(self, x, y);
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        let mut place: Vec<u32> = (0..self.nrows as u32).collect();
+        for (i, &row) in self.perm.iter().flatten().enumerate() {
+            place[row as usize] = i as u32;
+        }
+        super::from_rows(self.nrows, self.ncols, |row, push| {
+            let i = place[row] as usize;
+            self.lane(i / self.c, i % self.c).for_each(|(col, value)| push(col, value));
+        })
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        let perm = self.perm.as_ref().map_or(0, |p| size_of_val(&**p));
+        let slices = size_of_val(&*self.slice_ptr) + size_of_val(&*self.full);
+        (perm + slices + size_of_val(&*self.col_idx) + size_of_val(&*self.values)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::chapter;
+
+    const P: u32 = PADDING;
+
+    #[test]
+    fn the_chapters_matrix() {
+        let packed = Sell::pack(&Plan { c: 2, sigma: 4 }, chapter::matrix::<f32>().view()).unwrap();
+        assert_eq!(packed.perm, Some(vec![2, 0, 3, 1]));
+        assert_eq!(packed.slice_ptr, [0, 6, 10]);
+        assert_eq!(packed.full, [2, 0]);
+        assert_eq!(packed.col_idx, [1, 0, 2, 2, 3, P, 0, P, 3, P]);
+        assert_eq!(packed.values, [2., 3., 4., 1., 1., 0., 1., 0., 1., 0.]);
+    }
+
+    #[test]
+    fn unsorted_with_a_slice_that_is_not_full() {
+        let packed = Sell::pack(&Plan { c: 3, sigma: 1 }, chapter::matrix::<f32>().view()).unwrap();
+        assert_eq!(packed.perm, None);
+        assert_eq!(packed.slice_ptr, [0, 9, 15]);
+        assert_eq!(packed.full, [0, 0]);
+        assert_eq!(packed.col_idx, [0, P, 1, 2, P, 2, P, P, 3, 0, P, P, 3, P, P]);
+    }
+}
