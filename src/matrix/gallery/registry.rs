@@ -47,7 +47,8 @@ pub struct Shape {
     pub nrows: usize,
     /// Number of columns; `usize::MAX` where it is more than that.
     pub ncols: usize,
-    /// Number of entries: exact for stencils and `dense`, the expected number where chance decides.
+    /// Number of entries: exact for stencils and `dense`, expected where chance decides; `rmat` and `circuit` count
+    /// draws, of which a few percent fall together.
     pub nnz: usize,
 }
 
