@@ -1,0 +1,190 @@
+//! Patterns drawn at random: meshes without a grid, bands, graphs, circuits, linear programs.
+
+use super::pattern::Pattern;
+use super::random::{Purpose, Random, Shuffle};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// R-MAT's chances of the four quadrants, row by row; those of Graph500.
+const QUADRANTS: [f64; 4] = [0.57, 0.19, 0.19, 0.05];
+/// Edges of an R-MAT graph that share a stream of random numbers.
+const EDGES_PER_STREAM: usize = 1 << 16;
+/// Tail exponent and scale of `webbase`'s row lengths, a Lomax distribution: together they give rows of 4.8 entries
+/// and, in four million, a longest one of a few thousand.
+const WEBBASE_LENGTHS: (f64, f64) = (2.5, 6.45);
+/// Share of `webbase`'s links that stay on the site, and how far the site reaches.
+const WEBBASE_LOCAL: (f64, usize) = (0.7, 300);
+/// How strongly `webbase`'s other links prefer few columns: column n·uᵏ of a uniform u.
+const WEBBASE_SKEW: i32 = 3;
+/// How often `webbase` draws again for links that were there already, before it leaves the row shorter.
+const WEBBASE_ROUNDS: usize = 16;
+
+/// The places at most `reach` away from `centre`, out of `0 .. n`.
+fn window(centre: usize, reach: usize, n: usize) -> Range<usize> {
+    centre.saturating_sub(reach)..n.min(centre + reach + 1)
+}
+
+/// The diagonal and `count` other columns at most `reach` away from it.
+fn around(
+    diagonal: usize,
+    reach: usize,
+    n: usize,
+    count: usize,
+    random: &mut Random,
+    columns: &mut Vec<u32>,
+) {
+    let Range { start, end } = window(diagonal, reach, n);
+    // Drawn as if the diagonal were not there; the columns past it then move up by one.
+    random.distinct(start..end - 1, count, columns);
+    let before = columns.partition_point(|&c| (c as usize) < diagonal);
+    columns[before..].iter_mut().for_each(|c| *c += 1);
+    columns.insert(before, diagonal as u32);
+}
+
+/// Finite elements on a mesh without a grid: 3 unknowns a node, 10 to 35 neighbour nodes at most 3000 away.
+pub(super) fn femrandom(nodes: usize, seed: u64) -> Pattern {
+    Pattern::by_rows(3 * nodes, |row, columns| {
+        // The three rows of a node repeat the same draws.
+        let mut random = Random::new(seed, Purpose::Row, row / 3);
+        let neighbours = random.within(10..=35);
+        around(row / 3, 3000, nodes, neighbours, &mut random, columns);
+        let count = columns.len();
+        columns.resize(3 * count, 0);
+        for k in (0..count).rev() {
+            let first = 3 * columns[k];
+            columns[3 * k..3 * k + 3].copy_from_slice(&[first, first + 1, first + 2]);
+        }
+    })
+}
+
+/// The diagonal and 8 to 24 more entries a row, at most 1000 away from it.
+pub(super) fn banded(rows: usize, seed: u64) -> Pattern {
+    Pattern::by_rows(rows, |row, columns| {
+        let mut random = Random::new(seed, Purpose::Row, row);
+        let count = random.within(8..=24);
+        around(row, 1000, rows, count, &mut random, columns);
+    })
+}
+
+/// 10 to 22 entries a row, anywhere.
+pub(super) fn uniform(rows: usize, seed: u64) -> Pattern {
+    Pattern::by_rows(rows, |row, columns| {
+        let mut random = Random::new(seed, Purpose::Row, row);
+        let count = random.within(10..=22);
+        random.distinct(0..rows, count, columns);
+    })
+}
+
+/// The R-MAT graph (Chakrabarti, Zhan and Faloutsos, SDM'04) of 2^`scale` vertices, shuffled, and `degree` edges to
+/// each, of which repeated ones count once.
+pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Pattern {
+    let shuffle = Shuffle::new(seed, scale as u32);
+    let threshold = |share: f64| (share * 2f64.powi(64)) as u64;
+    let [a, b, c, _] = QUADRANTS;
+    let [right, lower, last] = [threshold(a), threshold(a + b), threshold(a + b + c)];
+    let mut edges = vec![(0, 0); degree << scale];
+    edges.par_chunks_mut(EDGES_PER_STREAM).enumerate().for_each(|(block, edges)| {
+        let mut random = Random::new(seed, Purpose::Edge, block);
+        for edge in edges {
+            let (mut row, mut col) = (0u64, 0u64);
+            for _ in 0..scale {
+                let u = random.bits();
+                // Branches would be mispredicted half the time: all three comparisons are made.
+                row = row << 1 | u64::from(u >= lower);
+                col = col << 1 | u64::from((u >= right) & (u < lower) | (u >= last));
+            }
+            *edge = (shuffle.of(row) as u32, shuffle.of(col) as u32);
+        }
+    });
+    Pattern::by_edges(1 << scale, edges)
+}
+
+/// Rows of a power law; most links are near the diagonal, the others go to few columns.
+pub(super) fn webbase(rows: usize, seed: u64) -> Pattern {
+    let (exponent, scale) = WEBBASE_LENGTHS;
+    let (local, reach) = WEBBASE_LOCAL;
+    Pattern::by_rows(rows, |row, columns| {
+        let mut random = Random::new(seed, Purpose::Row, row);
+        let tail = (1.0 - random.unit()).powf(-1.0 / exponent) - 1.0;
+        let count = rows.min(1 + (scale * tail) as usize);
+        let near = window(row, reach, rows);
+        random.draw(count, WEBBASE_ROUNDS, columns, |random| {
+            if random.unit() < local {
+                near.start + random.below(near.len())
+            } else {
+                (random.unit().powi(WEBBASE_SKEW) * rows as f64) as usize
+            }
+        });
+    })
+}
+
+/// The diagonal and 2 to 6 entries at most 100 away; `dense` rows, evenly spread, have instead `length` draws from
+/// all columns, of which repeated ones count once.
+pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> Pattern {
+    let (dense, length) = (dense.min(rows), length.min(rows));
+    Pattern::by_rows(rows, |row, columns| {
+        let mut random = Random::new(seed, Purpose::Row, row);
+        // The dense rows stand in the middle of equal sections.
+        let section = row * dense / rows;
+        if dense > 0 && row == (2 * section + 1) * rows / (2 * dense) {
+            random.draw(length, 1, columns, |random| random.below(rows));
+        } else {
+            let count = random.within(2..=6);
+            around(row, 100, rows, count, &mut random, columns);
+        }
+    })
+}
+
+/// Rows of 200 to 8200 entries, the short ones more frequent, anywhere in `columns` columns.
+pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> Pattern {
+    Pattern::by_rows(rows, |row, row_columns| {
+        let mut random = Random::new(seed, Purpose::Row, row);
+        let count = 200 + (random.unit().powi(2) * 8001.0) as usize;
+        random.distinct(0..columns, count, row_columns);
+    })
+}
+
+/// Row lengths exp(N(2.5, 1.2)), rounded down, at most 20 000 away from the diagonal.
+pub(super) fn lognormal(rows: usize, seed: u64) -> Pattern {
+    Pattern::by_rows(rows, |row, columns| {
+        let mut random = Random::new(seed, Purpose::Row, row);
+        let count = (2.5 + 1.2 * random.normal()).exp() as usize;
+        random.distinct(window(row, 20_000, rows), count, columns);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_cut_at_the_borders_and_keeps_its_diagonal() {
+        assert_eq!([window(0, 2, 9), window(4, 2, 9), window(8, 2, 9)], [0..3, 2..7, 6..9]);
+        let mut random = Random::new(1, Purpose::Row, 0);
+        let mut columns = Vec::new();
+        for diagonal in 0..9 {
+            around(diagonal, 2, 9, 100, &mut random, &mut columns);
+            assert!(columns.iter().map(|&c| c as usize).eq(window(diagonal, 2, 9)));
+            around(diagonal, 2, 9, 1, &mut random, &mut columns);
+            assert!(columns.len() == 2 && columns.contains(&(diagonal as u32)) && columns[0] < columns[1]);
+        }
+    }
+
+    #[test]
+    fn circuits_have_as_many_dense_rows_as_asked() {
+        for (rows, dense) in [(1000, 5), (1000, 0), (1000, 7), (997, 4)] {
+            let p = circuit(rows, dense, 200, 1);
+            assert_eq!(p.row_ptr.windows(2).filter(|w| w[1] - w[0] > 100).count(), dense);
+        }
+    }
+
+    #[test]
+    fn fem_rows_come_in_equal_threes_of_full_blocks() {
+        let p = femrandom(200, 1);
+        for node in 0..200 {
+            let row = |r: usize| &p.col_idx[p.row_ptr[r]..p.row_ptr[r + 1]];
+            assert!(row(3 * node) == row(3 * node + 1) && row(3 * node) == row(3 * node + 2));
+            assert!(row(3 * node).chunks(3).all(|b| b[0] % 3 == 0 && b[2] == b[0] + 2));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the entries are: a row at a time, many rows at once.
+
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Rows made by one task: enough to outweigh its start, few enough to share out a matrix of few long rows.
+const ROWS_PER_TASK: usize = 256;
+
+/// The places of a matrix's entries in CSR; columns rise in every row.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    pub(super) row_ptr: Vec<usize>,
+    pub(super) col_idx: Vec<u32>,
+}
+
+/// The rows of one task.
+#[derive(Debug, Default)]
+struct Block {
+    lengths: Vec<u32>,
+    columns: Vec<u32>,
+}
+
+impl Pattern {
+    /// Asks `columns` for every row: it is given the row and an empty vector, and leaves there the columns, rising.
+    pub(super) fn by_rows(nrows: usize, columns: impl Fn(usize, &mut Vec<u32>) + Sync) -> Self {
+        let tasks = 0..nrows.div_ceil(ROWS_PER_TASK);
+        let blocks = tasks.into_par_iter().map(|task| {
+            let first = task * ROWS_PER_TASK;
+            let mut block = Block::default();
+            let mut row_columns = Vec::new();
+            for row in first..nrows.min(first + ROWS_PER_TASK) {
+                row_columns.clear();
+                columns(row, &mut row_columns);
+                debug_assert!(row_columns.is_sorted_by(|a, b| a < b), "row {row}: {row_columns:?}");
+                block.lengths.push(row_columns.len() as u32);
+                block.columns.extend_from_slice(&row_columns);
+            }
+            block
+        });
+        Self::join(blocks.collect())
+    }
+
+    /// One matrix of the rows of all blocks; each block is freed as soon as it is copied.
+    fn join(blocks: Vec<Block>) -> Self {
+        let mut row_ptr = vec![0];
+        let mut nnz = 0;
+        for &len in blocks.iter().flat_map(|b| &b.lengths) {
+            nnz += len as usize;
+            row_ptr.push(nnz);
+        }
+        let mut col_idx = vec![0; nnz];
+        let mut rest = &mut col_idx[..];
+        let mut copies = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let (target, tail) = rest.split_at_mut(block.columns.len());
+            copies.push((target, block.columns));
+            rest = tail;
+        }
+        copies.into_par_iter().for_each(|(target, columns)| target.copy_from_slice(&columns));
+        Self { row_ptr, col_idx }
+    }
+
+    /// The matrix of a graph's `(row, column)` edges: a counting sort by row, then every row sorted and rid of
+    /// repeated columns. The threads fill a row in no certain order, which the sorting makes good.
+    pub(super) fn by_edges(nrows: usize, edges: Vec<(u32, u32)>) -> Self {
+        let mut next: Vec<AtomicUsize> = (0..nrows).map(|_| AtomicUsize::new(0)).collect();
+        edges.par_iter().for_each(|edge| {
+            next[edge.0 as usize].fetch_add(1, Relaxed);
+        });
+        let mut start = 0;
+        for slot in &mut next {
+            let len = std::mem::replace(slot.get_mut(), start);
+            start += len;
+        }
+        let slots: Vec<AtomicU32> = edges.par_iter().map(|_| AtomicU32::new(0)).collect();
+        edges.par_iter().for_each(|&(row, col)| {
+            slots[next[row as usize].fetch_add(1, Relaxed)].store(col, Relaxed);
+        });
+        drop(edges);
+        // Every row's next slot has moved on to where the following row begins.
+        let end = |row: usize| next[row].load(Relaxed);
+        Self::by_rows(nrows, |row, columns| {
+            let start = if row == 0 { 0 } else { end(row - 1) };
+            columns.extend(slots[start..end(row)].iter().map(|c| c.load(Relaxed)));
+            columns.sort_unstable();
+            columns.dedup();
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_become_sorted_rows_without_repetition() {
+        let p = Pattern::by_edges(4, vec![(3, 1), (0, 2), (3, 0), (0, 2), (3, 1), (1, 3)]);
+        assert_eq!((&p.row_ptr[..], &p.col_idx[..]), (&[0, 1, 2, 2, 4][..], &[2, 3, 0, 1][..]));
+        let none = Pattern::by_edges(0, vec![]);
+        assert_eq!((&none.row_ptr[..], none.col_idx.len()), (&[0][..], 0));
+    }
+
+    #[test]
+    fn rows_of_many_tasks_stay_in_order() {
+        let nrows = 3 * ROWS_PER_TASK + 5;
+        let p = Pattern::by_rows(nrows, |row, columns| columns.extend(0..(row % 4) as u32));
+        assert_eq!(p.row_ptr.len(), nrows + 1);
+        assert!(p.row_ptr.windows(2).enumerate().all(|(row, w)| w[1] - w[0] == row % 4));
+        assert_eq!(&p.col_idx[..7], &[0, 0, 1, 0, 1, 2, 0]);
+    }
+}

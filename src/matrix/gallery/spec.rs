@@ -1,0 +1,319 @@
+//! A gallery matrix as text and as data.
+
+use super::registry::{ENTRIES, proportional};
+use super::{Entry, Shape, Values};
+use crate::error::suggestion;
+use crate::matrix::{CsrMatrix, check_dimensions};
+use crate::{Error, Scalar};
+use std::fmt::{Display, Formatter};
+use std::str::FromStr;
+
+/// More bytes than any machine has for this: whoever asks for them has mistyped a size.
+const ABSURD_BYTES: usize = 1 << 38;
+
+/// A matrix of the gallery: generator, sizes, values and seed.
+///
+/// Its spelling is `NAME[,key=value...]`, after `gallery:` if so wished. Keys are the generator's
+/// [parameters](Entry::parameters), `values` (`random`, `pattern` or `few`) and `seed`; what is not given is as in
+/// the full-size suite. Numbers may end in `k` (thousand) or `M` (million).
+///
+/// ```
+/// # use sparseop::matrix::gallery::Spec;
+/// let spec: Spec = "gallery:banded,rows=10k,values=few,seed=7".parse()?;
+/// let a = spec.generate::<f32>()?;
+/// assert_eq!((a.nrows(), a.ncols()), (10_000, 10_000));
+/// assert_eq!(spec.to_string(), "banded,rows=10k,values=few,seed=7");
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    pub(super) entry: &'static Entry,
+    /// One for every parameter, in order.
+    pub(super) sizes: Vec<usize>,
+    pub(super) values: Values,
+    pub(super) seed: u64,
+}
+
+impl Spec {
+    /// The seed where none is given.
+    pub const DEFAULT_SEED: u64 = 1;
+
+    /// What `NAME[,key=value...]` begins with where it stands beside file names.
+    pub const PREFIX: &'static str = "gallery:";
+
+    /// The generator.
+    pub fn entry(&self) -> &'static Entry {
+        self.entry
+    }
+
+    /// The sizes, one for every [parameter](Entry::parameters), in that order.
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    /// What the entries will be.
+    pub fn values(&self) -> Values {
+        self.values
+    }
+
+    /// The seed of everything that is random.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The same matrix with other values in the same places.
+    pub fn with_values(self, values: Values) -> Self {
+        Self { values, ..self }
+    }
+
+    /// The same kind of matrix from other random numbers.
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The same kind of matrix with about `nnz` entries: as near as the first size gets, the sizes that follow it in
+    /// proportion. `small` stays as it is.
+    pub fn scaled_to(&self, nnz: usize) -> Self {
+        if !self.entry.scales {
+            return self.clone();
+        }
+        let (mut low, mut high) = (1, self.entry.parameters[0].max);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.resized(middle).shape().nnz < nnz {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let (below, above) = (self.resized((low - 1).max(1)), self.resized(low));
+        let miss = |spec: &Self| spec.shape().nnz.abs_diff(nnz);
+        if miss(&below) < miss(&above) { below } else { above }
+    }
+
+    /// With another first size, and those that follow it in their present proportion.
+    fn resized(&self, first: usize) -> Self {
+        let mut sizes = self.entry.sizes(first);
+        for ((size, parameter), &present) in
+            sizes.iter_mut().zip(self.entry.parameters).zip(&self.sizes).skip(1)
+        {
+            if !parameter.follows {
+                *size = present;
+            } else if self.sizes[0] > 0 {
+                *size = proportional(present, first, self.sizes[0]);
+            }
+        }
+        Self { sizes, ..self.clone() }
+    }
+
+    /// Rows, columns and expected nonzeros, without generating anything.
+    pub fn shape(&self) -> Shape {
+        let shape = (self.entry.shape)(&self.sizes);
+        Shape { nnz: shape.nnz.min(shape.nrows.saturating_mul(shape.ncols)), ..shape }
+    }
+
+    /// Makes the matrix, on all threads of the current rayon pool: columns rise in every row and none occurs twice.
+    /// The result depends on the specification alone, never on the number of threads.
+    ///
+    /// Takes time linear in the number of entries and, at its peak, about twice the memory of the result.
+    ///
+    /// # Errors
+    ///
+    /// Before anything is allocated: [`Error::InvalidMatrix`] when a dimension exceeds
+    /// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION), [`Error::GalleryText`] when the matrix would take more memory
+    /// than machines have.
+    pub fn generate<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
+        let shape = self.shape();
+        check_dimensions("gallery", shape.nrows, shape.ncols)?;
+        // Columns once by block and once joined, or the edges of a graph; then the values and the row offsets.
+        let per_entry = 12 + T::KIND.size();
+        let bytes = shape.nnz.saturating_mul(per_entry).saturating_add(shape.nrows.saturating_mul(16));
+        if bytes > ABSURD_BYTES {
+            let (gib, limit) = (bytes >> 30, ABSURD_BYTES >> 30);
+            let message = format!(
+                "its {} entries would take {gib} GiB to generate, the limit is {limit} GiB; choose a smaller `{}`",
+                shape.nnz, self.entry.parameters[0].key
+            );
+            return Err(Error::GalleryText { text: self.to_string(), message });
+        }
+        let pattern = (self.entry.pattern)(&self.sizes, self.seed);
+        let values = self.values.generate(pattern.col_idx.len(), self.seed);
+        CsrMatrix::try_new(shape.nrows, shape.ncols, pattern.row_ptr, pattern.col_idx, values)
+    }
+}
+
+impl Display for Spec {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.entry.name)?;
+        let mut usual = self.entry.sizes(self.sizes[0]);
+        usual[0] = self.entry.parameters[0].default;
+        for ((parameter, &size), usual) in self.entry.parameters.iter().zip(&self.sizes).zip(usual) {
+            if size != usual {
+                write!(f, ",{}={}", parameter.key, short(size))?;
+            }
+        }
+        if self.values != Values::default() {
+            write!(f, ",values={}", self.values.name())?;
+        }
+        if self.seed != Self::DEFAULT_SEED {
+            write!(f, ",seed={}", self.seed)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Spec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        parse(text).map_err(|message| Error::GalleryText { text: text.to_owned(), message })
+    }
+}
+
+fn parse(text: &str) -> Result<Spec, String> {
+    let text = text.trim();
+    let mut parts = text.strip_prefix(Spec::PREFIX).unwrap_or(text).split(',').map(str::trim);
+    let name = parts.next().unwrap_or_default();
+    let entry = ENTRIES.iter().find(|e| e.name == name).ok_or_else(|| {
+        let names = ENTRIES.each_ref().map(|e| e.name);
+        format!("there is no generator `{name}`{}; there are {}", suggestion(name, names), names.join(", "))
+    })?;
+    let mut spec = entry.spec();
+    let mut given = vec![None; entry.parameters.len()];
+    let mut seen = Vec::new();
+    for part in parts {
+        let (key, value) =
+            part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form key=value"))?;
+        if seen.contains(&key) {
+            return Err(format!("`{key}` is given twice"));
+        }
+        seen.push(key);
+        match (key, entry.parameters.iter().position(|p| p.key == key)) {
+            ("values", _) => spec.values = parse_values(value)?,
+            ("seed", _) => spec.seed = parse_number(key, value, u64::MAX)?,
+            (_, Some(i)) => {
+                let max = entry.parameters[i].max as u64;
+                given[i] = Some(parse_number(key, value, max)? as usize);
+            }
+            (_, None) => return Err(unknown_key(entry, key)),
+        }
+    }
+    // Only now is it known what the sizes not given follow.
+    let usual = entry.sizes(given[0].unwrap_or(spec.sizes[0]));
+    spec.sizes = given.into_iter().zip(usual).map(|(given, usual)| given.unwrap_or(usual)).collect();
+    Ok(spec)
+}
+
+fn unknown_key(entry: &Entry, key: &str) -> String {
+    let known: Vec<&str> = entry.parameters.iter().map(|p| p.key).chain(["values", "seed"]).collect();
+    let nearest = suggestion(key, known.iter().copied());
+    format!("`{}` has no parameter `{key}`{nearest}; it takes {}", entry.name, known.join(", "))
+}
+
+fn parse_values(text: &str) -> Result<Values, String> {
+    Values::ALL.into_iter().find(|v| v.name() == text).ok_or_else(|| {
+        let names = Values::ALL.map(Values::name);
+        format!("there are no values `{text}`{}; there are {}", suggestion(text, names), names.join(", "))
+    })
+}
+
+/// A whole number of at most `max`, perhaps in thousands (`k`) or millions (`M`).
+fn parse_number(key: &str, text: &str, max: u64) -> Result<u64, String> {
+    let units = [('k', 1000), ('M', 1_000_000)];
+    let (digits, unit) = units
+        .into_iter()
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
+        .unwrap_or((text, 1));
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("`{key}={text}` is not a whole number; write it like 300000, 300k or 2M"));
+    }
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|&n| n <= max);
+    number.ok_or_else(|| format!("`{key}={text}` is too large; at most {max} is possible"))
+}
+
+/// The shortest spelling [`parse_number`] takes: `300k`, `2M`, `2048`.
+fn short(number: usize) -> String {
+    match number {
+        n if n > 0 && n % 1_000_000 == 0 => format!("{}M", n / 1_000_000),
+        n if n > 0 && n % 1000 == 0 => format!("{}k", n / 1000),
+        n => n.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        text.parse().unwrap()
+    }
+
+    fn message(text: &str) -> String {
+        text.parse::<Spec>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn text_and_back() {
+        for (text, short) in [
+            ("poisson2d", "poisson2d"),
+            ("gallery:poisson2d,n=2048", "poisson2d"),
+            (" gallery:road , n=30 ", "road,n=30"),
+            ("femrandom,nodes=300000,seed=1,values=random", "femrandom"),
+            ("lp,columns=2M,rows=4k", "lp,rows=4k,columns=2M"),
+            ("circuit,rows=300k", "circuit,rows=300k"),
+            ("circuit,length=40k,rows=300k", "circuit,rows=300k"),
+            ("circuit,dense=0,length=7", "circuit,dense=0,length=7"),
+            (
+                "dense,n=0,values=few,seed=18446744073709551615",
+                "dense,n=0,values=few,seed=18446744073709551615",
+            ),
+        ] {
+            assert_eq!(spec(text).to_string(), short);
+            assert_eq!(spec(short), spec(text));
+        }
+    }
+
+    #[test]
+    fn sizes_follow_the_first_unless_given() {
+        assert_eq!(spec("circuit,rows=300k").sizes(), [300_000, 5, 40_000]);
+        assert_eq!(spec("circuit,length=9,rows=300k").sizes(), [300_000, 5, 9]);
+        assert_eq!(spec("lp,rows=0").sizes(), [0, 0]);
+        assert_eq!(spec("circuit,rows=1000,length=500").resized(4000).sizes(), [4000, 5, 2000]);
+    }
+
+    #[test]
+    fn errors_name_the_slip_and_the_nearest_spelling() {
+        for (text, parts) in [
+            ("", &["there is no generator ``", "poisson2d, poisson3d"][..]),
+            ("possion2d", &["`possion2d` is not a gallery matrix", "did you mean `poisson2d`?"]),
+            (
+                "gallery:banded,row=5",
+                &["no parameter `row` (did you mean `rows`?)", "it takes rows, values, seed"],
+            ),
+            ("banded,rows", &["`rows` is not of the form key=value"]),
+            ("banded,", &["`` is not of the form key=value"]),
+            ("banded,rows=1,rows=2", &["`rows` is given twice"]),
+            ("banded,rows=-1", &["`rows=-1` is not a whole number", "300k"]),
+            ("banded,rows=k", &["`rows=k` is not a whole number"]),
+            ("banded,rows=1e6", &["not a whole number"]),
+            ("banded,rows=5000M", &["`rows=5000M` is too large", "at most 4294967294"]),
+            ("rmat,scale=32", &["at most 31"]),
+            ("small,values=patern", &["no values `patern` (did you mean `pattern`?)"]),
+        ] {
+            for part in parts {
+                assert!(message(text).contains(part), "{text}: {}", message(text));
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_before_they_are_allocated() {
+        let refusal = |text| spec(text).generate::<f32>().unwrap_err().to_string();
+        assert!(refusal("poisson2d,n=100k").contains("at most 4294967294 fit"));
+        assert!(refusal("fem3d,n=4000M").contains("at most 4294967294 fit"));
+        assert!(refusal("dense,n=1M").contains("choose a smaller `n`"));
+        assert!(refusal("uniform,rows=4000M").contains("GiB"));
+        assert!(refusal("rmat,scale=31,degree=1M").contains("GiB"));
+        assert!(refusal("circuit,rows=1M,dense=1M,length=1M").contains("GiB"));
+    }
+}
