@@ -2,9 +2,14 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
 pub mod analysis;
+mod device;
 mod error;
+pub mod formats;
 pub mod matrix;
 mod scalar;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 
 pub use error::Error;
 pub use scalar::{Scalar, ScalarKind};

@@ -77,4 +77,24 @@ impl Histogram {
         }
         self.0.last().map_or(0, |c| c.0)
     }
+
+    /// The row length at place `index` when all are sorted upwards; the longest past the end, 0 without rows.
+    pub fn nth(&self, index: u64) -> u32 {
+        let mut seen = 0;
+        let reached = self.0.iter().find(|&&(_, rows)| {
+            seen += rows;
+            seen > index
+        });
+        reached.or(self.0.last()).map_or(0, |c| c.0)
+    }
+
+    /// The row lengths when rows longer than `len` are cut to it.
+    pub fn clipped(&self, len: u32) -> Self {
+        let mut classes = self.0[..self.0.partition_point(|c| c.0 < len)].to_vec();
+        let rows = self.nrows() - classes.iter().map(|c| c.1).sum::<u64>();
+        if rows > 0 {
+            classes.push((len, rows));
+        }
+        Self(classes)
+    }
 }

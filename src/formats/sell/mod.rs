@@ -61,13 +61,6 @@ impl Display for Plan {
 }
 
 impl Plan {
-    /// Longest and shortest row of every slice of one window whose row lengths are sorted downwards.
-    fn slices(self, sorted: &[u32]) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let c = self.c as usize;
-        // A slice that is not full has lanes without a row: nothing is common to all lanes.
-        sorted.chunks(c).map(move |s| (s[0], if s.len() == c { s[c - 1] } else { 0 }))
-    }
-
     /// Rows whose slices can be told without looking further: a multiple of both the window and the slice.
     fn stride(self, nrows: usize) -> usize {
         let (c, sigma) = (self.c as usize, self.sigma as usize);

@@ -1,0 +1,3 @@
+//! Where products run.
+
+pub(crate) mod cpu;

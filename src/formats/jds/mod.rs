@@ -1,0 +1,369 @@
+//! JDS, jagged diagonals: rows sorted by length, longest first, and stored slot by slot.
+//!
+//! ```text
+//! 3 . 1 .     perm     2 0 3 1         (_ is padding)
+//! . . . .
+//! . 2 4 1     diagonals: unpadded      sections: of 1, 2 and 1 rows
+//! 1 . . 1     jd_ptr   0 3 6 7         starts   0 3 7
+//!             col_idx  1 0 0  2 2 3  3   1 2 3   0 0 2 3
+//!             values   2 3 1  4 1 1  1   2 4 1   3 1 1 1
+//! ```
+//!
+//! Invariants: `perm` lists the rows, longest first, equal lengths in their order. *Diagonals*: diagonal `k` holds the `k`-th entry
+//! of every row longer than `k`, in the order of `perm`; nothing is padded ("transposed JDS-CSR"). *Sections*: consecutive rows of
+//! `perm`, each section an ELL of its own, as wide as its first row; a section of empty rows holds nothing. With a `tail` the
+//! entries past a length are kept in COO by their own row.
+//!
+//! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
+//! Matrix Computation" (sections). Where sections begin is in [`Split`].
+
+mod cpu;
+mod sections;
+
+pub use sections::{Method, Split};
+
+use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, coo, slot_bytes, vector_bytes};
+use crate::analysis::{Analysis, Histogram};
+use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use sections::Section;
+use std::fmt::{self, Display};
+
+pub(crate) use sections::DEFAULT_SECTION_SLOTS;
+
+/// The format.
+pub(crate) struct Jds;
+
+/// `jds(diagonals)` or `jds(sections:…)`, either with `tail:…`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// How the sorted rows are stored.
+    pub layout: Layout,
+    /// Where overlong rows are cut, their rest going to COO; none keeps every row whole.
+    pub tail: Option<Tail>,
+}
+
+/// How the sorted rows are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Unpadded jagged diagonals.
+    Diagonals,
+    /// Sections, each padded to its own width.
+    Sections(Split),
+}
+
+/// Where overlong rows are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// After so many entries.
+    Fixed(u32),
+    /// `tail:auto`: at the length that fewer rows than fill a strip exceed.
+    Auto,
+}
+
+/// Fewer rows than this do not fill a strip of vectors, nor two warps.
+const STRIP_ROWS: u64 = 64;
+
+/// Beyond this mean work a diagonal costs more to begin than it saves; candidates only.
+const CANDIDATE_WIDTH: u32 = 4096;
+
+impl Tail {
+    /// The length after which rows are cut.
+    pub fn resolve(self, histogram: &Histogram) -> u32 {
+        match self {
+            Self::Fixed(length) => length,
+            Self::Auto => {
+                let mut lengths = std::iter::once(0).chain(histogram.classes().iter().map(|c| c.0));
+                lengths.find(|&len| histogram.rows_longer(len) < STRIP_ROWS).unwrap_or(0)
+            }
+        }
+    }
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layout {
+            Layout::Diagonals => f.write_str("(diagonals")?,
+            Layout::Sections(split) => write!(f, "({split}")?,
+        }
+        match self.tail {
+            None => f.write_str(")"),
+            Some(Tail::Auto) => f.write_str(",tail:auto)"),
+            Some(Tail::Fixed(length)) => write!(f, ",tail:{length})"),
+        }
+    }
+}
+
+impl Plan {
+    /// The row lengths with every row cut at the tail, and that length.
+    fn cut(&self, histogram: &Histogram) -> (Histogram, u32) {
+        match self.tail {
+            None => (histogram.clone(), u32::MAX),
+            Some(tail) => {
+                let length = tail.resolve(histogram);
+                (histogram.clipped(length), length)
+            }
+        }
+    }
+}
+
+impl Format for Jds {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "jds(diagonals)",
+        "jds(sections:auto)",
+        "jds(sections:3)",
+        "jds(sections:auto,cost:4)",
+        "jds(sections:3,split:rows)",
+        "jds(sections:3,split:lengths)",
+        "jds(diagonals,tail:2)",
+        "jds(sections:auto,tail:auto)",
+    ];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        let diagonals = args.flag("diagonals")?;
+        let split = Split::parse(args)?;
+        let layout = match (diagonals, split) {
+            (true, None) => Layout::Diagonals,
+            (false, split) => Layout::Sections(split.unwrap_or_default()),
+            (true, Some(_)) => return Err(args.error("it is either `diagonals` or `sections`, not both".to_owned())),
+        };
+        let tail = match args.value("tail")? {
+            None => None,
+            Some("auto") => Some(Tail::Auto),
+            Some(text) => Some(Tail::Fixed(args.to_number("tail", text)?)),
+        };
+        Ok(Plan { layout, tail })
+    }
+
+    fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Plan> {
+        let sections = Layout::Sections(Split { cost: Some(weights.section_slots), ..Split::default() });
+        let mut plans = Vec::new();
+        if analysis.rows.max <= CANDIDATE_WIDTH {
+            plans.push(Plan { layout: Layout::Diagonals, tail: None });
+            plans.push(Plan { layout: sections, tail: None });
+        }
+        let cut = Tail::Auto.resolve(&analysis.rows.histogram);
+        if cut > 0 && cut < analysis.rows.max {
+            plans.push(Plan { layout: Layout::Diagonals, tail: Some(Tail::Fixed(cut)) });
+            plans.push(Plan { layout: sections, tail: Some(Tail::Fixed(cut)) });
+        }
+        plans
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let nrows = analysis.rows.nrows as u64;
+        let (histogram, cut) = plan.cut(&analysis.rows.histogram);
+        let tail = analysis.rows.histogram.entries_beyond(cut);
+        let width = histogram.classes().last().map_or(0, |c| c.0);
+        let (slots, guarded, groups, table) = match plan.layout {
+            Layout::Diagonals => (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8),
+            Layout::Sections(split) => {
+                let sections = split.sections(&histogram);
+                let guarded = |s: &Section| (s.width - s.full) as u64 * s.rows as u64;
+                let table = size_of_val(&*sections) as u64;
+                let slots = sections.last().map_or(0, |s| (s.start + s.rows * s.width) as u64);
+                (slots, sections.iter().map(guarded).sum(), sections.len() as u64, table)
+            }
+        };
+        Traffic {
+            matrix_bytes: nrows * 4 + table + slots * slot_bytes(scalar) + tail * coo::entry_bytes(scalar),
+            vector_bytes: vector_bytes(analysis, scalar),
+            slots,
+            guarded,
+            tail,
+            rows: nrows,
+            groups,
+            serial: u64::from(width) * STRIP_ROWS.min(nrows),
+        }
+    }
+
+    fn kernel(plan: &Plan) -> &'static str {
+        match plan.layout {
+            Layout::Diagonals => "jds.diagonals",
+            Layout::Sections(_) => "jds.sections",
+        }
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        Ok(Host::new(plan, a))
+    }
+}
+
+/// A matrix in JDS.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    ncols: usize,
+    perm: Vec<u32>,
+    table: Table,
+    col_idx: Vec<u32>,
+    values: Vec<T>,
+    consecutive: bool,
+    tail: Option<coo::Host<T>>,
+    /// Bounds of the parts, in sorted rows.
+    parts: Box<[usize]>,
+}
+
+/// Where the slots are.
+#[derive(Debug)]
+enum Table {
+    /// Where each diagonal begins, and where the last one ends.
+    Diagonals(Vec<usize>),
+    /// The sections, in order.
+    Sections(Vec<Section>),
+}
+
+impl<T: Scalar> Host<T> {
+    fn new(plan: &Plan, a: CsrView<'_, T>) -> Self {
+        let lengths = (0..a.nrows()).map(|row| a.row_len(row) as u32);
+        let perm = super::rows_by_length(lengths.clone());
+        let whole = Histogram::of(&lengths.collect::<Vec<_>>());
+        let (histogram, cut) = plan.cut(&whole);
+        let len = |row: u32| a.row_len(row as usize).min(cut as usize);
+        let table = match plan.layout {
+            Layout::Sections(split) => Table::Sections(split.sections(&histogram)),
+            Layout::Diagonals => {
+                let width = histogram.classes().last().map_or(0, |c| c.0);
+                let mut jd_ptr = vec![0; width as usize + 1];
+                for k in 0..width {
+                    jd_ptr[k as usize + 1] = jd_ptr[k as usize] + histogram.rows_longer(k) as usize;
+                }
+                Table::Diagonals(jd_ptr)
+            }
+        };
+        let mut before = Vec::with_capacity(perm.len() + 1);
+        before.push(0u64);
+        for &row in &perm {
+            before.push(before[before.len() - 1] + len(row) as u64 + 1);
+        }
+        let parts = partition(perm.len(), STRIP_ROWS as usize, |rows| before[rows]);
+        let mut col_idx = vec![0; table.slots()];
+        let mut values = vec![T::ZERO; table.slots()];
+        let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
+        for_each_part(&parts, |_, range| {
+            for i in range {
+                let (row_cols, row_vals) = a.row(perm[i] as usize);
+                let filled = len(perm[i]);
+                for (k, at) in table.slots_of(i).enumerate() {
+                    // SAFETY: the slots of a row belong to the part that holds it.
+                    unsafe {
+                        cols.set(at, if k < filled { row_cols[k] } else { PADDING });
+                        if k < filled {
+                            vals.set(at, row_vals[k]);
+                        }
+                    }
+                }
+            }
+        });
+        let tail = plan.tail.map(|_| coo::Host::beyond(a, cut as usize));
+        let consecutive = super::follow_across_lanes(&col_idx);
+        Self { ncols: a.ncols(), perm, table, col_idx, values, consecutive, tail, parts }
+    }
+
+    /// Columns and values of the `i`-th sorted row, without its tail.
+    fn row(&self, i: usize) -> impl Iterator<Item = (u32, T)> + '_ {
+        let slots = self.table.slots_of(i).map(|at| (self.col_idx[at], self.values[at]));
+        slots.take_while(|&(col, _)| col != PADDING)
+    }
+}
+
+impl Table {
+    /// Stored slots in all.
+    fn slots(&self) -> usize {
+        match self {
+            Self::Diagonals(jd_ptr) => jd_ptr[jd_ptr.len() - 1],
+            Self::Sections(sections) => sections.last().map_or(0, |s| s.start + s.rows * s.width),
+        }
+    }
+
+    /// Where the slots of sorted row `i` are, in order.
+    fn slots_of(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
+        let (jd_ptr, section) = match self {
+            Self::Diagonals(jd_ptr) => (&**jd_ptr, (0..0).step_by(1)),
+            Self::Sections(sections) => {
+                let s = &sections[sections.partition_point(|s| s.first_row + s.rows <= i)];
+                let first = s.start + (i - s.first_row);
+                (&[][..], (first..first + s.width * s.rows).step_by(s.rows))
+            }
+        };
+        let diagonals = jd_ptr.windows(2).take_while(move |w| i < w[1] - w[0]).map(move |w| w[0] + i);
+        diagonals.chain(section)
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Diagonals(jd_ptr) => size_of_val(&**jd_ptr),
+            Self::Sections(sections) => size_of_val(&**sections),
+        }
+    }
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        cpu::spmv(self, x, y);
+        if let Some(tail) = &self.tail {
+            tail.spmv_add(x, y);
+        }
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        let mut place = vec![0; self.perm.len()];
+        for (i, &row) in self.perm.iter().enumerate() {
+            place[row as usize] = i;
+        }
+        let mut tail = self.tail.iter().flat_map(|t| t.entries()).peekable();
+        super::from_rows(self.perm.len(), self.ncols, |row, push| {
+            self.row(place[row]).for_each(|(col, value)| push(col, value));
+            while let Some((_, col, value)) = tail.next_if(|entry| entry.0 as usize == row) {
+                push(col, value);
+            }
+        })
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        let slots = size_of_val(&*self.col_idx) + size_of_val(&*self.values);
+        let tail = self.tail.as_ref().map_or(0, HostMatrix::matrix_bytes);
+        (size_of_val(&*self.perm) + self.table.bytes() + slots) as u64 + tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::chapter;
+
+    fn pack(text: &str) -> Host<f32> {
+        let super::super::Plan::Jds(plan) = text.parse().unwrap() else { panic!("{text} is not JDS") };
+        Jds::pack(&plan, chapter::matrix::<f32>().view()).unwrap()
+    }
+
+    #[test]
+    fn the_chapters_matrix_in_diagonals() {
+        let packed = pack("jds(diagonals)");
+        assert_eq!(packed.perm, [2, 0, 3, 1]);
+        assert!(matches!(&packed.table, Table::Diagonals(p) if p == &[0, 3, 6, 7]));
+        assert_eq!(packed.col_idx, [1, 0, 0, 2, 2, 3, 3]);
+        assert_eq!(packed.values, [2., 3., 1., 4., 1., 1., 1.]);
+    }
+
+    #[test]
+    fn the_chapters_matrix_in_sections() {
+        let packed = pack("jds(sections:auto,cost:1)");
+        assert_eq!(packed.perm, [2, 0, 3, 1]);
+        let Table::Sections(sections) = &packed.table else { panic!("no sections") };
+        assert_eq!(sections.iter().map(|s| s.rows).collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!(sections.iter().map(|s| s.start).collect::<Vec<_>>(), [0, 3, 7]);
+        assert_eq!(packed.col_idx, [1, 2, 3, 0, 0, 2, 3]);
+        assert_eq!(packed.values, [2., 4., 1., 3., 1., 1., 1.]);
+    }
+
+    #[test]
+    fn overlong_rows_leave_their_rest_in_coo() {
+        let packed = pack("jds(diagonals,tail:2)");
+        assert_eq!(packed.col_idx, [1, 0, 0, 2, 2, 3]);
+        assert_eq!(packed.tail.unwrap().entries().collect::<Vec<_>>(), [(2, 3, 1.0)]);
+    }
+}

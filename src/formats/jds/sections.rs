@@ -1,0 +1,299 @@
+//! Where the sections of a JDS matrix begin: the exact optimum, and the simple splits it is compared with.
+
+use crate::Error;
+use crate::analysis::Histogram;
+use crate::formats::PlanArgs;
+use std::fmt::{self, Display};
+
+/// What a section costs beyond its slots when nothing better is known, in slots: on average a strip of 64 rows is
+/// half empty where a section begins and where it ends.
+pub(crate) const DEFAULT_SECTION_SLOTS: u64 = 64;
+
+/// How sorted rows are cut into sections: `sections:auto` or `sections:N`, with `split:` and `cost:`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// How the boundaries are found.
+    pub method: Method,
+    /// At most so many sections, for [`Method::Optimal`]; exactly so many (or as many as there are rows or lengths)
+    /// for the others. None leaves the number to the cost.
+    pub sections: Option<u32>,
+    /// What a section costs beyond its slots, in slots, for [`Method::Optimal`]; 64 when not given.
+    pub cost: Option<u64>,
+}
+
+/// How section boundaries are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Method {
+    /// The least padded slots plus cost of sections, exactly, by dynamic programming over the row lengths.
+    #[default]
+    Optimal,
+    /// `split:rows`: equally many rows a section.
+    EqualRows,
+    /// `split:lengths`: equally many distinct row lengths a section.
+    EqualLengths,
+}
+
+const METHODS: &[(&str, Method)] =
+    &[("optimal", Method::Optimal), ("rows", Method::EqualRows), ("lengths", Method::EqualLengths)];
+
+/// Sections of the simple splits when no number is given: the chapter's examples have a handful.
+const DEFAULT_SECTIONS: u32 = 8;
+
+impl Default for Split {
+    fn default() -> Self {
+        Self { method: Method::Optimal, sections: None, cost: None }
+    }
+}
+
+impl Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.sections {
+            None => f.write_str("sections:auto")?,
+            Some(n) => write!(f, "sections:{n}")?,
+        }
+        match self.method {
+            Method::Optimal => {}
+            Method::EqualRows => f.write_str(",split:rows")?,
+            Method::EqualLengths => f.write_str(",split:lengths")?,
+        }
+        self.cost.map_or(Ok(()), |cost| write!(f, ",cost:{cost}"))
+    }
+}
+
+/// Rows side by side in an ELL of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Section {
+    /// The first of its rows, counted in sorted order.
+    pub(super) first_row: usize,
+    /// Number of rows.
+    pub(super) rows: usize,
+    /// Slots a row: the length of its longest.
+    pub(super) width: usize,
+    /// Length of its shortest row: no padding before this slot.
+    pub(super) full: usize,
+    /// Where its slots begin.
+    pub(super) start: usize,
+}
+
+impl Split {
+    /// Reads `sections`, `split` and `cost`; none of them given is none.
+    pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Option<Self>, Error> {
+        let text = args.value("sections")?;
+        let sections = match text {
+            None | Some("auto") => None,
+            Some(text) => Some(args.to_number("sections", text)?),
+        };
+        let method = args.word("split", METHODS)?;
+        let cost = args.number("cost")?.map(u64::from);
+        if cost.is_some() && matches!(method, Some(Method::EqualRows | Method::EqualLengths)) {
+            return Err(args.error("`cost` only means something to the optimal split".to_owned()));
+        }
+        let given = text.is_some() || method.is_some() || cost.is_some();
+        Ok(given.then(|| Self { method: method.unwrap_or_default(), sections, cost }))
+    }
+
+    /// The number of sections that rows of these lengths are cut into, and the slots they take.
+    pub fn outcome(&self, histogram: &Histogram) -> (usize, u64) {
+        let sections = self.sections(histogram);
+        (sections.len(), sections.last().map_or(0, |s| (s.start + s.rows * s.width) as u64))
+    }
+
+    /// The sections of rows of these lengths.
+    pub(super) fn sections(&self, histogram: &Histogram) -> Vec<Section> {
+        let classes: Vec<(u32, u64)> = histogram.classes().iter().rev().copied().collect();
+        let nrows = histogram.nrows() as usize;
+        let some = self.sections.unwrap_or(DEFAULT_SECTIONS) as usize;
+        let bounds: Vec<usize> = match self.method {
+            Method::EqualRows => (0..=some).map(|i| (nrows as u128 * i as u128 / some as u128) as usize).collect(),
+            _ => {
+                let cuts = match self.method {
+                    Method::EqualLengths => (0..=some).map(|i| classes.len() * i / some).collect(),
+                    _ => optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections),
+                };
+                let mut rows_before = vec![0];
+                for class in &classes {
+                    rows_before.push(rows_before[rows_before.len() - 1] + class.1 as usize);
+                }
+                cuts.into_iter().map(|class: usize| rows_before[class]).collect()
+            }
+        };
+        lay_out(&classes, &bounds)
+    }
+}
+
+/// Sections between the given row bounds; empty ones fall away.
+fn lay_out(classes: &[(u32, u64)], bounds: &[usize]) -> Vec<Section> {
+    let mut ends = Vec::with_capacity(classes.len());
+    for class in classes {
+        ends.push(ends.last().map_or(0, |&e| e) + class.1 as usize);
+    }
+    let length_of = |row: usize| classes[ends.partition_point(|&end| end <= row)].0 as usize;
+    let mut start = 0;
+    let mut sections = Vec::new();
+    for pair in bounds.windows(2).filter(|w| w[1] > w[0]) {
+        let (first_row, rows) = (pair[0], pair[1] - pair[0]);
+        let (width, full) = (length_of(first_row), length_of(pair[1] - 1));
+        sections.push(Section { first_row, rows, width, full, start });
+        start += rows * width;
+    }
+    sections
+}
+
+/// The cuts, in classes, that minimise Σ rows·width over the sections + `cost` · sections, with at most `limit` sections.
+///
+/// `classes` are `(length, rows)`, longest first. With `R(j)` rows in the first `j` classes and lengths `L`, the best cost of the
+/// first `j` classes is `D(j) = min over i < j of D(i) + L(i)·(R(j) − R(i)) + cost`: for a fixed `i` a line in `R(j)`, with slopes
+/// that fall as `i` grows and queries that rise with `j`. So the lower envelope of the lines answers every query in constant time
+/// amortised, and a whole pass over the classes is linear; with a limit there is a pass for every number of sections.
+fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> {
+    let mut rows_before = vec![0i128];
+    for class in classes {
+        rows_before.push(rows_before[rows_before.len() - 1] + i128::from(class.1));
+    }
+    let slopes: Vec<i128> = classes.iter().map(|c| i128::from(c.0)).collect();
+    let line = |i: usize, best: i128| (slopes[i], best - slopes[i] * rows_before[i] + i128::from(cost));
+    let count = classes.len();
+    match limit {
+        None => {
+            let mut envelope = Envelope::default();
+            let (mut best, mut from) = (vec![0i128; count + 1], vec![0; count + 1]);
+            for j in 1..=count {
+                envelope.push(line(j - 1, best[j - 1]), j - 1);
+                (best[j], from[j]) = envelope.least(rows_before[j]);
+            }
+            walk_back(count, |j, _| from[j])
+        }
+        Some(limit) => {
+            let passes = (limit as usize).min(count);
+            let mut best: Vec<Option<i128>> = vec![None; count + 1];
+            best[0] = Some(0);
+            let mut from = Vec::with_capacity(passes);
+            let mut found = (i128::MAX, 0);
+            for pass in 0..passes {
+                let mut envelope = Envelope::default();
+                let (mut next, mut froms) = (vec![None; count + 1], vec![0; count + 1]);
+                for j in 1..=count {
+                    if let Some(best) = best[j - 1] {
+                        envelope.push(line(j - 1, best), j - 1);
+                    }
+                    if !envelope.lines.is_empty() {
+                        let (cost, i) = envelope.least(rows_before[j]);
+                        (next[j], froms[j]) = (Some(cost), i);
+                    }
+                }
+                from.push(froms);
+                best = next;
+                if let Some(total) = best[count].filter(|&total| total < found.0) {
+                    found = (total, pass + 1);
+                }
+            }
+            walk_back(count, |j, back| from[found.1 - 1 - back][j])
+        }
+    }
+}
+
+/// Follows the choices back from the last class: `from(j, steps)` is where the section that ends at `j` begins.
+fn walk_back(count: usize, from: impl Fn(usize, usize) -> usize) -> Vec<usize> {
+    let mut cuts = vec![count];
+    let mut j = count;
+    while j > 0 {
+        j = from(j, cuts.len() - 1);
+        cuts.push(j);
+    }
+    cuts.reverse();
+    cuts
+}
+
+/// The lower envelope of lines `slope · r + offset` with falling slopes, asked at rising `r`.
+#[derive(Default)]
+struct Envelope {
+    /// Slope, offset and label, steepest first.
+    lines: std::collections::VecDeque<((i128, i128), usize)>,
+}
+
+impl Envelope {
+    fn push(&mut self, line: (i128, i128), label: usize) {
+        // The middle line is nowhere lowest when its neighbours cross before it crosses the first.
+        while self.lines.len() >= 2 {
+            let (a, b) = (self.lines[self.lines.len() - 2].0, self.lines[self.lines.len() - 1].0);
+            if (line.1 - a.1) * (a.0 - b.0) > (b.1 - a.1) * (a.0 - line.0) {
+                break;
+            }
+            self.lines.pop_back();
+        }
+        self.lines.push_back((line, label));
+    }
+
+    /// The lowest value at `r`, and the label of its line.
+    fn least(&mut self, r: i128) -> (i128, usize) {
+        let at = |line: (i128, i128)| line.0 * r + line.1;
+        while self.lines.len() >= 2 && at(self.lines[1].0) <= at(self.lines[0].0) {
+            self.lines.pop_front();
+        }
+        (at(self.lines[0].0), self.lines[0].1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Cost of the given cuts.
+    fn cost_of(classes: &[(u32, u64)], cuts: &[usize], cost: u64) -> u64 {
+        cuts.windows(2)
+            .map(|w| u64::from(classes[w[0]].0) * classes[w[0]..w[1]].iter().map(|c| c.1).sum::<u64>() + cost)
+            .sum()
+    }
+
+    /// The least cost over every way to cut.
+    fn exhaustive(classes: &[(u32, u64)], cost: u64, limit: usize) -> u64 {
+        let n = classes.len();
+        (0u32..1 << (n - 1))
+            .filter(|mask| mask.count_ones() as usize + 1 <= limit)
+            .map(|mask| {
+                let inner = (1..n).filter(|i| mask >> (i - 1) & 1 == 1);
+                let cuts: Vec<usize> = std::iter::once(0).chain(inner).chain([n]).collect();
+                cost_of(classes, &cuts, cost)
+            })
+            .min()
+            .unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn the_optimum_is_exact(
+            lengths in prop::collection::btree_map(0u32..50, 1u64..40, 1..9),
+            cost in 0u64..200,
+            limit in 1u32..6,
+        ) {
+            let classes: Vec<(u32, u64)> = lengths.into_iter().rev().collect();
+            let free = optimal(&classes, cost, None);
+            prop_assert_eq!(cost_of(&classes, &free, cost), exhaustive(&classes, cost, usize::MAX));
+            let few = optimal(&classes, cost, Some(limit));
+            prop_assert!(few.len() <= limit as usize + 1);
+            prop_assert_eq!(cost_of(&classes, &few, cost), exhaustive(&classes, cost, limit as usize));
+        }
+
+        #[test]
+        fn every_split_covers_every_row_once(lengths in prop::collection::vec(0u32..30, 0..300), n in 1u32..9) {
+            let histogram = Histogram::of(&lengths);
+            for method in [Method::Optimal, Method::EqualRows, Method::EqualLengths] {
+                let sections = Split { method, sections: Some(n), cost: None }.sections(&histogram);
+                let mut next = (0, 0);
+                for s in &sections {
+                    prop_assert_eq!((s.first_row, s.start), next);
+                    prop_assert!(s.rows > 0 && s.full <= s.width);
+                    next = (s.first_row + s.rows, s.start + s.rows * s.width);
+                }
+                prop_assert_eq!(next.0, lengths.len());
+                prop_assert!(sections.len() <= n as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_matrix_has_no_sections() {
+        assert!(Split::default().sections(&Histogram::of(&[])).is_empty());
+    }
+}

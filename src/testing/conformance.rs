@@ -1,0 +1,198 @@
+//! What every plan of every format must do, on awkward shapes.
+
+use super::{Oracle, x_vector};
+use crate::analysis::Analysis;
+use crate::formats::{FormatKind, Plan};
+use crate::matrix::CsrMatrix;
+use crate::{Scalar, ScalarKind};
+use proptest::prelude::*;
+
+/// The tests of one format, over both scalars.
+macro_rules! format_suite {
+    ($module:ident, $Format:ident) => {
+        mod $module {
+            use crate::formats::FormatKind;
+
+            #[test]
+            fn conforms_in_f32() {
+                crate::testing::check_format::<f32>(FormatKind::$Format);
+            }
+
+            #[test]
+            fn conforms_in_f64() {
+                crate::testing::check_format::<f64>(FormatKind::$Format);
+            }
+        }
+    };
+}
+pub(crate) use format_suite;
+
+/// Checks every example plan of a format on every awkward matrix.
+pub(crate) fn check_format<T: Scalar>(format: FormatKind) {
+    for (name, a) in awkward::<T>() {
+        for text in format.examples() {
+            check_plan(&text.parse().unwrap(), &a, name);
+        }
+    }
+}
+
+/// Checks one plan on one matrix.
+fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
+    let context = format!("{plan} on {name} in {}", T::KIND);
+    let packed = plan.pack(a.view()).unwrap();
+    assert_eq!(packed.unpack(), *a, "unpacking {context}");
+    let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
+    assert_eq!(packed.matrix_bytes(), traffic.matrix_bytes, "bytes of {context}");
+    assert!(traffic.slots + traffic.tail >= a.nnz() as u64, "slots of {context}");
+
+    let multiply = |x: &[T]| {
+        // Whatever was in y before must not survive.
+        let mut y = vec![T::from_f64(f64::NAN); a.nrows()];
+        packed.spmv(x, &mut y);
+        y
+    };
+    let x = x_vector::<T>(a.ncols());
+    Oracle::of(a.view(), &x).check(&multiply(&x)).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+
+    // Small integers: sums are exact in any order.
+    let integers: Vec<T> = (0..a.ncols()).map(|i| T::from_f64((i % 7) as f64 - 3.0)).collect();
+    let mut whole = a.clone();
+    whole.values_mut().iter_mut().enumerate().for_each(|(i, v)| *v = T::from_f64((i % 5) as f64 - 2.0));
+    let mut y = vec![T::ZERO; a.nrows()];
+    plan.pack(whole.view()).unwrap().spmv(&integers, &mut y);
+    assert_eq!(Oracle::of(whole.view(), &integers).rel_error(&y), 0.0, "integers, {context}");
+
+    // An Inf or NaN reaches exactly the rows that touch it.
+    for special in [f64::INFINITY, f64::NAN] {
+        let mut x = x.clone();
+        for i in (0..a.ncols()).step_by(5) {
+            x[i] = T::from_f64(special);
+        }
+        Oracle::of(a.view(), &x).check(&multiply(&x)).unwrap_or_else(|wrong| panic!("{special}, {context}: {wrong}"));
+    }
+}
+
+/// A matrix whose row `i` has `len(i)` entries at scattered columns, unsorted and with repetitions.
+fn scattered<T: Scalar>(nrows: usize, ncols: usize, len: impl Fn(usize) -> usize) -> CsrMatrix<T> {
+    let mut row_ptr = vec![0];
+    let mut col_idx = Vec::new();
+    for row in 0..nrows {
+        col_idx.extend((0..len(row)).map(|k| ((row * 31 + k * 17 + k * k) % ncols) as u32));
+        row_ptr.push(col_idx.len());
+    }
+    let values = x_vector(col_idx.len());
+    CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap()
+}
+
+/// Every row holds the diagonal and its neighbours.
+fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
+    let mut row_ptr = vec![0];
+    let mut col_idx = Vec::new();
+    for row in 0..n {
+        col_idx.extend((row.saturating_sub(1)..(row + 2).min(n)).map(|col| col as u32));
+        row_ptr.push(col_idx.len());
+    }
+    let values = x_vector(col_idx.len());
+    CsrMatrix::try_new(n, n, row_ptr, col_idx, values).unwrap()
+}
+
+/// Shapes at which kernels break.
+fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
+    let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
+    let mut all = vec![
+        ("the chapter's matrix", super::chapter::matrix()),
+        ("the exercise's matrix", super::chapter::exercise()),
+        ("0 x 0", zeros(0, 0)),
+        ("0 x 5", zeros(0, 5)),
+        ("5 x 0", zeros(5, 0)),
+        ("no entries", zeros(70, 3)),
+        ("one row", scattered(1, 50, |_| 37)),
+        ("one column", scattered(67, 1, |row| usize::from(row % 3 != 0))),
+        ("one dense row", scattered(130, 200, |row| if row == 77 { 200 } else { 2 })),
+        ("empty rows between and at both ends", scattered(100, 40, |row| if row % 7 == 3 { 9 } else { 0 })),
+        ("row lengths from 0 to 40", scattered(200, 300, |row| (row * 7) % 41)),
+        ("a staircase", scattered(66, 66, |row| row)),
+        ("a stencil", stencil(1000)),
+        ("explicit zeros", {
+            let mut a = scattered::<T>(40, 40, |row| row % 4);
+            a.values_mut().fill(T::ZERO);
+            a
+        }),
+        // Large enough for several parts, with a row longer than two of them and empty rows at the cuts.
+        ("a skewed matrix in parts", scattered(9000, 5000, |row| match row {
+            4000 => 90_000,
+            4001..4500 => 0,
+            _ => row % 23,
+        })),
+        ("only one long row", scattered(300, 1000, |row| if row == 299 { 150_000 } else { 0 })),
+        ("a stencil in parts", stencil(40_000)),
+    ];
+    for n in [7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65] {
+        all.push(("a border of vectors and slices", scattered(n, n, |row| 1 + row % 3)));
+        all.push(("a full square", scattered(n, n, |_| n)));
+    }
+    all
+}
+
+/// Any small matrix, unsorted columns and repetitions included.
+fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
+    (1usize..90, 1usize..90).prop_flat_map(|(nrows, ncols)| {
+        let row = prop::collection::vec((0..ncols as u32, -4i8..5), 0..30);
+        prop::collection::vec(prop_oneof![2 => row, 1 => Just(Vec::new())], nrows).prop_map(move |rows| {
+            let mut row_ptr = vec![0];
+            row_ptr.extend(rows.iter().scan(0, |end, row| {
+                *end += row.len();
+                Some(*end)
+            }));
+            let (col_idx, values) = rows.into_iter().flatten().map(|(col, v)| (col, f64::from(v))).unzip();
+            CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap()
+        })
+    })
+}
+
+/// Any admissible plan.
+fn any_plan() -> impl Strategy<Value = Plan> {
+    let tail = prop_oneof![Just(String::new()), (1u32..40).prop_map(|n| format!(",tail:{n}"))];
+    let split = prop_oneof![Just(""), Just(",split:rows"), Just(",split:lengths")];
+    let text = prop_oneof![
+        prop::sample::select(vec!["csr(scalar)", "csr(vector:4)", "csr(balanced)", "ell", "ell(lengths)", "coo"])
+            .prop_map(str::to_owned),
+        (1u32..70, 1u32..100).prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")),
+        (1u32..40).prop_map(|width| format!("hyb(width:{width})")),
+        (1u32..12, split, tail.clone()).prop_map(|(n, split, tail)| format!("jds(sections:{n}{split}{tail})")),
+        tail.prop_map(|tail| format!("jds(diagonals{tail})")),
+    ];
+    text.prop_map(|text| text.parse().unwrap())
+}
+
+proptest! {
+    #[test]
+    fn any_plan_on_any_matrix(plan in any_plan(), a in any_matrix()) {
+        check_plan(&plan, &a, "a random matrix");
+    }
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_number_of_threads() {
+    let a = scattered::<f32>(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 });
+    let x = x_vector(5000);
+    for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
+        let packed = text.parse::<Plan>().unwrap().pack(a.view()).unwrap();
+        let with_threads = |threads: usize| {
+            let mut y = vec![0f32; 9000];
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| packed.spmv(&x, &mut y));
+            y.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(with_threads(1), with_threads(5), "{text}");
+    }
+}
+
+#[test]
+fn every_name_is_listed_once() {
+    let mut names: Vec<_> = FormatKind::ALL.iter().map(|k| k.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), FormatKind::ALL.len());
+    assert_eq!(ScalarKind::ALL.len(), 2);
+}
