@@ -36,12 +36,18 @@ pub(crate) fn check_format<T: Scalar>(format: FormatKind) {
     }
 }
 
+/// Plans that would take more are left out, as the operator leaves them out: ELL on a row of 90,000.
+const MEMORY_LIMIT: u64 = 64 << 20;
+
 /// Checks one plan on one matrix.
 fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     let context = format!("{plan} on {name} in {}", T::KIND);
+    let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
+    if traffic.matrix_bytes > MEMORY_LIMIT {
+        return;
+    }
     let packed = plan.pack(a.view()).unwrap();
     assert_eq!(packed.unpack(), *a, "unpacking {context}");
-    let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
     assert_eq!(packed.matrix_bytes(), traffic.matrix_bytes, "bytes of {context}");
     assert!(traffic.slots + traffic.tail >= a.nnz() as u64, "slots of {context}");
 
@@ -176,8 +182,13 @@ proptest! {
 fn the_bits_do_not_depend_on_the_number_of_threads() {
     let a = scattered::<f32>(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 });
     let x = x_vector(5000);
+    let analysis = Analysis::of(a.view());
     for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
-        let packed = text.parse::<Plan>().unwrap().pack(a.view()).unwrap();
+        let plan: Plan = text.parse().unwrap();
+        if plan.traffic(&analysis, ScalarKind::F32).matrix_bytes > MEMORY_LIMIT {
+            continue;
+        }
+        let packed = plan.pack(a.view()).unwrap();
         let with_threads = |threads: usize| {
             let mut y = vec![0f32; 9000];
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
