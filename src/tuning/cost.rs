@@ -1,0 +1,189 @@
+//! The cost model: what a plan is predicted to take, from what its product reads and does and from measured coefficients.
+//!
+//! The time of a product is a sum of terms, each an amount times a coefficient of the kernel: entries, padding, row sums, slices,
+//! gathers that miss the caches, bytes that stream from memory. Amounts are exact and come from [`Traffic`] and [`Analysis`];
+//! coefficients come from a [`Profile`](super::profile::Profile). There is no other number in here.
+
+use crate::analysis::Analysis;
+use crate::formats::Traffic;
+use serde::{Deserialize, Serialize};
+
+/// What one product does, in amounts; the order of [`Term::ALL`].
+pub type Amounts = [f64; Term::COUNT];
+
+/// A part of a predicted time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Term {
+    /// Beginning and ending a product.
+    Call,
+    /// Multiplying the stored slots.
+    Slots,
+    /// Looking whether slots are padding.
+    Guards,
+    /// Multiplying the entries of the COO part.
+    Tail,
+    /// Writing row sums.
+    Rows,
+    /// Beginning slices, sections and diagonals.
+    Groups,
+    /// Gathers of `x` that miss the nearest cache.
+    NearMisses,
+    /// Gathers of `x` that miss the middle caches.
+    FarMisses,
+    /// Streaming what does not stay in the cache.
+    Stream,
+}
+
+impl Term {
+    /// Number of terms.
+    pub const COUNT: usize = 9;
+
+    /// Every term.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Call,
+        Self::Slots,
+        Self::Guards,
+        Self::Tail,
+        Self::Rows,
+        Self::Groups,
+        Self::NearMisses,
+        Self::FarMisses,
+        Self::Stream,
+    ];
+
+    /// The term in words, to stand after "more time for".
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Call => "starting",
+            Self::Slots => "stored slots",
+            Self::Guards => "looking for padding",
+            Self::Tail => "the COO part",
+            Self::Rows => "row sums",
+            Self::Groups => "slices, sections or diagonals",
+            Self::NearMisses | Self::FarMisses => "gathering x",
+            Self::Stream => "bytes from memory",
+        }
+    }
+}
+
+/// Nanoseconds for every amount, of one kernel and scalar.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Coefficients {
+    /// A product, however small.
+    pub call: f64,
+    /// A stored slot.
+    pub slot: f64,
+    /// A slot that may be padding, in addition.
+    pub guarded: f64,
+    /// An entry of the COO part.
+    pub tail: f64,
+    /// A row sum.
+    pub row: f64,
+    /// A slice, section or diagonal.
+    pub group: f64,
+    /// A gather from beyond the nearest cache.
+    pub near_miss: f64,
+    /// A gather from beyond the middle caches.
+    pub far_miss: f64,
+    /// A byte streamed from memory.
+    pub byte: f64,
+    /// Packing a slot.
+    pub pack_slot: f64,
+    /// Packing a row.
+    pub pack_row: f64,
+}
+
+impl Coefficients {
+    /// The coefficients of the product, in the order of [`Term::ALL`].
+    pub const fn terms(&self) -> [f64; Term::COUNT] {
+        [
+            self.call,
+            self.slot,
+            self.guarded,
+            self.tail,
+            self.row,
+            self.group,
+            self.near_miss,
+            self.far_miss,
+            self.byte,
+        ]
+    }
+
+    /// From the coefficients of the product and those of packing.
+    pub const fn new(product: [f64; Term::COUNT], pack: [f64; 2]) -> Self {
+        let [call, slot, guarded, tail, row, group, near_miss, far_miss, byte] = product;
+        let [pack_slot, pack_row] = pack;
+        Self { call, slot, guarded, tail, row, group, near_miss, far_miss, byte, pack_slot, pack_row }
+    }
+
+    /// Whether every coefficient is finite and at least 0.
+    pub fn is_valid(&self) -> bool {
+        let pack = [self.pack_slot, self.pack_row];
+        self.terms().iter().chain(&pack).all(|c| c.is_finite() && *c >= 0.0)
+    }
+}
+
+/// A group of eight columns touched again within so many entries is still in the nearest cache (32 KiB, half of it `x`).
+const NEAR_ENTRIES: f64 = 4096.0;
+
+/// Within so many it is still in the middle caches (1 MiB, half of it `x`).
+const FAR_ENTRIES: f64 = 131_072.0;
+
+/// The amounts of one product, for a device whose last cache holds `cache_bytes`.
+pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64) -> Amounts {
+    let entries = analysis.rows.nnz as f64;
+    let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
+    let bytes = traffic.bytes() as f64;
+    // What is read again and again in the same order stays in a cache that holds it, and leaves one that does not.
+    let streamed = bytes * ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0);
+    [
+        1.0,
+        traffic.slots as f64,
+        traffic.guarded as f64,
+        traffic.tail as f64,
+        traffic.rows as f64,
+        traffic.groups as f64,
+        missing(NEAR_ENTRIES),
+        missing(FAR_ENTRIES),
+        streamed,
+    ]
+}
+
+/// The predicted time of a plan, in parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// Nanoseconds of every term, in the order of [`Term::ALL`].
+    pub terms: [f64; Term::COUNT],
+    /// Nanoseconds by which the largest piece of work that cannot be shared outlasts the rest.
+    pub imbalance: f64,
+    /// Nanoseconds to pack the matrix.
+    pub prepare: f64,
+}
+
+impl Prediction {
+    /// Predicts a product on `threads` threads with coefficients measured on `measured_threads`.
+    pub fn new(c: &Coefficients, traffic: &Traffic, amounts: &Amounts, measured_threads: usize, threads: usize) -> Self {
+        let scale = measured_threads as f64 / threads.max(1) as f64;
+        let mut terms = [0.0; Term::COUNT];
+        for (i, term) in Term::ALL.iter().enumerate() {
+            // Memory and the call do not speed up with threads as computing does.
+            let scale = if matches!(term, Term::Call | Term::Stream) { 1.0 } else { scale };
+            terms[i] = c.terms()[i] * amounts[i] * scale;
+        }
+        let total: f64 = terms.iter().sum();
+        let alone = terms[0] + traffic.serial as f64 * c.slot * measured_threads as f64;
+        let packed = (traffic.slots + traffic.tail) as f64 * c.pack_slot + traffic.rows as f64 * c.pack_row;
+        Self { terms, imbalance: (alone - total).max(0.0), prepare: packed * scale }
+    }
+
+    /// Nanoseconds of one product.
+    pub fn product(&self) -> f64 {
+        self.terms.iter().sum::<f64>() + self.imbalance
+    }
+
+    /// Nanoseconds of preparation and `calls` products, per product.
+    pub fn amortised(&self, calls: u64) -> f64 {
+        self.product() + self.prepare / calls.max(1) as f64
+    }
+}

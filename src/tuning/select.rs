@@ -1,0 +1,284 @@
+//! The choice: every candidate's prediction, limits and ties, and the reasons in words.
+
+use super::cost::{Prediction, Term, amounts};
+use super::profile::{Fit, Profile};
+use crate::analysis::Analysis;
+use crate::device::DeviceSpec;
+use crate::formats::{Plan, Traffic};
+use crate::{Error, ScalarKind};
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+/// Products an application is taken to make when it does not say: a solver's few hundred iterations, a few times over.
+pub const DEFAULT_CALLS: u64 = 1000;
+
+/// Bytes a packed matrix may take when no limit is given: so many times what plain CSR takes, and at least
+/// [`DEFAULT_LIMIT_FLOOR`]. No plan worth choosing comes near it; ELL on a power-law matrix passes it a thousandfold.
+pub const DEFAULT_LIMIT_RATIO: u64 = 8;
+
+/// See [`DEFAULT_LIMIT_RATIO`].
+pub const DEFAULT_LIMIT_FLOOR: u64 = 64 << 20;
+
+/// Predictions closer than this are ties: no prediction is better than that, and two runs must choose the same plan.
+pub const TIE_BAND: f64 = 0.02;
+
+/// What the choice depends on beside the matrix and the device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Products over which preparation is amortised.
+    pub expected_calls: u64,
+    /// Bytes the packed matrix may take.
+    pub memory_limit: u64,
+    /// The scalar of the matrix.
+    pub scalar: ScalarKind,
+}
+
+impl Request {
+    /// The defaults for a matrix.
+    pub fn new(analysis: &Analysis, scalar: ScalarKind) -> Self {
+        let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
+        let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR);
+        Self { expected_calls: DEFAULT_CALLS, memory_limit, scalar }
+    }
+}
+
+/// A plan that was considered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// The plan.
+    pub plan: Plan,
+    /// What its product reads and does.
+    pub traffic: Traffic,
+    /// What it is predicted to take; none when the profile has no coefficients for its kernel.
+    pub prediction: Option<Prediction>,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// What became of a candidate.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It was chosen.
+    Chosen,
+    /// As fast within [`TIE_BAND`], but behind in the fixed order.
+    Tied,
+    /// Slower: so many times the time of the chosen plan, mostly for this reason.
+    Slower {
+        /// Time over that of the chosen plan, preparation included.
+        ratio: f64,
+        /// Where most of the difference comes from.
+        because: Cause,
+    },
+    /// It would take more memory than allowed.
+    TooLarge {
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The profile knows nothing of its kernel.
+    Unknown,
+}
+
+/// Where a loser loses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// More of one term.
+    Term(Term),
+    /// A piece of work that cannot be shared.
+    Imbalance,
+    /// Preparation that so few products do not pay for.
+    Preparation,
+}
+
+impl Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Term(term) => write!(f, "more time for {}", term.describe()),
+            Self::Imbalance => f.write_str("one long row or slice keeps a thread busy while the others wait"),
+            Self::Preparation => f.write_str("its preparation does not pay off in so few products"),
+        }
+    }
+}
+
+/// The choice and everything it was made from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The chosen plan.
+    pub plan: Plan,
+    /// Whether the plan was given rather than chosen.
+    pub fixed: bool,
+    /// Every candidate, best first.
+    pub candidates: Vec<Candidate>,
+    /// What was asked for.
+    pub request: Request,
+    /// The profile's device and date.
+    pub profile: Arc<Profile>,
+    /// How well the profile fits the device.
+    pub fit: Fit,
+}
+
+impl Decision {
+    /// The chosen plan as a candidate.
+    pub fn chosen(&self) -> Option<&Candidate> {
+        self.candidates.iter().find(|c| c.plan == self.plan)
+    }
+}
+
+/// What a plan is predicted to take.
+fn predict(plan: Plan, analysis: &Analysis, device: &DeviceSpec, profile: &Profile, request: &Request) -> Candidate {
+    let traffic = plan.traffic(analysis, request.scalar);
+    let coefficients = profile.coefficients(request.scalar, plan.kernel());
+    let amounts = amounts(&traffic, analysis, profile.cache_bytes);
+    let (measured, threads) = (profile.device.threads, device.threads);
+    let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, measured, threads));
+    let verdict = if traffic.matrix_bytes > request.memory_limit {
+        Verdict::TooLarge { limit: request.memory_limit }
+    } else if prediction.is_none() {
+        Verdict::Unknown
+    } else {
+        Verdict::Tied
+    };
+    Candidate { plan, traffic, prediction, verdict }
+}
+
+/// Chooses the plan with the least predicted time, preparation included.
+///
+/// Plans within [`TIE_BAND`] of the least are equal; among them the one with the fewest bytes is taken, and among those the first
+/// in the order of the formats.
+///
+/// # Errors
+///
+/// [`Error::MemoryLimit`] when not even the smallest candidate fits the limit.
+pub fn select(
+    analysis: &Analysis,
+    device: &DeviceSpec,
+    profile: Arc<Profile>,
+    request: Request,
+) -> Result<Decision, Error> {
+    let plans = Plan::candidates(analysis, &profile.weights(request.scalar));
+    let mut candidates: Vec<_> =
+        plans.into_iter().map(|plan| predict(plan, analysis, device, &profile, &request)).collect();
+    let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
+        (Verdict::TooLarge { .. } | Verdict::Unknown, _) | (_, None) => f64::INFINITY,
+        (_, Some(prediction)) => prediction.amortised(request.expected_calls),
+    };
+    // A stable sort: equal times keep the order of the formats.
+    candidates.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    let least = candidates.first().map_or(f64::INFINITY, time);
+    if least.is_infinite() {
+        let smallest = candidates.iter().min_by_key(|c| c.traffic.matrix_bytes);
+        let (plan, needed) = smallest.map_or_else(Default::default, |c| (c.plan.to_string(), c.traffic.matrix_bytes));
+        return Err(Error::MemoryLimit { plan, needed, limit: request.memory_limit });
+    }
+    let ties = candidates.iter().take_while(|c| time(c) <= least * (1.0 + TIE_BAND)).count();
+    let chosen = (0..ties).min_by_key(|&i| candidates[i].traffic.matrix_bytes).unwrap_or(0);
+    candidates[..=chosen].rotate_right(1);
+    let winner = candidates[0].clone();
+    for (i, candidate) in candidates.iter_mut().enumerate() {
+        let ratio = time(candidate) / time(&winner);
+        if i == 0 {
+            candidate.verdict = Verdict::Chosen;
+        } else if i >= ties && ratio.is_finite() {
+            let because = cause(&winner, candidate, request.expected_calls);
+            candidate.verdict = Verdict::Slower { ratio, because };
+        }
+    }
+    let fit = profile.fit(device);
+    Ok(Decision { plan: winner.plan, fixed: false, candidates, request, profile, fit })
+}
+
+/// A decision for a plan that was given.
+///
+/// # Errors
+///
+/// [`Error::MemoryLimit`] when the plan does not fit the limit.
+pub fn fixed(
+    plan: Plan,
+    analysis: &Analysis,
+    device: &DeviceSpec,
+    profile: Arc<Profile>,
+    request: Request,
+) -> Result<Decision, Error> {
+    let mut candidate = predict(plan.clone(), analysis, device, &profile, &request);
+    if let Verdict::TooLarge { limit } = candidate.verdict {
+        return Err(Error::MemoryLimit { plan: plan.to_string(), needed: candidate.traffic.matrix_bytes, limit });
+    }
+    candidate.verdict = Verdict::Chosen;
+    let fit = profile.fit(device);
+    Ok(Decision { plan, fixed: true, candidates: vec![candidate], request, profile, fit })
+}
+
+/// The part in which the loser exceeds the winner most.
+fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
+    let parts = |c: &Candidate| {
+        let p = c.prediction.as_ref();
+        let terms = p.map_or([0.0; Term::COUNT], |p| p.terms);
+        let rest = p.map_or((0.0, 0.0), |p| (p.imbalance, p.prepare / calls.max(1) as f64));
+        let terms = Term::ALL.iter().zip(terms).map(|(&term, time)| (Cause::Term(term), time));
+        terms.chain([(Cause::Imbalance, rest.0), (Cause::Preparation, rest.1)]).collect::<Vec<_>>()
+    };
+    let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
+    excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Imbalance, |most| most.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::matrix::gallery;
+
+    fn analysis(spec: &str) -> Analysis {
+        Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view())
+    }
+
+    fn choose(spec: &str, change: impl FnOnce(&mut Request)) -> Result<Decision, Error> {
+        let analysis = analysis(spec);
+        let mut request = Request::new(&analysis, ScalarKind::F32);
+        change(&mut request);
+        select(&analysis, &Device::Cpu.spec(), Profile::builtin(&Device::Cpu), request)
+    }
+
+    #[test]
+    fn every_loser_has_a_reason_and_the_order_is_that_of_the_times() {
+        let decision = choose("poisson2d,n=200", |_| {}).unwrap();
+        assert_eq!(decision.candidates[0].verdict, Verdict::Chosen);
+        assert_eq!(decision.chosen().unwrap().plan, decision.plan);
+        let losers = decision.candidates.iter().filter(|c| matches!(c.verdict, Verdict::Slower { .. }));
+        let ratios: Vec<f64> = losers
+            .map(|c| match c.verdict {
+                Verdict::Slower { ratio, .. } => ratio,
+                _ => unreachable!("filtered above"),
+            })
+            .collect();
+        assert!(ratios.len() > 5 && ratios.is_sorted() && ratios[0] > 1.0, "{ratios:?}");
+    }
+
+    #[test]
+    fn the_same_matrix_gets_the_same_plan() {
+        let plans: Vec<_> = (0..3).map(|_| choose("webbase,rows=20k", |_| {}).unwrap().plan).collect();
+        assert!(plans.windows(2).all(|w| w[0] == w[1]));
+    }
+
+    #[test]
+    fn one_product_does_not_pay_for_packing() {
+        let decision = choose("banded,rows=20k", |r| r.expected_calls = 1).unwrap();
+        assert_eq!(decision.plan.format().name(), "csr", "{}", decision.plan);
+    }
+
+    #[test]
+    fn a_limit_below_every_plan_is_refused_with_both_numbers() {
+        let Err(Error::MemoryLimit { needed, limit, .. }) = choose("small", |r| r.memory_limit = 1000) else {
+            panic!("1000 bytes cannot hold 49,600 entries")
+        };
+        assert!(limit == 1000 && needed > 49_600 * 8);
+    }
+
+    #[test]
+    fn ell_on_a_power_law_is_refused_before_anything_is_allocated() {
+        let analysis = analysis("circuit,rows=30k");
+        let request = Request::new(&analysis, ScalarKind::F32);
+        let profile = Profile::builtin(&Device::Cpu);
+        let refused = fixed("ell".parse().unwrap(), &analysis, &Device::Cpu.spec(), profile, request);
+        assert!(matches!(refused, Err(Error::MemoryLimit { .. })));
+    }
+}
