@@ -173,10 +173,14 @@ impl<'a> Reader<'a> {
             Layout::Array => array::parse(self, text, &header, buckets)?,
         };
         self.check_memory(&header, runs.iter().map(Run::len).sum(), size_of::<T>())?;
+        // A failed allocation aborts the process, so the one that a short file can make huge is tried first.
+        Vec::<usize>::new().try_reserve_exact(header.nrows + 1).map_err(|_| {
+            Problem::new(format!("the row offsets of {} rows do not fit into memory", header.nrows))
+        })?;
         Ok((header, Entries { buckets, runs }))
     }
 
-    /// Refuses a matrix that is over the limit, or that the allocator would not give memory for.
+    /// Refuses a matrix that is over the limit.
     fn check_memory(&self, header: &Header, nnz: usize, value_bytes: usize) -> Result<(), Problem> {
         let offsets = header.nrows + 1;
         let bytes =
@@ -187,10 +191,7 @@ impl<'a> Reader<'a> {
                 header.nrows, self.memory_limit
             )));
         }
-        // A failed allocation aborts the process, so the one that a short file can make huge is tried first.
-        Vec::<usize>::new().try_reserve_exact(offsets).map_err(|_| {
-            Problem::new(format!("the row offsets of {} rows do not fit into memory", header.nrows))
-        })
+        Ok(())
     }
 
     fn report(&self, stage: Stage, done: u64, total: u64) {

@@ -99,42 +99,42 @@ fn read_all(path: &Path, reader: &Reader<'_>, text: impl Read) -> Result<Vec<u8>
 /// Takes the matrix out of an archive: the file `NAME.mtx` of a folder or an archive `NAME`, else the only `.mtx`.
 fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8>, Error> {
     let broken = |e| Error::io("unpack", path, e);
-    let fail = |message: String| Problem::new(message).locate(path, &[]);
     let mut archive = tar::Archive::new(archive);
-    let (mut names, mut only) = (Vec::<PathBuf>::new(), None);
+    let (mut names, mut text, mut wanted) = (Vec::<PathBuf>::new(), None, false);
     for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         let name = entry.path().map_err(broken)?.into_owned();
         if !entry.header().entry_type().is_file() || !is_plain_matrix(&name) {
             continue;
         }
-        let wanted = is_namesake(&name, path);
+        wanted = is_namesake(&name, path);
         names.push(name);
         if wanted || names.len() == 1 {
             let size = entry.size();
-            let text = read_all(path, reader, &mut entry)?;
+            let bytes = read_all(path, reader, &mut entry)?;
             // The archive reader takes a file that stops early for a short one.
-            if (text.len() as u64) < size {
+            if (bytes.len() as u64) < size {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
-            if wanted {
-                return Ok(text);
-            }
-            only = Some(text);
-        } else {
-            only = None;
+            text = Some(bytes);
+        }
+        if wanted {
+            break;
         }
     }
-    match only {
-        Some(text) => Ok(text),
-        None if names.is_empty() => Err(fail("the archive has no .mtx file".to_owned())),
-        None => {
-            let names: Vec<_> = names.iter().map(|name| name.display().to_string()).collect();
-            let message =
-                "the archive has several .mtx files and none is named like its folder; unpack one of";
-            Err(fail(format!("{message} {}", names.join(", "))))
-        }
+    // The checksum of what was read is at the end.
+    io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(broken)?;
+    text.filter(|_| wanted || names.len() == 1).ok_or_else(|| no_choice(&names).locate(path, &[]))
+}
+
+/// Why none of the matrices in an archive was taken.
+fn no_choice(names: &[PathBuf]) -> Problem {
+    if names.is_empty() {
+        return Problem::new("the archive has no .mtx file");
     }
+    let names: Vec<_> = names.iter().map(|name| name.display().to_string()).collect();
+    let message = "the archive has several .mtx files and none is named like its folder; unpack one of";
+    Problem::new(format!("{message} {}", names.join(", ")))
 }
 
 /// Whether a file in an archive is a matrix; names with a leading dot are what macOS adds.
