@@ -41,7 +41,7 @@ fn median(file: &str, rounds: usize) -> Result<(), Error> {
     let mut readings = (0..rounds.max(1)).map(|_| time(file)).collect::<Result<Vec<_>, Error>>()?;
     readings.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (seconds, nnz) = readings[readings.len() / 2];
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = rayon::current_num_threads();
     println!(r#"{{"file":{file:?},"nnz":{nnz},"threads":{threads},"rounds":{rounds},"median_s":{seconds}}}"#);
     Ok(())
 }

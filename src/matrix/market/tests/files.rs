@@ -117,7 +117,7 @@ fn an_unreadable_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret.mtx");
     fs::write(&path, TEXT).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     // Root reads everything.
     match read::<f64>(&path) {
         Err(error) => {
