@@ -36,7 +36,10 @@ fn parse_chunk<T: Scalar>(
         |line| entry(line, header),
         |entry| {
             entries.push(entry);
-            entries.extend(header.symmetry.mirror(entry));
+            // Not `extend`, which would ask for room once more for each entry.
+            if let Some(mirrored) = header.symmetry.mirror(entry) {
+                entries.push(mirrored);
+            }
         },
     )
 }
