@@ -3,6 +3,7 @@
 //! A [`CsrMatrix`] is checked when it is made and never again. Rows may hold their columns in any order, and a
 //! column may occur more than once in a row: such entries add up in a product.
 
+mod assemble;
 mod convert;
 pub mod gallery;
 pub mod market;

@@ -1,7 +1,12 @@
 //! Matrices given entry by entry, in any order.
 
+use super::assemble::{Buckets, Entry, Run, to_csr};
 use super::{CsrMatrix, check_dimensions};
 use crate::{Error, Scalar};
+use rayon::prelude::*;
+
+/// Entries sorted at a time: half a megabyte of them, which the second-level cache holds.
+const RUN: usize = 1 << 15;
 
 /// A matrix under construction: `(row, column, value)` entries in any order; entries of one place are summed.
 ///
@@ -92,55 +97,19 @@ impl<T: Scalar> Triplets<T> {
     /// The matrix in CSR: columns rising in every row, entries of one place summed in the order they were given,
     /// explicit zeros kept.
     pub fn to_csr(&self) -> CsrMatrix<T> {
-        let mut row_ptr = vec![0usize; self.nrows + 1];
-        for &row in &self.row_idx {
-            row_ptr[row as usize + 1] += 1;
-        }
-        for i in 0..self.nrows {
-            row_ptr[i + 1] += row_ptr[i];
-        }
-        let mut next = row_ptr.clone();
-        let mut entries = vec![(0u32, T::ZERO); self.len()];
-        for ((&row, &col), &value) in self.row_idx.iter().zip(&self.col_idx).zip(&self.values) {
-            let slot = &mut next[row as usize];
-            entries[*slot] = (col, value);
-            *slot += 1;
-        }
-        sum_duplicates(self.nrows, self.ncols, row_ptr, entries)
+        let buckets = Buckets::new(self.nrows);
+        let pieces = self.row_idx.par_chunks(RUN).zip(self.col_idx.par_chunks(RUN));
+        let runs: Vec<_> = pieces
+            .zip(self.values.par_chunks(RUN))
+            .map_init(Vec::new, |sequence, ((rows, cols), values)| {
+                let places = rows.iter().zip(cols).zip(values);
+                sequence.clear();
+                sequence.extend(places.map(|((&row, &col), &value)| Entry { row, col, value }));
+                Run::new(buckets, sequence)
+            })
+            .collect();
+        to_csr(self.nrows, self.ncols, buckets, &runs)
     }
-}
-
-/// Sorts each row by column and sums the entries of one place, in their order.
-pub(crate) fn sum_duplicates<T: Scalar>(
-    nrows: usize,
-    ncols: usize,
-    mut row_ptr: Vec<usize>,
-    mut entries: Vec<(u32, T)>,
-) -> CsrMatrix<T> {
-    let mut col_idx = Vec::with_capacity(entries.len());
-    let mut values = Vec::<T>::with_capacity(entries.len());
-    for row in 0..nrows {
-        let range = row_ptr[row]..row_ptr[row + 1];
-        row_ptr[row] = col_idx.len();
-        let row_entries = &mut entries[range];
-        if !row_entries.is_sorted_by_key(|e| e.0) {
-            row_entries.sort_by_key(|e| e.0);
-        }
-        let start = col_idx.len();
-        for &mut (col, value) in row_entries {
-            match values.last_mut() {
-                Some(last) if col_idx.len() > start && col_idx.last() == Some(&col) => *last += value,
-                _ => {
-                    col_idx.push(col);
-                    values.push(value);
-                }
-            }
-        }
-    }
-    row_ptr[nrows] = col_idx.len();
-    col_idx.shrink_to_fit();
-    values.shrink_to_fit();
-    CsrMatrix { nrows, ncols, row_ptr, col_idx, values }
 }
 
 fn out_of_range(name: &str, index: usize, size: usize, entry: usize) -> Error {

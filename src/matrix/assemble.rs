@@ -1,0 +1,230 @@
+//! From entries in any order to CSR: a stable, parallel bucket sort by rows.
+//!
+//! The entries arrive in runs, each a piece of the sequence. A run is sorted by bucket (a block of neighbouring rows)
+//! while it is still in the cache; then every bucket collects its pieces from all runs and builds its rows alone.
+//! Both steps keep the order of the sequence, so the result does not depend on the number of threads.
+
+use super::CsrMatrix;
+use crate::Scalar;
+use rayon::prelude::*;
+
+/// Buckets at most: enough to keep many cores busy, few enough that the write position of each stays in the L1 cache.
+const MAX_BUCKETS: usize = 256;
+
+/// One entry, counted from 0.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Entry<T> {
+    pub(crate) row: u32,
+    pub(crate) col: u32,
+    pub(crate) value: T,
+}
+
+/// How the rows are dealt to buckets: `2^shift` neighbouring rows each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Buckets {
+    shift: u32,
+    count: usize,
+}
+
+impl Buckets {
+    pub(crate) fn new(nrows: usize) -> Self {
+        let shift = nrows.div_ceil(MAX_BUCKETS).next_power_of_two().trailing_zeros();
+        Self { shift, count: nrows.div_ceil(1 << shift) }
+    }
+
+    fn of(self, row: u32) -> usize {
+        row as usize >> self.shift
+    }
+}
+
+/// A run of consecutive entries, sorted by bucket: bucket `b` is `starts[b] .. starts[b + 1]`.
+pub(crate) struct Run<T> {
+    entries: Vec<Entry<T>>,
+    starts: Vec<usize>,
+}
+
+impl<T: Scalar> Run<T> {
+    /// Sorts the next entries of the sequence by bucket. Every row must be below the number given to `buckets`.
+    pub(crate) fn new(buckets: Buckets, sequence: &[Entry<T>]) -> Self {
+        let mut starts = vec![0; buckets.count + 1];
+        for entry in sequence {
+            starts[buckets.of(entry.row) + 1] += 1;
+        }
+        for b in 0..buckets.count {
+            starts[b + 1] += starts[b];
+        }
+        let mut next = starts.clone();
+        let mut entries = vec![Entry::default(); sequence.len()];
+        for &entry in sequence {
+            let slot = &mut next[buckets.of(entry.row)];
+            entries[*slot] = entry;
+            *slot += 1;
+        }
+        Self { entries, starts }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn bucket(&self, b: usize) -> &[Entry<T>] {
+        &self.entries[self.starts[b]..self.starts[b + 1]]
+    }
+}
+
+/// What one bucket fills: the ends of its rows and its share of the other two arrays.
+struct Share<'a, T> {
+    bucket: usize,
+    row_ends: &'a mut [usize],
+    col_idx: &'a mut [u32],
+    values: &'a mut [T],
+}
+
+/// Memory of one thread, used again for each bucket.
+struct Scratch<T> {
+    next: Vec<usize>,
+    entries: Vec<(u32, T)>,
+}
+
+/// The matrix of all runs: columns rising in every row, entries of one place summed in the order of the sequence,
+/// explicit zeros kept. Every column must be below `ncols`.
+pub(crate) fn to_csr<T: Scalar>(
+    nrows: usize,
+    ncols: usize,
+    buckets: Buckets,
+    runs: &[Run<T>],
+) -> CsrMatrix<T> {
+    let nnz = runs.iter().map(Run::len).sum();
+    let mut row_ptr = vec![0usize; nrows + 1];
+    let mut col_idx = vec![0u32; nnz];
+    let mut values = vec![T::ZERO; nnz];
+    if nnz == 0 {
+        return CsrMatrix { nrows, ncols, row_ptr, col_idx, values };
+    }
+    let sizes: Vec<usize> =
+        (0..buckets.count).map(|b| runs.iter().map(|run| run.bucket(b).len()).sum()).collect();
+    let (mut cols_left, mut values_left) = (&mut col_idx[..], &mut values[..]);
+    let shares: Vec<_> = row_ptr[1..]
+        .chunks_mut(1 << buckets.shift)
+        .zip(&sizes)
+        .enumerate()
+        .map(|(bucket, (row_ends, &size))| Share {
+            bucket,
+            row_ends,
+            col_idx: cols_left.split_off_mut(..size).expect("the sizes add up to nnz"),
+            values: values_left.split_off_mut(..size).expect("the sizes add up to nnz"),
+        })
+        .collect();
+    let kept: Vec<usize> = shares
+        .into_par_iter()
+        .map_init(
+            || Scratch { next: Vec::new(), entries: Vec::new() },
+            |scratch, share| fill_bucket(buckets, runs, share, scratch),
+        )
+        .collect();
+    close_gaps(&sizes, &kept, &mut col_idx, &mut values);
+    let starts = kept.iter().scan(0, |start, &n| Some(std::mem::replace(start, *start + n)));
+    row_ptr[1..]
+        .par_chunks_mut(1 << buckets.shift)
+        .zip(starts.collect::<Vec<usize>>())
+        .for_each(|(row_ends, start)| row_ends.iter_mut().for_each(|end| *end += start));
+    CsrMatrix { nrows, ncols, row_ptr, col_idx, values }
+}
+
+/// Builds the rows of one bucket at the front of its share and returns how many entries they have.
+fn fill_bucket<T: Scalar>(
+    buckets: Buckets,
+    runs: &[Run<T>],
+    share: Share<'_, T>,
+    scratch: &mut Scratch<T>,
+) -> usize {
+    let Share { bucket, row_ends, col_idx, values } = share;
+    let first_row = bucket << buckets.shift;
+    let pieces = || runs.iter().flat_map(|run| run.bucket(bucket));
+    let Scratch { next, entries } = scratch;
+    next.clear();
+    next.resize(row_ends.len() + 1, 0);
+    for entry in pieces() {
+        next[entry.row as usize - first_row + 1] += 1;
+    }
+    for row in 0..row_ends.len() {
+        next[row + 1] += next[row];
+    }
+    entries.clear();
+    entries.resize(col_idx.len(), (0, T::ZERO));
+    for entry in pieces() {
+        let slot = &mut next[entry.row as usize - first_row];
+        entries[*slot] = (entry.col, entry.value);
+        *slot += 1;
+    }
+    // Each start has now moved on to the end of its row.
+    let (mut start, mut kept) = (0, 0);
+    for (row_end, &end) in row_ends.iter_mut().zip(&*next) {
+        let row = &mut entries[start..end];
+        if !row.is_sorted_by_key(|e| e.0) {
+            row.sort_by_key(|e| e.0);
+        }
+        let row_start = kept;
+        for &mut (col, value) in row {
+            if kept > row_start && col_idx[kept - 1] == col {
+                values[kept - 1] += value;
+            } else {
+                col_idx[kept] = col;
+                values[kept] = value;
+                kept += 1;
+            }
+        }
+        *row_end = kept;
+        start = end;
+    }
+    kept
+}
+
+/// Moves the shares together where summing left them shorter than they were.
+fn close_gaps<T: Scalar>(sizes: &[usize], kept: &[usize], col_idx: &mut Vec<u32>, values: &mut Vec<T>) {
+    let (mut from, mut to) = (0, 0);
+    for (size, &kept) in sizes.iter().zip(kept) {
+        if from != to {
+            col_idx.copy_within(from..from + kept, to);
+            values.copy_within(from..from + kept, to);
+        }
+        from += size;
+        to += kept;
+    }
+    if from != to {
+        col_idx.truncate(to);
+        values.truncate(to);
+        col_idx.shrink_to_fit();
+        values.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_cover_every_row() {
+        for nrows in [0, 1, 2, 255, 256, 257, 511, 512, 513, 100_000, super::super::MAX_DIMENSION] {
+            let buckets = Buckets::new(nrows);
+            assert!(buckets.count <= MAX_BUCKETS);
+            if nrows > 0 {
+                assert_eq!(buckets.of(nrows as u32 - 1), buckets.count - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_are_joined_in_order() {
+        let (nrows, buckets) = (1000, Buckets::new(1000));
+        // Rounding makes the order of the sum visible: (1 + 1e16) - 1e16 = 0, but 1e16 - 1e16 + 1 = 1.
+        let entry = |row, col, value| Entry { row, col, value };
+        let first = [entry(999, 3, 1.0), entry(0, 2, 4.0), entry(999, 3, 1e16)];
+        let second = [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];
+        let runs = [Run::new(buckets, &first), Run::new(buckets, &second)];
+        let a = to_csr::<f64>(nrows, 4, buckets, &runs);
+        assert_eq!((a.col_idx(), a.values()), (&[2, 1, 0, 3][..], &[4.5, 0.0, 7.0, 0.0][..]));
+        assert_eq!((a.row_ptr()[1], a.row_ptr()[500], a.row_ptr()[501], a.row_ptr()[999]), (1, 1, 2, 2));
+        assert!(CsrMatrix::try_new(nrows, 4, a.row_ptr, a.col_idx, a.values).is_ok());
+    }
+}

@@ -1,0 +1,145 @@
+//! `array` files: every element on a line of its own, column after column.
+
+use super::chunks::{Chunk, each_line};
+use super::header::{Field, Header, Symmetry};
+use super::scan::{self, quick_integer, quick_real, words};
+use super::{Problem, Reader, excerpt};
+use crate::Scalar;
+use crate::matrix::assemble::{Buckets, Entry, Run};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Parses the body into runs of the elements that are not zero, symmetric ones mirrored.
+pub(super) fn parse<T: Scalar>(
+    reader: &Reader<'_>,
+    text: &[u8],
+    header: &Header,
+    buckets: Buckets,
+) -> Result<Vec<Run<T>>, Problem> {
+    let parts = elements(reader, text, header.body, Some(header.declared), header.field)?;
+    let mut first = 0;
+    let parts = parts.into_iter().map(|part| {
+        let start = first;
+        first += part.len() as u64;
+        (start, part)
+    });
+    let runs = parts.collect::<Vec<_>>().into_par_iter().map(|(first, part)| {
+        let mut entries = Vec::new();
+        let mut place = Place::of(first, header);
+        for value in part {
+            let (row, col) = (place.row as u32, place.col as u32);
+            if value != T::ZERO {
+                let entry = Entry { row, col, value };
+                entries.push(entry);
+                entries.extend(header.symmetry.mirror(entry));
+            }
+            place.advance(header);
+        }
+        Run::new(buckets, &entries)
+    });
+    Ok(runs.collect())
+}
+
+/// Parses one number a line, from `body` on, and checks that they are as many as declared: the list, in parts.
+pub(super) fn elements<T: Scalar>(
+    reader: &Reader<'_>,
+    text: &[u8],
+    body: usize,
+    declared: Option<u64>,
+    field: Field,
+) -> Result<Vec<Vec<T>>, Problem> {
+    reader.in_chunks(text, body, declared, || (), |(), range| elements_of_chunk(text, range, field))
+}
+
+/// Parses one number a line in a range of whole lines.
+fn elements_of_chunk<T: Scalar>(text: &[u8], range: Range<usize>, field: Field) -> Chunk<Vec<T>> {
+    let quick = |start| match field {
+        Field::Integer => quick_integer(text, start),
+        Field::Real | Field::Pattern => quick_real(text, start),
+    };
+    let mut part = Vec::new();
+    let (lines, problem) =
+        each_line(text, range, quick, |line| element(line, field), |value| part.push(value));
+    Chunk { part, lines, problem }
+}
+
+/// The number of a line in any spelling, or what is wrong with it.
+fn element<T: Scalar>(line: &[u8], field: Field) -> Result<T, String> {
+    let mut words = words(line);
+    let word = words.next().unwrap_or_default();
+    let value = match field {
+        Field::Integer => scan::integer(word)?,
+        Field::Real | Field::Pattern => scan::real(word)?,
+    };
+    match words.next() {
+        Some(extra) => Err(format!("unexpected {} after the number; a line has one", excerpt(extra))),
+        None => Ok(value),
+    }
+}
+
+/// Where an element of the list stands, counted from 0.
+struct Place {
+    row: u64,
+    col: u64,
+}
+
+impl Place {
+    /// The place of element `k` of the list.
+    fn of(k: u64, header: &Header) -> Self {
+        let n = header.nrows as u64;
+        if header.symmetry == Symmetry::General {
+            return Self { row: k % n.max(1), col: k / n.max(1) };
+        }
+        // A column begins at the diagonal or just below it; column `j` has `longest - j` elements.
+        let below = u64::from(header.symmetry == Symmetry::SkewSymmetric);
+        let longest = n.saturating_sub(below);
+        let before = |j: u64| j * longest - j * j.saturating_sub(1) / 2;
+        let (mut col, mut too_far) = (0, longest + 1);
+        while col + 1 < too_far {
+            let middle = col.midpoint(too_far);
+            if before(middle) <= k { col = middle } else { too_far = middle }
+        }
+        Self { row: col + below + (k - before(col)), col }
+    }
+
+    /// On to the next element.
+    fn advance(&mut self, header: &Header) {
+        self.row += 1;
+        if self.row == header.nrows as u64 {
+            self.col += 1;
+            self.row = match header.symmetry {
+                Symmetry::General => 0,
+                Symmetry::Symmetric => self.col,
+                Symmetry::SkewSymmetric => self.col + 1,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::Layout;
+    use super::*;
+
+    #[test]
+    fn the_place_of_an_element_can_be_jumped_to() {
+        for symmetry in [Symmetry::General, Symmetry::Symmetric, Symmetry::SkewSymmetric] {
+            for n in 1..6usize {
+                let (layout, field, body) = (Layout::Array, Field::Real, 0);
+                let declared = match symmetry {
+                    Symmetry::General => n * n,
+                    Symmetry::Symmetric => n * (n + 1) / 2,
+                    Symmetry::SkewSymmetric => n * (n - 1) / 2,
+                } as u64;
+                let header = Header { layout, field, symmetry, nrows: n, ncols: n, declared, body };
+                let mut walked = Place::of(0, &header);
+                for k in 0..declared {
+                    let jumped = Place::of(k, &header);
+                    assert_eq!((jumped.row, jumped.col), (walked.row, walked.col), "{symmetry:?} {n} {k}");
+                    assert!(walked.row < n as u64 && walked.col < n as u64);
+                    walked.advance(&header);
+                }
+            }
+        }
+    }
+}

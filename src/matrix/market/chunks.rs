@@ -1,0 +1,155 @@
+//! Parsing the body of a file in pieces, in parallel, with the errors of a sequential parser.
+
+use super::scan::{line_end, next_line, skip_blanks};
+use super::{Problem, Reader, Stage};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Text parsed at a time: the entries of a megabyte stay in the second-level cache while they are sorted.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Below this a chunk is not worth a task.
+const MIN_CHUNK_BYTES: usize = 1 << 15;
+
+/// What came of one chunk.
+pub(super) struct Chunk<P> {
+    /// The entries.
+    pub(super) part: P,
+    /// Lines with an entry, up to the first that is wrong.
+    pub(super) lines: u64,
+    /// What is wrong with that one.
+    pub(super) problem: Option<Problem>,
+}
+
+impl Reader<'_> {
+    /// Parses `text[body..]`, which should have `declared` lines with an entry if that is known, and returns the parts in order.
+    ///
+    /// `scratch` makes the memory that a thread hands from one call of `parse` to the next.
+    pub(super) fn in_chunks<S, P: Send>(
+        &self,
+        text: &[u8],
+        body: usize,
+        declared: Option<u64>,
+        scratch: impl Fn() -> S + Sync + Send,
+        parse: impl Fn(&mut S, Range<usize>) -> Chunk<P> + Sync + Send,
+    ) -> Result<Vec<P>, Problem> {
+        let size = self.chunk_bytes.unwrap_or_else(|| {
+            let per_task = (text.len() - body) / (4 * rayon::current_num_threads());
+            per_task.clamp(MIN_CHUNK_BYTES, CHUNK_BYTES)
+        });
+        let ranges = split(text, body, size);
+        let failed = AtomicUsize::new(usize::MAX);
+        let done = AtomicU64::new(body as u64);
+        let chunks: Vec<Option<Chunk<P>>> = ranges
+            .par_iter()
+            .enumerate()
+            .map_init(scratch, |scratch, (k, range)| {
+                // What follows the first error is not looked at; what precedes it must be, for the line to be right.
+                if k > failed.load(Relaxed) {
+                    return None;
+                }
+                let chunk = parse(scratch, range.clone());
+                if chunk.problem.is_some() {
+                    failed.fetch_min(k, Relaxed);
+                }
+                let bytes = range.len() as u64;
+                self.report(Stage::Parse, done.fetch_add(bytes, Relaxed) + bytes, text.len() as u64);
+                Some(chunk)
+            })
+            .collect();
+        join(text, &ranges, chunks, declared)
+    }
+}
+
+/// Takes the entry of each line in a range of whole lines; returns how many lines were right, and what is wrong with
+/// the next.
+///
+/// `quick` reads the entry at a place in its usual spelling and says where it ends; `careful` reads a whole line in any
+/// spelling, or says what is wrong with it.
+#[inline]
+pub(super) fn each_line<E>(
+    text: &[u8],
+    range: Range<usize>,
+    quick: impl Fn(usize) -> Option<(E, usize)>,
+    careful: impl Fn(&[u8]) -> Result<E, String>,
+    mut take: impl FnMut(E),
+) -> (u64, Option<Problem>) {
+    let (mut pos, mut lines) = (range.start, 0);
+    while let Some(start) = next_line(text, pos, range.end) {
+        let quick = quick(start).map(|(entry, after)| (entry, skip_blanks(text, after)));
+        match quick.filter(|&(_, end)| text.get(end).is_none_or(|&byte| byte == b'\n')) {
+            Some((entry, end)) => {
+                take(entry);
+                pos = end + 1;
+            }
+            None => {
+                let end = line_end(text, start);
+                match careful(&text[start..end]) {
+                    Ok(entry) => take(entry),
+                    Err(message) => return (lines, Some(Problem::at(start, message))),
+                }
+                pos = end + 1;
+            }
+        }
+        lines += 1;
+    }
+    (lines, None)
+}
+
+/// Cuts `text[body..]` after line ends into pieces of about `size` bytes.
+fn split(text: &[u8], body: usize, size: usize) -> Vec<Range<usize>> {
+    let mut ranges = Vec::with_capacity((text.len() - body) / size + 1);
+    let mut start = body;
+    while start < text.len() {
+        let end = match text.len() - start {
+            left if left <= size => text.len(),
+            _ => (line_end(text, start + size - 1) + 1).min(text.len()),
+        };
+        ranges.push(start..end);
+        start = end;
+    }
+    ranges
+}
+
+/// Takes the parts out of the chunks, or finds the first thing wrong in the order of the file.
+fn join<P>(
+    text: &[u8],
+    ranges: &[Range<usize>],
+    chunks: Vec<Option<Chunk<P>>>,
+    declared: Option<u64>,
+) -> Result<Vec<P>, Problem> {
+    let mut parts = Vec::with_capacity(chunks.len());
+    let mut lines = 0;
+    for (range, chunk) in ranges.iter().zip(chunks) {
+        // Only chunks after one with a problem are left out.
+        let Some(chunk) = chunk else { break };
+        if let Some(declared) = declared.filter(|&declared| lines + chunk.lines > declared) {
+            return Err(surplus(text, range, declared - lines, declared));
+        }
+        lines += chunk.lines;
+        if let Some(problem) = chunk.problem {
+            return Err(problem);
+        }
+        parts.push(chunk.part);
+    }
+    if let Some(declared) = declared.filter(|&declared| lines < declared) {
+        let message = format!("the file ends after {lines} of the {declared} entries it declares");
+        return Err(Problem::at(text.len(), message));
+    }
+    Ok(parts)
+}
+
+/// Blames the first line too many: line number `first` (from 0) with an entry in `range`.
+fn surplus(text: &[u8], range: &Range<usize>, first: u64, declared: u64) -> Problem {
+    let lines_from = |start, end| {
+        std::iter::successors(next_line(text, start, end), move |&line| {
+            next_line(text, line_end(text, line) + 1, end)
+        })
+    };
+    let offset = lines_from(range.start, range.end).nth(first as usize).unwrap_or(range.start);
+    let found = declared + lines_from(offset, text.len()).count() as u64;
+    Problem::at(
+        offset,
+        format!("the file declares {declared} entries, but has {found}; this is the first too many"),
+    )
+}

@@ -1,0 +1,82 @@
+//! `coordinate` files: a line `row column value` for each entry.
+
+use super::chunks::{Chunk, each_line};
+use super::header::{Field, Header, Symmetry};
+use super::scan::{self, index, quick_index, quick_integer, quick_real, words};
+use super::{Problem, Reader, excerpt};
+use crate::Scalar;
+use crate::matrix::assemble::{Buckets, Entry, Run};
+use std::ops::Range;
+
+/// Parses the body into runs, symmetric entries mirrored.
+pub(super) fn parse<T: Scalar>(
+    reader: &Reader<'_>,
+    text: &[u8],
+    header: &Header,
+    buckets: Buckets,
+) -> Result<Vec<Run<T>>, Problem> {
+    reader.in_chunks(text, header.body, Some(header.declared), Vec::new, |entries, range| {
+        entries.clear();
+        let (lines, problem) = parse_chunk(text, range, header, entries);
+        Chunk { part: Run::new(buckets, entries), lines, problem }
+    })
+}
+
+/// Appends the entries of a range of whole lines; returns how many lines were right, and what is wrong with the next.
+fn parse_chunk<T: Scalar>(
+    text: &[u8],
+    range: Range<usize>,
+    header: &Header,
+    entries: &mut Vec<Entry<T>>,
+) -> (u64, Option<Problem>) {
+    each_line(
+        text,
+        range,
+        |start| quick_entry(text, start, header),
+        |line| entry(line, header),
+        |entry| {
+            entries.push(entry);
+            // Not `extend`, which would ask for room once more for each entry.
+            if let Some(mirrored) = header.symmetry.mirror(entry) {
+                entries.push(mirrored);
+            }
+        },
+    )
+}
+
+/// The entry that begins at `start`, in its usual spelling, and where it ends.
+#[inline]
+fn quick_entry<T: Scalar>(text: &[u8], start: usize, header: &Header) -> Option<(Entry<T>, usize)> {
+    let (row, pos) = quick_index(text, start, header.nrows)?;
+    let (col, pos) = quick_index(text, pos, header.ncols)?;
+    let (value, pos) = match header.field {
+        Field::Real => quick_real(text, pos)?,
+        Field::Integer => quick_integer(text, pos)?,
+        Field::Pattern => (T::ONE, pos),
+    };
+    let forbidden = row == col && header.symmetry == Symmetry::SkewSymmetric;
+    (!forbidden).then_some((Entry { row, col, value }, pos))
+}
+
+/// The entry of a line in any spelling, or what is wrong with it.
+fn entry<T: Scalar>(line: &[u8], header: &Header) -> Result<Entry<T>, String> {
+    let mut words = words(line);
+    let row = index("row", words.next(), header.nrows)?;
+    let col = index("column", words.next(), header.ncols)?;
+    let mut word = || words.next().ok_or_else(|| format!("the value is missing after {}", excerpt(line)));
+    let value = match header.field {
+        Field::Real => scan::real(word()?)?,
+        Field::Integer => scan::integer(word()?)?,
+        Field::Pattern => T::ONE,
+    };
+    if let Some(extra) = words.next() {
+        let hint = if header.field == Field::Pattern { "; a pattern has no values" } else { "" };
+        return Err(format!("unexpected {} after the entry{hint}", excerpt(extra)));
+    }
+    if row == col && header.symmetry == Symmetry::SkewSymmetric {
+        let message =
+            format!("entry {0}, {0} is on the diagonal, which is zero in a skew-symmetric matrix", row + 1);
+        return Err(format!("{message} and must not be listed"));
+    }
+    Ok(Entry { row, col, value })
+}

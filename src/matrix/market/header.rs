@@ -1,0 +1,201 @@
+//! The banner and the size line.
+
+use super::scan::{count, line_end, next_line, words};
+use super::{Problem, excerpt};
+use crate::Scalar;
+use crate::error::suggestion;
+use crate::matrix::MAX_DIMENSION;
+use crate::matrix::assemble::Entry;
+
+/// How the entries are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// `row column value` lines.
+    Coordinate,
+    /// Every value, column after column.
+    Array,
+}
+
+/// How a value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    Real,
+    Integer,
+    /// Not at all.
+    Pattern,
+}
+
+/// Which entries are left out because others imply them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Symmetry {
+    General,
+    Symmetric,
+    SkewSymmetric,
+}
+
+/// What the first lines of a file say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) layout: Layout,
+    pub(super) field: Field,
+    pub(super) symmetry: Symmetry,
+    pub(super) nrows: usize,
+    pub(super) ncols: usize,
+    /// Lines with an entry that the file should have.
+    pub(super) declared: u64,
+    /// Where the first line after the size line begins.
+    pub(super) body: usize,
+}
+
+/// The first word of every file.
+pub(super) const BANNER: &[u8] = b"%%MatrixMarket";
+
+const EXPECTED: &str = "expected `%%MatrixMarket matrix coordinate|array real|integer|pattern \
+                        general|symmetric|skew-symmetric`";
+
+/// Whether a text begins like a Matrix Market file.
+pub(super) fn has_banner(text: &[u8]) -> bool {
+    text.get(..BANNER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BANNER))
+}
+
+impl Header {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, Problem> {
+        if text.is_empty() {
+            return Err(Problem::new(format!("there is nothing in it; {EXPECTED}")));
+        }
+        let banner_end = line_end(text, 0);
+        let (layout, field, symmetry) =
+            banner(&text[..banner_end]).map_err(|message| Problem::at(0, message))?;
+        let Some(start) = next_line(text, banner_end + 1, text.len()) else {
+            let message = format!("the size line `{}` is missing", layout.size_line());
+            return Err(Problem::at(text.len(), message));
+        };
+        let end = line_end(text, start);
+        let numbers = sizes(layout, &text[start..end]).map_err(|message| Problem::at(start, message))?;
+        let (nrows, ncols) = (numbers[0] as usize, numbers[1] as usize);
+        if symmetry != Symmetry::General && nrows != ncols {
+            let message =
+                format!("a symmetric or skew-symmetric matrix must be square, not {nrows} x {ncols}");
+            return Err(Problem::at(start, message));
+        }
+        let declared = match layout {
+            Layout::Coordinate => numbers[2],
+            Layout::Array => symmetry.elements(numbers[0], numbers[1]),
+        };
+        Ok(Self { layout, field, symmetry, nrows, ncols, declared, body: (end + 1).min(text.len()) })
+    }
+}
+
+impl Layout {
+    fn size_line(self) -> &'static str {
+        match self {
+            Self::Coordinate => "rows columns entries",
+            Self::Array => "rows columns",
+        }
+    }
+}
+
+impl Symmetry {
+    /// The entry on the other side of the diagonal that `entry` implies.
+    #[inline]
+    pub(super) fn mirror<T: Scalar>(self, entry: Entry<T>) -> Option<Entry<T>> {
+        let mirrored = |value| Some(Entry { row: entry.col, col: entry.row, value });
+        match self {
+            Self::General => None,
+            _ if entry.row == entry.col => None,
+            Self::Symmetric => mirrored(entry.value),
+            Self::SkewSymmetric => mirrored(-entry.value),
+        }
+    }
+
+    /// Elements an array file lists. Dimensions are below 2³², so that nothing overflows.
+    fn elements(self, nrows: u64, ncols: u64) -> u64 {
+        match self {
+            Self::General => nrows * ncols,
+            Self::Symmetric => nrows * (nrows + 1) / 2,
+            Self::SkewSymmetric => nrows * nrows.saturating_sub(1) / 2,
+        }
+    }
+}
+
+/// Reads the banner line.
+fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
+    let lowercase = line.to_ascii_lowercase();
+    let mut words = words(&lowercase);
+    let mut word = |what: &str| {
+        let word = words.next().ok_or_else(|| format!("the banner does not name the {what}; {EXPECTED}"))?;
+        Ok::<_, String>(String::from_utf8_lossy(word).into_owned())
+    };
+    if !word("format")?.as_bytes().eq_ignore_ascii_case(BANNER) {
+        return Err(format!("{} is no Matrix Market banner; {EXPECTED}", excerpt(line)));
+    }
+    match word("object")?.as_str() {
+        "matrix" => {}
+        other => return Err(unknown("object", other, &["matrix"])),
+    }
+    let layout = match word("layout")?.as_str() {
+        "coordinate" => Layout::Coordinate,
+        "array" => Layout::Array,
+        other => return Err(unknown("layout", other, &["coordinate", "array"])),
+    };
+    let field = match word("field")?.as_str() {
+        "real" => Field::Real,
+        "integer" => Field::Integer,
+        "pattern" => Field::Pattern,
+        "complex" => return Err(COMPLEX.to_owned()),
+        other => return Err(unknown("field", other, &["real", "integer", "pattern"])),
+    };
+    let symmetry = match word("symmetry")?.as_str() {
+        "general" => Symmetry::General,
+        "symmetric" => Symmetry::Symmetric,
+        "skew-symmetric" => Symmetry::SkewSymmetric,
+        "hermitian" => return Err(HERMITIAN.to_owned()),
+        other => return Err(unknown("symmetry", other, &["general", "symmetric", "skew-symmetric"])),
+    };
+    match (layout, field, symmetry) {
+        (Layout::Array, Field::Pattern, _) => {
+            Err("a pattern matrix has no values, so it cannot be an array; write it as coordinate".to_owned())
+        }
+        (_, Field::Pattern, Symmetry::SkewSymmetric) => {
+            Err("a pattern matrix has no signs, so it cannot be skew-symmetric; write it as general"
+                .to_owned())
+        }
+        _ => match words.next() {
+            Some(extra) => Err(format!("unexpected {} at the end of the banner", excerpt(extra))),
+            None => Ok((layout, field, symmetry)),
+        },
+    }
+}
+
+const COMPLEX: &str = "complex matrices are not supported; store the real and the imaginary part as two real \
+                       matrices and combine their products";
+const HERMITIAN: &str = "hermitian matrices are not supported; a real hermitian matrix is symmetric, write `symmetric` \
+                         instead";
+
+fn unknown(what: &str, word: &str, known: &[&str]) -> String {
+    let (word_shown, hint) = (excerpt(word.as_bytes()), suggestion(word, known.iter().copied()));
+    format!("{word_shown} is not a known {what}{hint}; expected {}", known.join(", "))
+}
+
+/// Reads the size line: rows, columns and, for coordinates, entries.
+fn sizes(layout: Layout, line: &[u8]) -> Result<[u64; 3], String> {
+    let mut numbers = [0; 3];
+    let mut words = words(line);
+    let names: &[&str] = match layout {
+        Layout::Coordinate => &["rows", "columns", "entries"],
+        Layout::Array => &["rows", "columns"],
+    };
+    for (number, name) in numbers.iter_mut().zip(names) {
+        let Some(word) = words.next() else {
+            return Err(format!("the size line has no number of {name}; expected `{}`", layout.size_line()));
+        };
+        *number = count(word).ok_or_else(|| format!("{} is not a number of {name}", excerpt(word)))?;
+        if *name != "entries" && *number > MAX_DIMENSION as u64 {
+            return Err(format!("{} {name} are too many: at most {MAX_DIMENSION} fit", excerpt(word)));
+        }
+    }
+    match words.next() {
+        Some(extra) => Err(format!("unexpected {} after the size `{}`", excerpt(extra), layout.size_line())),
+        None => Ok(numbers),
+    }
+}

@@ -1,0 +1,248 @@
+//! Matrix Market files, the exchange format of sparse matrices.
+//!
+//! Source: R. F. Boisvert, R. Pozo, K. A. Remington, *The Matrix Market Exchange Formats: Initial Design*, NISTIR 5935
+//! (1996). Read are `coordinate` and `array` files of `real`, `integer` or `pattern` values, `general`, `symmetric` or
+//! `skew-symmetric`; only `complex` values are refused. Beyond the paper's letter, comments and blank lines may stand
+//! anywhere after the banner, Fortran exponents (`1.0D+00`) and `nan`, `inf` are numbers, and entries of a symmetric
+//! matrix may come from either triangle.
+//!
+//! What becomes of the entries: a symmetric matrix is expanded to both triangles; entries of one place are summed in
+//! the order of the file; explicit zeros of a `coordinate` file are kept, those of an `array` file are not; entries of a
+//! `pattern` file are 1. The columns of each row are sorted. The result does not depend on the number of threads.
+//!
+//! A file may be plain (`.mtx`), compressed (`.mtx.gz`, `.mtx.zst`) or an archive of the SuiteSparse Matrix Collection
+//! (`.tar.gz`, `.tgz`); its first bytes decide, not its name.
+
+mod array;
+mod chunks;
+mod coordinate;
+mod header;
+mod scan;
+mod source;
+#[cfg(test)]
+mod tests;
+mod vector;
+mod write;
+
+pub use vector::{read_vector, write_vector};
+pub use write::write;
+
+use super::CsrMatrix;
+use super::assemble::{Buckets, Run, to_csr};
+use crate::{Error, Scalar};
+use header::{Header, Layout};
+use std::path::Path;
+
+/// How the names of files that may hold a matrix end.
+pub const EXTENSIONS: [&str; 5] = [".mtx", ".mtx.gz", ".mtx.zst", ".tar.gz", ".tgz"];
+
+/// Whether a file is a matrix by its name: one of [`EXTENSIONS`], in any case, after at least one more character.
+pub fn is_matrix_path(path: impl AsRef<Path>) -> bool {
+    let name = path.as_ref().file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    EXTENSIONS.iter().any(|extension| name.len() > extension.len() && name.ends_with(extension))
+}
+
+/// Reads a matrix from a file, on all cores; see [`market`](self) for what is accepted.
+///
+/// ```no_run
+/// let a = sparseop::matrix::market::read::<f32>("cant.mtx")?;
+/// println!("{} x {}, {} nonzeros", a.nrows(), a.ncols(), a.nnz());
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Error::Io`] when the file cannot be opened, read or decompressed; [`Error::Market`] with the first offending line
+/// when it is not a Matrix Market file of real numbers that fit `T`.
+pub fn read<T: Scalar>(path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
+    Reader::new().read(path)
+}
+
+/// Reads a matrix from the uncompressed text of a file.
+///
+/// ```
+/// let text = b"%%MatrixMarket matrix coordinate real symmetric\n2 2 2\n1 1 4.0\n2 1 0.5\n";
+/// let a = sparseop::matrix::market::parse::<f64>(text)?;
+/// assert_eq!((a.row_ptr(), a.col_idx(), a.values()), (&[0, 2, 3][..], &[0, 1, 0][..], &[4.0, 0.5, 0.5][..]));
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Error::Market`], as [`read`].
+pub fn parse<T: Scalar>(text: &[u8]) -> Result<CsrMatrix<T>, Error> {
+    Reader::new().parse(text)
+}
+
+/// How far a [`Reader`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// What is going on.
+    pub stage: Stage,
+    /// Bytes done; rises to `total`, not always in order, for the calls come from several threads.
+    pub done: u64,
+    /// Bytes of the whole stage.
+    pub total: u64,
+}
+
+/// What a [`Reader`] is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Decompressing the file; [`Progress`] counts compressed bytes.
+    Decompress,
+    /// Parsing the text.
+    Parse,
+}
+
+/// Where progress goes.
+type Listener<'a> = &'a (dyn Fn(Progress) + Sync);
+
+/// Reads matrices with options.
+///
+/// ```
+/// use sparseop::matrix::market::Reader;
+/// let text = b"%%MatrixMarket matrix coordinate pattern general\n4000000000 1 0\n";
+/// let refused = Reader::new().memory_limit(1 << 20).parse::<f32>(text).unwrap_err();
+/// assert!(refused.to_string().contains("limit"));
+/// ```
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    listener: Option<Listener<'a>>,
+    memory_limit: u64,
+    /// Bytes of text parsed at a time; `None` chooses by the size of the text.
+    chunk_bytes: Option<usize>,
+}
+
+impl Default for Reader<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// A reader without progress and without a limit.
+    pub fn new() -> Self {
+        Self { listener: None, memory_limit: u64::MAX, chunk_bytes: None }
+    }
+
+    /// Calls `listener` now and then, from any thread, about once for each megabyte.
+    pub fn progress(self, listener: &'a (dyn Fn(Progress) + Sync)) -> Self {
+        Self { listener: Some(listener), ..self }
+    }
+
+    /// Refuses a matrix whose arrays, or whose decompressed text, would each take more than `bytes`.
+    ///
+    /// For input that is not trusted: a few bytes can declare four thousand million rows or unpack to gigabytes.
+    pub fn memory_limit(self, bytes: u64) -> Self {
+        Self { memory_limit: bytes, ..self }
+    }
+
+    /// [`read`] with these options.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`]; [`Error::Market`] when the memory limit is exceeded.
+    pub fn read<T: Scalar>(&self, path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
+        let path = path.as_ref();
+        let text = source::open(path, self)?;
+        let (header, entries) = self.entries(&text).map_err(|problem| problem.locate(path, &text))?;
+        // The text is not needed any more, and for a compressed file it is the largest thing in memory.
+        drop(text);
+        Ok(entries.to_csr(&header))
+    }
+
+    /// [`parse`] with these options.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`]; [`Error::Market`] when the memory limit is exceeded.
+    pub fn parse<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
+        let (header, entries) = self.entries(text).map_err(|problem| problem.locate(Path::new(""), text))?;
+        Ok(entries.to_csr(&header))
+    }
+
+    /// Everything but the sorting.
+    fn entries<T: Scalar>(&self, text: &[u8]) -> Result<(Header, Entries<T>), Problem> {
+        let header = Header::parse(text)?;
+        self.check_memory(&header, 0, size_of::<T>())?;
+        let buckets = Buckets::new(header.nrows);
+        let runs = match header.layout {
+            Layout::Coordinate => coordinate::parse(self, text, &header, buckets)?,
+            Layout::Array => array::parse(self, text, &header, buckets)?,
+        };
+        self.check_memory(&header, runs.iter().map(Run::len).sum(), size_of::<T>())?;
+        // A failed allocation aborts the process, so the one that a short file can make huge is tried first.
+        Vec::<usize>::new().try_reserve_exact(header.nrows + 1).map_err(|_| {
+            Problem::new(format!("the row offsets of {} rows do not fit into memory", header.nrows))
+        })?;
+        Ok((header, Entries { buckets, runs }))
+    }
+
+    /// Refuses a matrix that is over the limit.
+    fn check_memory(&self, header: &Header, nnz: usize, value_bytes: usize) -> Result<(), Problem> {
+        let offsets = header.nrows + 1;
+        let bytes =
+            offsets as u64 * size_of::<usize>() as u64 + (nnz * (value_bytes + size_of::<u32>())) as u64;
+        if bytes > self.memory_limit {
+            return Err(Problem::new(format!(
+                "a matrix of {} rows with {nnz} entries takes {bytes} bytes, above the limit of {}",
+                header.nrows, self.memory_limit
+            )));
+        }
+        Ok(())
+    }
+
+    fn report(&self, stage: Stage, done: u64, total: u64) {
+        if let Some(listener) = self.listener {
+            listener(Progress { stage, done, total });
+        }
+    }
+}
+
+/// The entries of a file, sorted roughly.
+struct Entries<T> {
+    buckets: Buckets,
+    runs: Vec<Run<T>>,
+}
+
+impl<T: Scalar> Entries<T> {
+    fn to_csr(&self, header: &Header) -> CsrMatrix<T> {
+        to_csr(header.nrows, header.ncols, self.buckets, &self.runs)
+    }
+}
+
+/// What is wrong with a text, before it is known which file and which line that is.
+#[derive(Debug)]
+struct Problem {
+    message: String,
+    /// A byte of the offending line.
+    offset: Option<usize>,
+}
+
+impl Problem {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), offset: None }
+    }
+
+    fn at(offset: usize, message: impl Into<String>) -> Self {
+        Self { message: message.into(), offset: Some(offset) }
+    }
+
+    /// Counts the lines, which is only done once something is wrong.
+    fn locate(self, path: &Path, text: &[u8]) -> Error {
+        let line = self.offset.map(|offset| {
+            let before = &text[..offset.min(text.len())];
+            before.iter().filter(|&&byte| byte == b'\n').count() as u64 + 1
+        });
+        Error::Market { path: path.to_owned(), line, message: self.message }
+    }
+}
+
+/// The beginning of some bytes of a file, fit for a message: at most 40 of them, unprintable ones escaped.
+fn excerpt(bytes: &[u8]) -> String {
+    const SHOWN: usize = 40;
+    let ellipsis = if bytes.len() > SHOWN { "…" } else { "" };
+    format!("`{}{ellipsis}`", bytes[..bytes.len().min(SHOWN)].escape_ascii())
+}

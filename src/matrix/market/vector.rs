@@ -1,0 +1,63 @@
+//! Dense vectors.
+
+use super::array::elements;
+use super::header::{Field, Header, Layout, Symmetry, has_banner};
+use super::scan::next_line;
+use super::write::{push_real, write_file};
+use super::{Problem, Reader, source};
+use crate::{Error, Scalar};
+use std::path::Path;
+
+/// Reads a dense vector: a Matrix Market file of n × 1, `array` or `coordinate`, or plain text of one number a line.
+///
+/// Blank lines, `%` comments and compression are taken as for matrices. Elements that a `coordinate` file does not list
+/// are zero.
+///
+/// # Errors
+///
+/// As [`read`](super::read); [`Error::Market`] when the file holds a matrix of another shape.
+pub fn read_vector<T: Scalar>(path: impl AsRef<Path>) -> Result<Vec<T>, Error> {
+    let (path, reader) = (path.as_ref(), Reader::new());
+    let text = source::open(path, &reader)?;
+    vector(&reader, &text).map_err(|problem| problem.locate(path, &text))
+}
+
+/// Writes a dense vector as a Matrix Market `array` of n × 1; otherwise as [`write`](super::write()).
+///
+/// # Errors
+///
+/// [`Error::Io`] when the folder of the file is not there, cannot be written to, or is full.
+pub fn write_vector<T: Scalar>(path: impl AsRef<Path>, vector: &[T]) -> Result<(), Error> {
+    let header = format!("array real general\n{} 1\n", vector.len());
+    write_file(path.as_ref(), &header, vector.len(), |range, text| {
+        for &value in &vector[range] {
+            push_real(text, value);
+            text.push(b'\n');
+        }
+    })
+}
+
+fn vector<T: Scalar>(reader: &Reader<'_>, text: &[u8]) -> Result<Vec<T>, Problem> {
+    if !has_banner(text) {
+        if next_line(text, 0, text.len()).is_none() {
+            return Err(Problem::new(
+                "there is no number in it; expected one a line, or a Matrix Market file",
+            ));
+        }
+        return Ok(elements(reader, text, 0, None, Field::Real)?.concat());
+    }
+    let header = Header::parse(text)?;
+    if header.ncols != 1 {
+        let message =
+            format!("a vector must have one column, but this is {} x {}", header.nrows, header.ncols);
+        return Err(Problem::new(message));
+    }
+    if header.layout == Layout::Array && header.symmetry == Symmetry::General {
+        return Ok(elements(reader, text, header.body, Some(header.declared), header.field)?.concat());
+    }
+    let (header, entries) = reader.entries(text)?;
+    let column = entries.to_csr(&header);
+    let row_values =
+        column.row_ptr().windows(2).map(|row| column.values()[row[0]..row[1]].iter().copied().sum());
+    Ok(row_values.collect())
+}

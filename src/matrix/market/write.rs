@@ -1,0 +1,134 @@
+//! Writing matrices.
+
+use crate::matrix::CsrView;
+use crate::{Error, Scalar};
+use flate2::write::GzEncoder;
+use rayon::prelude::*;
+use std::ffi::OsStr;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+
+/// Entries one task turns into text: about a megabyte.
+const BLOCK: usize = 1 << 15;
+/// Buffer between the text and the compressor or the file, in bytes.
+const BUFFER: usize = 1 << 18;
+
+/// Writes a matrix as `coordinate real general`, on all cores, row after row, indices from 1, values with as many digits
+/// as it takes to read the same number again.
+///
+/// The name decides on compression: `.gz`, `.zst`, or none. The file appears under its name when it is complete and
+/// never in part; one that was there is replaced. NaNs lose their sign and payload.
+///
+/// # Errors
+///
+/// [`Error::Io`] when the folder of the file is not there, cannot be written to, or is full.
+pub fn write<T: Scalar>(path: impl AsRef<Path>, matrix: CsrView<'_, T>) -> Result<(), Error> {
+    let header = format!("real general\n{} {} {}\n", matrix.nrows(), matrix.ncols(), matrix.nnz());
+    write_file(path.as_ref(), &format!("coordinate {header}"), matrix.nnz(), |entries, text| {
+        let mut row = matrix.row_ptr().partition_point(|&start| start <= entries.start).saturating_sub(1);
+        for k in entries {
+            while matrix.row_ptr()[row + 1] <= k {
+                row += 1;
+            }
+            push_integer(text, row + 1);
+            text.push(b' ');
+            push_integer(text, matrix.col_idx()[k] as usize + 1);
+            text.push(b' ');
+            push_real(text, matrix.values()[k]);
+            text.push(b'\n');
+        }
+    })
+}
+
+/// Writes a banner that ends in `header` and `len` entries, which `format` turns into text a range at a time.
+pub(super) fn write_file(
+    path: &Path,
+    header: &str,
+    len: usize,
+    format: impl Fn(Range<usize>, &mut Vec<u8>) + Sync,
+) -> Result<(), Error> {
+    atomically(path, |file| {
+        let compressed =
+            |end: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(OsStr::new(end)));
+        if compressed("gz") {
+            let mut encoder = GzEncoder::new(file, flate2::Compression::default());
+            write_text(&mut encoder, header, len, &format)?;
+            encoder.finish().map(drop)
+        } else if compressed("zst") {
+            let mut encoder = zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+            write_text(&mut encoder, header, len, &format)?;
+            encoder.finish().map(drop)
+        } else {
+            write_text(file, header, len, &format)
+        }
+    })
+}
+
+/// Formats a few blocks at a time in parallel and writes them in order.
+fn write_text(
+    out: &mut dyn Write,
+    header: &str,
+    len: usize,
+    format: &(impl Fn(Range<usize>, &mut Vec<u8>) + Sync),
+) -> io::Result<()> {
+    write!(out, "%%MatrixMarket matrix {header}")?;
+    let mut texts = vec![Vec::new(); 4 * rayon::current_num_threads()];
+    for first in (0..len).step_by(BLOCK * texts.len()) {
+        texts.par_iter_mut().enumerate().for_each(|(k, text)| {
+            let start = (first + k * BLOCK).min(len);
+            text.clear();
+            format(start..(start + BLOCK).min(len), text);
+        });
+        for text in &texts {
+            out.write_all(text)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets `fill` write a temporary file beside `path` and gives it its name once it is complete.
+fn atomically(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".sparseop-");
+    // A temporary file is private by default; this one is to become an ordinary file, subject to the umask.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let temporary = builder.tempfile_in(folder).map_err(|e| Error::io("create", path, e))?;
+    let mut out = BufWriter::with_capacity(BUFFER, temporary);
+    let written = fill(&mut out).and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));
+    let temporary = written.map_err(|e| Error::io("write", path, e))?;
+    temporary.persist(path).map_err(|e| Error::io("create", path, e.error))?;
+    Ok(())
+}
+
+fn push_integer(text: &mut Vec<u8>, mut number: usize) {
+    /// Digits of `u64::MAX`.
+    const DIGITS: usize = 20;
+    let mut digits = [0; DIGITS];
+    let mut start = DIGITS;
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.extend_from_slice(&digits[start..]);
+}
+
+/// The shortest text that reads as the same number.
+pub(super) fn push_real<T: Scalar>(text: &mut Vec<u8>, value: T) {
+    /// Magnitudes that are shorter without an exponent.
+    const PLAIN: Range<f64> = 1e-5..1e16;
+    let wide = value.to_f64();
+    // Formatting is done by the type itself: an `f32` needs fewer digits than the `f64` of the same value.
+    let written = if wide == 0.0 || PLAIN.contains(&wide.abs()) || !wide.is_finite() {
+        write!(text, "{value}")
+    } else {
+        write!(text, "{value:?}")
+    };
+    debug_assert!(written.is_ok(), "a vector takes every byte");
+}
