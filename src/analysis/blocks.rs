@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 const TILE_ROWS: usize = 12;
 
 /// A matrix of at most so many entries is counted whole; a sample holds about this many at least.
-const EXACT_NNZ: usize = 1 << 14;
+const EXACT_NNZ: usize = 1 << 13;
 
 /// Beyond that, one entry in so many is looked at, which keeps the cost well below that of a product …
 const SAMPLING: usize = 16;
 
 /// … until this many are, enough for a few per cent of error even where rows have hundreds of entries.
-const MAX_SAMPLE: usize = 1 << 18;
+const MAX_SAMPLE: usize = 1 << 17;
 
 /// At least so many tiles are drawn, however long their rows.
 const MIN_DRAWS: usize = 32;
@@ -25,7 +25,7 @@ const MIN_DRAWS: usize = 32;
 /// blocks that hold an entry. 1 means that blocks store no zeros, `1 / b²` that every entry has a block of its own;
 /// repeated entries count each time and can raise it above 1. 0 without entries.
 ///
-/// Exact up to 2¹⁴ entries, estimated beyond from tiles of 12 rows, drawn at evenly spaced *entries*. A tile is thus
+/// Exact up to 2¹³ entries, estimated beyond from tiles of 12 rows, drawn at evenly spaced *entries*. A tile is thus
 /// drawn in proportion to its entries, and the mean of its blocks per entry is an unbiased estimate of that of the
 /// whole matrix (sampling with probability proportional to size, Hansen & Hurwitz 1943).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -76,19 +76,30 @@ fn all_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
 fn drawn_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
     let sample = (a.nnz() / SAMPLING).clamp(EXACT_NNZ, MAX_SAMPLE);
     let tiles = a.nrows().div_ceil(TILE_ROWS);
-    let draws = (sample as f64 / a.nnz() as f64 * tiles as f64).ceil() as usize;
-    let draws = draws.max(MIN_DRAWS);
+    let draws = ((sample as u64 * tiles as u64).div_ceil(a.nnz() as u64) as usize).max(MIN_DRAWS);
     // A draw stands in the middle of its share of the entries.
     let entry = |i: usize| ((2 * i + 1) as u128 * a.nnz() as u128 / (2 * draws) as u128) as usize;
     let mut drawn: Vec<(usize, usize)> = Vec::new();
+    let mut row = 0;
     for i in 0..draws {
-        let row = a.row_ptr().partition_point(|&start| start <= entry(i)) - 1;
+        row = row_of(a.row_ptr(), row, entry(i));
         match drawn.last_mut() {
             Some((tile, times)) if *tile == row / TILE_ROWS => *times += 1,
             _ => drawn.push((row / TILE_ROWS, 1)),
         }
     }
     drawn
+}
+
+/// The row of an entry that is not in a row before `from`. The next draw is near: reaching out in doubling steps
+/// touches few cache lines, a search through all the offsets many.
+fn row_of(row_ptr: &[usize], from: usize, entry: usize) -> usize {
+    let mut reach = 1;
+    while row_ptr.get(from + reach).is_some_and(|&start| start <= entry) {
+        reach *= 2;
+    }
+    let near = &row_ptr[from + reach / 2..(from + reach).min(row_ptr.len())];
+    from + reach / 2 + near.partition_point(|&start| start <= entry) - 1
 }
 
 /// 2³² over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP 3, 6.4).

@@ -44,8 +44,8 @@ impl Reuse {
         let nnz = col_idx.len();
         let window = nnz.min(WINDOW);
         let windows = (nnz / STRIDE).clamp(1, MAX_WINDOWS);
-        let last_start = nnz - window;
-        let starts: Vec<usize> = (0..windows).map(|w| last_start * w / (windows - 1).max(1)).collect();
+        // Each in the middle of its share of the entries.
+        let starts: Vec<usize> = (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
         // Each thread takes neighbouring windows, and one array of stamps serves them all.
         let share = windows.div_ceil(rayon::current_num_threads());
         let tallies = starts.par_chunks(share).map(|starts| {

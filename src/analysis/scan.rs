@@ -59,21 +59,9 @@ impl Scan {
     fn rows<T: Scalar>(&mut self, shared: &Shared<'_, T>, rows: Range<usize>) {
         let a = shared.a;
         let entries = a.row_ptr()[rows.start]..a.row_ptr()[rows.end];
-        let mut above = if rows.start > 0 { a.row(rows.start - 1).0 } else { &[] };
-        for slice in rows.clone().step_by(Self::SLICE_ROWS) {
-            let (mut first, mut last) = (u32::MAX, 0);
-            for row in slice..(slice + Self::SLICE_ROWS).min(rows.end) {
-                let columns = &a.col_idx()[a.row_range(row)];
-                if !columns.is_empty() {
-                    let (min, max) = self.row(&shared.diagonals, row as u32, columns, above);
-                    (first, last) = (first.min(min), last.max(max));
-                }
-                above = columns;
-            }
-            let span = last.saturating_sub(first);
-            self.spans_below_8_bits += u64::from(span < 1 << 8);
-            self.spans_below_16_bits += u64::from(span < 1 << 16);
-        }
+        let sorted = self.order(a, rows.clone());
+        self.extents(a, rows.clone(), sorted);
+        self.diagonals(a, rows, &shared.diagonals);
         if !shared.many_values.load(Relaxed) {
             self.values.add(&a.values()[entries.clone()]);
             shared.many_values.fetch_or(self.values.is_full(), Relaxed);
@@ -85,36 +73,76 @@ impl Scan {
         }
     }
 
-    /// Looks at one row, which has entries, and the one above; its smallest and largest column.
-    fn row(&mut self, diagonals: &Diagonals, row: u32, columns: &[u32], above: &[u32]) -> (u32, u32) {
-        let mut affine = 0;
-        for (&col, &over) in columns.iter().zip(above) {
-            if col == over + 1 {
-                // On a diagonal that the row above has marked.
-                affine += 1;
-            } else {
-                diagonals.mark(row, col);
+    /// Whether the columns of each of `rows` are in order. Compares all neighbours at once, which is many at a time,
+    /// and takes off those that are in different rows: rows are often too short for a loop of their own.
+    fn order<T: Scalar>(&mut self, a: CsrView<'_, T>, rows: Range<usize>) -> bool {
+        let (start, end) = (a.row_ptr()[rows.start], a.row_ptr()[rows.end]);
+        let columns = &a.col_idx()[start..end];
+        let (mut falls, mut repeats) = (0u32, 0u32);
+        for (before, col) in columns.iter().zip(columns.get(1..).unwrap_or_default()) {
+            falls += u32::from(col < before);
+            repeats += u32::from(col == before);
+        }
+        let mut counted = start;
+        for &border in &a.row_ptr()[rows] {
+            // Where rows are empty, several borders lie between the same two entries.
+            if border > counted && border < end {
+                falls -= u32::from(a.col_idx()[border] < a.col_idx()[border - 1]);
+                repeats -= u32::from(a.col_idx()[border] == a.col_idx()[border - 1]);
+                counted = border;
             }
         }
-        for &col in columns.iter().skip(above.len()) {
-            diagonals.mark(row, col);
+        self.falls |= falls > 0;
+        self.repeats |= repeats > 0;
+        falls == 0
+    }
+
+    /// How far `rows` and their slices reach.
+    fn extents<T: Scalar>(&mut self, a: CsrView<'_, T>, rows: Range<usize>, sorted: bool) {
+        for slice in rows.clone().step_by(Self::SLICE_ROWS) {
+            let end = (slice + Self::SLICE_ROWS).min(rows.end);
+            let (mut first, mut last) = (u32::MAX, 0);
+            for (row, ends) in (slice as u32..).zip(a.row_ptr()[slice..=end].windows(2)) {
+                if let columns @ [_, ..] = &a.col_idx()[ends[0]..ends[1]] {
+                    let (min, max) = extremes(columns, sorted);
+                    self.lower = self.lower.max(row.saturating_sub(min));
+                    self.upper = self.upper.max(max.saturating_sub(row));
+                    self.profile += u64::from(row.saturating_sub(min));
+                    (first, last) = (first.min(min), last.max(max));
+                }
+            }
+            let span = last.saturating_sub(first);
+            self.spans_below_8_bits += u64::from(span < 1 << 8);
+            self.spans_below_16_bits += u64::from(span < 1 << 16);
         }
-        let (mut falls, mut repeats) = (false, false);
-        for (before, col) in columns.iter().zip(&columns[1..]) {
-            falls |= col < before;
-            repeats |= col == before;
+    }
+
+    /// Counts the affine entries of `rows` and marks their diagonals.
+    ///
+    /// Rows of one length in succession are compared all at once, each entry with the one that lies a row's length
+    /// before it. Where all are affine, as inside a stencil, their diagonals are marked already.
+    fn diagonals<T: Scalar>(&mut self, a: CsrView<'_, T>, rows: Range<usize>, diagonals: &Diagonals) {
+        let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
+        let mut row = rows.start;
+        let mut above = if row > 0 { &col_idx[a.row_range(row - 1)] } else { &[] };
+        while row < rows.end {
+            let (start, len) = (row_ptr[row], a.row_len(row));
+            let alike =
+                row_ptr[row + 1..=rows.end].windows(2).take_while(|ends| ends[1] - ends[0] == len).count();
+            let columns = &col_idx[start..row_ptr[row + 1 + alike]];
+            let (head, rest) = columns.split_at(len);
+            // The first one differs from the row above in its length already.
+            diagonals.mark(row, head);
+            let affine = continued(rest, columns);
+            if affine < rest.len() {
+                for (row, columns) in (row + 1..).zip(rest.chunks_exact(len)) {
+                    diagonals.mark(row, columns);
+                }
+            }
+            self.affine += (continued(head, above) + affine) as u64;
+            row += 1 + alike;
+            above = &columns[alike * len..];
         }
-        let (mut min, mut max) = (columns[0], columns[columns.len() - 1]);
-        if falls {
-            (min, max) = columns.iter().fold((min, max), |(min, max), &col| (min.min(col), max.max(col)));
-        }
-        self.affine += affine;
-        self.falls |= falls;
-        self.repeats |= repeats;
-        self.lower = self.lower.max(row.saturating_sub(min));
-        self.upper = self.upper.max(max.saturating_sub(row));
-        self.profile += u64::from(row.saturating_sub(min));
-        (min, max)
     }
 
     /// Both together; `other` comes later in the matrix.
@@ -134,6 +162,18 @@ impl Scan {
             diagonals: 0,
         }
     }
+}
+
+/// How many columns are one more than the one at the same place in `above`.
+#[inline]
+fn continued(columns: &[u32], above: &[u32]) -> usize {
+    columns.iter().zip(above).map(|(&col, &over)| usize::from(col == over + 1)).sum()
+}
+
+/// Smallest and largest column of a row that has entries.
+fn extremes(columns: &[u32], sorted: bool) -> (u32, u32) {
+    let ends = (columns[0], columns[columns.len() - 1]);
+    if sorted { ends } else { columns.iter().fold(ends, |(min, max), &col| (min.min(col), max.max(col))) }
 }
 
 /// First row of a task: of the first slice at which as many rows and entries as earlier tasks take have gone by.
@@ -164,14 +204,17 @@ impl Diagonals {
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), main: nrows }
     }
 
-    /// Marks the diagonal through (`row`, `col`). Nearly always it is marked already, and reading that is cheap:
-    /// only writing makes the cores wait for one another.
-    fn mark(&self, row: u32, col: u32) {
-        let number = self.main + col as usize - row as usize;
-        let word = &self.words[number / u64::BITS as usize];
-        let bit = 1 << (number % u64::BITS as usize);
-        if word.load(Relaxed) & bit == 0 {
-            word.fetch_or(bit, Relaxed);
+    /// Marks the diagonals of a row with the given columns. Nearly always they are marked already, and reading that is
+    /// cheap: only writing makes cores wait for one another.
+    fn mark(&self, row: usize, columns: &[u32]) {
+        let first = self.main - row;
+        for &col in columns {
+            let number = first + col as usize;
+            let word = &self.words[number / u64::BITS as usize];
+            let bit = 1 << (number % u64::BITS as usize);
+            if word.load(Relaxed) & bit == 0 {
+                word.fetch_or(bit, Relaxed);
+            }
         }
     }
 
