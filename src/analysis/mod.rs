@@ -51,8 +51,7 @@ pub struct Analysis {
 impl Analysis {
     /// Measures `a`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let offsets = rows::pass(a.row_ptr());
-        let (structure, columns) = Structure::pass(a);
+        let (offsets, (structure, columns)) = rayon::join(|| rows::pass(a.row_ptr()), || Structure::pass(a));
         Self {
             rows: RowStats::from_histogram(a.ncols(), offsets.histogram),
             row_lengths: offsets.row_lengths,
