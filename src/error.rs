@@ -119,14 +119,13 @@ fn origin(path: &Path) -> String {
 
 /// ` (did you mean `NEAREST`?)` when one of `known` is close enough to `text` to be a slip of the fingers.
 pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    /// Below this Jaro-Winkler similarity two words are different words; the value is the usual one for typos.
-    const SIMILAR: f64 = 0.75;
+    // A slip is one letter wrong, missing, doubled or swapped; in a long word two or three.
+    let slips = |word: &str| strsim::damerau_levenshtein(text, word);
     known
         .into_iter()
-        .map(|word| (strsim::jaro_winkler(text, word), word))
-        .filter(|(score, _)| *score >= SIMILAR)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, word)| format!(" (did you mean `{word}`?)"))
+        .filter(|word| slips(word) <= 1 + word.len() / 5)
+        .min_by_key(|word| slips(word))
+        .map(|word| format!(" (did you mean `{word}`?)"))
         .unwrap_or_default()
 }
 

@@ -1,15 +1,40 @@
 //! `y = A x` with a sparse A, as fast as the machine allows, without the user knowing anything about storage formats.
+//!
+//! [`SparseOp::auto`] looks at a matrix, decides how to store it, and hands back one operator that is then applied thousands
+//! of times. It can say why it chose what it chose.
+//!
+//! ```
+//! use sparseop::{SparseOp, matrix::gallery};
+//!
+//! let a = "poisson2d,n=100".parse::<gallery::Spec>()?.generate::<f32>()?;
+//! let op = SparseOp::auto(&a)?;
+//!
+//! let x = vec![1.0; a.ncols()];
+//! let mut y = vec![0.0; a.nrows()];
+//! op.apply(&x, &mut y)?;
+//! println!("{}", op.explain());
+//! # Ok::<(), sparseop::Error>(())
+//! ```
+//!
+//! Matrices come from Matrix Market files ([`matrix::market`]), from `sprs`, from triplets, from raw arrays, or from the
+//! [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`].
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
 pub mod analysis;
-mod device;
+pub mod device;
 mod error;
+mod files;
 pub mod formats;
 pub mod matrix;
+mod op;
 mod scalar;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+pub mod tuning;
 
+pub use device::Device;
 pub use error::Error;
+pub use formats::Plan;
+pub use op::{SparseOp, SparseOpBuilder, Tuning};
 pub use scalar::{Scalar, ScalarKind};

@@ -1,26 +1,65 @@
 //! What a matrix looks like, measured in two parallel passes: one over its row offsets, one over its columns and
 //! values. Everything that later chooses a format reads an [`Analysis`] and never the matrix.
 
+mod blocks;
+mod distinct;
+mod fingerprint;
+mod histogram;
+mod locality;
 mod rows;
+mod scan;
+mod structure;
+mod symmetry;
 
-pub use rows::{Histogram, RowStats};
+pub use blocks::BlockFill;
+pub use distinct::Distinct;
+pub use fingerprint::{Fingerprint, ParseFingerprintError};
+pub use histogram::{Bin, Histogram};
+pub use locality::Reuse;
+pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
+pub use structure::Structure;
+pub use symmetry::Symmetry;
 
 use crate::Scalar;
 use crate::matrix::CsrView;
 
-/// The measured facts of one matrix.
+/// The measured facts of one matrix: the same on any number of threads. They cost about as much as a few products.
+///
+/// ```
+/// # use sparseop::{analysis::Analysis, matrix::CsrMatrix};
+/// // 3 0 1
+/// // 0 3 0
+/// let a = CsrMatrix::try_new(2, 3, vec![0, 2, 3], vec![0, 2, 1], vec![3.0, 1.0, 3.0])?;
+/// let analysis = Analysis::of(a.view());
+/// assert_eq!(analysis.row_lengths, [2, 1]);
+/// assert_eq!((analysis.rows.max, analysis.rows.mean), (2, 1.5));
+/// assert_eq!((analysis.structure.diagonals, analysis.structure.bandwidth()), (2, 2));
+/// # Ok::<(), sparseop::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Analysis {
     /// Statistics of the row lengths.
     pub rows: RowStats,
     /// Length of every row, in row order.
     pub row_lengths: Vec<u32>,
+    /// Where the entries lie and what they hold.
+    pub structure: Structure,
+    /// Hash of the shape, the row offsets and the columns; not of the values.
+    pub fingerprint: Fingerprint,
 }
 
 impl Analysis {
     /// Measures `a`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let row_lengths: Vec<u32> = a.row_ptr().windows(2).map(|w| (w[1] - w[0]) as u32).collect();
-        Self { rows: RowStats::of(a.ncols(), &row_lengths), row_lengths }
+        let (offsets, (structure, columns)) = rayon::join(|| rows::pass(a.row_ptr()), || Structure::pass(a));
+        Self {
+            rows: RowStats::from_histogram(a.ncols(), offsets.histogram),
+            row_lengths: offsets.row_lengths,
+            structure,
+            fingerprint: Fingerprint::of_digests(a, &offsets.digests, &columns),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,23 @@
 //! Statistics of the row lengths.
+//!
+//! Everything here follows exactly from the [`Histogram`], which has as many classes as there are distinct lengths:
+//! a few dozen, seldom thousands. `statrs` computes the same moments by Welford's update, which divides once a row
+//! and runs on one core: with short rows that takes as long as a whole product, ten times the histogram. So it
+//! is the oracle of the tests instead.
 
+use super::Histogram;
+use super::fingerprint::{self, CHUNK, Digests};
+use super::histogram::Counts;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Statistics of the row lengths of a matrix.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The multiples of the mean row length that [`RowStats::tail`] looks beyond.
+pub const TAIL_MULTIPLES: [u32; 4] = [2, 4, 8, 16];
+
+/// Statistics of the row lengths of a matrix. With `l` the length of a row, `n` the number of rows, all moments are
+/// those of the population (divided by `n`, not `n - 1`: these are all the rows there are). Zero where a quantity is
+/// undefined, as without rows or without entries.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RowStats {
     /// Number of rows.
     pub nrows: usize,
@@ -11,90 +25,252 @@ pub struct RowStats {
     pub ncols: usize,
     /// Number of stored entries.
     pub nnz: u64,
+    /// Rows without entries.
+    pub empty_rows: u64,
+    /// Length of the shortest row.
+    pub min: u32,
     /// Length of the longest row.
     pub max: u32,
-    /// Entries per row, on average.
+    /// Entries per row, on average: `nnz / n`.
     pub mean: f64,
+    /// Variance `Σ (l - mean)² / n`, entries squared.
+    pub variance: f64,
+    /// Standard deviation: the root of the variance, entries.
+    pub std_dev: f64,
+    /// Coefficient of variation: `std_dev / mean`.
+    pub cv: f64,
+    /// Skewness `Σ (l - mean)³ / (n · std_dev³)`: positive when few rows are much longer than the others.
+    pub skewness: f64,
+    /// Lengths that given shares of the rows do not exceed.
+    pub quantiles: Quantiles,
+    /// Gini coefficient `Σ |lᵢ - lⱼ| / (2 n² mean)`: 0 when all rows are alike, towards 1 when one row holds all.
+    pub gini: f64,
+    /// Share of the entries that lie in rows longer than 2, 4, 8 and 16 times the mean ([`TAIL_MULTIPLES`]).
+    pub tail: [f64; TAIL_MULTIPLES.len()],
+    /// The fewest rows that hold half of the entries: so many of the longest.
+    pub half_rows: u64,
     /// How many rows there are of every length.
     pub histogram: Histogram,
+}
+
+/// Quantiles of the row lengths, each the smallest length that at least this share of the rows do not exceed
+/// ([`Histogram::quantile`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// 50 %, the (lower) median.
+    pub p50: u32,
+    /// 75 %.
+    pub p75: u32,
+    /// 90 %.
+    pub p90: u32,
+    /// 99 %.
+    pub p99: u32,
+    /// 99.9 %.
+    pub p999: u32,
 }
 
 impl RowStats {
     /// Measures rows of the given lengths in a matrix with `ncols` columns.
     pub fn of(ncols: usize, row_lengths: &[u32]) -> Self {
-        let histogram = Histogram::of(row_lengths);
-        let nnz = histogram.entries_beyond(0);
-        let nrows = row_lengths.len();
-        let max = histogram.classes().last().map_or(0, |c| c.0);
-        Self { nrows, ncols, nnz, max, mean: nnz as f64 / nrows.max(1) as f64, histogram }
+        Self::from_histogram(ncols, Histogram::of(row_lengths))
+    }
+
+    /// Measures a matrix of `ncols` columns whose row lengths are counted in `histogram`.
+    pub fn from_histogram(ncols: usize, histogram: Histogram) -> Self {
+        let (nrows, nnz) = (histogram.nrows(), histogram.entries_beyond(0));
+        let classes = histogram.classes();
+        let mean = ratio(nnz as f64, nrows as f64);
+        let moment = |power| {
+            let sum: f64 =
+                classes.iter().map(|&(l, rows)| (f64::from(l) - mean).powi(power) * rows as f64).sum();
+            ratio(sum, nrows as f64)
+        };
+        let variance = moment(2);
+        let std_dev = variance.sqrt();
+        Self {
+            nrows: nrows as usize,
+            ncols,
+            nnz,
+            empty_rows: nrows - histogram.rows_longer(0),
+            min: classes.first().map_or(0, |c| c.0),
+            max: classes.last().map_or(0, |c| c.0),
+            mean,
+            variance,
+            std_dev,
+            cv: ratio(std_dev, mean),
+            skewness: ratio(moment(3), variance * std_dev),
+            quantiles: Quantiles::of(&histogram),
+            gini: gini(classes, nrows, nnz),
+            tail: TAIL_MULTIPLES.map(|multiple| tail(classes, nrows, nnz, multiple)),
+            half_rows: half_rows(classes, nnz),
+            histogram,
+        }
     }
 }
 
-/// How many rows there are of every length that occurs: exact, shortest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Histogram(Vec<(u32, u64)>);
+impl Quantiles {
+    fn of(histogram: &Histogram) -> Self {
+        let [p50, p75, p90, p99, p999] = [0.5, 0.75, 0.9, 0.99, 0.999].map(|q| histogram.quantile(q));
+        Self { p50, p75, p90, p99, p999 }
+    }
+}
 
-impl Histogram {
-    /// Counts the given row lengths.
-    pub fn of(row_lengths: &[u32]) -> Self {
-        let mut counts = std::collections::BTreeMap::new();
-        for &len in row_lengths {
-            *counts.entry(len).or_insert(0u64) += 1;
-        }
-        Self(counts.into_iter().collect())
+/// `a / b`, or 0 where that is undefined.
+pub(super) fn ratio(a: f64, b: f64) -> f64 {
+    if b == 0.0 { 0.0 } else { a / b }
+}
+
+/// With the rows in rising order of length, `Σ (2 i - n - 1) lᵢ / (n · nnz)`, i from 1. A class of `c` rows after
+/// `r` shorter ones adds `l · c · (2 r + c - n)`; integers, because the terms cancel.
+fn gini(classes: &[(u32, u64)], nrows: u64, nnz: u64) -> f64 {
+    let (mut shorter, mut sum) = (0i128, 0i128);
+    for &(len, rows) in classes {
+        let rows = i128::from(rows);
+        sum += i128::from(len) * rows * (2 * shorter + rows - i128::from(nrows));
+        shorter += rows;
+    }
+    ratio(sum as f64, nrows as f64 * nnz as f64)
+}
+
+/// Share of the entries in rows longer than `multiple · nnz / nrows`, compared in integers.
+fn tail(classes: &[(u32, u64)], nrows: u64, nnz: u64, multiple: u32) -> f64 {
+    let short = |len: u32| u128::from(len) * u128::from(nrows) <= u128::from(multiple) * u128::from(nnz);
+    let long = &classes[classes.partition_point(|c| short(c.0))..];
+    ratio(long.iter().map(|&(len, rows)| u64::from(len) * rows).sum::<u64>() as f64, nnz as f64)
+}
+
+/// How many of the longest rows hold half of the entries, rounded up.
+fn half_rows(classes: &[(u32, u64)], nnz: u64) -> u64 {
+    let (mut taken, mut missing) = (0, nnz.div_ceil(2));
+    for &(len, rows) in classes.iter().rev().take_while(|c| c.0 > 0) {
+        let needed = missing.div_ceil(u64::from(len)).min(rows);
+        taken += needed;
+        missing = missing.saturating_sub(needed * u64::from(len));
+    }
+    taken
+}
+
+/// What one pass over the row offsets gives.
+pub(super) struct Pass {
+    pub(super) row_lengths: Vec<u32>,
+    pub(super) histogram: Histogram,
+    pub(super) digests: Digests,
+}
+
+/// Reads the offsets once: the length of every row, how often each occurs, and the digests of the offsets.
+pub(super) fn pass(row_ptr: &[usize]) -> Pass {
+    let mut row_lengths = vec![0; row_ptr.len() - 1];
+    let tasks = row_lengths.par_chunks_mut(CHUNK).zip(row_ptr.par_chunks(CHUNK)).enumerate();
+    let partial =
+        tasks.fold(<(Counts, Digests)>::default, |(mut counts, mut digests), (i, (lengths, offsets))| {
+            let offsets_and_end = &row_ptr[i * CHUNK..][..lengths.len() + 1];
+            for (length, ends) in lengths.iter_mut().zip(offsets_and_end.windows(2)) {
+                *length = (ends[1] - ends[0]) as u32;
+            }
+            counts.add(lengths);
+            digests.push(fingerprint::digest_offsets(&offsets[..lengths.len()]));
+            (counts, digests)
+        });
+    let all = partial.reduce_with(|(counts, mut digests), (more, after)| {
+        digests.extend(after);
+        (counts.merge(more), digests)
+    });
+    let (counts, digests) = all.unwrap_or_default();
+    Pass { row_lengths, histogram: counts.into(), digests }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use statrs::statistics::{Accumulate, Data, Max, Min, OnlineSkewness, OrderStatistics};
+
+    #[test]
+    fn five_rows_by_hand() {
+        let s = RowStats::of(7, &[0, 1, 1, 2, 6]);
+        assert_eq!((s.nrows, s.ncols, s.nnz, s.empty_rows, s.min, s.max), (5, 7, 10, 1, 0, 6));
+        assert_eq!((s.mean, s.variance), (2.0, 22.0 / 5.0));
+        assert_eq!((s.std_dev, s.cv), (4.4f64.sqrt(), 4.4f64.sqrt() / 2.0));
+        assert!((s.skewness - (54.0 / 5.0) / 4.4f64.powf(1.5)).abs() < 1e-15);
+        assert_eq!(s.quantiles, Quantiles { p50: 1, p75: 2, p90: 6, p99: 6, p999: 6 });
+        // Differences over ordered pairs: 2 · (1 + 1 + 2 + 6 + 0 + 1 + 5 + 1 + 5 + 4) = 52; 2 · n² · mean = 100.
+        assert_eq!(s.gini, 0.52);
+        assert_eq!(s.tail, [0.6, 0.0, 0.0, 0.0]);
+        assert_eq!(s.half_rows, 1);
+        assert_eq!(s.histogram.classes(), [(0, 1), (1, 2), (2, 1), (6, 1)]);
     }
 
-    /// `(length, rows)` for every length that occurs, shortest first.
-    pub fn classes(&self) -> &[(u32, u64)] {
-        &self.0
+    #[test]
+    fn equal_rows_vary_in_nothing() {
+        let s = RowStats::of(9, &[3; 8]);
+        assert_eq!((s.variance, s.cv, s.skewness, s.gini, s.half_rows), (0.0, 0.0, 0.0, 0.0, 4));
+        assert_eq!(s.tail, [0.0; 4]);
     }
 
-    /// Number of rows.
-    pub fn nrows(&self) -> u64 {
-        self.0.iter().map(|c| c.1).sum()
+    #[test]
+    fn one_row_holds_all() {
+        let mut lengths = vec![0; 100];
+        lengths[42] = 1000;
+        let s = RowStats::of(1000, &lengths);
+        assert_eq!((s.gini, s.half_rows, s.tail, s.empty_rows), (0.99, 1, [1.0; 4], 99));
     }
 
-    /// Rows with more than `len` entries.
-    pub fn rows_longer(&self, len: u32) -> u64 {
-        self.0[self.0.partition_point(|c| c.0 <= len)..].iter().map(|c| c.1).sum()
+    #[test]
+    fn nothing_gives_zeros() {
+        assert_eq!(RowStats::of(0, &[]), RowStats::default());
+        let empty = RowStats::of(4, &[0; 3]);
+        let histogram = Histogram::of(&[0; 3]);
+        assert_eq!(empty, RowStats { nrows: 3, ncols: 4, empty_rows: 3, histogram, ..RowStats::default() });
     }
 
-    /// Entries past the first `width` of their row: what a hybrid of that width leaves to its COO part.
-    pub fn entries_beyond(&self, width: u32) -> u64 {
-        let longer = &self.0[self.0.partition_point(|c| c.0 <= width)..];
-        longer.iter().map(|&(len, rows)| u64::from(len - width) * rows).sum()
+    #[test]
+    fn the_pass_over_offsets_agrees_with_the_lengths() {
+        let lengths: Vec<u32> = (0..10_000u32).map(|i| (i * i) % 37).collect();
+        let mut row_ptr = vec![0];
+        row_ptr.extend(lengths.iter().scan(0, |end, &len| {
+            *end += len as usize;
+            Some(*end)
+        }));
+        let pass = pass(&row_ptr);
+        assert_eq!(pass.row_lengths, lengths);
+        assert_eq!(pass.histogram, Histogram::of(&lengths));
+        assert_eq!(pass.digests.len(), 10_000usize.div_ceil(CHUNK));
     }
 
-    /// The smallest length that at least the share `q` of the rows do not exceed; 0 without rows.
-    pub fn quantile(&self, q: f64) -> u32 {
-        let wanted = (q * self.nrows() as f64).ceil().max(1.0);
-        let mut seen = 0;
-        for &(len, rows) in &self.0 {
-            seen += rows;
-            if seen as f64 >= wanted {
-                return len;
+    proptest! {
+        #[test]
+        fn moments_and_order_agree_with_statrs(lengths in prop::collection::vec(0u32..3000, 2..80)) {
+            let s = RowStats::of(1, &lengths);
+            let floats: Vec<f64> = lengths.iter().map(|&l| f64::from(l)).collect();
+            let oracle = floats.iter().copied().fold(OnlineSkewness::default(), OnlineSkewness::push);
+            let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * (1.0 + b.abs());
+            prop_assert!(close(s.mean, oracle.mean().unwrap()));
+            prop_assert!(close(s.variance, oracle.population_variance().unwrap()));
+            prop_assert!(close(s.std_dev, oracle.population_std_dev().unwrap()));
+            prop_assert!(close(s.skewness, oracle.skewness().unwrap()));
+            let n = lengths.len();
+            let mut data = Data::new(floats);
+            prop_assert_eq!((f64::from(s.min), f64::from(s.max)), (data.min(), data.max()));
+            for (q, length) in [(0.5, s.quantiles.p50), (0.75, s.quantiles.p75), (0.9, s.quantiles.p90)] {
+                let order = (q * n as f64).ceil() as usize;
+                prop_assert_eq!(f64::from(length), data.order_statistic(order));
             }
         }
-        self.0.last().map_or(0, |c| c.0)
-    }
 
-    /// The row length at place `index` when all are sorted upwards; the longest past the end, 0 without rows.
-    pub fn nth(&self, index: u64) -> u32 {
-        let mut seen = 0;
-        let reached = self.0.iter().find(|&&(_, rows)| {
-            seen += rows;
-            seen > index
-        });
-        reached.or(self.0.last()).map_or(0, |c| c.0)
-    }
-
-    /// The row lengths when rows longer than `len` are cut to it.
-    pub fn clipped(&self, len: u32) -> Self {
-        let mut classes = self.0[..self.0.partition_point(|c| c.0 < len)].to_vec();
-        let rows = self.nrows() - classes.iter().map(|c| c.1).sum::<u64>();
-        if rows > 0 {
-            classes.push((len, rows));
+        #[test]
+        fn the_rest_agrees_with_its_definition(mut lengths in prop::collection::vec(0u32..50, 1..40)) {
+            let s = RowStats::of(1, &lengths);
+            let (n, nnz) = (lengths.len() as f64, lengths.iter().sum::<u32>());
+            let differences: u64 =
+                lengths.iter().flat_map(|&a| lengths.iter().map(move |&b| u64::from(a.abs_diff(b)))).sum();
+            prop_assert!((s.gini - ratio(differences as f64, 2.0 * n * f64::from(nnz))).abs() < 1e-12);
+            for (multiple, share) in TAIL_MULTIPLES.into_iter().zip(s.tail) {
+                let long = lengths.iter().filter(|&&l| f64::from(l) * n > f64::from(multiple * nnz));
+                prop_assert_eq!(share, ratio(f64::from(long.sum::<u32>()), f64::from(nnz)));
+            }
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            let holds_half = |k: &usize| 2 * lengths[..*k].iter().sum::<u32>() >= nnz;
+            prop_assert_eq!(s.half_rows, (0..).find(holds_half).unwrap() as u64);
         }
-        Self(classes)
     }
 }

@@ -94,7 +94,9 @@ impl FromStr for Device {
             "cuda" => Self::cuda(0),
             _ => match text.strip_prefix("cuda:") {
                 Some(n) => {
-                    let n = n.parse().map_err(|_| unknown(format!("`{n}` is not a device number; write cuda:0")))?;
+                    let n = n
+                        .parse()
+                        .map_err(|_| unknown(format!("`{n}` is not a device number; write cuda:0")))?;
                     Self::cuda(n)
                 }
                 None => {

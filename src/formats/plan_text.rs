@@ -20,7 +20,8 @@ impl<'a> PlanArgs<'a> {
     /// Splits `name(key:value,flag)`.
     pub(crate) fn new(text: &'a str) -> Result<Self, Error> {
         let trimmed = text.trim();
-        let fail = |message: &str| Err(Error::PlanText { text: text.to_owned(), message: message.to_owned() });
+        let fail =
+            |message: &str| Err(Error::PlanText { text: text.to_owned(), message: message.to_owned() });
         let (name, inside) = match trimmed.split_once('(') {
             None => (trimmed, None),
             Some((name, rest)) => match rest.strip_suffix(')') {
@@ -78,18 +79,28 @@ impl<'a> PlanArgs<'a> {
     pub(crate) fn to_number(&self, key: &str, value: &str) -> Result<u32, Error> {
         match u32::from_str(value) {
             Ok(n) if n > 0 && n < u32::MAX => Ok(n),
-            _ => Err(self.error(format!("`{key}` must be a whole number from 1 to {}, not `{value}`", u32::MAX - 1))),
+            _ => Err(self
+                .error(format!("`{key}` must be a whole number from 1 to {}, not `{value}`", u32::MAX - 1))),
         }
     }
 
     /// Takes `key:word`, one of `words`.
-    pub(crate) fn word<W: Copy>(&mut self, key: &'static str, words: &[(&'static str, W)]) -> Result<Option<W>, Error> {
+    pub(crate) fn word<W: Copy>(
+        &mut self,
+        key: &'static str,
+        words: &[(&'static str, W)],
+    ) -> Result<Option<W>, Error> {
         let value = self.value(key)?;
         value.map(|v| self.to_word(key, v, words)).transpose()
     }
 
     /// Reads one of `words`.
-    pub(crate) fn to_word<W: Copy>(&self, key: &str, value: &str, words: &[(&'static str, W)]) -> Result<W, Error> {
+    pub(crate) fn to_word<W: Copy>(
+        &self,
+        key: &str,
+        value: &str,
+        words: &[(&'static str, W)],
+    ) -> Result<W, Error> {
         let known = || words.iter().map(|w| w.0);
         words.iter().find(|w| w.0 == value).map(|w| w.1).ok_or_else(|| {
             let list = known().collect::<Vec<_>>().join(", ");
@@ -107,7 +118,11 @@ impl<'a> PlanArgs<'a> {
         self.left.clear();
         let names = || FormatKind::ALL.iter().map(|k| k.name());
         let known = names().collect::<Vec<_>>().join(", ");
-        self.error(format!("no format is called `{}`{}; there are {known}", self.name, suggestion(self.name, names())))
+        self.error(format!(
+            "no format is called `{}`{}; there are {known}",
+            self.name,
+            suggestion(self.name, names())
+        ))
     }
 
     /// Refuses whatever nobody took.

@@ -74,7 +74,9 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
         for i in (0..a.ncols()).step_by(5) {
             x[i] = T::from_f64(special);
         }
-        Oracle::of(a.view(), &x).check(&multiply(&x)).unwrap_or_else(|wrong| panic!("{special}, {context}: {wrong}"));
+        Oracle::of(a.view(), &x)
+            .check(&multiply(&x))
+            .unwrap_or_else(|wrong| panic!("{special}, {context}: {wrong}"));
     }
 }
 
@@ -125,11 +127,14 @@ fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
             a
         }),
         // Large enough for several parts, with a row longer than two of them and empty rows at the cuts.
-        ("a skewed matrix in parts", scattered(9000, 5000, |row| match row {
-            4000 => 90_000,
-            4001..4500 => 0,
-            _ => row % 23,
-        })),
+        (
+            "a skewed matrix in parts",
+            scattered(9000, 5000, |row| match row {
+                4000 => 90_000,
+                4001..4500 => 0,
+                _ => row % 23,
+            }),
+        ),
         ("only one long row", scattered(300, 1000, |row| if row == 299 { 150_000 } else { 0 })),
         ("a stencil in parts", stencil(40_000)),
     ];
@@ -161,11 +166,19 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     let tail = prop_oneof![Just(String::new()), (1u32..40).prop_map(|n| format!(",tail:{n}"))];
     let split = prop_oneof![Just(""), Just(",split:rows"), Just(",split:lengths")];
     let text = prop_oneof![
-        prop::sample::select(vec!["csr(scalar)", "csr(vector:4)", "csr(balanced)", "ell", "ell(lengths)", "coo"])
-            .prop_map(str::to_owned),
+        prop::sample::select(vec![
+            "csr(scalar)",
+            "csr(vector:4)",
+            "csr(balanced)",
+            "ell",
+            "ell(lengths)",
+            "coo"
+        ])
+        .prop_map(str::to_owned),
         (1u32..70, 1u32..100).prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")),
         (1u32..40).prop_map(|width| format!("hyb(width:{width})")),
-        (1u32..12, split, tail.clone()).prop_map(|(n, split, tail)| format!("jds(sections:{n}{split}{tail})")),
+        (1u32..12, split, tail.clone())
+            .prop_map(|(n, split, tail)| format!("jds(sections:{n}{split}{tail})")),
         tail.prop_map(|tail| format!("jds(diagonals{tail})")),
     ];
     text.prop_map(|text| text.parse().unwrap())

@@ -30,7 +30,11 @@ impl Oracle {
                     // The product's rounding error (two-product), then the sum's (Neumaier).
                     let error = a.mul_add(x, -product);
                     let next = sum + product;
-                    lost += if sum.abs() >= product.abs() { (sum - next) + product } else { (product - next) + sum };
+                    lost += if sum.abs() >= product.abs() {
+                        (sum - next) + product
+                    } else {
+                        (product - next) + sum
+                    };
                     if error.is_finite() {
                         lost += error;
                     }
@@ -74,7 +78,9 @@ impl Oracle {
             // A row that touches a NaN or Inf has a bound of no use; `distance` has compared such rows exactly.
             distance != 0.0 && !(distance.is_finite() && distance <= self.bound[i])
         });
-        wrong.map_or(Ok(()), |i| Err(format!("row {i} is {} and should be {} ± {}", y[i], self.y[i], self.bound[i])))
+        wrong.map_or(Ok(()), |i| {
+            Err(format!("row {i} is {} and should be {} ± {}", y[i], self.y[i], self.bound[i]))
+        })
     }
 }
 

@@ -163,7 +163,13 @@ pub struct Prediction {
 
 impl Prediction {
     /// Predicts a product on `threads` threads with coefficients measured on `measured_threads`.
-    pub fn new(c: &Coefficients, traffic: &Traffic, amounts: &Amounts, measured_threads: usize, threads: usize) -> Self {
+    pub fn new(
+        c: &Coefficients,
+        traffic: &Traffic,
+        amounts: &Amounts,
+        measured_threads: usize,
+        threads: usize,
+    ) -> Self {
         let scale = measured_threads as f64 / threads.max(1) as f64;
         let mut terms = [0.0; Term::COUNT];
         for (i, term) in Term::ALL.iter().enumerate() {

@@ -72,7 +72,12 @@ mod tests {
                     if t == 0 { 1.0 } else { bits as f64 * 100.0 }
                 });
                 let product = truth.iter().zip(&amounts).map(|(c, a)| c * a).sum();
-                Observation { amounts, packed: [amounts[1], amounts[4]], product, prepare: 3.0 * amounts[1] + amounts[4] }
+                Observation {
+                    amounts,
+                    packed: [amounts[1], amounts[4]],
+                    product,
+                    prepare: 3.0 * amounts[1] + amounts[4],
+                }
             })
             .collect();
         let found = fit(&observations);

@@ -1,6 +1,7 @@
 //! How a plan is chosen: candidates, predicted times, and the decision with its reasons.
 
 pub mod cost;
+pub mod explain;
 pub mod fit;
 pub mod profile;
 pub mod select;

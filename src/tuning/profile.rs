@@ -98,7 +98,10 @@ impl Profile {
         let fail = |message: String| Error::Profile { origin: origin.to_owned(), message };
         let profile: Self = ron::from_str(text).map_err(|e| fail(format!("not a profile: {e}")))?;
         if profile.schema != SCHEMA {
-            return Err(fail(format!("schema {} is not {SCHEMA}; make it again with `sparseop tune`", profile.schema)));
+            return Err(fail(format!(
+                "schema {} is not {SCHEMA}; make it again with `sparseop tune`",
+                profile.schema
+            )));
         }
         let kernels = profile.coefficients.values().flatten();
         if let Some((kernel, _)) = kernels.into_iter().find(|(_, c)| !c.is_valid()) {
@@ -129,7 +132,6 @@ impl Profile {
             message: format!("cannot be written as RON: {e}"),
         })?;
         crate::files::write_atomically(path, |file| {
-            use std::io::Write;
             file.write_all(text.as_bytes())?;
             file.write_all(b"\n")
         })
@@ -179,7 +181,10 @@ mod tests {
         for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
             let kernel = text.parse::<crate::formats::Plan>().unwrap().kernel();
             for scalar in ScalarKind::ALL {
-                assert!(profile.coefficients(scalar, kernel).is_some(), "{kernel} in {scalar} is not in models/cpu.ron");
+                assert!(
+                    profile.coefficients(scalar, kernel).is_some(),
+                    "{kernel} in {scalar} is not in models/cpu.ron"
+                );
             }
         }
     }

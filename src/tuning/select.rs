@@ -125,7 +125,13 @@ impl Decision {
 }
 
 /// What a plan is predicted to take.
-fn predict(plan: Plan, analysis: &Analysis, device: &DeviceSpec, profile: &Profile, request: &Request) -> Candidate {
+fn predict(
+    plan: Plan,
+    analysis: &Analysis,
+    device: &DeviceSpec,
+    profile: &Profile,
+    request: &Request,
+) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
     let coefficients = profile.coefficients(request.scalar, plan.kernel());
     let amounts = amounts(&traffic, analysis, profile.cache_bytes);
@@ -167,7 +173,8 @@ pub fn select(
     let least = candidates.first().map_or(f64::INFINITY, time);
     if least.is_infinite() {
         let smallest = candidates.iter().min_by_key(|c| c.traffic.matrix_bytes);
-        let (plan, needed) = smallest.map_or_else(Default::default, |c| (c.plan.to_string(), c.traffic.matrix_bytes));
+        let (plan, needed) =
+            smallest.map_or_else(Default::default, |c| (c.plan.to_string(), c.traffic.matrix_bytes));
         return Err(Error::MemoryLimit { plan, needed, limit: request.memory_limit });
     }
     let ties = candidates.iter().take_while(|c| time(c) <= least * (1.0 + TIE_BAND)).count();
@@ -201,7 +208,11 @@ pub fn fixed(
 ) -> Result<Decision, Error> {
     let mut candidate = predict(plan.clone(), analysis, device, &profile, &request);
     if let Verdict::TooLarge { limit } = candidate.verdict {
-        return Err(Error::MemoryLimit { plan: plan.to_string(), needed: candidate.traffic.matrix_bytes, limit });
+        return Err(Error::MemoryLimit {
+            plan: plan.to_string(),
+            needed: candidate.traffic.matrix_bytes,
+            limit,
+        });
     }
     candidate.verdict = Verdict::Chosen;
     let fit = profile.fit(device);

@@ -68,7 +68,9 @@ pub fn race(contestants: &mut [&mut dyn FnMut()], policy: Policy) -> Vec<Samples
     for round in 0..policy.warmup + policy.max_rounds {
         let recorded = round.saturating_sub(policy.warmup);
         let spent = start.elapsed().as_secs_f64();
-        if recorded >= 1 && (spent > policy.seconds * 4.0 || (recorded >= policy.min_rounds && spent > policy.seconds)) {
+        if recorded >= 1
+            && (spent > policy.seconds * 4.0 || (recorded >= policy.min_rounds && spent > policy.seconds))
+        {
             break;
         }
         for (i, contestant) in contestants.iter_mut().enumerate() {

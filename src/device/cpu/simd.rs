@@ -266,7 +266,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn as_double(self) -> __m512d {
+        unsafe fn double_lanes(self) -> __m512d {
             // SAFETY: the caller's promise.
             unsafe { _mm512_castps_pd(self.0) }
         }
@@ -315,16 +315,7 @@ mod x86 {
                     }
                     ScalarKind::F64 => {
                         let at = |i: usize| *x.cast::<f64>().add(*col.add(i) as usize);
-                        Self::double(_mm512_setr_pd(
-                            at(0),
-                            at(1),
-                            at(2),
-                            at(3),
-                            at(4),
-                            at(5),
-                            at(6),
-                            at(7),
-                        ))
+                        Self::double(_mm512_setr_pd(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)))
                     }
                 }
             }
@@ -386,7 +377,7 @@ mod x86 {
                 match T::KIND {
                     ScalarKind::F32 => Self::single(_mm512_fmadd_ps(a.0, b.0, self.0)),
                     ScalarKind::F64 => {
-                        Self::double(_mm512_fmadd_pd(a.as_double(), b.as_double(), self.as_double()))
+                        Self::double(_mm512_fmadd_pd(a.double_lanes(), b.double_lanes(), self.double_lanes()))
                     }
                 }
             }
@@ -410,7 +401,7 @@ mod x86 {
                         let zero = _mm512_setzero_pd();
                         let x = _mm512_mask_i64gather_pd::<8>(zero, mask, col, x.cast());
                         let values = _mm512_maskz_loadu_pd(mask, values.cast());
-                        Self::double(_mm512_mask3_fmadd_pd(values, x, self.as_double(), mask))
+                        Self::double(_mm512_mask3_fmadd_pd(values, x, self.double_lanes(), mask))
                     }
                 }
             }

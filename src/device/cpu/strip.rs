@@ -89,7 +89,11 @@ unsafe fn multiply<T: Scalar, V: Vector<T>, const CONSECUTIVE: bool>(
 ) -> V {
     // SAFETY: the caller's promise; consecutive columns are columns of `x` one by one.
     unsafe {
-        let x = if CONSECUTIVE && V::consecutive(col) { V::load(x.add(*col as usize)) } else { V::gather(x, col) };
+        let x = if CONSECUTIVE && V::consecutive(col) {
+            V::load(x.add(*col as usize))
+        } else {
+            V::gather(x, col)
+        };
         acc.mul_add(V::load(values), x)
     }
 }

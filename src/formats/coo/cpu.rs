@@ -13,10 +13,10 @@ pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &Host<T>, x: &[T], y: &mut [T]
     // SAFETY: the matrix was checked and the caller checked the vectors; a row is written by the part it begins in, a
     // carry by its own part.
     unsafe { run_parts(&a.parts, &kernel) };
-    for part in 1..a.parts.len() - 1 {
-        let row = a.row_idx[a.parts[part] - 1] as usize;
+    let inner = &a.parts[1..a.parts.len() - 1];
+    for (&start, &carry) in inner.iter().zip(&carries[1..]) {
         // SAFETY: all parts are done, and the row began in an earlier one, which wrote it.
-        unsafe { y.add(row, carries[part]) };
+        unsafe { y.add(a.row_idx[start - 1] as usize, carry) };
     }
 }
 

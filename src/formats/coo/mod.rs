@@ -112,12 +112,11 @@ impl<T: Scalar> Host<T> {
 
     /// Row, column and value of every entry, in order.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, u32, T)> + '_ {
-        self.row_idx.iter().zip(&self.col_idx).zip(&self.values).map(|((&row, &col), &value)| (row, col, value))
-    }
-
-    /// Number of entries.
-    pub(crate) fn nnz(&self) -> usize {
-        self.values.len()
+        self.row_idx
+            .iter()
+            .zip(&self.col_idx)
+            .zip(&self.values)
+            .map(|((&row, &col), &value)| (row, col, value))
     }
 }
 
@@ -136,7 +135,13 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         }
         // SAFETY: the entries are those of a checked matrix, counted by row.
         unsafe {
-            CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone())
+            CsrMatrix::new_unchecked(
+                self.nrows,
+                self.ncols,
+                row_ptr,
+                self.col_idx.clone(),
+                self.values.clone(),
+            )
         }
     }
 

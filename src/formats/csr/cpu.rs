@@ -78,14 +78,20 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
     unsafe fn dot<V: Vector<T>, const W: usize>(&self, entries: Range<usize>) -> T {
         // SAFETY: columns of a checked matrix are inside `x`; the entries are the caller's promise.
         unsafe {
-            if W >= V::LANES { self.dot_vectors::<V>(entries, W / V::LANES) } else { self.dot_array::<W>(entries) }
+            if W >= V::LANES {
+                self.dot_vectors::<V>(entries, W / V::LANES)
+            } else {
+                self.dot_array::<W>(entries)
+            }
         }
     }
 
     #[inline(always)]
     unsafe fn term(&self, k: usize) -> T {
         // SAFETY: as `dot`.
-        unsafe { *self.values.get_unchecked(k) * *self.x.get_unchecked(*self.col_idx.get_unchecked(k) as usize) }
+        unsafe {
+            *self.values.get_unchecked(k) * *self.x.get_unchecked(*self.col_idx.get_unchecked(k) as usize)
+        }
     }
 
     #[inline(always)]
@@ -126,7 +132,8 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
             while k + vectors * V::LANES <= entries.end {
                 for sum in sums.iter_mut().take(vectors) {
                     let col = cols.add(k);
-                    let x = if V::consecutive(col) { V::load(x.add(*col as usize)) } else { V::gather(x, col) };
+                    let x =
+                        if V::consecutive(col) { V::load(x.add(*col as usize)) } else { V::gather(x, col) };
                     *sum = sum.mul_add(V::load(values.add(k)), x);
                     k += V::LANES;
                 }
@@ -148,12 +155,9 @@ unsafe fn balanced<T: Scalar, O: Offset>(rows: Rows<'_, T, O>, parts: &[usize], 
     let kernel = Balanced { rows, nrows, parts, carries: Output::new(&mut carries) };
     // SAFETY: as `spmv`; a row is written by the part it begins in and a carry by its own part.
     unsafe { run_parts(parts, &kernel) };
-    for part in 1..parts.len() - 1 {
-        let row = kernel.first_row(parts[part]);
-        if row > 0 {
-            // SAFETY: all parts are done; the row began in an earlier one, which wrote it.
-            unsafe { rows.y.add(row - 1, carries[part]) };
-        }
+    for (&start, &carry) in parts[1..parts.len() - 1].iter().zip(&carries[1..]) {
+        // SAFETY: all parts are done; entry `start` is not the first, so a row began before it, and its part wrote it.
+        unsafe { rows.y.add(kernel.first_row(start) - 1, carry) };
     }
 }
 
@@ -178,7 +182,11 @@ impl<T: Scalar, O: Offset> Balanced<'_, T, O> {
         const LONG: usize = 48;
         // SAFETY: as `Rows::dot`.
         unsafe {
-            if entries.len() < LONG { self.rows.dot_array::<4>(entries) } else { self.rows.dot_vectors::<V>(entries, 2) }
+            if entries.len() < LONG {
+                self.rows.dot_array::<4>(entries)
+            } else {
+                self.rows.dot_vectors::<V>(entries, 2)
+            }
         }
     }
 }

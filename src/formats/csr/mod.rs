@@ -70,9 +70,9 @@ impl Format for Csr {
         match (scalar, vector, balanced) {
             (_, None, false) => Ok(Plan::Scalar),
             (false, Some(width), false) if VECTOR_WIDTHS.contains(&width) => Ok(Plan::Vector(width)),
-            (false, Some(width), false) => {
-                Err(args.error(format!("`vector` may be 2, 4, 8, 16 or 32, written vector:2, 4, 8, 16, 32; not {width}")))
-            }
+            (false, Some(width), false) => Err(args.error(format!(
+                "`vector` may be 2, 4, 8, 16 or 32, written vector:2, 4, 8, 16, 32; not {width}"
+            ))),
             (false, None, true) => Ok(Plan::Balanced),
             _ => Err(args.error("only one of scalar, vector:W and balanced can be".to_owned())),
         }
@@ -190,7 +190,9 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     fn unpack(&self) -> CsrMatrix<T> {
         let (nrows, row_ptr) = (self.row_ptr.len() - 1, self.row_ptr.to_vec());
         // SAFETY: these are the arrays of a checked matrix.
-        unsafe { CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone()) }
+        unsafe {
+            CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone())
+        }
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -122,9 +122,10 @@ impl<T: Scalar> Host<T> {
             // Blocks small enough that their stretch of the CSR arrays stays in the cache while slot after slot is filled.
             for start in rows.clone().step_by(cpu::STRIP_ROWS) {
                 for k in 0..width {
-                    for row in start..(start + cpu::STRIP_ROWS).min(rows.end) {
+                    let strip = start..(start + cpu::STRIP_ROWS).min(rows.end);
+                    for (row, &len) in strip.clone().zip(&row_len[strip]) {
                         let entry = a.row_ptr()[row] + k;
-                        let filled = k < row_len[row] as usize;
+                        let filled = k < len as usize;
                         // SAFETY: slot k of a row belongs to the part that holds the row.
                         unsafe {
                             cols.set(k * nrows + row, if filled { a.col_idx()[entry] } else { PADDING });
@@ -173,7 +174,9 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn unpack(&self) -> CsrMatrix<T> {
-        super::from_rows(self.nrows, self.ncols, |row, push| self.row(row).for_each(|(col, value)| push(col, value)))
+        super::from_rows(self.nrows, self.ncols, |row, push| {
+            self.row(row).for_each(|(col, value)| push(col, value))
+        })
     }
 
     fn matrix_bytes(&self) -> u64 {
@@ -227,7 +230,8 @@ mod tests {
         let analysis = Analysis::of(a.view());
         let ell = Ell::traffic(&Plan { lengths: false }, &analysis, ScalarKind::F32);
         assert_eq!(ell.slots, 200_000, "20 times the 10,000 entries that one per cent makes");
-        let csr = super::super::Plan::Csr(super::super::csr::Plan::Scalar).traffic(&analysis, ScalarKind::F32);
+        let csr =
+            super::super::Plan::Csr(super::super::csr::Plan::Scalar).traffic(&analysis, ScalarKind::F32);
         let ratio = ell.matrix_bytes as f64 / csr.matrix_bytes as f64;
         assert!((18.0..20.0).contains(&ratio), "{ratio}");
     }

@@ -55,7 +55,9 @@ impl Format for Hyb {
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
         let width = match args.value("width")? {
             None => Width::Rule(Rule::Auto),
-            Some(text) if text.starts_with(|c: char| c.is_ascii_digit()) => Width::Fixed(args.to_number("width", text)?),
+            Some(text) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                Width::Fixed(args.to_number("width", text)?)
+            }
             Some(text) => Width::Rule(args.to_word("width", text, Rule::WORDS)?),
         };
         Ok(Plan { width })
@@ -78,7 +80,11 @@ impl Format for Hyb {
         let width = plan.width.resolve(histogram, scalar);
         let tail = histogram.entries_beyond(width);
         let ell = ell::traffic_of_width(analysis, scalar, width);
-        Traffic { matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)), tail, ..ell }
+        Traffic {
+            matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)),
+            tail,
+            ..ell
+        }
     }
 
     fn kernel(_: &Plan) -> &'static str {

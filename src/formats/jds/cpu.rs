@@ -86,10 +86,16 @@ impl<T: Scalar> Diagonals<'_, T> {
         let (full, width) = (reach(first + G * V::LANES), reach(first + 1));
         // SAFETY: a mask leaves out the rows that a diagonal does not reach.
         unsafe {
-            let sums: [V; G] = strip(self.slots, full, width, |k| self.jd_ptr[k] + first, |k, lane| {
-                let lanes = self.rows_longer(k).saturating_sub(first + lane).min(V::LANES);
-                ((1u64 << lanes) - 1) as u32
-            });
+            let sums: [V; G] = strip(
+                self.slots,
+                full,
+                width,
+                |k| self.jd_ptr[k] + first,
+                |k, lane| {
+                    let lanes = self.rows_longer(k).saturating_sub(first + lane).min(V::LANES);
+                    ((1u64 << lanes) - 1) as u32
+                },
+            );
             scatter(&sums, &self.a.perm, first..(first + G * V::LANES).min(end), self.y);
         }
     }
@@ -132,7 +138,8 @@ impl<T: Scalar> Sections<'_, T> {
             }
         }
         for row in row..rows.end {
-            let sum = self.a.row(row).fold(T::ZERO, |sum, (col, value)| sum + value * self.slots.x[col as usize]);
+            let sum =
+                self.a.row(row).fold(T::ZERO, |sum, (col, value)| sum + value * self.slots.x[col as usize]);
             // SAFETY: as above.
             unsafe { self.y.set(self.a.perm[row] as usize, sum) };
         }

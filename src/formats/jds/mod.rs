@@ -129,7 +129,9 @@ impl Format for Jds {
         let layout = match (diagonals, split) {
             (true, None) => Layout::Diagonals,
             (false, split) => Layout::Sections(split.unwrap_or_default()),
-            (true, Some(_)) => return Err(args.error("it is either `diagonals` or `sections`, not both".to_owned())),
+            (true, Some(_)) => {
+                return Err(args.error("it is either `diagonals` or `sections`, not both".to_owned()));
+            }
         };
         let tail = match args.value("tail")? {
             None => None,
@@ -160,7 +162,9 @@ impl Format for Jds {
         let tail = analysis.rows.histogram.entries_beyond(cut);
         let width = histogram.classes().last().map_or(0, |c| c.0);
         let (slots, guarded, groups, table) = match plan.layout {
-            Layout::Diagonals => (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8),
+            Layout::Diagonals => {
+                (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8)
+            }
             Layout::Sections(split) => {
                 let sections = split.sections(&histogram);
                 let guarded = |s: &Section| (s.width - s.full) as u64 * s.rows as u64;

@@ -104,7 +104,9 @@ impl Split {
         let nrows = histogram.nrows() as usize;
         let some = self.sections.unwrap_or(DEFAULT_SECTIONS) as usize;
         let bounds: Vec<usize> = match self.method {
-            Method::EqualRows => (0..=some).map(|i| (nrows as u128 * i as u128 / some as u128) as usize).collect(),
+            Method::EqualRows => {
+                (0..=some).map(|i| (nrows as u128 * i as u128 / some as u128) as usize).collect()
+            }
             _ => {
                 let cuts = match self.method {
                     Method::EqualLengths => (0..=some).map(|i| classes.len() * i / some).collect(),
@@ -250,7 +252,7 @@ mod tests {
     fn exhaustive(classes: &[(u32, u64)], cost: u64, limit: usize) -> u64 {
         let n = classes.len();
         (0u32..1 << (n - 1))
-            .filter(|mask| mask.count_ones() as usize + 1 <= limit)
+            .filter(|mask| (mask.count_ones() as usize) < limit)
             .map(|mask| {
                 let inner = (1..n).filter(|i| mask >> (i - 1) & 1 == 1);
                 let cuts: Vec<usize> = std::iter::once(0).chain(inner).chain([n]).collect();

@@ -54,9 +54,13 @@ impl<T: Scalar> Slices<'_, T> {
         let width = (a.slice_ptr[s + 1] - a.slice_ptr[s]) / a.c;
         // SAFETY: the slots lie in the slice; the masks leave padding out; only lanes that hold rows are written.
         unsafe {
-            let sums: [V; G] = strip(slots, a.full[s] as usize, width, |k| start + k * a.c, |k, lane| {
-                V::present(a.col_idx.as_ptr().add(start + k * a.c + lane))
-            });
+            let sums: [V; G] = strip(
+                slots,
+                a.full[s] as usize,
+                width,
+                |k| start + k * a.c,
+                |k, lane| V::present(a.col_idx.as_ptr().add(start + k * a.c + lane)),
+            );
             for (g, sums) in sums.iter().enumerate() {
                 let first = lane + g * V::LANES;
                 if a.perm.is_none() && first + V::LANES <= lanes {

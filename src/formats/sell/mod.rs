@@ -82,8 +82,13 @@ impl Format for Sell {
     type Plan = Plan;
     type Host<T: Scalar> = Host<T>;
 
-    const EXAMPLES: &'static [&'static str] =
-        &["sell(c:32,sigma:512)", "sell(c:16,sigma:1)", "sell(c:2,sigma:4)", "sell(c:5,sigma:7)", "sell(c:64,sigma:100000)"];
+    const EXAMPLES: &'static [&'static str] = &[
+        "sell(c:32,sigma:512)",
+        "sell(c:16,sigma:1)",
+        "sell(c:2,sigma:4)",
+        "sell(c:5,sigma:7)",
+        "sell(c:64,sigma:100000)",
+    ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
         let default = Plan::default();
@@ -122,7 +127,8 @@ impl Format for Sell {
         let slices = nrows.div_ceil(plan.c as usize) as u64;
         let perm = if plan.sigma > 1 { nrows as u64 * 4 } else { 0 };
         Traffic {
-            matrix_bytes: (slots.saturating_mul(slot_bytes(scalar))).saturating_add((slices + 1) * 8 + slices * 4 + perm),
+            matrix_bytes: (slots.saturating_mul(slot_bytes(scalar)))
+                .saturating_add((slices + 1) * 8 + slices * 4 + perm),
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
             guarded,

@@ -1,18 +1,17 @@
 //! Writing matrices.
 
+use crate::files::write_atomically;
 use crate::matrix::CsrView;
 use crate::{Error, Scalar};
 use flate2::write::GzEncoder;
 use rayon::prelude::*;
 use std::ffi::OsStr;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
 /// Entries one task turns into text: about a megabyte.
 const BLOCK: usize = 1 << 15;
-/// Buffer between the text and the compressor or the file, in bytes.
-const BUFFER: usize = 1 << 18;
 
 /// Writes a matrix as `coordinate real general`, on all cores, row after row, indices from 1, values with as many digits
 /// as it takes to read the same number again.
@@ -48,7 +47,7 @@ pub(super) fn write_file(
     len: usize,
     format: impl Fn(Range<usize>, &mut Vec<u8>) + Sync,
 ) -> Result<(), Error> {
-    atomically(path, |file| {
+    write_atomically(path, |file| {
         let compressed =
             |end: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(OsStr::new(end)));
         if compressed("gz") {
@@ -84,22 +83,6 @@ fn write_text(
             out.write_all(text)?;
         }
     }
-    Ok(())
-}
-
-/// Lets `fill` write a temporary file beside `path` and gives it its name once it is complete.
-fn atomically(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".sparseop-");
-    // A temporary file is private by default; this one is to become an ordinary file, subject to the umask.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let temporary = builder.tempfile_in(folder).map_err(|e| Error::io("create", path, e))?;
-    let mut out = BufWriter::with_capacity(BUFFER, temporary);
-    let written = fill(&mut out).and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));
-    let temporary = written.map_err(|e| Error::io("write", path, e))?;
-    temporary.persist(path).map_err(|e| Error::io("create", path, e.error))?;
     Ok(())
 }
 

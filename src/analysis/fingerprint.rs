@@ -1,0 +1,217 @@
+//! Fingerprints: 128-bit hashes by which a stored decision finds its matrix again.
+
+use crate::matrix::CsrView;
+use crate::{Scalar, ScalarKind};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::fmt::{Debug, Display, Formatter};
+use std::str::FromStr;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+/// Array elements that are hashed together. Part of the definition: another value gives other fingerprints.
+pub(super) const CHUNK: usize = 1 << 12;
+
+/// Elements turned into bytes at a time: at most 2 KiB, which stay in the first-level cache.
+const PIECE: usize = 256;
+
+/// Hex digits of a fingerprint.
+const HEX_DIGITS: usize = 32;
+
+/// Hashes of consecutive [`CHUNK`]s of one array.
+pub(super) type Digests = Vec<u128>;
+
+/// A 128-bit hash of a matrix's structure, or of its values.
+///
+/// Every array is cut into pieces of 4096 elements, each hashed by XXH3-128 over its little-endian bytes; the
+/// fingerprint is the XXH3-128 of a name, the lengths (as 64-bit integers) and those hashes in order. So it is the
+/// same in every run, on any number of threads and on every machine, whatever its byte order and the width of its
+/// `usize`. It is written as 32 hex digits. XXH3 is not cryptographic: do not let a stranger choose your matrices.
+///
+/// ```
+/// # use sparseop::{analysis::Fingerprint, matrix::CsrMatrix};
+/// let a = CsrMatrix::try_new(1, 2, vec![0, 1], vec![1], vec![3.0f32])?;
+/// let structure = Fingerprint::of(a.view());
+/// assert_eq!(structure.to_string().parse(), Ok(structure));
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Fingerprint(u128);
+
+impl Fingerprint {
+    /// Hashes the structure: the shape, `row_ptr` and `col_idx`. Matrices that differ in their values alone, or in
+    /// the type of their values, share it.
+    pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let offsets = a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
+        let columns = a.col_idx().par_chunks(CHUNK).map(digest_columns).collect();
+        Self::of_digests(a, &offsets, &columns)
+    }
+
+    /// Hashes the values in their order, and their type.
+    pub fn of_values<T: Scalar>(values: &[T]) -> Self {
+        let digests: Digests = values.par_chunks(CHUNK).map(digest_values).collect();
+        let name = match T::KIND {
+            ScalarKind::F32 => b"values.1.f32....",
+            ScalarKind::F64 => b"values.1.f64....",
+        };
+        Self::combine(name, &[values.len()], [&digests])
+    }
+
+    /// The structure's fingerprint, given the digests of `row_ptr` but for its last offset, and of `col_idx`.
+    pub(super) fn of_digests<T: Scalar>(a: CsrView<'_, T>, offsets: &Digests, columns: &Digests) -> Self {
+        Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], [offsets, columns])
+    }
+
+    fn combine<const N: usize>(name: &[u8; 16], sizes: &[usize], digests: [&Digests; N]) -> Self {
+        let mut bytes = name.to_vec();
+        bytes.extend(sizes.iter().flat_map(|&size| (size as u64).to_le_bytes()));
+        bytes.extend(digests.into_iter().flatten().flat_map(|digest| digest.to_le_bytes()));
+        Self(xxh3_128(&bytes))
+    }
+}
+
+/// Digest of one chunk of row offsets.
+pub(super) fn digest_offsets(offsets: &[usize]) -> u128 {
+    digest(offsets, |offset| (offset as u64).to_le_bytes())
+}
+
+/// Digest of one chunk of column indices.
+pub(super) fn digest_columns(columns: &[u32]) -> u128 {
+    digest(columns, u32::to_le_bytes)
+}
+
+fn digest_values<T: Scalar>(values: &[T]) -> u128 {
+    match T::KIND {
+        ScalarKind::F32 => digest(values, |value| (value.bits() as u32).to_le_bytes()),
+        ScalarKind::F64 => digest(values, |value| value.bits().to_le_bytes()),
+    }
+}
+
+/// Hashes one chunk. The copy through `buffer` costs little beside the hash and needs neither `unsafe` nor a second
+/// way for big-endian machines.
+fn digest<E: Copy, const N: usize>(elements: &[E], to_bytes: impl Fn(E) -> [u8; N]) -> u128 {
+    let mut hasher = Xxh3::new();
+    let mut buffer = [[0; N]; PIECE];
+    for piece in elements.chunks(PIECE) {
+        for (bytes, &element) in buffer.iter_mut().zip(piece) {
+            *bytes = to_bytes(element);
+        }
+        hasher.update(buffer[..piece.len()].as_flattened());
+    }
+    hasher.digest128()
+}
+
+impl Display for Fingerprint {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:0HEX_DIGITS$x}", self.0)
+    }
+}
+
+impl Debug for Fingerprint {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+impl From<Fingerprint> for String {
+    fn from(fingerprint: Fingerprint) -> Self {
+        fingerprint.to_string()
+    }
+}
+
+/// Text that should be a fingerprint is not 32 hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a fingerprint: it must be {HEX_DIGITS} hex digits")]
+pub struct ParseFingerprintError {
+    text: String,
+}
+
+impl FromStr for Fingerprint {
+    type Err = ParseFingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.len() == HEX_DIGITS && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+        number.map(Self).ok_or_else(|| ParseFingerprintError { text: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Fingerprint {
+    type Error = ParseFingerprintError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::CsrMatrix;
+
+    /// 3 0 1 / 0 0 0 / 0 2 0, and one column more.
+    fn small() -> CsrMatrix<f64> {
+        CsrMatrix::try_new(3, 4, vec![0, 2, 2, 3], vec![0, 2, 1], vec![3.0, 1.0, 2.0]).unwrap()
+    }
+
+    /// Literals computed from the definition with the reference implementation of XXH3.
+    #[test]
+    fn golden() {
+        let a = small();
+        assert_eq!(Fingerprint::of(a.view()).to_string(), "22f659dead6d2878af7c2742c4d5bf7f");
+        assert_eq!(Fingerprint::of_values(a.values()).to_string(), "76a44b8be31cae10b548545904eef881");
+        assert_eq!(
+            Fingerprint::of_values(&[3.0f32, 1.0, 2.0]).to_string(),
+            "f07f6bd8f6d650b4fc6811d9ebd52eee"
+        );
+        let zeros = CsrMatrix::<f32>::zeros(0, 0).unwrap();
+        assert_eq!(Fingerprint::of(zeros.view()).to_string(), "cdd8b2eca67c5da0e4e3921e12d8cbea");
+        // Several chunks: 10,000 rows of two entries, on the diagonal and beside it.
+        let (row_ptr, col_idx) =
+            ((0..=20_000).step_by(2).collect(), (0..10_000).flat_map(|i| [i, i + 1]).collect());
+        let a = CsrMatrix::try_new(10_000, 10_001, row_ptr, col_idx, vec![1.0f32; 20_000]).unwrap();
+        assert_eq!(Fingerprint::of(a.view()).to_string(), "6b087eb7521853ca7ebc9c2c8f2c1dcb");
+    }
+
+    #[test]
+    fn every_part_of_the_structure_counts_and_values_do_not() {
+        let base = Fingerprint::of(small().view());
+        let of = |n, row_ptr: [usize; 4], col_idx: [u32; 3]| {
+            let a = CsrMatrix::try_new(3, n, row_ptr.to_vec(), col_idx.to_vec(), vec![9.0f32; 3]).unwrap();
+            Fingerprint::of(a.view())
+        };
+        assert_eq!(of(4, [0, 2, 2, 3], [0, 2, 1]), base);
+        let others =
+            [of(5, [0, 2, 2, 3], [0, 2, 1]), of(4, [0, 2, 3, 3], [0, 2, 1]), of(4, [0, 2, 2, 3], [2, 0, 1])];
+        assert!(others.iter().all(|&other| other != base));
+    }
+
+    #[test]
+    fn trailing_empty_rows_count() {
+        let of = |nrows| Fingerprint::of(CsrMatrix::<f32>::zeros(nrows, 1).unwrap().view());
+        assert!((1..20).all(|nrows| of(nrows) != of(nrows - 1)));
+    }
+
+    #[test]
+    fn the_number_of_threads_does_not_count() {
+        let values: Vec<f64> = (0..5 * CHUNK + 7).map(|i| i as f64).collect();
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| Fingerprint::of_values(&values))
+        };
+        assert_eq!(on(1), on(3));
+    }
+
+    #[test]
+    fn text_and_serde_go_there_and_back() {
+        let fingerprint = Fingerprint(0xabc);
+        assert_eq!(fingerprint.to_string(), "00000000000000000000000000000abc");
+        assert_eq!(fingerprint.to_string().parse(), Ok(fingerprint));
+        let json = serde_json::to_string(&fingerprint).unwrap();
+        assert_eq!(json, "\"00000000000000000000000000000abc\"");
+        assert_eq!(serde_json::from_str::<Fingerprint>(&json).unwrap(), fingerprint);
+        for wrong in ["", "abc", "+0000000000000000000000000000abc", "g0000000000000000000000000000abc"] {
+            assert!(wrong.parse::<Fingerprint>().unwrap_err().to_string().contains("32 hex digits"));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! How symmetric a matrix is; measured only when asked for, because it takes a transpose.
+
+use super::rows::ratio;
+use crate::Scalar;
+use crate::matrix::{CsrMatrix, CsrView};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::ops::AddAssign;
+
+/// How many places (i, j) of a matrix have their mirror image (j, i), and what it holds. A *place* holds one entry or
+/// several, which add up in the order they are stored; a place on the diagonal is its own mirror image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Symmetry {
+    /// Whether there are as many rows as columns.
+    pub square: bool,
+    /// Places that hold entries.
+    pub places: u64,
+    /// Those of them whose mirror image holds entries too.
+    pub mirrored: u64,
+    /// Those whose mirror image holds the same value.
+    pub equal: u64,
+    /// Those whose mirror image holds the value with the other sign; on the diagonal, zeros.
+    pub opposite: u64,
+}
+
+impl Symmetry {
+    /// Compares `a` with its transpose. Takes about the memory of `a` once more, twice when its columns are unsorted.
+    pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let transposed = a.transpose();
+        let sorted = (0..a.nrows()).into_par_iter().all(|row| a.row(row).0.is_sorted());
+        // Transposing twice sorts and keeps the order of entries that share a place.
+        let copy: Option<CsrMatrix<T>> = (!sorted).then(|| transposed.transpose());
+        let (a, transposed) = (copy.as_ref().map_or(a, CsrMatrix::view), transposed.view());
+        let rows = (0..a.nrows()).into_par_iter();
+        let sum = rows.fold(Self::default, |mut sum, row| {
+            let mirror = if row < transposed.nrows() { transposed.row(row) } else { (&[][..], &[][..]) };
+            sum += Self::of_row(a.row(row), mirror);
+            sum
+        });
+        let sum = sum.reduce(Self::default, |mut sum, part| {
+            sum += part;
+            sum
+        });
+        Self { square: a.nrows() == a.ncols(), ..sum }
+    }
+
+    /// Whether every place has its mirror image.
+    pub fn pattern_symmetric(&self) -> bool {
+        self.square && self.mirrored == self.places
+    }
+
+    /// Whether the matrix equals its transpose.
+    pub fn symmetric(&self) -> bool {
+        self.square && self.equal == self.places
+    }
+
+    /// Whether the matrix equals its transpose with the other sign.
+    pub fn skew_symmetric(&self) -> bool {
+        self.square && self.opposite == self.places
+    }
+
+    /// Share of the places, from 0 to 1, that have their mirror image; 0 without entries.
+    pub fn pattern_share(&self) -> f64 {
+        ratio(self.mirrored as f64, self.places as f64)
+    }
+
+    /// Share of the places, from 0 to 1, whose mirror image holds the same value; 0 without entries.
+    pub fn numeric_share(&self) -> f64 {
+        ratio(self.equal as f64, self.places as f64)
+    }
+
+    /// Merges a sorted row with the same row of the transpose, sorted too.
+    fn of_row<T: Scalar>(mut row: (&[u32], &[T]), mut mirror: (&[u32], &[T])) -> Self {
+        let mut sum = Self::default();
+        while let Some((col, value)) = take_place(&mut row) {
+            let skipped = mirror.0.partition_point(|&c| c < col);
+            mirror = (&mirror.0[skipped..], &mirror.1[skipped..]);
+            sum.places += 1;
+            if mirror.0.first() == Some(&col)
+                && let Some((_, image)) = take_place(&mut mirror)
+            {
+                sum.mirrored += 1;
+                sum.equal += u64::from(value == image);
+                sum.opposite += u64::from(value == -image);
+            }
+        }
+        sum
+    }
+}
+
+/// Takes the entries of the first place off a sorted row: its column and their sum.
+fn take_place<T: Scalar>(row: &mut (&[u32], &[T])) -> Option<(u32, T)> {
+    let (columns, values) = *row;
+    let col = *columns.first()?;
+    let len = columns.iter().take_while(|&&c| c == col).count();
+    *row = (&columns[len..], &values[len..]);
+    let sum = values[1..len].iter().fold(values[0], |sum, &value| sum + value);
+    Some((col, sum))
+}
+
+impl AddAssign for Symmetry {
+    fn add_assign(&mut self, other: Self) {
+        self.places += other.places;
+        self.mirrored += other.mirrored;
+        self.equal += other.equal;
+        self.opposite += other.opposite;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::Triplets;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn of(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], values: &[f64]) -> Symmetry {
+        Symmetry::of(CsrView::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap())
+    }
+
+    #[test]
+    fn symmetric_skew_and_neither() {
+        // 2 5 / 5 0, unsorted and with the 2 in two entries
+        let s = of(2, 2, &[0, 3, 4], &[1, 0, 0, 0], &[5., 1., 1., 5.]);
+        assert!(s.symmetric() && s.pattern_symmetric() && !s.skew_symmetric());
+        assert_eq!((s.places, s.mirrored, s.equal, s.opposite), (3, 3, 3, 0));
+        // . 4 / -4 .
+        let s = of(2, 2, &[0, 1, 2], &[1, 0], &[4., -4.]);
+        assert!(s.skew_symmetric() && s.pattern_symmetric() && !s.symmetric());
+        // 1 2 / . 3
+        let s = of(2, 2, &[0, 2, 3], &[0, 1, 1], &[1., 2., 3.]);
+        assert!(!s.pattern_symmetric());
+        assert_eq!((s.pattern_share(), s.numeric_share()), (2.0 / 3.0, 2.0 / 3.0));
+    }
+
+    #[test]
+    fn rectangles_are_never_symmetric() {
+        let s = of(2, 3, &[0, 1, 3], &[1, 0, 2], &[4., 4., 1.]);
+        assert!(!s.square && !s.symmetric());
+        assert_eq!((s.places, s.equal), (3, 2));
+        assert_eq!(of(3, 1, &[0, 0, 0, 1], &[0], &[1.]).places, 1);
+    }
+
+    #[test]
+    fn nothing() {
+        assert!(of(0, 0, &[0], &[], &[]).symmetric());
+        assert!(!of(0, 2, &[0], &[], &[]).symmetric());
+        assert_eq!(of(2, 2, &[0, 0, 0], &[], &[]).pattern_share(), 0.0);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_definition(
+            m in 1usize..6, n in 1usize..6,
+            entries in prop::collection::vec((0usize..6, 0usize..6, -2i32..3), 0..30),
+        ) {
+            let mut t = Triplets::new(m, n).unwrap();
+            let mut places = BTreeMap::new();
+            for (i, j, value) in entries {
+                let (i, j, value) = (i % m, j % n, f64::from(value));
+                t.push(i, j, value).unwrap();
+                *places.entry((i, j)).or_insert(0.0) += value;
+            }
+            let count = |holds: fn(f64, f64) -> bool| {
+                let image = |i, j| places.get(&(j, i)).copied();
+                places.iter().filter(|&(&(i, j), &v)| image(i, j).is_some_and(|w| holds(v, w))).count() as u64
+            };
+            let s = Symmetry::of(t.to_csr().view());
+            prop_assert_eq!(s.places, places.len() as u64);
+            prop_assert_eq!(s.mirrored, count(|_, _| true));
+            prop_assert_eq!(s.equal, count(|v, w| v == w));
+            prop_assert_eq!(s.opposite, count(|v, w| v == -w));
+        }
+    }
+}

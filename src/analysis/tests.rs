@@ -1,0 +1,205 @@
+//! The whole analysis against literal expectations and naive definitions.
+
+use super::*;
+use crate::matrix::CsrMatrix;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// A matrix with the given columns in its rows; `value` of an entry by its number.
+fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrMatrix<f64> {
+    let mut row_ptr = vec![0];
+    row_ptr.extend(rows.iter().scan(0, |end, row| {
+        *end += row.len();
+        Some(*end)
+    }));
+    let col_idx = rows.concat();
+    let values = (0..col_idx.len()).map(value).collect();
+    CsrMatrix::try_new(rows.len(), ncols, row_ptr, col_idx, values).unwrap()
+}
+
+fn structure(ncols: usize, rows: &[Vec<u32>]) -> Structure {
+    Structure::of(matrix(ncols, rows, |_| 1.0).view())
+}
+
+#[test]
+fn a_tridiagonal_matrix_by_hand() {
+    // x x . . .
+    // x x x . .
+    // . x x x .
+    // . . x x x
+    // . . . x x
+    let rows = [vec![0, 1], vec![0, 1, 2], vec![1, 2, 3], vec![2, 3, 4], vec![3, 4]];
+    let s = structure(5, &rows);
+    assert_eq!((s.lower_bandwidth, s.upper_bandwidth, s.bandwidth(), s.diagonals), (1, 1, 1, 3));
+    assert_eq!(s.profile, 4);
+    assert_eq!(s.affine, 8.0 / 13.0);
+    assert_eq!((s.sorted, s.duplicates, s.all_ones), (true, false, true));
+    assert_eq!(s.distinct_values, Distinct::Exactly(1));
+    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (1.0, 1.0));
+    assert_eq!(s.blocks, BlockFill { b2: 13.0 / 28.0, b3: 13.0 / 36.0, b4: 13.0 / 64.0, exact: true });
+    assert_eq!((s.reuse.first, s.reuse.counts[0]), (1, 12));
+}
+
+#[test]
+fn an_unsorted_corner_by_hand() {
+    // . . . x
+    // . . . .
+    // x . x x   stored as 3 3 0 2
+    let rows = [vec![3], vec![], vec![3, 3, 0, 2]];
+    let a = matrix(4, &rows, |k| if k == 0 { -0.0 } else { 0.0 });
+    let s = Structure::of(a.view());
+    assert_eq!((s.lower_bandwidth, s.upper_bandwidth, s.profile), (2, 3, 2));
+    assert_eq!((s.diagonals, s.affine), (4, 0.0));
+    assert_eq!((s.sorted, s.duplicates, s.all_ones), (false, true, false));
+    assert_eq!(s.distinct_values, Distinct::Exactly(2));
+}
+
+#[test]
+fn spans_of_slices() {
+    // Three slices, the last of one row: spans 255, 256 and 65,535; a fourth without entries.
+    let mut rows = vec![vec![]; 97];
+    (rows[0], rows[31]) = (vec![1], vec![256]);
+    rows[32] = vec![256, 0];
+    rows[64] = vec![0, 65_535];
+    let s = structure(65_537, &rows);
+    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (0.5, 1.0));
+    rows[96] = vec![0, 65_536];
+    let s = structure(65_537, &rows);
+    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (0.25, 0.75));
+}
+
+#[test]
+fn nothing_is_all_zeros() {
+    for (m, n) in [(0, 0), (0, 5), (5, 0), (5, 5)] {
+        let a = CsrMatrix::<f32>::zeros(m, n).unwrap();
+        let analysis = Analysis::of(a.view());
+        assert_eq!(analysis.rows, RowStats::of(n, &vec![0; m]));
+        assert_eq!(analysis.row_lengths, vec![0; m]);
+        let spans = if m == 0 { 0.0 } else { 1.0 };
+        let nothing = Structure {
+            lower_bandwidth: 0,
+            upper_bandwidth: 0,
+            profile: 0,
+            span_below_8_bits: spans,
+            span_below_16_bits: spans,
+            diagonals: 0,
+            affine: 0.0,
+            sorted: true,
+            duplicates: false,
+            distinct_values: Distinct::Exactly(0),
+            all_ones: false,
+            blocks: BlockFill { exact: true, ..BlockFill::default() },
+            reuse: Reuse::default(),
+        };
+        assert_eq!(analysis.structure, nothing);
+        assert_eq!(analysis.fingerprint, Fingerprint::of(a.view()));
+    }
+}
+
+#[test]
+fn one_dense_row() {
+    let n = 50_000;
+    let mut rows = vec![vec![]; 40];
+    rows[33] = (0..n).collect();
+    let a = matrix(n as usize, &rows, |k| k as f64);
+    let analysis = Analysis::of(a.view());
+    let s = &analysis.structure;
+    assert_eq!((s.diagonals, s.lower_bandwidth, s.upper_bandwidth), (u64::from(n), 33, n - 34));
+    assert_eq!((s.profile, s.affine, s.span_below_16_bits), (33, 0.0, 1.0));
+    assert_eq!((s.distinct_values, s.reuse.first), (Distinct::Many, u64::from(n / 8)));
+    assert!((s.blocks.b2 - 0.5).abs() < 1e-12);
+    assert_eq!((analysis.rows.half_rows, analysis.rows.max), (1, n));
+    assert_eq!(analysis.fingerprint, Fingerprint::of(a.view()));
+}
+
+/// Rows of many lengths, some empty, some long, so that tasks, slices and digests meet in all ways.
+fn uneven() -> CsrMatrix<f64> {
+    let (m, n) = (20_000u32, 30_011u32);
+    let len = |i: u32| if i % 4001 == 7 { 9000 } else { i * i % 11 };
+    let rows: Vec<Vec<u32>> =
+        (0..m).map(|i| (0..len(i)).map(|j| (i + j * (1 + i % 3 * 1013)) % n).collect()).collect();
+    matrix(n as usize, &rows, |k| (k % 200) as f64)
+}
+
+#[test]
+fn the_number_of_threads_does_not_count() {
+    let a = uneven();
+    let on = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| Analysis::of(a.view()))
+    };
+    let analysis = on(1);
+    assert_eq!(analysis, on(3));
+    assert_eq!(analysis.fingerprint, Fingerprint::of(a.view()));
+    assert_eq!(analysis.structure.distinct_values, Distinct::Exactly(200));
+}
+
+#[test]
+fn many_tasks_agree_with_the_definition() {
+    check(&uneven());
+}
+
+#[test]
+fn facts_survive_json() {
+    let analysis = Analysis::of(uneven().view());
+    let json = serde_json::to_string(&(&analysis.rows, &analysis.structure)).unwrap();
+    let (rows, structure): (RowStats, Structure) = serde_json::from_str(&json).unwrap();
+    assert_eq!((rows.histogram, rows.half_rows), (analysis.rows.histogram, analysis.rows.half_rows));
+    assert_eq!(structure.reuse, analysis.structure.reuse);
+}
+
+/// Everything the scan counts, by its definition.
+fn check(a: &CsrMatrix<f64>) {
+    let s = Structure::of(a.view());
+    let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
+    let offsets: Vec<i64> =
+        (0i64..).zip(&rows).flat_map(|(i, row)| row.iter().map(move |&col| i64::from(col) - i)).collect();
+    let largest = |sign: i64| offsets.iter().map(|d| sign * d).max().unwrap_or(0).max(0);
+    assert_eq!(i64::from(s.upper_bandwidth), largest(1));
+    assert_eq!(i64::from(s.lower_bandwidth), largest(-1));
+    assert_eq!(s.diagonals as usize, offsets.iter().collect::<BTreeSet<_>>().len());
+
+    let reach = |(i, row): (u64, &&[u32])| row.iter().map(|&col| i.saturating_sub(u64::from(col))).max();
+    assert_eq!(s.profile, (0..).zip(&rows).filter_map(reach).sum::<u64>());
+
+    let continued =
+        |pair: &[&[u32]]| pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count();
+    let affine: usize = rows.windows(2).map(continued).sum();
+    assert_eq!(s.affine, rows::ratio(affine as f64, a.nnz() as f64));
+
+    let slices = rows.chunks(32).map(<[_]>::concat);
+    let spans: Vec<u32> =
+        slices.map(|c| c.iter().max().zip(c.iter().min()).map_or(0, |(max, min)| max - min)).collect();
+    let share = |limit| rows::ratio(spans.iter().filter(|&&s| s < limit).count() as f64, spans.len() as f64);
+    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (share(1 << 8), share(1 << 16)));
+
+    assert_eq!(s.sorted, rows.iter().all(|row| row.is_sorted()));
+    assert_eq!(s.duplicates, rows.iter().any(|row| row.windows(2).any(|w| w[0] == w[1])));
+    assert_eq!(s.all_ones, a.nnz() > 0 && a.values().iter().all(|&v| v == 1.0));
+}
+
+proptest! {
+    #[test]
+    fn small_matrices_agree_with_the_definition(
+        n in 1u32..400,
+        mut rows in prop::collection::vec(prop::collection::vec(0u32..400, 0..6), 0..80),
+        sort: bool, ones: bool,
+    ) {
+        for row in &mut rows {
+            row.iter_mut().for_each(|col| *col %= n);
+            if sort {
+                row.sort_unstable();
+            }
+        }
+        let a = matrix(n as usize, &rows, |k| if ones { 1.0 } else { k as f64 });
+        check(&a);
+        prop_assert_eq!(Analysis::of(a.view()).fingerprint, Fingerprint::of(a.view()));
+    }
+
+    #[test]
+    fn stencils_agree_with_the_definition(n in 1u32..60, offsets in prop::collection::btree_set(-9i64..10, 1..5)) {
+        let row = |i| offsets.iter().map(move |d| i + d).filter(|j| (0..i64::from(n)).contains(j));
+        let rows: Vec<Vec<u32>> = (0..i64::from(n)).map(|i| row(i).map(|j| j as u32).collect()).collect();
+        check(&matrix(n as usize, &rows, |_| 1.0));
+    }
+}

@@ -1,0 +1,285 @@
+//! The operator: one handle, whatever the format.
+
+use crate::analysis::{Analysis, RowStats, Structure};
+use crate::device::Device;
+use crate::formats::{HostMatrix, Plan};
+use crate::matrix::{CsrMatrix, ToCsr};
+use crate::tuning::explain::{Explanation, Preparation};
+use crate::tuning::profile::Profile;
+use crate::tuning::select::{self, Decision, Request};
+use crate::tuning::stopwatch::timed;
+use crate::{Error, Scalar};
+use std::sync::Arc;
+
+/// A sparse matrix, stored as suits it, to be multiplied with again and again.
+///
+/// Owns its packed matrix and can be used from many threads at once. A product allocates nothing.
+///
+/// ```
+/// # use sparseop::{SparseOp, matrix::Triplets};
+/// let mut t = Triplets::new(2, 2)?;
+/// t.push(0, 0, 2.0f64)?;
+/// t.push(1, 0, 1.0)?;
+/// let op = SparseOp::auto(&t)?;
+/// let mut y = [0.0; 2];
+/// op.apply(&[3.0, 4.0], &mut y)?;
+/// assert_eq!(y, [6.0, 3.0]);
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SparseOp<T: Scalar> {
+    nrows: usize,
+    ncols: usize,
+    device: Device,
+    matrix: Box<dyn HostMatrix<T>>,
+    rows: RowStats,
+    structure: Structure,
+    decision: Decision,
+    preparation: Preparation,
+}
+
+impl<T: Scalar> SparseOp<T> {
+    /// The operator for a matrix, on the best device, with the plan that is predicted to be fastest.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR.
+    pub fn auto(a: &impl ToCsr<T>) -> Result<Self, Error> {
+        SparseOpBuilder::new().build(a)
+    }
+
+    /// `y = A x`. `y` is overwritten without being read: what was in it, NaN too, does not matter.
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads.
+    ///
+    /// Runs on rayon's pool when the product is large enough to gain by it. Allocates nothing; rayon's own queue takes a
+    /// block of memory once in dozens of calls that come from outside its pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched.
+    pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        for (vector, expected, found) in [("x", self.ncols, x.len()), ("y", self.nrows, y.len())] {
+            if expected != found {
+                let (nrows, ncols) = (self.nrows, self.ncols);
+                return Err(Error::VectorLength { vector, expected, found, nrows, ncols });
+            }
+        }
+        self.matrix.spmv(x, y);
+        Ok(())
+    }
+
+    /// Number of rows.
+    pub fn nrows(&self) -> usize {
+        self.nrows
+    }
+
+    /// Number of columns.
+    pub fn ncols(&self) -> usize {
+        self.ncols
+    }
+
+    /// Number of stored entries, explicit zeros included.
+    pub fn nnz(&self) -> u64 {
+        self.rows.nnz
+    }
+
+    /// The device products run on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How the matrix is stored and multiplied.
+    pub fn plan(&self) -> &Plan {
+        &self.decision.plan
+    }
+
+    /// Every plan that was considered, and why it was taken or left.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// The choice in words: `println!("{}", op.explain())`.
+    pub fn explain(&self) -> Explanation<'_> {
+        Explanation { rows: &self.rows, decision: &self.decision, preparation: Some(&self.preparation) }
+    }
+
+    /// Statistics of the matrix's row lengths.
+    pub fn stats(&self) -> &RowStats {
+        &self.rows
+    }
+
+    /// Where the matrix's entries lie.
+    pub fn structure(&self) -> &Structure {
+        &self.structure
+    }
+
+    /// Bytes the packed matrix takes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.matrix.matrix_bytes()
+    }
+
+    /// How long the preparation took.
+    pub fn preparation(&self) -> &Preparation {
+        &self.preparation
+    }
+
+    /// The matrix back in CSR, its entries in the order they were given.
+    pub fn to_csr(&self) -> CsrMatrix<T> {
+        self.matrix.unpack()
+    }
+}
+
+/// How a plan is found.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Tuning {
+    /// By the cost model and a profile.
+    #[default]
+    Heuristic,
+    /// It is given.
+    Fixed(Plan),
+}
+
+/// Settings for an operator; what is not set is found out or has a sensible default.
+#[derive(Debug, Clone, Default)]
+pub struct SparseOpBuilder {
+    device: Option<Device>,
+    expected_calls: Option<u64>,
+    memory_limit: Option<u64>,
+    profile: Option<Arc<Profile>>,
+    tuning: Tuning,
+}
+
+impl SparseOpBuilder {
+    /// The default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where products are to run; [`Device::auto`] when not set.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// How many products are to come: preparation is amortised over them. [`select::DEFAULT_CALLS`] when not set; with 1 the
+    /// matrix is hardly prepared at all.
+    #[must_use]
+    pub fn expected_calls(mut self, calls: u64) -> Self {
+        self.expected_calls = Some(calls);
+        self
+    }
+
+    /// Bytes the packed matrix may take; [`select::DEFAULT_LIMIT_RATIO`] times plain CSR when not set.
+    #[must_use]
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.memory_limit = Some(bytes);
+        self
+    }
+
+    /// The measurements to predict from; those that come with the library when not set.
+    #[must_use]
+    pub fn profile(mut self, profile: Arc<Profile>) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
+    /// How the plan is found.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// Analyses the matrix and decides, without packing anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit.
+    pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
+        let device = self.device.clone().unwrap_or_else(Device::auto);
+        let profile = self.profile.clone().unwrap_or_else(|| Profile::builtin(&device));
+        let mut request = Request::new(analysis, scalar);
+        request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
+        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit);
+        match &self.tuning {
+            Tuning::Heuristic => select::select(analysis, &device.spec(), profile, request),
+            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &device.spec(), profile, request),
+        }
+    }
+
+    /// Analyses the matrix, decides, and packs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR; otherwise as [`SparseOpBuilder::decide`].
+    pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
+        let a = a.to_csr()?;
+        let (analysis, analyze) = timed(|| Analysis::of(a.view()));
+        let (decision, select) = timed(|| self.decide(&analysis, T::KIND));
+        let decision = decision?;
+        let (matrix, pack) = timed(|| decision.plan.pack(a.view()));
+        Ok(SparseOp {
+            nrows: a.nrows(),
+            ncols: a.ncols(),
+            device: self.device.clone().unwrap_or_else(Device::auto),
+            matrix: matrix?,
+            rows: analysis.rows,
+            structure: analysis.structure,
+            decision,
+            preparation: Preparation { analyze, select, pack, upload: 0.0 },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Oracle, chapter, x_vector};
+
+    #[test]
+    fn vectors_of_wrong_length_are_refused_and_y_is_untouched() {
+        let op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
+        let mut y = [7.0; 4];
+        let wrong = op.apply(&[1.0; 3], &mut y).unwrap_err().to_string();
+        assert!(wrong.contains("`x` has 3 elements, but the matrix is 4 x 4 and needs 4"), "{wrong}");
+        assert!(op.apply(&[1.0; 4], &mut y[..2]).unwrap_err().to_string().contains("`y` has 2 elements"));
+        assert_eq!(y, [7.0; 4]);
+    }
+
+    #[test]
+    fn one_operator_serves_many_threads() {
+        fn shared<O: Send + Sync>(_: &O) {}
+        let a =
+            "webbase,rows=30k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+        let op = SparseOp::auto(&a).unwrap();
+        shared(&op);
+        let x = x_vector(a.ncols());
+        let oracle = Oracle::of(a.view(), &x);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut y = vec![f64::NAN; a.nrows()];
+                    for _ in 0..10 {
+                        op.apply(&x, &mut y).unwrap();
+                        oracle.check(&y).unwrap();
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn settings_are_followed() {
+        let a = chapter::matrix::<f32>();
+        let plan: Plan = "jds(diagonals)".parse().unwrap();
+        let builder = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone()));
+        let op = builder.build(&a).unwrap();
+        assert_eq!((op.plan(), op.to_csr()), (&plan, a.clone()));
+        assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
+        let refused = builder.memory_limit(10).build(&a).unwrap_err();
+        assert!(refused.to_string().contains("but the limit is 10 bytes"), "{refused}");
+    }
+}
