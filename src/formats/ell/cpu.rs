@@ -52,7 +52,13 @@ impl<T: Scalar> Strips<'_, T> {
     #[inline(always)]
     unsafe fn strip<V: Vector<T>, const G: usize>(&self, row: usize) {
         let a = self.a;
-        let slots = Slots { col_idx: &a.col_idx, values: &a.values, x: self.x, consecutive: a.consecutive };
+        let slots = Slots {
+            col_idx: &a.col_idx,
+            values: &a.values,
+            x: self.x,
+            consecutive: a.consecutive,
+            ahead: AHEAD,
+        };
         let offset = |k: usize| k * a.nrows + row;
         // SAFETY: the rows exist, so their slots do; the masks leave padding out.
         unsafe {

@@ -10,7 +10,7 @@ const VECTORS: usize = 4;
 
 /// `y = A x` without the tail.
 pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
-    let slots = Slots { col_idx: &a.col_idx, values: &a.values, x, consecutive: a.consecutive };
+    let slots = Slots { col_idx: &a.col_idx, values: &a.values, x, consecutive: a.consecutive, ahead: AHEAD };
     let y = Output::new(y);
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
     unsafe {
