@@ -5,6 +5,9 @@ use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
+/// Slots that are asked for ahead in every column; measured on Zen 4, 64 to 512 are alike and a third faster than none.
+const AHEAD: usize = 256;
+
 /// Vectors side by side in a strip.
 const VECTORS: usize = 4;
 
