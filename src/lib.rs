@@ -36,6 +36,7 @@ pub mod tuning;
 
 pub use device::Device;
 pub use error::Error;
+pub use files::abandon_writes;
 pub use formats::Plan;
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
 pub use scalar::{Scalar, ScalarKind};

@@ -1,0 +1,110 @@
+//! The findings for programs.
+
+use super::{Findings, padding_ratio};
+use serde::Serialize;
+use sparseop::analysis::{Fingerprint, RowStats, Structure, Symmetry};
+use sparseop::tuning::explain::reason;
+use sparseop::tuning::profile::Fit;
+use sparseop::{Plan, ScalarKind};
+
+/// One line of `--json`.
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    matrix: &'a str,
+    nrows: usize,
+    ncols: usize,
+    nnz: u64,
+    dtype: ScalarKind,
+    device: &'a str,
+    fingerprint: Fingerprint,
+    rows: &'a RowStats,
+    structure: &'a Structure,
+    symmetry: Option<Symmetry>,
+    formats: Vec<Format>,
+    hyb_widths: Vec<HybWidth>,
+    jds_splits: Vec<JdsSplit>,
+    plan: &'a Plan,
+    expected_calls: u64,
+    profile_fit: Fit,
+    candidates: Vec<Candidate<'a>>,
+}
+
+#[derive(Serialize)]
+struct Format {
+    plan: Plan,
+    matrix_bytes: u64,
+    padding_ratio: f64,
+}
+
+#[derive(Serialize)]
+struct HybWidth {
+    rule: String,
+    width: u32,
+    tail: u64,
+    matrix_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct JdsSplit {
+    split: String,
+    sections: usize,
+    slots: u64,
+    padding_ratio: f64,
+}
+
+#[derive(Serialize)]
+struct Candidate<'a> {
+    plan: &'a Plan,
+    predicted_us: Option<f64>,
+    matrix_bytes: u64,
+    padding_ratio: f64,
+    verdict: String,
+}
+
+pub(super) fn report(findings: &Findings) -> Report<'_> {
+    let rows = &findings.analysis.rows;
+    let (nnz, decision) = (rows.nnz, &findings.decision);
+    let formats = findings.formats().map(|(plan, traffic)| Format {
+        plan,
+        matrix_bytes: traffic.matrix_bytes,
+        padding_ratio: traffic.padding_ratio(nnz),
+    });
+    let hyb_widths = findings.hyb_widths().map(|(rule, width, traffic)| HybWidth {
+        rule: rule.to_string(),
+        width,
+        tail: traffic.tail,
+        matrix_bytes: traffic.matrix_bytes,
+    });
+    let jds_splits = findings.jds_splits().map(|(split, sections, slots)| JdsSplit {
+        split: split.to_string(),
+        sections,
+        slots,
+        padding_ratio: padding_ratio(slots, nnz),
+    });
+    let candidates = decision.candidates.iter().map(|candidate| Candidate {
+        plan: &candidate.plan,
+        predicted_us: candidate.prediction.map(|p| p.product() / 1e3),
+        matrix_bytes: candidate.traffic.matrix_bytes,
+        padding_ratio: candidate.traffic.padding_ratio(nnz),
+        verdict: reason(candidate),
+    });
+    Report {
+        matrix: &findings.matrix,
+        nrows: rows.nrows,
+        ncols: rows.ncols,
+        nnz,
+        dtype: findings.scalar,
+        device: &findings.device,
+        fingerprint: findings.analysis.fingerprint,
+        rows,
+        structure: &findings.analysis.structure,
+        symmetry: findings.symmetry,
+        formats: formats.collect(),
+        hyb_widths: hyb_widths.collect(),
+        jds_splits: jds_splits.collect(),
+        plan: &decision.plan,
+        expected_calls: decision.request.expected_calls,
+        profile_fit: decision.fit,
+        candidates: candidates.collect(),
+    }
+}

@@ -1,0 +1,114 @@
+//! `sparseop analyze`.
+
+mod json;
+mod text;
+
+use super::choice::Choice;
+use super::console::{Console, duration};
+use super::matrix_arg::{Matrices, Source};
+use anyhow::Result;
+use sparseop::analysis::{Analysis, Histogram, Symmetry};
+use sparseop::formats::hyb::{Rule, Width};
+use sparseop::formats::jds::{Method, Split};
+use sparseop::formats::{FormatKind, Traffic, hyb};
+use sparseop::tuning::select::Decision;
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Plan, Scalar, ScalarKind};
+
+/// What a matrix looks like, what every format would make of it, and the recommended plan with its reasons
+///
+/// Nothing is packed and no product is timed: the times are predictions from measured coefficients.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop analyze cant.mtx
+  sparseop analyze cant.mtx --dtype f32 --symmetry
+  sparseop analyze gallery:webbase,rows=100k --expected-calls 10
+  sparseop analyze matrices/ --json > analysis.jsonl")]
+pub(super) struct Args {
+    #[command(flatten)]
+    matrices: Matrices,
+    /// Also compare the matrix with its transpose, which takes about its memory once more
+    #[arg(long)]
+    symmetry: bool,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    args.matrices.for_each(console, |source| match args.choice.dtype {
+        ScalarKind::F32 => analyze::<f32>(args, source, console),
+        ScalarKind::F64 => analyze::<f64>(args, source, console),
+    })
+}
+
+/// Everything there is to say about a matrix.
+struct Findings {
+    matrix: String,
+    scalar: ScalarKind,
+    device: String,
+    analysis: Analysis,
+    symmetry: Option<Symmetry>,
+    decision: Decision,
+}
+
+fn analyze<T: Scalar>(args: &Args, source: &Source, console: &Console) -> Result<()> {
+    let builder = args.choice.builder()?;
+    let a = source.load::<T>(console)?;
+    let (analysis, seconds) = timed(|| Analysis::of(a.view()));
+    console.detail(|| format!("the analysis took {}", duration(seconds)));
+    let findings = Findings {
+        matrix: source.name(),
+        scalar: T::KIND,
+        device: args.choice.device()?.spec().name,
+        decision: builder.decide(&analysis, T::KIND)?,
+        symmetry: args.symmetry.then(|| Symmetry::of(a.view())),
+        analysis,
+    };
+    if args.json {
+        console.print_json(&json::report(&findings))
+    } else {
+        console.print(&text::report(&findings)?)
+    }
+}
+
+impl Findings {
+    fn histogram(&self) -> &Histogram {
+        &self.analysis.rows.histogram
+    }
+
+    /// What every format takes with its default parameters.
+    fn formats(&self) -> impl Iterator<Item = (Plan, Traffic)> {
+        // A format's name alone is a plan of it; should one ever not be, it has nothing to show here.
+        let plans = FormatKind::ALL.iter().filter_map(|kind| kind.name().parse::<Plan>().ok());
+        plans.map(|plan| (plan.clone(), plan.traffic(&self.analysis, self.scalar)))
+    }
+
+    /// The width of the ELL part by every rule, and what a hybrid of that width takes.
+    fn hyb_widths(&self) -> impl Iterator<Item = (Rule, u32, Traffic)> {
+        Rule::WORDS.iter().map(|&(_, rule)| {
+            let plan = Plan::Hyb(hyb::Plan { width: Width::Rule(rule) });
+            (rule, rule.width(self.histogram(), self.scalar), plan.traffic(&self.analysis, self.scalar))
+        })
+    }
+
+    /// The sections of JDS at their optimum, the number left free, and by every method in that number; with the slots they take.
+    fn jds_splits(&self) -> impl Iterator<Item = (Split, usize, u64)> {
+        let free = Split::default();
+        let best = u32::try_from(free.outcome(self.histogram()).0).unwrap_or(u32::MAX).max(1);
+        let with = move |method| Split { method, sections: Some(best), cost: None };
+        let splits = [free, with(Method::EqualRows), with(Method::EqualLengths)];
+        splits.into_iter().map(|split| {
+            let (sections, slots) = split.outcome(self.histogram());
+            (split, sections, slots)
+        })
+    }
+}
+
+/// Slots over entries; 1 for a matrix without entries.
+fn padding_ratio(slots: u64, nnz: u64) -> f64 {
+    if nnz == 0 { 1.0 } else { slots as f64 / nnz as f64 }
+}

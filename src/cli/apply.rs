@@ -1,0 +1,109 @@
+//! `sparseop apply`.
+
+use super::choice::Choice;
+use super::console::{Console, duration};
+use super::matrix_arg::{Source, parser};
+use anyhow::Result;
+use serde::Serialize;
+use sparseop::matrix::market;
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Plan, Scalar, ScalarKind, Tuning};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// One product: y = A x
+///
+/// Without --x, x is all ones, so that y holds the sums of the rows. Without --out, y goes to standard output as a Matrix Market array.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop apply cant.mtx | head                       the sums of the rows
+  sparseop apply cant.mtx --x x.mtx --out y.mtx.zst    a product, compressed
+  sparseop apply cant.mtx --plan 'sell(c:32,sigma:512)' --expected-calls 1")]
+pub(super) struct Args {
+    /// A Matrix Market file or gallery:NAME[,key=value...]
+    #[arg(value_parser = parser())]
+    matrix: Source,
+    /// The vector x: a Matrix Market file of one column, or one number a line
+    #[arg(long, value_name = "FILE")]
+    x: Option<PathBuf>,
+    /// Where y goes, as a Matrix Market array; the file appears when it is complete
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// How to store the matrix, instead of choosing
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<Plan>,
+    /// Print one JSON object, with y in it unless it goes to a file
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// The product, for programs.
+#[derive(Serialize)]
+struct Applied {
+    matrix: String,
+    nrows: usize,
+    ncols: usize,
+    nnz: u64,
+    dtype: ScalarKind,
+    device: String,
+    plan: Plan,
+    out: Option<String>,
+    y: Option<Vec<f64>>,
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    match args.choice.dtype {
+        ScalarKind::F32 => apply::<f32>(args, console),
+        ScalarKind::F64 => apply::<f64>(args, console),
+    }
+}
+
+fn apply<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
+    let mut builder = args.choice.builder()?;
+    if let Some(plan) = &args.plan {
+        builder = builder.tuning(Tuning::Fixed(plan.clone()));
+    }
+    let a = args.matrix.load::<T>(console)?;
+    let x = match &args.x {
+        Some(file) => market::read_vector(file)?,
+        None => {
+            console.note("x is all ones; give another with --x");
+            vec![T::ONE; a.ncols()]
+        }
+    };
+    let op = builder.build(&a)?;
+    drop(a);
+    console.detail(|| op.explain().to_string());
+    let mut y = vec![T::ZERO; op.nrows()];
+    let (applied, seconds) = timed(|| op.apply(&x, &mut y));
+    applied?;
+    console.detail(|| format!("the product took {}", duration(seconds)));
+    if let Some(file) = &args.out {
+        market::write_vector(file, &y)?;
+    }
+    if args.json {
+        return console.print_json(&Applied {
+            matrix: args.matrix.name(),
+            nrows: op.nrows(),
+            ncols: op.ncols(),
+            nnz: op.nnz(),
+            dtype: T::KIND,
+            device: op.device().spec().name,
+            plan: op.plan().clone(),
+            out: args.out.as_ref().map(|file| file.display().to_string()),
+            y: args.out.is_none().then(|| y.iter().map(|v| v.to_f64()).collect()),
+        });
+    }
+    if args.out.is_none() {
+        let mut text = format!("%%MatrixMarket matrix array real general\n{} 1\n", y.len());
+        for value in &y {
+            // With an exponent where that is shorter, and as many digits as it takes to read the same number again.
+            writeln!(text, "{value:?}")?;
+        }
+        console.print(&text)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! `sparseop bench`.
+
+mod baseline;
+mod contest;
+mod plans;
+mod report;
+
+use super::choice::Choice;
+use super::console::Console;
+use super::matrix_arg::{Matrices, Source};
+use anyhow::Result;
+use baseline::{Baseline, Sprs};
+use contest::{Contest, contest};
+use plans::{Asked, Plans};
+use report::{PrepareUs, Report, Summary};
+use sparseop::analysis::Analysis;
+use sparseop::tuning::select::Decision;
+use sparseop::{Plan, ScalarKind};
+
+/// Times products: every asked plan and baseline, the answers checked before they are timed
+///
+/// All of them multiply in turn, round after round, so that drift of the machine hits all alike; the median is quoted. A wrong
+/// answer is never timed: it is reported, and the exit code is 1.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512), jds(sections:auto),
+hyb(width:auto), coo. `auto` is the plan that is chosen for the matrix, `all` every candidate of that choice.
+
+Examples:
+  sparseop bench cant.mtx
+  sparseop bench cant.mtx --plans 'auto,sell(c:32,sigma:512),csr' --seconds 3
+  sparseop bench matrices/ --plans all --baselines none --dtype f32
+  sparseop bench matrices/ --json > results.jsonl")]
+pub(super) struct Args {
+    #[command(flatten)]
+    matrices: Matrices,
+    /// The plans to time: auto, all, or spelled out, separated by commas
+    #[arg(long, value_name = "PLAN,...", default_value = "auto,csr")]
+    plans: Plans,
+    /// What to compare with
+    #[arg(long, value_name = "BASELINE,...", value_delimiter = ',', default_value = "sprs")]
+    baselines: Vec<Baseline>,
+    /// Seconds to time each plan and baseline, about
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    seconds: f64,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// A number of seconds above 0.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && *s > 0.0);
+    seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    let mut summary = Summary::default();
+    args.matrices.for_each(console, |source| {
+        let report = match args.choice.dtype {
+            ScalarKind::F32 => bench::<f32>(args, source, console)?,
+            ScalarKind::F64 => bench::<f64>(args, source, console)?,
+        };
+        if args.json {
+            console.print_json(&report)?;
+        } else {
+            console.print(&report.table()?)?;
+            summary.add(&report);
+        }
+        Ok(())
+    })?;
+    if args.json { Ok(()) } else { console.print(&summary.text()) }
+}
+
+fn bench<T: Sprs>(args: &Args, source: &Source, console: &Console) -> Result<Report> {
+    let builder = args.choice.builder()?;
+    let a = source.load::<T>(console)?;
+    // Dropped at once: what it takes belongs to the contest.
+    let auto = builder.build(&a)?;
+    console.detail(|| auto.explain().to_string());
+    let prepare_us = PrepareUs::of(auto.preparation());
+    let (decision, device) = (auto.decision().clone(), auto.device().spec().name);
+    drop(auto);
+    let analysis = Analysis::of(a.view());
+    let plans = asked_plans(&args.plans, &decision);
+    let baselines: Vec<_> = args.baselines.iter().copied().filter(|b| *b != Baseline::None).collect();
+    let entered = Contest {
+        a: &a,
+        analysis: &analysis,
+        builder: &builder,
+        plans: &plans.iter().map(|p| p.0.clone()).collect::<Vec<_>>(),
+        baselines: &baselines,
+        seconds: args.seconds,
+    };
+    let runs = contest(&entered, console);
+    for (i, run) in runs.iter().enumerate() {
+        // A candidate that is too large is news to nobody; a plan that was asked for by name is.
+        let expected = plans.get(i).is_some_and(|(_, by_name)| !by_name) && run.is_refused();
+        if let (Some(error), false) = (run.error(), expected) {
+            console.error(&format!("{}: {error}", source.name()));
+        }
+    }
+    Ok(Report {
+        matrix: source.name(),
+        nrows: a.nrows(),
+        ncols: a.ncols(),
+        nnz: a.nnz(),
+        dtype: T::KIND,
+        device,
+        auto_plan: decision.plan,
+        calibrated_plan: None,
+        prepare_us,
+        runs,
+    })
+}
+
+/// Every asked plan once, in the order of asking, and whether it was asked for by name.
+fn asked_plans(asked: &Plans, decision: &Decision) -> Vec<(Plan, bool)> {
+    let mut plans: Vec<(Plan, bool)> = Vec::new();
+    for asked in asked.iter() {
+        let (more, by_name) = match asked {
+            Asked::Auto => (vec![decision.plan.clone()], true),
+            Asked::All => (decision.candidates.iter().map(|c| c.plan.clone()).collect(), false),
+            Asked::Plan(plan) => (vec![plan.clone()], true),
+        };
+        for plan in more {
+            match plans.iter_mut().find(|known| known.0 == plan) {
+                Some(known) => known.1 |= by_name,
+                None => plans.push((plan, by_name)),
+            }
+        }
+    }
+    plans
+}

@@ -1,0 +1,83 @@
+//! The plans to time, as they are typed.
+
+use anyhow::{Result, bail};
+use sparseop::Plan;
+use std::str::FromStr;
+
+/// A plan to time, or several.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Asked {
+    /// The plan chosen for the matrix.
+    Auto,
+    /// Every candidate of that choice.
+    All,
+    /// This one.
+    Plan(Plan),
+}
+
+/// What `--plans` takes.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Plans(Vec<Asked>);
+
+impl Plans {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Asked> {
+        self.0.iter()
+    }
+}
+
+impl FromStr for Plans {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        split(text).map(parse).collect::<Result<_>>().map(Self)
+    }
+}
+
+fn parse(text: &str) -> Result<Asked> {
+    match text.trim() {
+        "auto" => Ok(Asked::Auto),
+        "all" => Ok(Asked::All),
+        "calibrated" => {
+            bail!("`calibrated`, the plan chosen by timing, is not there yet; use `auto` or `all`")
+        }
+        plan => Ok(Asked::Plan(plan.parse()?)),
+    }
+}
+
+/// Splits at the commas outside parentheses.
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    text.split(move |c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth <= 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_parentheses_belong_to_the_plan() {
+        let plans: Plans = "auto, sell(c:32,sigma:512),csr".parse().unwrap();
+        let plan = |text: &str| Asked::Plan(text.parse().unwrap());
+        assert_eq!(plans.0, [Asked::Auto, plan("sell(c:32,sigma:512)"), plan("csr")]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, expected) in [
+            ("auto,sel(c:32)", "did you mean `sell`?"),
+            ("auto,,csr", "`` is not a plan"),
+            ("sell(c:32,csr", "closing parenthesis"),
+            ("calibrated", "not there yet"),
+        ] {
+            let message = text.parse::<Plans>().unwrap_err().to_string();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What came of it: a table for people, a line of JSON for programs.
+
+use crate::cli::console::{Left, Right, duration, table};
+use serde::Serialize;
+use sparseop::tuning::explain::{Preparation, size};
+use sparseop::{Plan, ScalarKind};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+/// The results for one matrix.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) matrix: String,
+    pub(super) nrows: usize,
+    pub(super) ncols: usize,
+    pub(super) nnz: usize,
+    pub(super) dtype: ScalarKind,
+    pub(super) device: String,
+    pub(super) auto_plan: Plan,
+    pub(super) calibrated_plan: Option<Plan>,
+    pub(super) prepare_us: PrepareUs,
+    pub(super) runs: Vec<Run>,
+}
+
+/// How long it took to prepare `auto`'s operator, in microseconds.
+#[derive(Debug, Serialize)]
+pub(super) struct PrepareUs {
+    analyze: f64,
+    select: f64,
+    pack: f64,
+    upload: f64,
+}
+
+impl PrepareUs {
+    pub(super) fn of(p: &Preparation) -> Self {
+        let [analyze, select, pack, upload] = [p.analyze, p.select, p.pack, p.upload].map(|s| s * 1e6);
+        Self { analyze, select, pack, upload }
+    }
+}
+
+/// What came of one plan or baseline.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(super) enum Run {
+    Measured(Measured),
+    Failed(Failed),
+}
+
+/// It was right, and took so long.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Measured {
+    pub(super) engine: &'static str,
+    pub(super) plan: String,
+    pub(super) completed: bool,
+    pub(super) median_us: f64,
+    pub(super) min_us: f64,
+    pub(super) rel_error: f64,
+    #[serde(flatten)]
+    pub(super) details: Option<Details>,
+}
+
+/// What is known of our own plans besides.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Details {
+    pub(super) matrix_bytes: u64,
+    pub(super) traffic_bytes: u64,
+    pub(super) gflops: f64,
+    pub(super) gbps: f64,
+    pub(super) deterministic: bool,
+}
+
+/// It was not timed.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Failed {
+    pub(super) engine: &'static str,
+    pub(super) plan: String,
+    pub(super) completed: bool,
+    pub(super) error: String,
+    /// Whether the reason is the memory limit.
+    #[serde(skip)]
+    pub(super) refused: bool,
+}
+
+impl Run {
+    /// Why it was not timed.
+    pub(super) fn error(&self) -> Option<String> {
+        match self {
+            Self::Measured(_) => None,
+            // An error about a plan names it already.
+            Self::Failed(run) if run.refused => Some(run.error.clone()),
+            Self::Failed(run) => Some(format!("{} {}: {}", run.engine, run.plan, run.error)),
+        }
+    }
+
+    /// Whether the memory limit kept it out.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Self::Failed(run) if run.refused)
+    }
+}
+
+impl Report {
+    fn measured(&self) -> impl Iterator<Item = &Measured> {
+        self.runs.iter().filter_map(|run| match run {
+            Run::Measured(run) => Some(run),
+            Run::Failed(_) => None,
+        })
+    }
+
+    /// What the others are compared with: sprs, or else plain CSR.
+    fn reference(&self) -> Option<&Measured> {
+        let plain = |run: &&Measured| run.engine == "sparseop" && run.plan == "csr(scalar)";
+        self.measured().find(|run| run.engine != "sparseop").or_else(|| self.measured().find(plain))
+    }
+
+    fn is_auto(&self, run: &Measured) -> bool {
+        run.engine == "sparseop" && run.plan == self.auto_plan.to_string()
+    }
+
+    /// The results as a table, fastest first.
+    pub(super) fn table(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
+        let p = &self.prepare_us;
+        writeln!(
+            out,
+            "{}: {} x {}, {} entries in {} on {}",
+            self.matrix, self.nrows, self.ncols, self.nnz, self.dtype, self.device
+        )?;
+        let [analyze, select, pack] = [p.analyze, p.select, p.pack].map(|us| duration(us / 1e6));
+        writeln!(
+            out,
+            "auto: {}; {analyze} to analyse, {select} to choose, {pack} to pack\n",
+            self.auto_plan
+        )?;
+        let reference = self.reference();
+        let ratio = reference.map_or_else(String::new, |run| format!("speed-up on {}", short_name(run)));
+        let columns = [
+            ("plan", Left),
+            ("median", Right),
+            ("least", Right),
+            ("Gflop/s", Right),
+            ("GB/s", Right),
+            ("matrix", Right),
+            ("error", Right),
+            (&*ratio, Right),
+            ("", Left),
+        ];
+        let mut runs: Vec<&Measured> = self.measured().collect();
+        runs.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        let row = |run: &Measured| {
+            let name = if run.engine == "sparseop" { run.plan.clone() } else { run.engine.to_owned() };
+            let [median, least] = [run.median_us, run.min_us].map(|us| duration(us / 1e6));
+            let gflops = 2.0 * self.nnz as f64 / run.median_us / 1e3;
+            let details = run.details.as_ref();
+            let gbps = details.map_or_else(String::new, |d| format!("{:.2}", d.gbps));
+            let bytes = details.map_or_else(String::new, |d| size(d.matrix_bytes));
+            let speed_up =
+                reference.map_or_else(String::new, |r| format!("{:.2}", r.median_us / run.median_us));
+            let mark = if self.is_auto(run) { "<- auto" } else { "" };
+            let error = format!("{:.1e}", run.rel_error);
+            vec![name, median, least, format!("{gflops:.2}"), gbps, bytes, error, speed_up, mark.to_owned()]
+        };
+        out += &table(&columns, runs.into_iter().map(row));
+        for error in self.runs.iter().filter_map(Run::error) {
+            writeln!(out, "not timed: {error}")?;
+        }
+        writeln!(out)?;
+        Ok(out)
+    }
+}
+
+/// What a run is called where there is little room.
+fn short_name(run: &Measured) -> &str {
+    if run.engine == "sparseop" { "plain CSR" } else { run.engine }
+}
+
+/// Means over the matrices.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    /// Matrices with a reference.
+    matrices: usize,
+    /// What the reference is; with several, the first.
+    reference: String,
+    /// Sums of the logarithms of the speed-ups, and how many there are, by plan.
+    plans: BTreeMap<String, (f64, usize)>,
+}
+
+/// What stands for the plan chosen for each matrix, whatever it is.
+const AUTO: &str = "auto";
+
+/// What stands for the fastest plan that was timed.
+const FASTEST: &str = "fastest plan";
+
+impl Summary {
+    /// Takes the results for one matrix.
+    pub(super) fn add(&mut self, report: &Report) {
+        let Some(reference) = report.reference() else { return };
+        if self.matrices == 0 {
+            self.reference = short_name(reference).to_owned();
+        }
+        self.matrices += 1;
+        let ours = || report.measured().filter(|run| run.engine == "sparseop");
+        let named = ours().map(|run| (run.plan.clone(), run));
+        let auto = ours().find(|run| report.is_auto(run)).map(|run| (AUTO.to_owned(), run));
+        let fastest = ours().min_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        let fastest = fastest.map(|run| (FASTEST.to_owned(), run));
+        for (name, run) in named.chain(auto).chain(fastest) {
+            let sum = self.plans.entry(name).or_default();
+            sum.0 += (reference.median_us / run.median_us).ln();
+            sum.1 += 1;
+        }
+    }
+
+    /// A line with the geometric means of those that ran on every matrix; nothing for a single matrix.
+    pub(super) fn text(&self) -> String {
+        if self.matrices < 2 {
+            return String::new();
+        }
+        let everywhere = self.plans.iter().filter(|(_, sum)| sum.1 == self.matrices);
+        let mut means: Vec<(&str, f64)> =
+            everywhere.map(|(name, sum)| (name.as_str(), (sum.0 / sum.1 as f64).exp())).collect();
+        means.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let means: Vec<String> = means.iter().map(|(name, mean)| format!("{name} {mean:.2}")).collect();
+        let (matrices, reference) = (self.matrices, &self.reference);
+        format!("speed-up on {reference}, geometric mean over {matrices} matrices: {}\n", means.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(auto_plan: &str, times: &[(&'static str, &str, f64)]) -> Report {
+        let runs = times.iter().map(|&(engine, plan, median_us)| {
+            let plan = plan.to_owned();
+            Run::Measured(Measured {
+                engine,
+                plan,
+                completed: true,
+                median_us,
+                min_us: 1.0,
+                rel_error: 0.0,
+                details: None,
+            })
+        });
+        Report {
+            matrix: "a".to_owned(),
+            nrows: 1,
+            ncols: 1,
+            nnz: 1,
+            dtype: ScalarKind::F64,
+            device: String::new(),
+            auto_plan: auto_plan.parse().unwrap(),
+            calibrated_plan: None,
+            prepare_us: PrepareUs { analyze: 0.0, select: 0.0, pack: 0.0, upload: 0.0 },
+            runs: runs.collect(),
+        }
+    }
+
+    #[test]
+    fn means_are_geometric_and_auto_is_whatever_it_chose() {
+        let mut summary = Summary::default();
+        let times = [("sparseop", "ell", 1.0), ("sparseop", "coo", 4.0), ("sprs", "csr", 8.0)];
+        summary.add(&report("ell", &times));
+        assert_eq!(summary.text(), "");
+        summary.add(&report("coo", &times));
+        assert_eq!(
+            summary.text(),
+            "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto 4.00, coo 2.00\n"
+        );
+    }
+}

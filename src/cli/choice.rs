@@ -1,0 +1,101 @@
+//! The options on which the choice of a plan depends.
+
+use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sparseop::tuning::profile::Profile;
+use sparseop::{Device, Error, ScalarKind, SparseOpBuilder};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The options on which the choice of a plan depends.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Choice of the plan")]
+pub(super) struct Choice {
+    /// Where products run: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceArg::parse)]
+    device: DeviceArg,
+    /// Numbers to compute with
+    #[arg(long, value_name = "TYPE", default_value = "f64", value_parser = dtype_parser())]
+    pub(super) dtype: ScalarKind,
+    /// Products over which preparing the matrix is to pay off
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    expected_calls: Option<u64>,
+    /// Bytes the packed matrix may take: 2G, 512M, 1000000
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    memory_limit: Option<u64>,
+    /// Measurements to predict from, in RON, instead of those that come with the program
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+}
+
+impl Choice {
+    /// The device.
+    pub(super) fn device(&self) -> Result<Device> {
+        Ok(self.device.0.parse()?)
+    }
+
+    /// A builder with these settings.
+    pub(super) fn builder(&self) -> Result<SparseOpBuilder> {
+        let mut builder = SparseOpBuilder::new().device(self.device()?);
+        if let Some(calls) = self.expected_calls {
+            builder = builder.expected_calls(calls);
+        }
+        if let Some(bytes) = self.memory_limit {
+            builder = builder.memory_limit(bytes);
+        }
+        if let Some(path) = &self.profile {
+            builder = builder.profile(Arc::new(Profile::read(path)?));
+        }
+        Ok(builder)
+    }
+}
+
+/// A well-spelled device; whether there is one is seen when it is needed.
+#[derive(Debug, Clone)]
+struct DeviceArg(String);
+
+impl DeviceArg {
+    fn parse(text: &str) -> Result<Self, Error> {
+        let number = text.strip_prefix("cuda:");
+        if matches!(text, "auto" | "cpu" | "cuda") || number.is_some_and(|n| n.parse::<usize>().is_ok()) {
+            return Ok(Self(text.to_owned()));
+        }
+        text.parse::<Device>().map(|_| Self(text.to_owned()))
+    }
+}
+
+/// `f32` or `f64`.
+pub(super) fn dtype_parser() -> impl TypedValueParser<Value = ScalarKind> {
+    PossibleValuesParser::new(ScalarKind::ALL.map(ScalarKind::name)).map(|name| {
+        // The parser has let no other name through.
+        ScalarKind::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(ScalarKind::F64)
+    })
+}
+
+/// Bytes, perhaps in units of 2¹⁰, 2²⁰, 2³⁰ or 2⁴⁰.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+    let unit = units.into_iter().find_map(|(suffix, shift)| {
+        let digits = text.strip_suffix([suffix, suffix.to_ascii_lowercase()])?;
+        Some((digits, 1u64 << shift))
+    });
+    let (digits, unit) = unit.unwrap_or((text, 1));
+    let wrong = || "write a whole number of bytes, such as 2G, 512M or 1000000".to_owned();
+    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_with_and_without_a_unit() {
+        assert_eq!(
+            ["17", "1K", "512m", "2G"].map(|t| parse_bytes(t).unwrap()),
+            [17, 1 << 10, 512 << 20, 2 << 30]
+        );
+        for wrong in ["", "G", "-1", "1.5G", "2GB", "99999999999T"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What is said, and where: results on standard output, the rest on standard error.
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::cell::Cell;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+pub(super) use comfy_table::CellAlignment::{Left, Right};
+
+/// How much is said besides the results.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Verbosity {
+    /// Say more on standard error: times, and why a plan was chosen
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Say nothing on standard error but errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
+}
+
+/// Where the program speaks.
+#[derive(Debug)]
+pub(super) struct Console {
+    verbosity: Verbosity,
+    failed: Cell<bool>,
+}
+
+impl Console {
+    pub(super) fn new(verbosity: Verbosity) -> Self {
+        Self { verbosity, failed: Cell::new(false) }
+    }
+
+    /// A result, on standard output.
+    pub(super) fn print(&self, text: &str) -> Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
+    }
+
+    /// A result as one line of JSON.
+    pub(super) fn print_json(&self, value: &impl Serialize) -> Result<()> {
+        self.print(&format!("{}\n", serde_json::to_string(value)?))
+    }
+
+    /// An error; the program will exit with 1 when it is done.
+    pub(super) fn error(&self, message: &str) {
+        self.failed.set(true);
+        say(&format!("error: {message}"));
+    }
+
+    /// Something to be careful about.
+    pub(super) fn warn(&self, message: &str) {
+        if !self.verbosity.quiet {
+            say(&format!("warning: {message}"));
+        }
+    }
+
+    /// Something good to know.
+    pub(super) fn note(&self, message: &str) {
+        if !self.verbosity.quiet {
+            say(message);
+        }
+    }
+
+    /// Something for whoever asked for more.
+    pub(super) fn detail(&self, message: impl FnOnce() -> String) {
+        if self.verbosity.verbose {
+            say(&message());
+        }
+    }
+
+    /// Whether there was an error.
+    pub(super) fn failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// A bar for work of known size, in bytes or in steps.
+    pub(super) fn bar(&self, template: &'static str) -> ProgressBar {
+        self.progress(ProgressBar::no_length(), template)
+    }
+
+    /// A sign of life for work of unknown length.
+    pub(super) fn spinner(&self, message: String) -> ProgressBar {
+        /// Slow enough to take no time from the work.
+        const TICK: Duration = Duration::from_millis(200);
+        let spinner = self.progress(ProgressBar::new_spinner(), "{spinner} {msg} ({elapsed})");
+        spinner.set_message(message);
+        spinner.enable_steady_tick(TICK);
+        spinner
+    }
+
+    fn progress(&self, bar: ProgressBar, template: &'static str) -> ProgressBar {
+        if self.verbosity.quiet || !io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        // A template that does not parse is a slip of ours, and no reason to fail the work.
+        ProgressStyle::with_template(template)
+            .map(|style| bar.with_style(style))
+            .unwrap_or_else(|_| ProgressBar::hidden())
+    }
+}
+
+/// Writes a line to standard error; where nobody listens there is nobody to tell.
+fn say(message: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", message.trim_end());
+}
+
+/// The error and its causes, each unless the one before has already quoted it.
+pub(super) fn cause_chain(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|said, cause| if said.contains(&cause) { said } else { format!("{said}: {cause}") })
+        .unwrap_or_default()
+}
+
+/// Whether the error is that nobody reads the standard output any more.
+pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A table with a heading, columns two spaces apart.
+pub(super) fn table(
+    columns: &[(&str, CellAlignment)],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(columns.iter().map(|column| column.0)).add_rows(rows);
+    for (column, (_, alignment)) in table.column_iter_mut().zip(columns) {
+        column.set_cell_alignment(*alignment);
+    }
+    table.trim_fmt() + "\n"
+}
+
+/// A time in a unit that a person reads.
+pub(super) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}
+
+/// A share as a percentage.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let io = io::Error::new(io::ErrorKind::NotFound, "no such file");
+        let error = Err::<(), _>(io).context("cannot open a.mtx: no such file").context("a.mtx").unwrap_err();
+        assert_eq!(cause_chain(&error), "a.mtx: cannot open a.mtx: no such file");
+    }
+
+    #[test]
+    fn times_are_readable() {
+        assert_eq!([1.234e-6, 1.234e-3, 12.34].map(duration), ["1.2 µs", "1.23 ms", "12.34 s"]);
+    }
+}

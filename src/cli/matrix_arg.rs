@@ -1,0 +1,120 @@
+//! The MATRIX argument: a file, a folder of files, or a matrix of the gallery.
+
+use super::console::{Console, cause_chain, duration, is_broken_pipe};
+use anyhow::{Context, Result, bail};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use sparseop::Scalar;
+use sparseop::matrix::market::{self, Progress, Reader, Stage};
+use sparseop::matrix::{CsrMatrix, gallery};
+use sparseop::tuning::stopwatch::timed;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The matrices a subcommand works on.
+#[derive(Debug, clap::Args)]
+pub(super) struct Matrices {
+    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]
+    #[arg(value_name = "MATRIX", required = true, value_parser = parser())]
+    matrices: Vec<Source>,
+}
+
+impl Matrices {
+    /// Does `work` for every matrix; one that fails is reported, and the others go on.
+    pub(super) fn for_each(
+        &self,
+        console: &Console,
+        mut work: impl FnMut(&Source) -> Result<()>,
+    ) -> Result<()> {
+        for given in &self.matrices {
+            let sources = given.expand().unwrap_or_else(|error| {
+                console.error(&cause_chain(&error));
+                Vec::new()
+            });
+            for source in &sources {
+                match work(source) {
+                    Err(error) if is_broken_pipe(&error) => return Err(error),
+                    Err(error) => console.error(&cause_chain(&error)),
+                    Ok(()) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a matrix comes from.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// It is generated.
+    Gallery(gallery::Spec),
+    /// It is read.
+    Path(PathBuf),
+}
+
+/// How the argument is read.
+pub(super) fn parser() -> impl TypedValueParser<Value = Source> {
+    OsStringValueParser::new().try_map(Source::parse)
+}
+
+impl Source {
+    fn parse(text: OsString) -> Result<Self, sparseop::Error> {
+        match text.to_str() {
+            Some(spec) if spec.starts_with(gallery::Spec::PREFIX) => spec.parse().map(Self::Gallery),
+            _ => Ok(Self::Path(text.into())),
+        }
+    }
+
+    /// The matrices in a folder, by name; anything else as it is.
+    fn expand(&self) -> Result<Vec<Self>> {
+        let folder = match self {
+            Self::Path(path) if path.is_dir() => path,
+            _ => return Ok(vec![self.clone()]),
+        };
+        let reading = || format!("cannot read folder {}", folder.display());
+        let entries = std::fs::read_dir(folder).with_context(reading)?;
+        let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
+        let mut paths = paths.with_context(reading)?;
+        paths.retain(|path| market::is_matrix_path(path) && !path.is_dir());
+        if paths.is_empty() {
+            let extensions = market::EXTENSIONS.join(", ");
+            bail!("there is no matrix in {}: no file ends in {extensions}", folder.display());
+        }
+        paths.sort();
+        Ok(paths.into_iter().map(Self::Path).collect())
+    }
+
+    /// The matrix's name: that of the file, or the specification as it can be typed again.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Gallery(spec) => format!("{}{spec}", gallery::Spec::PREFIX),
+            Self::Path(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Reads or generates the matrix.
+    pub(super) fn load<T: Scalar>(&self, console: &Console) -> Result<CsrMatrix<T>> {
+        let (matrix, seconds) = match self {
+            Self::Gallery(spec) => {
+                let spinner = console.spinner(format!("generating {}", self.name()));
+                let generated = timed(|| spec.generate());
+                spinner.finish_and_clear();
+                generated
+            }
+            Self::Path(path) => {
+                let bar = console.bar("{msg} {wide_bar} {bytes} of {total_bytes}");
+                let name = self.name();
+                let listener = |progress: Progress| {
+                    let doing = if progress.stage == Stage::Decompress { "decompressing" } else { "reading" };
+                    bar.set_length(progress.total);
+                    bar.set_position(progress.done);
+                    bar.set_message(format!("{doing} {name}"));
+                };
+                let read = timed(|| Reader::new().progress(&listener).read(path));
+                bar.finish_and_clear();
+                read
+            }
+        };
+        console.detail(|| format!("{} is there after {}", self.name(), duration(seconds)));
+        Ok(matrix?)
+    }
+}

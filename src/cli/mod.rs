@@ -1,0 +1,81 @@
+//! The command line: one file for each subcommand, and what they share.
+//!
+//! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failed work, 2 wrong usage.
+
+mod analyze;
+mod apply;
+mod bench;
+mod choice;
+mod console;
+mod devices;
+mod gallery;
+mod matrix_arg;
+
+use clap::{Parser, Subcommand};
+use console::{Console, Verbosity, cause_chain, is_broken_pipe};
+use std::process::ExitCode;
+
+/// The exit code of a program that Ctrl-C ended: 128 and the number of the signal.
+const INTERRUPTED: i32 = 130;
+
+/// y = A x with a sparse A, as fast as the machine allows
+///
+/// Looks at a sparse matrix, decides how to store it so that products with vectors are fast, and says why.
+#[derive(Debug, Parser)]
+#[command(name = "sparseop", version, after_help = EXAMPLES, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    verbosity: Verbosity,
+}
+
+const EXAMPLES: &str = "\
+MATRIX is a Matrix Market file (.mtx, .mtx.gz, .mtx.zst), an archive of the SuiteSparse collection (.tar.gz),
+a folder of such files, or a generated matrix: gallery:NAME[,key=value...].
+
+Examples:
+  sparseop analyze cant.mtx                         what it looks like and how to store it
+  sparseop bench cant.mtx --plans auto,csr          how much that brings
+  sparseop bench matrices/ --json > results.jsonl   the same for a folder, for a program to read
+  sparseop apply cant.mtx --x x.mtx --out y.mtx     one product
+  sparseop analyze gallery:circuit,rows=30k         without a file at hand";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Analyze(analyze::Args),
+    Bench(bench::Args),
+    Apply(apply::Args),
+    Gallery(gallery::Args),
+    Devices(devices::Args),
+}
+
+/// Runs the program.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let console = Console::new(cli.verbosity);
+    let handler = ctrlc::set_handler(|| {
+        sparseop::abandon_writes();
+        std::process::exit(INTERRUPTED);
+    });
+    if let Err(error) = handler {
+        console.warn(&format!("Ctrl-C may leave temporary files behind: {error}"));
+    }
+    let done = match &cli.command {
+        Command::Analyze(args) => analyze::run(args, &console),
+        Command::Bench(args) => bench::run(args, &console),
+        Command::Apply(args) => apply::run(args, &console),
+        Command::Gallery(args) => gallery::run(args, &console),
+        Command::Devices(args) => devices::run(args, &console),
+    };
+    match done {
+        Ok(()) if console.failed() => ExitCode::FAILURE,
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the results has read enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            console.error(&cause_chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
