@@ -37,6 +37,9 @@ fn main() -> Result<(), Error> {
     let times = race(&mut [&mut chosen, &mut textbook], Policy::default());
     let (chosen, textbook) = (times[0].median() * 1e6, times[1].median() * 1e6);
     println!("measured {chosen:.1} µs a product with {}, {textbook:.1} µs with plain CSR", op.plan());
-    println!("         {:.2} times as fast; the answers differ by at most {difference:.1e}", textbook / chosen);
+    println!(
+        "         {:.2} times as fast; the answers differ by at most {difference:.1e}",
+        textbook / chosen
+    );
     Ok(())
 }
