@@ -99,21 +99,28 @@ impl Measured {
         self.plans.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
     }
 
-    /// The time of the plan that is chosen by `profile`, over that of the fastest.
+    /// The plan that `profile` chooses, for as many products as make preparation negligible.
+    pub fn choice(&self, profile: &Profile) -> Option<&Plan> {
+        self.chosen(profile).map(|run| &run.plan)
+    }
+
+    /// The time of the plan that `profile` chooses, over that of the fastest.
     pub fn regret(&self, profile: &Profile) -> Option<f64> {
+        let best = self.plans.iter().map(|run| run.product).min_by(f64::total_cmp)?;
+        Some(self.chosen(profile)?.product / best)
+    }
+
+    fn chosen(&self, profile: &Profile) -> Option<&Run> {
         let threads = profile.device.threads;
-        let candidates = self.plans.iter().filter_map(|run| {
+        let predicted = self.plans.iter().filter_map(|run| {
             let c = profile.coefficients(self.scalar, run.plan.kernel())?;
-            let prediction =
-                Prediction::new(c, &run.traffic, &run.amounts(profile.cache_bytes), threads, threads);
-            Some((prediction.product(), run.traffic.matrix_bytes, run.product))
+            let amounts = run.amounts(profile.cache_bytes);
+            Some((Prediction::new(c, &run.traffic, &amounts, threads, threads).product(), run))
         });
-        let candidates: Vec<_> = candidates.collect();
-        let least = candidates.iter().map(|c| c.0).min_by(f64::total_cmp)?;
-        let ties = candidates.iter().filter(|c| c.0 <= least * (1.0 + select::TIE_BAND));
-        let chosen = ties.min_by_key(|c| c.1)?.2;
-        let best = candidates.iter().map(|c| c.2).min_by(f64::total_cmp)?;
-        Some(chosen / best)
+        let predicted: Vec<_> = predicted.collect();
+        let least = predicted.iter().map(|p| p.0).min_by(f64::total_cmp)?;
+        let ties = predicted.iter().filter(|p| p.0 <= least * (1.0 + select::TIE_BAND));
+        ties.min_by_key(|p| p.1.traffic.matrix_bytes).map(|p| p.1)
     }
 }
 
