@@ -20,6 +20,7 @@ pub(super) struct Scan {
     pub(super) spans_below_8_bits: u64,
     pub(super) spans_below_16_bits: u64,
     pub(super) affine: u64,
+    pub(super) runs: u64,
     /// Whether a column is smaller than the one before it in its row.
     pub(super) falls: bool,
     /// Whether a column equals the one before it in its row.
@@ -73,27 +74,31 @@ impl Scan {
         }
     }
 
-    /// Whether the columns of each of `rows` are in order. Compares all neighbours at once, which is many at a time,
+    /// Whether the columns of each of `rows` are in order, and how many follow the one before. Compares all neighbours at once, which is many at a time,
     /// and takes off those that are in different rows: rows are often too short for a loop of their own.
     fn order<T: Scalar>(&mut self, a: CsrView<'_, T>, rows: Range<usize>) -> bool {
         let (start, end) = (a.row_ptr()[rows.start], a.row_ptr()[rows.end]);
         let columns = &a.col_idx()[start..end];
-        let (mut falls, mut repeats) = (0u32, 0u32);
+        let (mut falls, mut repeats, mut runs) = (0u32, 0u32, 0u32);
         for (before, col) in columns.iter().zip(columns.get(1..).unwrap_or_default()) {
             falls += u32::from(col < before);
             repeats += u32::from(col == before);
+            runs += u32::from(*col == before.wrapping_add(1));
         }
         let mut counted = start;
         for &border in &a.row_ptr()[rows] {
             // Where rows are empty, several borders lie between the same two entries.
             if border > counted && border < end {
-                falls -= u32::from(a.col_idx()[border] < a.col_idx()[border - 1]);
-                repeats -= u32::from(a.col_idx()[border] == a.col_idx()[border - 1]);
+                let (before, col) = (a.col_idx()[border - 1], a.col_idx()[border]);
+                falls -= u32::from(col < before);
+                repeats -= u32::from(col == before);
+                runs -= u32::from(col == before.wrapping_add(1));
                 counted = border;
             }
         }
         self.falls |= falls > 0;
         self.repeats |= repeats > 0;
+        self.runs += u64::from(runs);
         falls == 0
     }
 
@@ -155,6 +160,7 @@ impl Scan {
             spans_below_8_bits: self.spans_below_8_bits + other.spans_below_8_bits,
             spans_below_16_bits: self.spans_below_16_bits + other.spans_below_16_bits,
             affine: self.affine + other.affine,
+            runs: self.runs + other.runs,
             falls: self.falls | other.falls,
             repeats: self.repeats | other.repeats,
             values: self.values.merge(other.values),

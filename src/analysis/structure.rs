@@ -31,6 +31,8 @@ pub struct Structure {
     /// Share of the entries that continue the row above: entry `j` of row `r` lies one column further than entry `j`
     /// of row `r - 1`.
     pub affine: f64,
+    /// Share of the entries whose column continues the one before them in their row by one: dense blocks and bands.
+    pub runs: f64,
     /// Whether the columns of every row are in order, equal ones allowed.
     pub sorted: bool,
     /// Whether two neighbouring entries of a row share their column; in a sorted matrix, whether any two entries do.
@@ -70,6 +72,7 @@ impl Structure {
             span_below_16_bits: share(scan.spans_below_16_bits, nslices),
             diagonals: scan.diagonals,
             affine: share(scan.affine, a.nnz()),
+            runs: share(scan.runs, a.nnz()),
             sorted: !scan.falls,
             duplicates: scan.repeats,
             distinct_values: scan.values.distinct(),

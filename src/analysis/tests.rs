@@ -84,6 +84,7 @@ fn nothing_is_all_zeros() {
             span_below_16_bits: spans,
             diagonals: 0,
             affine: 0.0,
+            runs: 0.0,
             sorted: true,
             duplicates: false,
             distinct_values: Distinct::Exactly(0),
@@ -166,6 +167,8 @@ fn check(a: &CsrMatrix<f64>) {
         |pair: &[&[u32]]| pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count();
     let affine: usize = rows.windows(2).map(continued).sum();
     assert_eq!(s.affine, rows::ratio(affine as f64, a.nnz() as f64));
+    let runs = rows.iter().flat_map(|row| row.windows(2)).filter(|w| w[1] == w[0] + 1).count();
+    assert_eq!(s.runs, rows::ratio(runs as f64, a.nnz() as f64));
 
     let slices = rows.chunks(32).map(<[_]>::concat);
     let spans: Vec<u32> =

@@ -36,11 +36,6 @@ impl Matrices {
         }
         Ok(())
     }
-
-    /// Every matrix, those of folders too; a folder that cannot be read is reported.
-    pub(super) fn sources(&self, console: &Console) -> Vec<Source> {
-        self.matrices.iter().flat_map(|given| given.expand_or_report(console)).collect()
-    }
 }
 
 /// Where a matrix comes from.
@@ -84,7 +79,8 @@ impl Source {
         Ok(paths.into_iter().map(Self::Path).collect())
     }
 
-    fn expand_or_report(&self, console: &Console) -> Vec<Self> {
+    /// The matrices in a folder, by name; anything else as it is. A folder that cannot be read is reported.
+    pub(super) fn expand_or_report(&self, console: &Console) -> Vec<Self> {
         self.expand().unwrap_or_else(|error| {
             console.error(&cause_chain(&error));
             Vec::new()

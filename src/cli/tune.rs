@@ -2,7 +2,7 @@
 
 use super::choice::dtype_parser;
 use super::console::{Console, Left, Right, cause_chain, table};
-use super::matrix_arg::{Matrices, Source};
+use super::matrix_arg::{self, Source};
 use anyhow::{Result, bail};
 use sparseop::matrix::gallery;
 use sparseop::tuning::offline::{self, Measured};
@@ -22,8 +22,9 @@ Examples:
   sparseop tune matrices/ gallery:webbase,rows=500k --out mine.ron
   sparseop bench matrices/ --plans all --profile mine.ron")]
 pub(super) struct Args {
-    #[command(flatten)]
-    matrices: Option<Matrices>,
+    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]
+    #[arg(value_name = "MATRIX", required_unless_present = "suite", value_parser = matrix_arg::parser())]
+    matrices: Vec<Source>,
     /// Also the fifteen matrices of the gallery, each scaled to so many entries
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     suite: Vec<usize>,
@@ -39,7 +40,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
-    let mut sources = args.matrices.as_ref().map(|m| m.sources(console)).unwrap_or_default();
+    let mut sources: Vec<Source> =
+        args.matrices.iter().flat_map(|given| given.expand_or_report(console)).collect();
     for &entries in &args.suite {
         // What cannot be scaled would be measured again for every size.
         let scaled = gallery::suite().map(|spec| (spec.scaled_to(entries), spec));

@@ -81,13 +81,17 @@ pub struct Traffic {
     pub vector_bytes: u64,
     /// Stored slots, padding included and the COO part excluded.
     pub slots: u64,
+    /// Of `slots`, those whose `x` is gathered one by one; the others are part of a run of columns that is loaded whole.
+    pub gathered: u64,
     /// Of `slots`, those that may be padding, so that the kernel looks before it multiplies.
     pub guarded: u64,
+    /// Of `slots`, those in column-major arrays beyond the columns that are read side by side without effort.
+    pub strided: u64,
     /// Entries in the COO part.
     pub tail: u64,
     /// Row sums written.
     pub rows: u64,
-    /// Slices, sections or jagged diagonals walked.
+    /// Slices, sections or jagged diagonals walked, and rows with entries in the COO part.
     pub groups: u64,
     /// Slots of the largest piece that no two threads can share.
     pub serial: u64,
@@ -122,6 +126,17 @@ impl Default for Weights {
         Self { tail_slots: 2.0, section_slots: jds::DEFAULT_SECTION_SLOTS }
     }
 }
+
+/// Of `slots`, how many are not in a whole vector of columns that follow one another, when `share` of the entries follow another.
+pub(crate) fn gathered(slots: u64, share: f64) -> u64 {
+    /// Lanes of the narrowest vector: all of them have to follow.
+    const LANES: i32 = 8;
+    (slots as f64 * (1.0 - share.powi(LANES))) as u64
+}
+
+/// Columns of a column-major array that are read side by side without effort: each is two streams, and the prefetchers of
+/// current cores follow about a dozen.
+pub(crate) const STREAMS: u32 = 6;
 
 /// Bytes of `x` and `y`.
 pub(crate) fn vector_bytes(analysis: &Analysis, scalar: ScalarKind) -> u64 {

@@ -19,12 +19,18 @@ pub enum Term {
     Call,
     /// Multiplying the stored slots.
     Slots,
+    /// Gathering `x` one by one.
+    Gathers,
     /// Looking whether slots are padding.
     Guards,
+    /// Following many columns at once.
+    Strides,
     /// Multiplying the entries of the COO part.
     Tail,
     /// Writing row sums.
     Rows,
+    /// Rows of another length than the one before.
+    Uneven,
     /// Beginning slices, sections and diagonals.
     Groups,
     /// Gathers of `x` that miss the nearest cache.
@@ -37,15 +43,18 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 12;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Call,
         Self::Slots,
+        Self::Gathers,
         Self::Guards,
+        Self::Strides,
         Self::Tail,
         Self::Rows,
+        Self::Uneven,
         Self::Groups,
         Self::NearMisses,
         Self::FarMisses,
@@ -58,10 +67,12 @@ impl Term {
             Self::Call => "starting",
             Self::Slots => "stored slots",
             Self::Guards => "looking for padding",
+            Self::Strides => "following many columns at once",
             Self::Tail => "the COO part",
             Self::Rows => "row sums",
+            Self::Uneven => "rows of changing length",
             Self::Groups => "slices, sections or diagonals",
-            Self::NearMisses | Self::FarMisses => "gathering x",
+            Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
             Self::Stream => "bytes from memory",
         }
     }
@@ -74,13 +85,19 @@ pub struct Coefficients {
     pub call: f64,
     /// A stored slot.
     pub slot: f64,
+    /// A slot whose `x` is gathered, in addition.
+    pub gathered: f64,
     /// A slot that may be padding, in addition.
     pub guarded: f64,
+    /// A slot beyond the columns that are followed without effort, in addition.
+    pub strided: f64,
     /// An entry of the COO part.
     pub tail: f64,
     /// A row sum.
     pub row: f64,
-    /// A slice, section or diagonal.
+    /// A row of another length than the one before, in addition.
+    pub uneven: f64,
+    /// A slice, section or diagonal, and a row in the COO part.
     pub group: f64,
     /// A gather from beyond the nearest cache.
     pub near_miss: f64,
@@ -100,9 +117,12 @@ impl Coefficients {
         [
             self.call,
             self.slot,
+            self.gathered,
             self.guarded,
+            self.strided,
             self.tail,
             self.row,
+            self.uneven,
             self.group,
             self.near_miss,
             self.far_miss,
@@ -112,9 +132,25 @@ impl Coefficients {
 
     /// From the coefficients of the product and those of packing.
     pub const fn new(product: [f64; Term::COUNT], pack: [f64; 2]) -> Self {
-        let [call, slot, guarded, tail, row, group, near_miss, far_miss, byte] = product;
+        let [call, slot, gathered, guarded, strided, tail, row, uneven, group, near_miss, far_miss, byte] =
+            product;
         let [pack_slot, pack_row] = pack;
-        Self { call, slot, guarded, tail, row, group, near_miss, far_miss, byte, pack_slot, pack_row }
+        Self {
+            call,
+            slot,
+            gathered,
+            guarded,
+            strided,
+            tail,
+            row,
+            uneven,
+            group,
+            near_miss,
+            far_miss,
+            byte,
+            pack_slot,
+            pack_row,
+        }
     }
 
     /// Whether every coefficient is finite and at least 0.
@@ -134,12 +170,18 @@ const FAR_ENTRIES: f64 = 131_072.0;
 pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64) -> Amounts {
     let entries = analysis.rows.nnz as f64;
     let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
+    // The chance that two rows have different lengths: how often a branch on the length is guessed wrong.
+    let shares = analysis.rows.histogram.classes().iter().map(|c| c.1 as f64 / analysis.rows.nrows as f64);
+    let unevenness = 1.0 - shares.map(|share| share * share).sum::<f64>().min(1.0);
     let amounts = [
         1.0,
         traffic.slots as f64,
+        traffic.gathered as f64,
         traffic.guarded as f64,
+        traffic.strided as f64,
         traffic.tail as f64,
         traffic.rows as f64,
+        traffic.rows as f64 * unevenness,
         traffic.groups as f64,
         missing(NEAR_ENTRIES),
         missing(FAR_ENTRIES),

@@ -59,6 +59,7 @@ impl Format for Coo {
             vector_bytes: vector_bytes(analysis, scalar),
             tail: analysis.rows.nnz,
             rows: analysis.rows.nrows as u64,
+            groups: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
             ..Traffic::default()
         }
     }

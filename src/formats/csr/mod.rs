@@ -89,6 +89,7 @@ impl Format for Csr {
             matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar),
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
+            gathered: super::gathered(nnz, analysis.structure.runs),
             rows: nrows,
             serial: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
             ..Traffic::default()

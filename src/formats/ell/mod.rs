@@ -86,6 +86,8 @@ pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u
         matrix_bytes: slots.saturating_mul(slot_bytes(scalar)),
         vector_bytes: vector_bytes(analysis, scalar),
         slots,
+        gathered: super::gathered(slots, analysis.structure.affine),
+        strided: nrows * u64::from(width.saturating_sub(super::STREAMS)),
         guarded: slots - nrows * u64::from(shortest.min(width)),
         rows: nrows,
         serial: 0,

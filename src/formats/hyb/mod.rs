@@ -83,6 +83,7 @@ impl Format for Hyb {
         Traffic {
             matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)),
             tail,
+            groups: histogram.rows_longer(width),
             ..ell
         }
     }

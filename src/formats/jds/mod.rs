@@ -177,10 +177,12 @@ impl Format for Jds {
             matrix_bytes: nrows * 4 + table + slots * slot_bytes(scalar) + tail * coo::entry_bytes(scalar),
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
+            gathered: super::gathered(slots, analysis.structure.affine),
             guarded,
+            strided: histogram.entries_beyond(super::STREAMS),
             tail,
             rows: nrows,
-            groups,
+            groups: groups + analysis.rows.histogram.rows_longer(cut),
             serial: u64::from(width) * STRIP_ROWS.min(nrows),
         }
     }
