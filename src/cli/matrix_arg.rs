@@ -33,7 +33,11 @@ impl Matrices {
             for source in &sources {
                 match work(source) {
                     Err(error) if is_broken_pipe(&error) => return Err(error),
-                    Err(error) => console.error(&cause_chain(&error)),
+                    Err(error) => {
+                        let (name, message) = (source.name(), cause_chain(&error));
+                        let said = message.contains(&name);
+                        console.error(&if said { message } else { format!("{name}: {message}") });
+                    }
                     Ok(()) => {}
                 }
             }
