@@ -24,8 +24,13 @@ and a timed batch of calls that lasts 2 ms or more, for at least 20 turns and 1 
 through ctypes, measured by a call that MKL refuses at once, is subtracted and reported as `call_us`. The whole is
 repeated `--alternations` times, alternating with sparseop, because machines drift: `median_us` is the median of the
 medians, `min_us` the least sample, `spread` the largest median over the smallest. `busy` is CPU time over wall time
-while MKL runs: below the number of threads, they did not get their CPUs, and the figures are not to be trusted. `--threads` binds this process and sparseop alike
-to that many CPUs. GB/s counts the bytes of CSR with 32-bit indices, of x and of y, whatever the plan stores.
+while MKL runs: well below the number of threads, they did not get their CPUs and the figures are not to be trusted.
+`kernels` is the instruction set that MKL chose. GB/s counts the bytes of CSR with 32-bit indices, of x and of y,
+whatever the plan stores.
+
+`--threads` binds this process and sparseop alike to that many CPUs. Where huge pages have to be asked for (Linux's
+transparent_hugepage = madvise), NumPy asks, and MKL, which stores its optimised matrix itself, does not;
+`--huge-pages` has glibc ask in its place: MKL at its best.
 """
 
 import argparse
@@ -36,6 +41,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -59,6 +65,7 @@ SUITE = {
 }
 DTYPES = {"f32": np.float32, "f64": np.float64}
 BATCH_S, MIN_TURNS = 2e-3, 20
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
 def say(*words):
@@ -72,7 +79,6 @@ class Descr(ct.Structure):
 
 
 GENERAL, NON_TRANSPOSE, AGGRESSIVE = Descr(20, 0, 0), 10, 81
-MKL_LAYERS = {"intel": 0, "gnu": 3, "tbb": 4}
 
 
 def check(status, what):
@@ -81,20 +87,18 @@ def check(status, what):
         raise SystemExit(f"mkl_sparse {what}: status {status}, {dict(enumerate(names, 1)).get(status, 'unknown')}")
 
 
-def load_mkl(layer, threads):
-    """libmkl_rt of this environment, set to 32-bit indices and to so many threads."""
+def load_mkl(threads):
+    """libmkl_rt of this environment, set to 32-bit indices and so many threads of Intel's OpenMP."""
     try:
         files = importlib.metadata.files("mkl") or []
         path = next(Path(file.locate()).resolve() for file in files if file.name.startswith("libmkl_rt.so"))
     except (importlib.metadata.PackageNotFoundError, StopIteration):
         raise SystemExit("no libmkl_rt in this environment: pip install mkl") from None
-    openmp = path.parent / "libiomp5.so"
-    if layer == "intel" and openmp.exists():
-        ct.CDLL(str(openmp), mode=ct.RTLD_GLOBAL)
+    ct.CDLL(str(path.parent / "libiomp5.so"), mode=ct.RTLD_GLOBAL)
     lib = ct.CDLL(str(path), mode=ct.RTLD_GLOBAL)
-    for setting, value in (("MKL_Set_Interface_Layer", 0), ("MKL_Set_Threading_Layer", MKL_LAYERS[layer])):
-        if (got := getattr(lib, setting)(value)) != value:
-            raise SystemExit(f"{setting}({value}) answered {got}")
+    for setting in ("MKL_Set_Interface_Layer", "MKL_Set_Threading_Layer"):
+        if got := getattr(lib, setting)(0):
+            raise SystemExit(f"{setting}(0) answered {got}")
     lib.MKL_Set_Dynamic(0)
     lib.MKL_Set_Num_Threads(threads)
     if (got := lib.MKL_Get_Max_Threads()) != threads:
@@ -196,7 +200,8 @@ def time_peers(mkl, a, x, seconds):
     for engine, run in runs.items():
         less = call_s if engine == "mkl" else 0.0
         run.update({f"{of.__name__}_us": (of(samples[engine]) - less) * 1e6 for of in (median, min)})
-    runs["mkl"].update(call_us=round(call_s * 1e6, 3), busy=round(median(busy), 2))
+    kernels = set(re.findall(r"libmkl_(def|mc3|avx\w*)\.so", Path("/proc/self/maps").read_text()))
+    runs["mkl"].update(call_us=round(call_s * 1e6, 3), busy=round(median(busy), 2), kernels=" ".join(sorted(kernels)))
     return runs
 
 
@@ -206,7 +211,9 @@ def time_sparseop(binary, extra, cpus, path, dtype, nnz):
                "--baselines", "sprs", "--json", *extra]
     time.sleep(0.5)  # the OpenMP threads of the peers still spin for a while
     # An OpenMP that binds its threads (KMP_AFFINITY) has bound this one to a single CPU.
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+    env = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env,
+                          preexec_fn=lambda: os.sched_setaffinity(0, cpus))
     if done.returncode:
         raise SystemExit(f"{shlex.join(command)}: status {done.returncode}\n{done.stderr}")
     found = {}
@@ -243,7 +250,8 @@ def merge(alternations):
 def markdown(results, dtype):
     """The comparison of one dtype, ready for a README."""
     lines = [f"{dtype}: times over sparseop's, above 1 where sparseop is faster", "",
-             "| class | nnz | plan | auto µs | GB/s | MKL µs | SciPy µs | sprs µs | MKL/auto | SciPy/auto | sprs/auto |",
+             "| class | nnz | plan | auto µs | GB/s | MKL µs | SciPy µs | sprs µs | MKL/auto | SciPy/auto "
+             "| sprs/auto |",
              "|---|--:|---|" + "--:|" * 8]
     ratios = {"mkl": {}, "scipy": {}, "sprs": {}}
     for result in results:
@@ -285,23 +293,26 @@ def main():
     parser.add_argument("--only", metavar="NAME,...", type=lambda text: text.split(","), help="part of the suite")
     parser.add_argument("--dtype", choices=["f32", "f64", "both"], default="both")
     parser.add_argument("--sparseop", metavar="BINARY", help="also time this sparseop, and sprs through it")
-    parser.add_argument("--sparseop-args", metavar="ARGS", type=shlex.split, default="", help="more arguments of `sparseop bench`")
+    parser.add_argument("--sparseop-args", metavar="ARGS", type=shlex.split, default="", help="more for its bench")
     parser.add_argument("--alternations", type=int, default=3, help="how often everything is repeated (3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="least time an engine and alternation (1)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="CPUs to use (all)")
-    parser.add_argument("--layer", choices=MKL_LAYERS, default="intel", help="MKL's threading layer (intel)")
+    parser.add_argument("--huge-pages", action="store_true", help="let MKL's own arrays have huge pages")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the comparison to FILE too")
     args = parser.parse_args()
     if unknown := set(args.only or ()) - SUITE.keys():
         parser.error(f"not in the suite: {', '.join(sorted(unknown))}")
     if not (args.files or args.suite):
         parser.error("give files or --suite DIR")
+    if args.huge_pages and os.environ.get("GLIBC_TUNABLES") != HUGE_PAGES:
+        os.environ["GLIBC_TUNABLES"] = HUGE_PAGES  # read once, when a program starts
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     cpus = sorted(os.sched_getaffinity(0))[:args.threads]
     os.sched_setaffinity(0, cpus)
-    mkl = load_mkl(args.layer, args.threads)
-    say(f"SciPy {scipy.__version__}, NumPy {np.__version__}; {args.threads} threads")
-    pools = threadpoolctl.threadpool_info()
-    say("\n".join(f"  {Path(pool['filepath']).name}: {pool['num_threads']} threads" for pool in pools))
+    mkl = load_mkl(args.threads)
+    openmp = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["prefix"] == "libiomp"]
+    say(f"SciPy {scipy.__version__}, NumPy {np.__version__}; {args.threads} CPUs, OpenMP threads {openmp}; huge pages "
+        f"{'for MKL too' if args.huge_pages else 'as the system gives them'}")
     say(f"{'matrix':<14}{'dtype':<6}{'engine':<10}{'median µs':>12}{'min µs':>12}{'GB/s':>8}{'spread':>8}  notes")
 
     matrices = [(path, None) for path in args.files]
@@ -324,11 +335,12 @@ def main():
             size = np.dtype(real).itemsize
             csr_bytes = a.nnz * (4 + size) + (a.shape[0] + 1) * 4 + sum(a.shape) * size
             result = {"matrix": path.name, "dtype": dtype, "nrows": a.shape[0], "ncols": a.shape[1], "nnz": a.nnz,
-                      "csr_bytes": csr_bytes, "threads": args.threads, "runs": merge(alternations)}
+                      "csr_bytes": csr_bytes, "threads": args.threads, "huge_pages": args.huge_pages,
+                      "runs": merge(alternations)}
             print(json.dumps(result), flush=True)
             results.setdefault(dtype, []).append(result)
             for run in result["runs"]:
-                notes = [f"{key} {run[key]}" for key in ("plan", "busy", "call_us") if key in run]
+                notes = [f"{key} {run[key]}" for key in ("plan", "busy", "call_us", "kernels") if key in run]
                 say(f"{path.name.split('.')[0]:<14}{dtype:<6}{run['engine']:<10}{run['median_us']:>12,.2f}"
                     f"{run['min_us']:>12,.2f}{csr_bytes / run['median_us'] / 1e3:>8.1f}{run['spread']:>8.2f}"
                     f"  {', '.join(notes)}")

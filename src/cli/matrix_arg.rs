@@ -26,11 +26,7 @@ impl Matrices {
         mut work: impl FnMut(&Source) -> Result<()>,
     ) -> Result<()> {
         for given in &self.matrices {
-            let sources = given.expand().unwrap_or_else(|error| {
-                console.error(&cause_chain(&error));
-                Vec::new()
-            });
-            for source in &sources {
+            for source in &given.expand_or_report(console) {
                 match work(source) {
                     Err(error) if is_broken_pipe(&error) => return Err(error),
                     Err(error) => {
@@ -43,6 +39,11 @@ impl Matrices {
             }
         }
         Ok(())
+    }
+
+    /// Every matrix, those of folders too; a folder that cannot be read is reported.
+    pub(super) fn sources(&self, console: &Console) -> Vec<Source> {
+        self.matrices.iter().flat_map(|given| given.expand_or_report(console)).collect()
     }
 }
 
@@ -85,6 +86,13 @@ impl Source {
         }
         paths.sort();
         Ok(paths.into_iter().map(Self::Path).collect())
+    }
+
+    fn expand_or_report(&self, console: &Console) -> Vec<Self> {
+        self.expand().unwrap_or_else(|error| {
+            console.error(&cause_chain(&error));
+            Vec::new()
+        })
     }
 
     /// The matrix's name: that of the file, or the specification as it can be typed again.

@@ -10,6 +10,7 @@ mod console;
 mod devices;
 mod gallery;
 mod matrix_arg;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use console::{Console, Verbosity, cause_chain, is_broken_pipe};
@@ -49,6 +50,7 @@ enum Command {
     Analyze(analyze::Args),
     Bench(bench::Args),
     Apply(apply::Args),
+    Tune(tune::Args),
     Gallery(gallery::Args),
     Devices(devices::Args),
 }
@@ -68,6 +70,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Analyze(args) => analyze::run(args, &console),
         Command::Bench(args) => bench::run(args, &console),
         Command::Apply(args) => apply::run(args, &console),
+        Command::Tune(args) => tune::run(args, &console),
         Command::Gallery(args) => gallery::run(args, &console),
         Command::Devices(args) => devices::run(args, &console),
     };

@@ -14,6 +14,9 @@ use std::str::FromStr;
 /// The environment variable that settles what [`Device::auto`] gives: `cpu` keeps every product on the CPU.
 pub const DEVICE_VARIABLE: &str = "SPARSEOP_DEVICE";
 
+/// The version of the CPU kernels: raised when their speed changes, so that older measurements are known as such.
+pub const KERNELS: &str = "cpu-1";
+
 /// Where products run.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]

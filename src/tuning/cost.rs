@@ -134,10 +134,7 @@ const FAR_ENTRIES: f64 = 131_072.0;
 pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64) -> Amounts {
     let entries = analysis.rows.nnz as f64;
     let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
-    let bytes = traffic.bytes() as f64;
-    // What is read again and again in the same order stays in a cache that holds it, and leaves one that does not.
-    let streamed = bytes * ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0);
-    [
+    let amounts = [
         1.0,
         traffic.slots as f64,
         traffic.guarded as f64,
@@ -146,8 +143,17 @@ pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64) -> Amou
         traffic.groups as f64,
         missing(NEAR_ENTRIES),
         missing(FAR_ENTRIES),
-        streamed,
-    ]
+        0.0,
+    ];
+    with_cache(amounts, traffic, cache_bytes)
+}
+
+/// The same amounts on a device whose last cache holds `cache_bytes`.
+pub(super) fn with_cache(mut amounts: Amounts, traffic: &Traffic, cache_bytes: f64) -> Amounts {
+    let bytes = traffic.bytes() as f64;
+    // What is read again and again in the same order stays in a cache that holds it, and leaves one that does not.
+    amounts[Term::COUNT - 1] = bytes * ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0);
+    amounts
 }
 
 /// The predicted time of a plan, in parts.

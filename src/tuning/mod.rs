@@ -3,6 +3,8 @@
 pub mod cost;
 pub mod explain;
 pub mod fit;
+#[cfg(any(test, feature = "testing"))]
+pub mod offline;
 pub mod profile;
 pub mod select;
 pub mod stopwatch;

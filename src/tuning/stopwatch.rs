@@ -74,6 +74,8 @@ pub fn race(contestants: &mut [&mut dyn FnMut()], policy: Policy) -> Vec<Samples
             break;
         }
         for (i, contestant) in contestants.iter_mut().enumerate() {
+            // Once unseen: an operator is applied again and again, and finds in the caches what it left there.
+            contestant();
             let turn = Instant::now();
             for _ in 0..repeats[i] {
                 contestant();
@@ -103,7 +105,7 @@ mod tests {
             std::thread::sleep(Duration::from_micros(200));
         };
         let samples = race(&mut [&mut || wait('a'), &mut || wait('b')], policy);
-        assert_eq!(order.borrow().iter().collect::<String>(), "abababab");
+        assert_eq!(order.borrow().iter().collect::<String>(), "aabbaabbaabbaabb");
         assert!(samples.iter().all(|s| s.len() == 3 && s.median() >= 200e-6 && s.min() <= s.median()));
     }
 }

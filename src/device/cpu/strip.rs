@@ -1,6 +1,6 @@
 //! The loop under every slot-major format: a few rows side by side, slot after slot.
 
-use super::simd::Vector;
+use super::simd::{Vector, prefetch};
 use crate::Scalar;
 
 /// Stored slots and the vector they multiply.
@@ -14,6 +14,9 @@ pub(crate) struct Slots<'a, T> {
     pub(crate) x: &'a [T],
     /// Whether columns that follow one another across lanes are common enough to look for them.
     pub(crate) consecutive: bool,
+    /// How far ahead the slots are asked for, in slots. The hardware follows a few streams on its own, but not the dozens of a
+    /// column-major layout, and not far enough ahead while the gathers fill its queues.
+    pub(crate) ahead: usize,
 }
 
 /// Multiplies `G · LANES` neighbouring rows: slot `k` of the first of them is at `offset(k)`, the others follow.
@@ -59,6 +62,8 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
             let start = offset(k);
             for (g, acc) in acc.iter_mut().enumerate() {
                 let at = start + g * V::LANES;
+                prefetch(values.wrapping_add(at + slots.ahead));
+                prefetch(col_idx.wrapping_add(at + slots.ahead));
                 *acc = multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
             }
         }
@@ -69,6 +74,8 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
                 match mask(k, g * V::LANES) {
                     0 => {}
                     m if m == V::ALL => {
+                        prefetch(values.wrapping_add(at + slots.ahead));
+                        prefetch(col_idx.wrapping_add(at + slots.ahead));
                         *acc = multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
                     }
                     m => *acc = acc.mul_add_masked(m, values.add(at), x, col_idx.add(at)),

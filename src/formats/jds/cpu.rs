@@ -5,12 +5,15 @@ use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
+/// Slots that are asked for ahead in every column; measured on Zen 4, 64 to 512 are alike and a third faster than none.
+const AHEAD: usize = 256;
+
 /// Vectors side by side in a strip.
 const VECTORS: usize = 4;
 
 /// `y = A x` without the tail.
 pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
-    let slots = Slots { col_idx: &a.col_idx, values: &a.values, x, consecutive: a.consecutive };
+    let slots = Slots { col_idx: &a.col_idx, values: &a.values, x, consecutive: a.consecutive, ahead: AHEAD };
     let y = Output::new(y);
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
     unsafe {

@@ -31,6 +31,10 @@ impl<T: Scalar> Kernel<T> for Slices<'_, T> {
                     self.lanes::<V, 4>(s, lane, lanes);
                     lane += 4 * V::LANES;
                 }
+                while lane + 2 * V::LANES <= self.a.c && lane < lanes {
+                    self.lanes::<V, 2>(s, lane, lanes);
+                    lane += 2 * V::LANES;
+                }
                 while lane + V::LANES <= self.a.c && lane < lanes {
                     self.lanes::<V, 1>(s, lane, lanes);
                     lane += V::LANES;
@@ -49,7 +53,8 @@ impl<T: Scalar> Slices<'_, T> {
     #[inline(always)]
     unsafe fn lanes<V: Vector<T>, const G: usize>(&self, s: usize, lane: usize, lanes: usize) {
         let a = self.a;
-        let slots = Slots { col_idx: &a.col_idx, values: &a.values, x: self.x, consecutive: a.consecutive };
+        let slots =
+            Slots { col_idx: &a.col_idx, values: &a.values, x: self.x, consecutive: a.consecutive, ahead: 0 };
         let start = a.slice_ptr[s] + lane;
         let width = (a.slice_ptr[s + 1] - a.slice_ptr[s]) / a.c;
         // SAFETY: the slots lie in the slice; the masks leave padding out; only lanes that hold rows are written.

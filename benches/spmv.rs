@@ -1,0 +1,35 @@
+//! One product with the plan that `auto` chooses and with plain CSR, on every class of the suite, in both precisions.
+//!
+//! `cargo bench --bench spmv [-- CLASS]`; `sparseop bench` and `benches/peers/spmv.py` compare with other libraries.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use sparseop::matrix::gallery;
+use sparseop::testing::x_vector;
+use sparseop::{Scalar, SparseOp, SparseOpBuilder, Tuning};
+use std::time::Duration;
+
+/// The suite is cut to about so many entries.
+const ENTRIES: usize = 10_000_000;
+
+fn product<T: Scalar>(criterion: &mut Criterion) {
+    for spec in gallery::suite() {
+        let a = spec.scaled_to(ENTRIES).generate::<T>().expect("the suite is valid");
+        let plan = "csr(scalar)".parse().expect("a plan");
+        let csr = SparseOpBuilder::new().tuning(Tuning::Fixed(plan)).build(&a).expect("CSR fits");
+        let auto = SparseOp::auto(&a).expect("some plan fits");
+        let (x, mut y) = (x_vector(a.ncols()), vec![T::ZERO; a.nrows()]);
+
+        let mut group = criterion.benchmark_group(format!("{} {}", spec.entry().name, T::KIND));
+        group.throughput(Throughput::Elements(a.nnz() as u64));
+        group.bench_function(format!("auto, {}", auto.plan()), |b| b.iter(|| auto.apply(&x, &mut y)));
+        group.bench_function("csr(scalar)", |b| b.iter(|| csr.apply(&x, &mut y)));
+        group.finish();
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(2));
+    targets = product::<f32>, product::<f64>
+}
+criterion_main!(benches);

@@ -1,0 +1,118 @@
+//! `sparseop tune`.
+
+use super::choice::dtype_parser;
+use super::console::{Console, Left, Right, cause_chain, table};
+use super::matrix_arg::{Matrices, Source};
+use anyhow::{Result, bail};
+use sparseop::matrix::gallery;
+use sparseop::tuning::offline::{self, Measured};
+use sparseop::tuning::profile::Profile;
+use sparseop::tuning::stopwatch::Policy;
+use sparseop::{Scalar, ScalarKind};
+use std::path::PathBuf;
+
+/// Measures every plan on a collection of matrices and writes the coefficients of the cost model
+///
+/// The times of all candidates on all matrices are fitted by the cost model; the profile, in RON, is what `--profile` takes. Choose
+/// matrices like those to be multiplied, small and large; measure on a machine that does nothing else.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop tune --suite 100000,1000000,10000000 --out cpu.ron
+  sparseop tune matrices/ gallery:webbase,rows=500k --out mine.ron
+  sparseop bench matrices/ --plans all --profile mine.ron")]
+pub(super) struct Args {
+    #[command(flatten)]
+    matrices: Option<Matrices>,
+    /// Also the fifteen matrices of the gallery, each scaled to so many entries
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    suite: Vec<usize>,
+    /// Where to write the profile
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Numbers to compute with; both when not given
+    #[arg(long, value_name = "TYPE", value_parser = dtype_parser())]
+    dtype: Option<ScalarKind>,
+    /// Seconds to time the plans of one matrix, about
+    #[arg(long, value_name = "S", default_value = "1")]
+    seconds: f64,
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    let mut sources = args.matrices.as_ref().map(|m| m.sources(console)).unwrap_or_default();
+    for &entries in &args.suite {
+        // What cannot be scaled would be measured again for every size.
+        let scaled = gallery::suite().map(|spec| (spec.scaled_to(entries), spec));
+        let new = scaled.filter(|(scaled, spec)| scaled != spec || entries == args.suite[0]);
+        sources.extend(new.map(|(scaled, _)| Source::Gallery(scaled)));
+    }
+    let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
+    let policy = Policy { warmup: 1, min_rounds: 5, max_rounds: 50, seconds: args.seconds };
+
+    let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
+    bar.set_length((sources.len() * scalars.len()) as u64);
+    let mut measured: Vec<(String, ScalarKind, Measured)> = Vec::new();
+    for source in &sources {
+        bar.set_message(source.name());
+        for &scalar in &scalars {
+            let result = match scalar {
+                ScalarKind::F32 => measure::<f32>(source, policy, console),
+                ScalarKind::F64 => measure::<f64>(source, policy, console),
+            };
+            match result {
+                Ok(times) => measured.push((source.name(), scalar, times)),
+                Err(error) => console.error(&cause_chain(&error)),
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+
+    let command =
+        std::iter::once("sparseop".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ");
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    let times: Vec<Measured> = measured.iter().map(|m| m.2.clone()).collect();
+    if times.is_empty() {
+        bail!("no matrix was measured: name some, or give --suite");
+    }
+    let profile = offline::profile(&times, &date, &command);
+    for kernel in offline::kernels() {
+        if let Some(scalar) = scalars.iter().find(|&&scalar| profile.coefficients(scalar, kernel).is_none()) {
+            console.warn(&format!("no matrix was suited to {kernel} in {scalar}: it will never be chosen"));
+        }
+    }
+    profile.write(&args.out)?;
+    console.print(&report(&measured, &profile))
+}
+
+fn measure<T: Scalar>(source: &Source, policy: Policy, console: &Console) -> Result<Measured> {
+    Ok(Measured::of(&source.load::<T>(console)?, policy)?)
+}
+
+/// What each matrix would lose by the choice of the profile, worst first, and the summary.
+fn report(measured: &[(String, ScalarKind, Measured)], profile: &Profile) -> String {
+    let mut rows: Vec<(f64, Vec<String>)> = measured
+        .iter()
+        .filter_map(|(name, scalar, times)| {
+            let regret = times.regret(profile)?;
+            let fastest = times.times().min_by(|a, b| a.1.total_cmp(&b.1))?;
+            let chosen = times.choice(profile)?;
+            let cells = [
+                name.clone(),
+                scalar.to_string(),
+                format!("{regret:.3}"),
+                chosen.to_string(),
+                fastest.0.to_string(),
+            ];
+            Some((regret, cells.to_vec()))
+        })
+        .collect();
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let columns = [("matrix", Left), ("dtype", Left), ("regret", Right), ("chosen", Left), ("fastest", Left)];
+    let v = &profile.validation;
+    let summary = format!(
+        "regret over {} matrices: geometric mean {:.3}, 95th percentile {:.3}, worst {:.3}\n",
+        v.matrices, v.mean_regret, v.p95_regret, v.worst_regret
+    );
+    table(&columns, rows.into_iter().map(|r| r.1)) + &summary
+}

@@ -1,0 +1,191 @@
+//! Offline tuning: every plan measured on a collection of matrices, and a profile fitted to the times.
+
+use super::cost::{self, Amounts, Prediction};
+use super::fit::{Observation, fit};
+use super::profile::{Profile, SCHEMA, Validation};
+use super::select::{self, Request};
+use super::stopwatch::{Policy, race, timed};
+use crate::analysis::Analysis;
+use crate::device::{Device, KERNELS};
+use crate::formats::{FormatKind, HostMatrix, Plan, Traffic, Weights};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar, ScalarKind};
+use statrs::statistics::{Data, OrderStatistics};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sizes that are tried for the cache a product may live in, in bytes; the one whose fit predicts best is taken.
+const CACHES: [f64; 7] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6];
+
+/// The measured times of every plan on one matrix.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    scalar: ScalarKind,
+    plans: Vec<Run>,
+}
+
+/// One plan on one matrix.
+#[derive(Debug, Clone)]
+struct Run {
+    plan: Plan,
+    traffic: Traffic,
+    /// With no cache at all: everything streams.
+    amounts: Amounts,
+    product: f64,
+    prepare: f64,
+}
+
+impl Measured {
+    /// Packs every candidate and races them, in groups that together stay within eight times the memory limit of one.
+    ///
+    /// # Errors
+    ///
+    /// What packing a plan gives.
+    pub fn of<T: Scalar>(a: &CsrMatrix<T>, policy: Policy) -> Result<Self, Error> {
+        /// Packed matrices held at once, in memory limits of one.
+        const TOGETHER: u64 = 8;
+        let analysis = Analysis::of(a.view());
+        let limit = Request::new(&analysis, T::KIND).memory_limit;
+        let mut plans = Plan::candidates(&analysis, &Weights::default());
+        plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
+        let x = crate::testing::x_vector::<T>(a.ncols());
+        let mut y = vec![T::ZERO; a.nrows()];
+        let mut runs = Vec::new();
+        let mut rest = plans.as_slice();
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |plan: &&Plan| {
+                bytes += plan.traffic(&analysis, T::KIND).matrix_bytes;
+                bytes <= limit.saturating_mul(TOGETHER)
+            };
+            let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = later;
+            runs.extend(Self::group(a, &analysis, group, &x, &mut y, policy)?);
+        }
+        Ok(Self { scalar: T::KIND, plans: runs })
+    }
+
+    /// Packs and races some plans.
+    fn group<T: Scalar>(
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+        plans: &[Plan],
+        x: &[T],
+        y: &mut [T],
+        policy: Policy,
+    ) -> Result<Vec<Run>, Error> {
+        let mut packed: Vec<Box<dyn HostMatrix<T>>> = Vec::new();
+        let mut prepare = Vec::new();
+        for plan in plans {
+            let (matrix, seconds) = timed(|| plan.pack(a.view()));
+            packed.push(matrix?);
+            prepare.push(seconds * 1e9);
+        }
+        let y = std::cell::RefCell::new(y);
+        let mut products: Vec<_> = packed.iter().map(|m| || m.spmv(x, &mut y.borrow_mut())).collect();
+        let mut contestants: Vec<&mut dyn FnMut()> =
+            products.iter_mut().map(|p| p as &mut dyn FnMut()).collect();
+        let samples = race(&mut contestants, policy);
+        let run = |(i, plan): (usize, &Plan)| {
+            let traffic = plan.traffic(analysis, T::KIND);
+            let amounts = cost::amounts(&traffic, analysis, f64::MIN_POSITIVE);
+            let product = samples[i].median() * 1e9;
+            Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] }
+        };
+        Ok(plans.iter().enumerate().map(run).collect())
+    }
+
+    /// `(plan, seconds of a product, seconds of packing)` of every plan.
+    pub fn times(&self) -> impl Iterator<Item = (&Plan, f64, f64)> {
+        self.plans.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
+    }
+
+    /// The plan that `profile` chooses, for as many products as make preparation negligible.
+    pub fn choice(&self, profile: &Profile) -> Option<&Plan> {
+        self.chosen(profile).map(|run| &run.plan)
+    }
+
+    /// The time of the plan that `profile` chooses, over that of the fastest.
+    pub fn regret(&self, profile: &Profile) -> Option<f64> {
+        let best = self.plans.iter().map(|run| run.product).min_by(f64::total_cmp)?;
+        Some(self.chosen(profile)?.product / best)
+    }
+
+    fn chosen(&self, profile: &Profile) -> Option<&Run> {
+        let threads = profile.device.threads;
+        let predicted = self.plans.iter().filter_map(|run| {
+            let c = profile.coefficients(self.scalar, run.plan.kernel())?;
+            let amounts = run.amounts(profile.cache_bytes);
+            Some((Prediction::new(c, &run.traffic, &amounts, threads, threads).product(), run))
+        });
+        let predicted: Vec<_> = predicted.collect();
+        let least = predicted.iter().map(|p| p.0).min_by(f64::total_cmp)?;
+        let ties = predicted.iter().filter(|p| p.0 <= least * (1.0 + select::TIE_BAND));
+        ties.min_by_key(|p| p.1.traffic.matrix_bytes).map(|p| p.1)
+    }
+}
+
+impl Run {
+    /// The amounts for a device whose last cache holds `cache_bytes`.
+    fn amounts(&self, cache_bytes: f64) -> Amounts {
+        cost::with_cache(self.amounts, &self.traffic, cache_bytes)
+    }
+
+    fn observation(&self, cache_bytes: f64) -> Observation {
+        Observation {
+            amounts: self.amounts(cache_bytes),
+            packed: [(self.traffic.slots + self.traffic.tail) as f64, self.traffic.rows as f64],
+            product: self.product,
+            prepare: self.prepare,
+        }
+    }
+}
+
+/// Fits a profile of the CPU to what was measured.
+///
+/// `date` is the day (`YYYY-MM-DD`) and `command` what produced the measurements; both are only recorded.
+pub fn profile(measured: &[Measured], date: &str, command: &str) -> Profile {
+    let fitted = CACHES.iter().map(|&cache_bytes| {
+        let mut profile = Profile {
+            schema: SCHEMA,
+            kernels: KERNELS.to_owned(),
+            device: Device::Cpu.spec(),
+            date: date.to_owned(),
+            command: command.to_owned(),
+            cache_bytes,
+            validation: Validation::default(),
+            coefficients: BTreeMap::new(),
+        };
+        for scalar in ScalarKind::ALL {
+            let runs: Vec<&Run> =
+                measured.iter().filter(|m| m.scalar == scalar).flat_map(|m| &m.plans).collect();
+            let kernels: BTreeSet<&str> = runs.iter().map(|r| r.plan.kernel()).collect();
+            for kernel in kernels {
+                let of_kernel = runs.iter().filter(|r| r.plan.kernel() == kernel);
+                let observations: Vec<_> = of_kernel.map(|r| r.observation(cache_bytes)).collect();
+                profile.coefficients.entry(scalar).or_default().insert(kernel.to_owned(), fit(&observations));
+            }
+        }
+        profile.validation = validation(measured, &profile);
+        profile
+    });
+    let best = fitted.min_by(|a, b| a.validation.mean_regret.total_cmp(&b.validation.mean_regret));
+    best.expect("there are sizes to try")
+}
+
+/// How well a profile chooses on what was measured.
+pub fn validation(measured: &[Measured], profile: &Profile) -> Validation {
+    let regrets: Vec<f64> = measured.iter().filter_map(|m| m.regret(profile)).collect();
+    let mean = regrets.iter().map(|r| r.ln()).sum::<f64>() / regrets.len().max(1) as f64;
+    Validation {
+        matrices: regrets.len(),
+        mean_regret: mean.exp(),
+        p95_regret: Data::new(regrets.clone()).percentile(95),
+        worst_regret: regrets.iter().copied().fold(1.0, f64::max),
+    }
+}
+
+/// Every kernel that a profile should know.
+pub fn kernels() -> BTreeSet<&'static str> {
+    let examples = FormatKind::ALL.iter().flat_map(|k| k.examples());
+    examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel()).collect()
+}
