@@ -33,6 +33,13 @@ pub fn abandon_writes() {
     std::mem::forget(temporaries);
 }
 
+/// The operating system's answer, without the name of the temporary file that `tempfile` adds to it.
+fn os_error(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|e| e.source()).and_then(|e| e.downcast_ref::<io::Error>());
+    let code = inner.and_then(io::Error::raw_os_error);
+    code.map_or(error, io::Error::from_raw_os_error)
+}
+
 /// Lets `fill` write a temporary file beside `path` and gives it its name once it is complete.
 pub(crate) fn write_atomically(
     path: &Path,
@@ -46,7 +53,7 @@ pub(crate) fn write_atomically(
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let temporary = {
         let mut temporaries = temporaries();
-        let temporary = builder.tempfile_in(folder).map_err(|e| Error::io("create", path, e))?;
+        let temporary = builder.tempfile_in(folder).map_err(|e| Error::io("create", path, os_error(e)))?;
         temporaries.push(temporary.path().to_owned());
         temporary
     };

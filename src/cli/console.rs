@@ -130,6 +130,7 @@ pub(super) fn table(
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(columns.iter().map(|column| column.0)).add_rows(rows);
     for (column, (_, alignment)) in table.column_iter_mut().zip(columns) {
+        column.set_padding((0, 2));
         column.set_cell_alignment(*alignment);
     }
     table.trim_fmt() + "\n"

@@ -29,7 +29,11 @@ impl Matrices {
             for source in &given.expand_or_report(console) {
                 match work(source) {
                     Err(error) if is_broken_pipe(&error) => return Err(error),
-                    Err(error) => console.error(&cause_chain(&error)),
+                    Err(error) => {
+                        let (name, message) = (source.name(), cause_chain(&error));
+                        let said = message.contains(&name);
+                        console.error(&if said { message } else { format!("{name}: {message}") });
+                    }
                     Ok(()) => {}
                 }
             }

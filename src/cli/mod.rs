@@ -23,7 +23,7 @@ const INTERRUPTED: i32 = 130;
 ///
 /// Looks at a sparse matrix, decides how to store it so that products with vectors are fast, and says why.
 #[derive(Debug, Parser)]
-#[command(name = "sparseop", version, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "sparseop", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,13 +32,16 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "\
-MATRIX is a Matrix Market file (.mtx, .mtx.gz, .mtx.zst), an archive of the SuiteSparse collection (.tar.gz),
-a folder of such files, or a generated matrix: gallery:NAME[,key=value...].
+MATRIX is a Matrix Market file (.mtx, .mtx.gz, .mtx.zst), an archive of the SuiteSparse
+collection (.tar.gz), a folder of such files, or generated: gallery:NAME[,key=value...].
+
+Results go to standard output, everything else to standard error.
+The exit code is 0 for success, 1 for failed work, 2 for wrong usage.
 
 Examples:
-  sparseop analyze cant.mtx                         what it looks like and how to store it
+  sparseop analyze cant.mtx                         what it looks like, how to store it
   sparseop bench cant.mtx --plans auto,csr          how much that brings
-  sparseop bench matrices/ --json > results.jsonl   the same for a folder, for a program to read
+  sparseop bench matrices/ --json > results.jsonl   a whole folder, for a program to read
   sparseop apply cant.mtx --x x.mtx --out y.mtx     one product
   sparseop analyze gallery:circuit,rows=30k         without a file at hand";
 

@@ -189,6 +189,29 @@ fn groups(bytes: &[u64], limit: u64) -> Vec<Vec<usize>> {
 mod tests {
     use super::*;
 
+    /// Checks a product with `[1 2; 3 4]`.
+    fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<Contestant<'static, f64>, String> {
+        let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        let x = [1.0, 1.0];
+        let multiply = Box::new(multiply);
+        let mut entrant =
+            Contestant { place: 0, multiply, traffic: None, rel_error: 0.0, deterministic: false };
+        match entrant.check(&Oracle::of(a.view(), &x), &x, 2) {
+            Ok(()) => Ok(entrant),
+            Err(Failure::Broken(error) | Failure::Refused(error)) => Err(error),
+        }
+    }
+
+    #[test]
+    fn a_wrong_answer_is_not_timed() {
+        let right = check(|_, y| y.copy_from_slice(&[3.0, 7.0])).unwrap_or_else(|error| panic!("{error}"));
+        assert!(right.deterministic && right.rel_error == 0.0);
+        let wrong = check(|_, y| y.copy_from_slice(&[3.0, 7.5])).err();
+        assert_eq!(wrong.as_deref().map(|w| w.starts_with("wrong answer: row 1 is 7.5")), Some(true));
+        let unwritten = check(|_, y| y[0] = 3.0).err();
+        assert_eq!(unwritten.as_deref().map(|w| w.starts_with("wrong answer: row 1 is NaN")), Some(true));
+    }
+
     #[test]
     fn groups_stay_below_the_limit_and_share_the_first() {
         assert_eq!(groups(&[], 10), [Vec::<usize>::new()]);

@@ -23,8 +23,9 @@ use sparseop::{Plan, ScalarKind};
 /// answer is never timed: it is reported, and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512), jds(sections:auto),
-hyb(width:auto), coo. `auto` is the plan that is chosen for the matrix, `all` every candidate of that choice.
+Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
+jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen for the matrix,
+`all` every candidate of that choice.
 
 Examples:
   sparseop bench cant.mtx

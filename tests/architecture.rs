@@ -1,0 +1,225 @@
+//! The rules of `docs/design.md` that the compiler does not hold.
+
+use sparseop::formats::FormatKind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules from the bottom to the top; a module may import from itself and from lower layers, not from its neighbours. The
+/// program is a crate of its own, above all of them.
+const LAYERS: [&[&str]; 7] = [
+    &["error", "files", "scalar"],
+    &["matrix"],
+    &["analysis", "device", "encoding"],
+    &["formats"],
+    &["tuning"],
+    &["op"],
+    &["cli"],
+];
+
+/// The bottom: these may import from each other.
+const BOTTOM: &[&str] = LAYERS[0];
+
+/// Files that are compiled only with the feature `testing`, and so may use that module.
+const WITH_TESTING: [&str; 1] = ["tuning/offline.rs"];
+
+/// What only these files may touch; paths and folders below `src`.
+const CONFINED: [(&[&str], &[&str]); 4] = [
+    (&["Instant"], &["tuning/stopwatch.rs"]),
+    (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "main.rs"]),
+    (
+        &["fs", "File"],
+        &["matrix/market/", "files.rs", "tuning/profile.rs", "tuning/store.rs", "device/compiler.rs", "cli/"],
+    ),
+    (&["cudarc"], &["device/", "formats/"]),
+];
+
+/// Lines a file may have.
+const LINES: usize = 500;
+
+/// Source files with more, and why.
+const LONG: [(&str, &str); 0] = [];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The Rust files below a folder, in order.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Path below `src` and code without comments, `#[cfg(test)]` items and test files.
+fn sources() -> Vec<(String, String)> {
+    let files = rust_files(&root()).into_iter().filter_map(|path| {
+        let name = path.strip_prefix(root()).unwrap().to_str().unwrap().replace('\\', "/");
+        let is_test = name.starts_with("testing/") || name.contains("/tests/") || name.ends_with("tests.rs");
+        (!is_test).then(|| (name, without_tests(&fs::read_to_string(path).unwrap())))
+    });
+    files.collect()
+}
+
+/// The code without comments and `#[cfg(test)]` items.
+fn without_tests(text: &str) -> String {
+    let mut out = String::new();
+    let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    while let Some(line) = lines.next() {
+        if line.trim() != "#[cfg(test)]" {
+            out.push_str(line);
+            out.push('\n');
+            continue;
+        }
+        let mut depth = 0i32;
+        for line in lines.by_ref() {
+            depth += line.matches('{').count() as i32 - line.matches('}').count() as i32;
+            let done = line.trim_end().ends_with([';', '}', ',']);
+            if depth <= 0 && done {
+                break;
+            }
+        }
+    }
+    out
+}
+
+/// What stands directly after each `crate::`, groups in braces taken apart.
+fn imports(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        // `$crate` and `some_crate` are something else.
+        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
+        let rest = &code[at + "crate::".len()..];
+        let identifier = |text: &str| -> String {
+            text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+        };
+        let Some(group) = rest.strip_prefix('{') else {
+            found.push(identifier(rest));
+            continue;
+        };
+        let (mut depth, mut start) = (0, 0);
+        for (i, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth > 0 => depth -= 1,
+                ',' | '}' if depth == 0 => {
+                    found.push(identifier(&group[start..i]));
+                    start = i + 1;
+                    if c == '}' {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+/// The module that each name which `lib.rs` re-exports comes from.
+fn reexports() -> BTreeMap<String, String> {
+    let lib = fs::read_to_string(root().join("lib.rs")).unwrap();
+    let mut names = BTreeMap::new();
+    for line in lib.lines().filter_map(|line| line.strip_prefix("pub use ")) {
+        let (module, rest) = line.trim_end_matches(';').split_once("::").unwrap();
+        for name in rest.trim_matches(['{', '}']).split(',') {
+            names.insert(name.trim().to_owned(), module.to_owned());
+        }
+    }
+    names
+}
+
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&module))
+}
+
+#[test]
+fn imports_go_one_way() {
+    let reexports = reexports();
+    let mut wrong = Vec::new();
+    for (file, code) in sources() {
+        if file == "lib.rs" || file == "main.rs" {
+            continue;
+        }
+        let module = file.split(['/', '.']).next().unwrap();
+        let own = layer(module).unwrap_or_else(|| panic!("src/{file}: `{module}` is in no layer"));
+        for name in imports(&code) {
+            let target = reexports.get(&name).unwrap_or(&name);
+            let allowed = target == module
+                || (target == "testing" && WITH_TESTING.contains(&file.as_str()))
+                || (BOTTOM.contains(&module) && BOTTOM.contains(&target.as_str()))
+                || (module != "cli" && layer(target).is_some_and(|layer| layer < own));
+            if !allowed {
+                wrong.push(format!("src/{file} imports crate::{name}, from `{target}`"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn clocks_files_and_the_terminal_are_confined() {
+    let mut wrong = Vec::new();
+    for (file, code) in sources() {
+        let words: BTreeSet<&str> =
+            code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '!')).collect();
+        for (confined, places) in CONFINED {
+            let allowed = places.iter().any(|place| file.starts_with(place));
+            let found = confined.iter().find(|word| words.contains(**word));
+            if let (Some(word), false) = (found, allowed) {
+                wrong.push(format!("src/{file} has `{word}`, which belongs to {}", places.join(", ")));
+            }
+        }
+        let cuda = file.starts_with("formats/") && !file.ends_with("/cuda.rs");
+        if cuda && words.contains("cudarc") {
+            wrong.push(format!("src/{file} names cudarc, which only device/ and formats/*/cuda.rs may"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_registry_and_the_folders_are_the_same_formats() {
+    let names: Vec<&str> = FormatKind::ALL.iter().map(|kind| kind.name()).collect();
+    let registered: BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(registered.len(), names.len(), "a name is registered twice: {names:?}");
+    let entries = fs::read_dir(root().join("formats")).unwrap().map(|entry| entry.unwrap());
+    let folders: BTreeSet<String> = entries
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(folders.iter().map(String::as_str).collect::<BTreeSet<_>>(), registered);
+}
+
+#[test]
+fn no_source_file_is_long() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut wrong = Vec::new();
+    for path in rust_files(&root()).into_iter().chain(rust_files(&tests)) {
+        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        let excused = LONG.iter().any(|(file, _)| path.ends_with(file));
+        if lines > LINES && !excused {
+            wrong.push(format!("{} has {lines} lines", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "more than {LINES} lines need a reason:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_scanner_sees_what_it_should() {
+    let code = "use crate::{Error, formats::{Plan, csr}, op};\ncrate::device::cpu()\n$crate::x mycrate::y";
+    assert_eq!(imports(code), ["Error", "formats", "op", "device", "x"]);
+    let text = "a\n// crate::op\n#[cfg(test)]\nmod tests {\n  fn b() {}\n}\nc\n#[cfg(test)]\nuse d;\ne\n";
+    assert_eq!(without_tests(text), "a\nc\ne\n");
+}

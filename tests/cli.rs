@@ -1,0 +1,316 @@
+//! What the program promises to other programs: exit codes, JSON, where messages go, and whole files or none.
+
+mod common;
+
+use common::{sparseop, stdout};
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+const TEXT: &str = "%%MatrixMarket matrix coordinate real general\n2 3 2\n1 3 1.5\n2 1 -2\n";
+
+/// What the program says on standard error, exiting with `code` and printing no result where it fails outright.
+fn stderr(args: &[&str], code: i32) -> String {
+    let assert = sparseop(args).assert().code(code);
+    String::from_utf8(assert.get_output().stderr.clone()).unwrap()
+}
+
+fn json(args: &[&str]) -> Vec<Value> {
+    stdout(args).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The keys of an object; serde_json sorts them.
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn sorted(mut keys: Vec<&str>) -> Vec<&str> {
+    keys.sort_unstable();
+    keys
+}
+
+fn path(folder: &tempfile::TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_owned()
+}
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).unwrap().next().is_none()
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
+    for (args, expected) in [
+        (&["bench", "a.mtx", "--plans", "auto,sel(c:32)"][..], "did you mean `sell`?"),
+        (&["bench", "a.mtx", "--plans", "calibrated"], "not there yet; use `auto`"),
+        (&["bench", "a.mtx", "--baselines", "cuspars"], "possible values: sprs, none"),
+        (&["bench", "a.mtx", "--seconds", "0"], "a number of seconds above 0"),
+        (&["apply", "a.mtx", "--plan", "sell(sigm:2)"], "did you mean `sigma`?"),
+        (&["analyze", "gallery:bandd"], "did you mean `banded`?"),
+        (&["gallery", "write", "banded,row=3", "a.mtx"], "did you mean `rows`?"),
+        (&["analyze", "a.mtx", "--device", "cup"], "did you mean `cpu`?"),
+        (&["analyze", "a.mtx", "--dtype", "f16"], "f32, f64"),
+        (&["analyze", "a.mtx", "--memory-limit", "2Q"], "2G, 512M"),
+        (&["analyze", "a.mtx", "--expected-calls", "0"], "0 is not in 1.."),
+        (&["analyze", "a.mtx", "-q", "-v"], "cannot be used with"),
+        (&["analyze"], "<MATRIX>..."),
+        (&["analise", "a.mtx"], "analyze"),
+        (&[], "Usage"),
+    ] {
+        let message = stderr(args, 2);
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn bad_input_exits_with_1_and_one_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str, bytes: &[u8]| {
+        fs::write(folder.path().join(name), bytes).unwrap();
+        path(&folder, name)
+    };
+    let packed = gzip(&TEXT.repeat(100));
+    let header_only = at("header.mtx", b"%%MatrixMarket matrix coordinate real general\n2 3 2\n");
+    let truncated = at("cut.mtx.gz", &packed[..packed.len() / 2]);
+    let empty = at("empty.mtx", b"");
+    let no_profile = at("profile.ron", b"nonsense");
+    fs::create_dir(folder.path().join("nothing")).unwrap();
+    for (args, expected) in [
+        (&["analyze", "nowhere.mtx"][..], "cannot open nowhere.mtx: No such file"),
+        (&["analyze", &path(&folder, "nothing")], "there is no matrix in"),
+        (&["analyze", &header_only], "header.mtx:"),
+        (&["analyze", &truncated], "cut.mtx.gz"),
+        (&["analyze", &empty], "empty.mtx"),
+        (&["analyze", "gallery:small", "--profile", "nowhere.ron"], "cannot read nowhere.ron"),
+        (&["analyze", "gallery:small", "--profile", &no_profile], "not a profile"),
+        (&["analyze", "gallery:small", "--device", "cuda:99"], "`cuda:99` is not available"),
+        (&["analyze", "gallery:dense,n=1M"], "GiB"),
+        (&["apply", "gallery:small", "--x", "nowhere.mtx"], "nowhere.mtx"),
+        (&["apply", "gallery:circuit,rows=30k", "--plan", "ell"], "plan ell needs 1357560000 bytes"),
+        (&["gallery", "write", "small", "/nowhere/a.mtx"], "cannot create /nowhere/a.mtx: No such file"),
+    ] {
+        let message = stderr(args, 1);
+        let lines: Vec<&str> = message.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(expected), "{args:?}: {message}");
+        assert!(!message.contains("panicked"), "{args:?}: {message}");
+        assert_eq!(message.matches("No such file").count(), message.matches("os error").count(), "{message}");
+    }
+    let line = stderr(&["analyze", &header_only], 1);
+    assert!(line.contains("header.mtx:2") || line.contains("header.mtx:3"), "{line}");
+}
+
+#[test]
+fn a_plan_over_the_memory_limit_is_refused_with_both_numbers() {
+    let args = ["bench", "gallery:circuit,rows=30k", "--plans", "ell", "--seconds", "0.01", "--json"];
+    let assert = sparseop(&args).assert().code(1);
+    let message = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(
+        message.contains("needs 1357560000 bytes") && message.contains("limit is 67108864 bytes"),
+        "{message}"
+    );
+    let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+    let refused = &report["runs"][0];
+    assert_eq!(keys(refused), ["completed", "engine", "error", "plan"]);
+    assert_eq!((&refused["plan"], &refused["completed"]), (&"ell".into(), &false.into()));
+    assert_eq!(report["runs"][1]["engine"], "sprs");
+
+    // Where every candidate is meant, that one is too large is no failure.
+    let limit =
+        ["--plans", "all", "--memory-limit", "650K", "--seconds", "0.001", "--json", "--baselines", "none"];
+    let report = &json(&[&["bench", "gallery:small"], &limit[..]].concat())[0];
+    let runs = report["runs"].as_array().unwrap();
+    assert!(
+        runs.iter().any(|run| run["completed"] == false) && runs.iter().any(|run| run["completed"] == true)
+    );
+}
+
+#[test]
+fn bench_prints_one_object_a_line_with_exactly_these_keys() {
+    let plans = "auto,sell(c:32,sigma:512),csr,csr(scalar)";
+    let args =
+        ["bench", "gallery:small", "gallery:lp,rows=20", "--plans", plans, "--seconds", "0.01", "--json"];
+    let text = stdout(&args);
+    let reports: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 2);
+    let top = [
+        "matrix",
+        "nrows",
+        "ncols",
+        "nnz",
+        "dtype",
+        "device",
+        "auto_plan",
+        "calibrated_plan",
+        "prepare_us",
+        "runs",
+    ];
+    let positions = top.map(|key| text.find(&format!("\"{key}\":")).unwrap());
+    assert!(positions.is_sorted(), "{text}");
+    for report in &reports {
+        assert_eq!(keys(report), sorted(top.to_vec()));
+        assert_eq!(keys(&report["prepare_us"]), ["analyze", "pack", "select", "upload"]);
+        let runs = report["runs"].as_array().unwrap();
+        let (sprs, ours) = runs.split_last().unwrap();
+        let common = ["engine", "plan", "completed", "median_us", "min_us", "rel_error"];
+        assert_eq!(keys(sprs), sorted(common.to_vec()));
+        assert_eq!((&sprs["engine"], &sprs["plan"]), (&"sprs".into(), &"csr".into()));
+        let more = ["matrix_bytes", "traffic_bytes", "gflops", "gbps", "deterministic"];
+        for run in ours {
+            assert_eq!(keys(run), sorted([&common[..], &more].concat()));
+            assert_eq!((&run["engine"], &run["completed"]), (&"sparseop".into(), &true.into()));
+            assert!(
+                run["median_us"].as_f64() >= run["min_us"].as_f64() && run["min_us"].as_f64() > Some(0.0)
+            );
+            assert_eq!(run["deterministic"], true);
+        }
+        let mut names: Vec<_> = ours.iter().map(|run| run["plan"].as_str().unwrap()).collect();
+        assert_eq!(names[0], report["auto_plan"], "in the order of asking");
+        assert!(names.contains(&"csr(scalar)") && names.contains(&"sell(c:32,sigma:512)"));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ours.len(), "each plan once");
+    }
+    assert_eq!(reports[0]["matrix"], "gallery:small");
+    assert_eq!((&reports[0]["nnz"], &reports[0]["dtype"]), (&49_600.into(), &"f64".into()));
+    assert_eq!((&reports[0]["calibrated_plan"], &reports[1]["nrows"]), (&Value::Null, &20.into()));
+}
+
+#[test]
+fn analyze_and_the_others_print_objects_too() {
+    let report = &json(&["analyze", "gallery:small", "--json", "--symmetry", "--dtype", "f32"])[0];
+    let expected = [
+        "candidates",
+        "device",
+        "dtype",
+        "expected_calls",
+        "fingerprint",
+        "formats",
+        "hyb_widths",
+        "jds_splits",
+        "matrix",
+        "ncols",
+        "nnz",
+        "nrows",
+        "plan",
+        "profile_fit",
+        "rows",
+        "structure",
+        "symmetry",
+    ];
+    assert_eq!(keys(report), expected);
+    assert_eq!(report["hyb_widths"].as_array().unwrap().len(), 7);
+    assert_eq!(report["jds_splits"].as_array().unwrap().len(), 3);
+    assert_eq!(json(&["gallery", "list", "--json"]).len(), sparseop::matrix::gallery::list().len());
+    assert_eq!(json(&["devices", "--json"])[0]["device"], "cpu");
+    let applied = &json(&["apply", "gallery:small,n=2", "--json"])[0];
+    assert_eq!(applied["y"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn of_several_matrices_the_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("b.mtx"), TEXT).unwrap();
+    fs::write(folder.path().join("a.mtx.gz"), gzip(TEXT)).unwrap();
+    fs::write(folder.path().join("README.txt"), "no matrix").unwrap();
+    let names = |reports: &[Value]| -> Vec<String> {
+        reports.iter().map(|r| r["matrix"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = json(&["analyze", folder.path().to_str().unwrap(), "gallery:small,n=3", "--json"]);
+    assert_eq!(names(&all), ["a.mtx.gz", "b.mtx", "gallery:small,n=3"]);
+
+    fs::write(folder.path().join("aa.mtx"), "nonsense").unwrap();
+    let assert = sparseop(&["analyze", folder.path().to_str().unwrap(), "--json"]).assert().code(1);
+    let output = assert.get_output();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("aa.mtx"));
+}
+
+#[test]
+fn a_product_from_files_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, x, y] = ["a.mtx", "x.txt", "y.mtx.gz"].map(|name| path(&folder, name));
+    fs::write(&a, TEXT).unwrap();
+    fs::write(&x, "1\n2\n4\n").unwrap();
+    assert_eq!(stdout(&["apply", &a, "--x", &x, "--out", &y]), "");
+    assert_eq!(sparseop::matrix::market::read_vector::<f64>(&y).unwrap(), [6.0, -2.0]);
+
+    let printed = stdout(&["apply", &a, "--plan", "coo", "--dtype", "f32"]);
+    assert_eq!(printed, "%%MatrixMarket matrix array real general\n2 1\n1.5\n-2.0\n");
+    assert!(stderr(&["apply", &a], 0).contains("x is all ones"));
+    assert_eq!(stderr(&["apply", &a, "-q"], 0), "");
+    assert!(stderr(&["apply", &a, "--out", &y, "-v"], 0).contains("the product took"));
+
+    fs::write(&x, "1\n2\n").unwrap();
+    let message = stderr(&["apply", &a, "--x", &x], 1);
+    assert!(message.contains("`x` has 2 elements, but the matrix is 2 x 3 and needs 3"), "{message}");
+}
+
+#[test]
+fn a_written_gallery_matrix_is_the_generated_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "banded.mtx.zst");
+    sparseop(&["gallery", "write", "banded,rows=100", &file]).assert().success();
+    let fingerprint = |matrix: &str| json(&["analyze", matrix, "--json"])[0]["fingerprint"].clone();
+    assert_eq!(fingerprint(&file), fingerprint("gallery:banded,rows=100"));
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    // A folder that is not empty cannot be replaced by a file.
+    let target = folder.path().join("taken.mtx");
+    fs::create_dir_all(target.join("inside")).unwrap();
+    let message = stderr(&["gallery", "write", "small", target.to_str().unwrap()], 1);
+    assert!(message.contains("taken.mtx"), "{message}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[cfg(unix)]
+mod signals {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn an_interrupt_leaves_no_half_written_file() {
+        let folder = tempfile::tempdir().unwrap();
+        // Compressing it takes seconds.
+        let file = folder.path().join("big.mtx.gz");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sparseop"))
+            .args(["gallery", "write", "uniform,rows=400k"])
+            .arg(&file)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let patience = Instant::now() + Duration::from_secs(60);
+        while is_empty(folder.path()) {
+            assert!(Instant::now() < patience, "the temporary file never came");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!file.exists(), "it is written under another name");
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert!(is_empty(folder.path()));
+    }
+
+    #[test]
+    fn a_reader_who_has_had_enough_is_no_failure() {
+        // More than a pipe holds.
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sparseop"))
+            .args(["apply", "gallery:small,n=300", "-q"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+    }
+}
