@@ -5,6 +5,7 @@
 //! coefficients come from a [`Profile`](super::profile::Profile). There is no other number in here.
 
 use crate::analysis::Analysis;
+use crate::device::cpu;
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +61,11 @@ impl Term {
         Self::FarMisses,
         Self::Stream,
     ];
+
+    /// Whether more threads make it shorter; memory and the call do not.
+    const fn scales(self) -> bool {
+        !matches!(self, Self::Call | Self::Stream)
+    }
 
     /// The term in words, to stand after "more time for".
     pub const fn describe(self) -> &'static str {
@@ -166,14 +172,14 @@ const NEAR_ENTRIES: f64 = 4096.0;
 /// Within so many it is still in the middle caches (1 MiB, half of it `x`).
 const FAR_ENTRIES: f64 = 131_072.0;
 
-/// The amounts of one product, for a device whose last cache holds `cache_bytes`.
-pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64) -> Amounts {
+/// The amounts of one product, for a device whose last cache holds `cache_bytes`, on `threads` threads.
+pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads: usize) -> Amounts {
     let entries = analysis.rows.nnz as f64;
     let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
     // The chance that two rows have different lengths: how often a branch on the length is guessed wrong.
     let shares = analysis.rows.histogram.classes().iter().map(|c| c.1 as f64 / analysis.rows.nrows as f64);
     let unevenness = 1.0 - shares.map(|share| share * share).sum::<f64>().min(1.0);
-    let amounts = [
+    let mut amounts = [
         1.0,
         traffic.slots as f64,
         traffic.gathered as f64,
@@ -187,6 +193,12 @@ pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64) -> Amou
         missing(FAR_ENTRIES),
         0.0,
     ];
+    // What the threads cannot share counts as often as there are threads that wait for it.
+    let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
+    let waiting = cpu::unsharable(work, threads);
+    for (amount, term) in amounts.iter_mut().zip(Term::ALL) {
+        *amount *= if term.scales() { waiting } else { 1.0 };
+    }
     with_cache(amounts, traffic, cache_bytes)
 }
 
@@ -221,9 +233,7 @@ impl Prediction {
         let scale = measured_threads as f64 / threads.max(1) as f64;
         let mut terms = [0.0; Term::COUNT];
         for (i, term) in Term::ALL.iter().enumerate() {
-            // Memory and the call do not speed up with threads as computing does.
-            let scale = if matches!(term, Term::Call | Term::Stream) { 1.0 } else { scale };
-            terms[i] = c.terms()[i] * amounts[i] * scale;
+            terms[i] = c.terms()[i] * amounts[i] * if term.scales() { scale } else { 1.0 };
         }
         let total: f64 = terms.iter().sum();
         let alone = terms[0] + traffic.serial as f64 * c.slot * measured_threads as f64;

@@ -87,7 +87,7 @@ impl Measured {
         let samples = race(&mut contestants, policy);
         let run = |(i, plan): (usize, &Plan)| {
             let traffic = plan.traffic(analysis, T::KIND);
-            let amounts = cost::amounts(&traffic, analysis, f64::MIN_POSITIVE);
+            let amounts = cost::amounts(&traffic, analysis, f64::MIN_POSITIVE, rayon::current_num_threads());
             let product = samples[i].median() * 1e9;
             Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] }
         };

@@ -134,7 +134,7 @@ fn predict(
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
     let coefficients = profile.coefficients(request.scalar, plan.kernel());
-    let amounts = amounts(&traffic, analysis, profile.cache_bytes);
+    let amounts = amounts(&traffic, analysis, profile.cache_bytes, device.threads);
     let (measured, threads) = (profile.device.threads, device.threads);
     let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, measured, threads));
     let verdict = if traffic.matrix_bytes > request.memory_limit {

@@ -17,13 +17,31 @@ const PART_WORK: u64 = 32_768;
 /// More parts than this only add overhead; enough to balance a machine of 64 cores.
 pub(crate) const MAX_PARTS: usize = 256;
 
+/// Parts that so much work is cut into.
+const fn parts(work: u64) -> u64 {
+    let parts = work / PART_WORK;
+    if parts == 0 {
+        1
+    } else if parts > MAX_PARTS as u64 {
+        MAX_PARTS as u64
+    } else {
+        parts
+    }
+}
+
+/// How many times as long `threads` threads take for so much work as they would if all were busy to the end: parts are not shared.
+pub(crate) fn unsharable(work: u64, threads: usize) -> f64 {
+    let (parts, threads) = (parts(work), threads.max(1) as u64);
+    (parts.div_ceil(threads) * threads) as f64 / parts as f64
+}
+
 /// Cuts `items` into consecutive parts of about equal work, at multiples of `align`.
 ///
 /// `work_before(i)` is the work of the first `i` items and must not fall. The cut depends on the matrix alone, never
 /// on the number of threads: whatever is summed across parts keeps its bits on every machine.
 pub(crate) fn partition(items: usize, align: usize, work_before: impl Fn(usize) -> u64) -> Box<[usize]> {
     let total = work_before(items);
-    let parts = (total / PART_WORK).clamp(1, MAX_PARTS as u64);
+    let parts = parts(total);
     let mut bounds = vec![0];
     for part in 1..parts {
         // u128: work × parts may pass 2⁶⁴ for the largest matrices.
@@ -169,6 +187,14 @@ mod tests {
             assert!(parts[..parts.len() - 1].iter().all(|p| p % 8 == 0));
         }
         assert!(partition(100_000, 8, |i| i as u64 * 50).len() > 50);
+    }
+
+    #[test]
+    fn little_work_is_not_shared() {
+        assert_eq!(unsharable(100, 2), 2.0);
+        assert_eq!(unsharable(3 * PART_WORK, 2), 4.0 / 3.0);
+        assert_eq!(unsharable(u64::MAX, 2), 1.0);
+        assert_eq!(unsharable(u64::MAX, 512), 2.0);
     }
 
     #[test]
