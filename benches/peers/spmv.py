@@ -24,9 +24,10 @@ and a timed batch of calls that lasts 2 ms or more, for at least 20 turns and 1 
 through ctypes, measured by a call that MKL refuses at once, is subtracted and reported as `call_us`. The whole is
 repeated `--alternations` times, alternating with sparseop, because machines drift: `median_us` is the median of the
 medians, `min_us` the least sample, `spread` the largest median over the smallest. `busy` is CPU time over wall time
-while MKL runs: well below the number of threads, they did not get their CPUs and the figures are not to be trusted.
-`kernels` is the instruction set that MKL chose. GB/s counts the bytes of CSR with 32-bit indices, of x and of y,
-whatever the plan stores.
+while MKL runs: well below the number of threads, they did not get their CPUs and the figures are not to be trusted
+(the kernel's clock ticks are too coarse for products below a millisecond; go by `spread` there). `kernels` is
+the instruction set that MKL chose. GB/s counts the bytes of CSR with 32-bit indices, of x and of y, whatever the
+plan stores.
 
 `--threads` binds this process and sparseop alike to that many CPUs. Where huge pages have to be asked for (Linux's
 transparent_hugepage = madvise), NumPy asks, and MKL, which stores its optimised matrix itself, does not;
@@ -158,12 +159,12 @@ def read(path, cache=None):
 
 
 def batch(call, times):
-    """Seconds a call, and CPU over wall time, of `times` calls one after the other."""
+    """Seconds a call, and CPU seconds altogether, of `times` calls one after the other."""
     cpu, start = time.process_time(), time.perf_counter()
     for _ in range(times):
         call()
     wall = time.perf_counter() - start
-    return wall / times, (time.process_time() - cpu) / wall
+    return wall / times, time.process_time() - cpu
 
 
 def time_peers(mkl, a, x, seconds):
@@ -186,22 +187,22 @@ def time_peers(mkl, a, x, seconds):
 
     guess = {engine: min(batch(call, 3)[0] for _ in range(3)) for engine, call in calls.items()}
     times = {engine: math.ceil(BATCH_S / took) for engine, took in guess.items()}
-    samples, busy = {engine: [] for engine in calls}, []
+    samples, cpu_s = {engine: [] for engine in calls}, 0.0
     gc.disable()
     while len(samples["mkl"]) < MIN_TURNS or min(sum(samples[e]) * times[e] for e in calls) < seconds:
         for engine, call in calls.items():
             call()
-            took, cpus = batch(call, times[engine])
+            took, cpu = batch(call, times[engine])
             samples[engine].append(took)
-            if engine == "mkl":
-                busy.append(cpus)
+            cpu_s += cpu if engine == "mkl" else 0.0
     gc.enable()
     check(mkl.mkl_sparse_destroy(product.handle), "destroy")
     for engine, run in runs.items():
         less = call_s if engine == "mkl" else 0.0
         run.update({f"{of.__name__}_us": (of(samples[engine]) - less) * 1e6 for of in (median, min)})
     kernels = set(re.findall(r"libmkl_(def|mc3|avx\w*)\.so", Path("/proc/self/maps").read_text()))
-    runs["mkl"].update(call_us=round(call_s * 1e6, 3), busy=round(median(busy), 2), kernels=" ".join(sorted(kernels)))
+    runs["mkl"].update(call_us=round(call_s * 1e6, 3), busy=round(cpu_s / (sum(samples["mkl"]) * times["mkl"]), 2),
+                       kernels=" ".join(sorted(kernels)))
     return runs
 
 

@@ -53,7 +53,7 @@ impl Analysis {
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let (offsets, (structure, columns)) = rayon::join(|| rows::pass(a.row_ptr()), || Structure::pass(a));
         Self {
-            rows: RowStats::from_histogram(a.ncols(), offsets.histogram),
+            rows: RowStats::from_histogram(a.ncols(), offsets.histogram, rows::changes(&offsets.row_lengths)),
             row_lengths: offsets.row_lengths,
             structure,
             fingerprint: Fingerprint::of_digests(a, &offsets.digests, &columns),

@@ -49,6 +49,8 @@ pub struct RowStats {
     pub tail: [f64; TAIL_MULTIPLES.len()],
     /// The fewest rows that hold half of the entries: so many of the longest.
     pub half_rows: u64,
+    /// Rows of another length than the row before: how often a loop over the rows ends unexpectedly.
+    pub changes: u64,
     /// How many rows there are of every length.
     pub histogram: Histogram,
 }
@@ -72,11 +74,11 @@ pub struct Quantiles {
 impl RowStats {
     /// Measures rows of the given lengths in a matrix with `ncols` columns.
     pub fn of(ncols: usize, row_lengths: &[u32]) -> Self {
-        Self::from_histogram(ncols, Histogram::of(row_lengths))
+        Self::from_histogram(ncols, Histogram::of(row_lengths), changes(row_lengths))
     }
 
     /// Measures a matrix of `ncols` columns whose row lengths are counted in `histogram`.
-    pub fn from_histogram(ncols: usize, histogram: Histogram) -> Self {
+    pub fn from_histogram(ncols: usize, histogram: Histogram, changes: u64) -> Self {
         let (nrows, nnz) = (histogram.nrows(), histogram.entries_beyond(0));
         let classes = histogram.classes();
         let mean = ratio(nnz as f64, nrows as f64);
@@ -103,6 +105,7 @@ impl RowStats {
             gini: gini(classes, nrows, nnz),
             tail: TAIL_MULTIPLES.map(|multiple| tail(classes, nrows, nnz, multiple)),
             half_rows: half_rows(classes, nnz),
+            changes,
             histogram,
         }
     }
@@ -148,6 +151,11 @@ fn half_rows(classes: &[(u32, u64)], nnz: u64) -> u64 {
         missing = missing.saturating_sub(needed * u64::from(len));
     }
     taken
+}
+
+/// Rows of another length than the row before.
+pub(super) fn changes(row_lengths: &[u32]) -> u64 {
+    row_lengths.par_windows(2).with_min_len(CHUNK).map(|w| u64::from(w[0] != w[1])).sum()
 }
 
 /// What one pass over the row offsets gives.

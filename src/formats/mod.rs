@@ -83,6 +83,8 @@ pub struct Traffic {
     pub slots: u64,
     /// Of `slots`, those whose `x` is gathered one by one; the others are part of a run of columns that is loaded whole.
     pub gathered: u64,
+    /// Of `slots`, those that wait for the one before: entries past the first few of a row that is summed alone.
+    pub chained: u64,
     /// Of `slots`, those that may be padding, so that the kernel looks before it multiplies.
     pub guarded: u64,
     /// Of `slots`, those in column-major arrays beyond the columns that are read side by side without effort.

@@ -22,6 +22,8 @@ pub enum Term {
     Slots,
     /// Gathering `x` one by one.
     Gathers,
+    /// Adding to a sum that the entry before is still being added to.
+    Chains,
     /// Looking whether slots are padding.
     Guards,
     /// Following many columns at once.
@@ -44,13 +46,14 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 13;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Call,
         Self::Slots,
         Self::Gathers,
+        Self::Chains,
         Self::Guards,
         Self::Strides,
         Self::Tail,
@@ -72,6 +75,7 @@ impl Term {
         match self {
             Self::Call => "starting",
             Self::Slots => "stored slots",
+            Self::Chains => "sums that wait for one another",
             Self::Guards => "looking for padding",
             Self::Strides => "following many columns at once",
             Self::Tail => "the COO part",
@@ -93,6 +97,8 @@ pub struct Coefficients {
     pub slot: f64,
     /// A slot whose `x` is gathered, in addition.
     pub gathered: f64,
+    /// A slot whose sum waits for the one before, in addition.
+    pub chained: f64,
     /// A slot that may be padding, in addition.
     pub guarded: f64,
     /// A slot beyond the columns that are followed without effort, in addition.
@@ -124,6 +130,7 @@ impl Coefficients {
             self.call,
             self.slot,
             self.gathered,
+            self.chained,
             self.guarded,
             self.strided,
             self.tail,
@@ -138,13 +145,27 @@ impl Coefficients {
 
     /// From the coefficients of the product and those of packing.
     pub const fn new(product: [f64; Term::COUNT], pack: [f64; 2]) -> Self {
-        let [call, slot, gathered, guarded, strided, tail, row, uneven, group, near_miss, far_miss, byte] =
-            product;
+        let [
+            call,
+            slot,
+            gathered,
+            chained,
+            guarded,
+            strided,
+            tail,
+            row,
+            uneven,
+            group,
+            near_miss,
+            far_miss,
+            byte,
+        ] = product;
         let [pack_slot, pack_row] = pack;
         Self {
             call,
             slot,
             gathered,
+            chained,
             guarded,
             strided,
             tail,
@@ -172,22 +193,27 @@ const NEAR_ENTRIES: f64 = 4096.0;
 /// Within so many it is still in the middle caches (1 MiB, half of it `x`).
 const FAR_ENTRIES: f64 = 131_072.0;
 
+/// Changes of the row length that current branch predictors learn when the same rows come again and again (Zen 4: 2000 to 30,000
+/// fit alike).
+const REMEMBERED_BRANCHES: f64 = 8000.0;
+
 /// The amounts of one product, for a device whose last cache holds `cache_bytes`, on `threads` threads.
 pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads: usize) -> Amounts {
     let entries = analysis.rows.nnz as f64;
     let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
-    // The chance that two rows have different lengths: how often a branch on the length is guessed wrong.
-    let shares = analysis.rows.histogram.classes().iter().map(|c| c.1 as f64 / analysis.rows.nrows as f64);
-    let unevenness = 1.0 - shares.map(|share| share * share).sum::<f64>().min(1.0);
+    let (rows, changes) = (analysis.rows.nrows as f64, analysis.rows.changes as f64);
+    // A few thousand branches are remembered from the product before.
+    let surprises = changes * changes / (changes + REMEMBERED_BRANCHES);
     let mut amounts = [
         1.0,
         traffic.slots as f64,
         traffic.gathered as f64,
+        traffic.chained as f64,
         traffic.guarded as f64,
         traffic.strided as f64,
         traffic.tail as f64,
         traffic.rows as f64,
-        traffic.rows as f64 * unevenness,
+        traffic.rows as f64 * surprises / rows.max(1.0),
         traffic.groups as f64,
         missing(NEAR_ENTRIES),
         missing(FAR_ENTRIES),

@@ -36,6 +36,9 @@ pub enum Plan {
     Balanced,
 }
 
+/// Entries of a row that are summed while the rows around it are worked on too; those past them wait for one another.
+const CHAIN: u32 = 16;
+
 /// The numbers of running sums there are kernels for.
 const VECTOR_WIDTHS: [u32; 5] = [2, 4, 8, 16, 32];
 
@@ -90,6 +93,7 @@ impl Format for Csr {
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
             gathered: super::gathered(nnz, analysis.structure.runs),
+            chained: analysis.rows.histogram.entries_beyond(CHAIN),
             rows: nrows,
             serial: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
             ..Traffic::default()

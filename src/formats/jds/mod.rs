@@ -184,6 +184,7 @@ impl Format for Jds {
             rows: nrows,
             groups: groups + analysis.rows.histogram.rows_longer(cut),
             serial: u64::from(width) * STRIP_ROWS.min(nrows),
+            ..Traffic::default()
         }
     }
 

@@ -133,11 +133,10 @@ impl Format for Sell {
             slots,
             gathered: super::gathered(slots, analysis.structure.affine),
             guarded,
-            strided: 0,
-            tail: 0,
             rows: nrows as u64,
             groups: slices,
             serial,
+            ..Traffic::default()
         }
     }
 
