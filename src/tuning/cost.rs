@@ -18,6 +18,8 @@ pub type Amounts = [f64; Term::COUNT];
 pub enum Term {
     /// Beginning and ending a product.
     Call,
+    /// Waking the threads that share the work.
+    Wake,
     /// Multiplying the stored slots.
     Slots,
     /// Gathering `x` one by one.
@@ -46,11 +48,12 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 13;
+    pub const COUNT: usize = 14;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Call,
+        Self::Wake,
         Self::Slots,
         Self::Gathers,
         Self::Chains,
@@ -67,13 +70,14 @@ impl Term {
 
     /// Whether more threads make it shorter; memory and the call do not.
     const fn scales(self) -> bool {
-        !matches!(self, Self::Call | Self::Stream)
+        !matches!(self, Self::Call | Self::Wake | Self::Stream)
     }
 
     /// The term in words, to stand after "more time for".
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Call => "starting",
+            Self::Wake => "waking threads",
             Self::Slots => "stored slots",
             Self::Chains => "sums that wait for one another",
             Self::Guards => "looking for padding",
@@ -93,6 +97,8 @@ impl Term {
 pub struct Coefficients {
     /// A product, however small.
     pub call: f64,
+    /// A product that several threads share, in addition.
+    pub wake: f64,
     /// A stored slot.
     pub slot: f64,
     /// A slot whose `x` is gathered, in addition.
@@ -128,6 +134,7 @@ impl Coefficients {
     pub const fn terms(&self) -> [f64; Term::COUNT] {
         [
             self.call,
+            self.wake,
             self.slot,
             self.gathered,
             self.chained,
@@ -147,6 +154,7 @@ impl Coefficients {
     pub const fn new(product: [f64; Term::COUNT], pack: [f64; 2]) -> Self {
         let [
             call,
+            wake,
             slot,
             gathered,
             chained,
@@ -163,6 +171,7 @@ impl Coefficients {
         let [pack_slot, pack_row] = pack;
         Self {
             call,
+            wake,
             slot,
             gathered,
             chained,
@@ -201,11 +210,13 @@ const REMEMBERED_BRANCHES: f64 = 8000.0;
 pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads: usize) -> Amounts {
     let entries = analysis.rows.nnz as f64;
     let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
+    let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
     let (rows, changes) = (analysis.rows.nrows as f64, analysis.rows.changes as f64);
     // A few thousand branches are remembered from the product before.
     let surprises = changes * changes / (changes + REMEMBERED_BRANCHES);
     let mut amounts = [
         1.0,
+        if cpu::parts(work) > 1 { 1.0 } else { 0.0 },
         traffic.slots as f64,
         traffic.gathered as f64,
         traffic.chained as f64,
@@ -220,7 +231,6 @@ pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads
         0.0,
     ];
     // What the threads cannot share counts as often as there are threads that wait for it.
-    let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
     let waiting = cpu::unsharable(work, threads);
     for (amount, term) in amounts.iter_mut().zip(Term::ALL) {
         *amount *= if term.scales() { waiting } else { 1.0 };
@@ -262,7 +272,7 @@ impl Prediction {
             terms[i] = c.terms()[i] * amounts[i] * if term.scales() { scale } else { 1.0 };
         }
         let total: f64 = terms.iter().sum();
-        let alone = terms[0] + traffic.serial as f64 * c.slot * measured_threads as f64;
+        let alone = terms[0] + terms[1] + traffic.serial as f64 * c.slot * measured_threads as f64;
         let packed = (traffic.slots + traffic.tail) as f64 * c.pack_slot + traffic.rows as f64 * c.pack_row;
         Self { terms, imbalance: (alone - total).max(0.0), prepare: packed * scale }
     }

@@ -64,19 +64,19 @@ mod tests {
 
     #[test]
     fn known_coefficients_are_found_again() {
-        let truth = [100.0, 0.5, 0.1, 0.0, 0.0, 0.2, 1.5, 2.0, 0.0, 0.0, 0.25, 0.0, 0.05];
+        let truth = [100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 1.5, 2.0, 0.0, 0.0, 0.25, 0.0, 0.05];
         let observations: Vec<_> = (1..60u64)
             .map(|i| {
                 let amounts: Amounts = std::array::from_fn(|t| {
                     let bits = (i * 2_654_435_761 + t as u64 * 40_503).wrapping_mul(i + 11) % 1000;
-                    if t == 0 { 1.0 } else { bits as f64 * 100.0 }
+                    if t == 0 || (t == 1 && i % 3 == 0) { 1.0 } else { bits as f64 * 100.0 }
                 });
                 let product = truth.iter().zip(&amounts).map(|(c, a)| c * a).sum();
                 Observation {
                     amounts,
-                    packed: [amounts[1], amounts[7]],
+                    packed: [amounts[2], amounts[8]],
                     product,
-                    prepare: 3.0 * amounts[1] + amounts[7],
+                    prepare: 3.0 * amounts[2] + amounts[8],
                 }
             })
             .collect();
