@@ -1,8 +1,10 @@
 //! What every CPU kernel shares: vectors of lanes, and the cutting of work into parts for the threads.
 
+mod memory;
 mod simd;
 mod strip;
 
+pub(crate) use memory::{copied, zeroed};
 pub(crate) use simd::{Kernel, PADDING, Vector};
 pub(crate) use strip::{Slots, strip};
 

@@ -17,7 +17,7 @@ mod cpu;
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
-use crate::device::cpu::partition;
+use crate::device::cpu::{copied, partition};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
@@ -82,7 +82,7 @@ impl Format for Csr {
     }
 
     fn candidates(_: &Analysis, _: &Weights) -> Vec<Plan> {
-        let vectors = VECTOR_WIDTHS.iter().skip(1).map(|&width| Plan::Vector(width));
+        let vectors = VECTOR_WIDTHS.iter().map(|&width| Plan::Vector(width));
         [Plan::Scalar, Plan::Balanced].into_iter().chain(vectors).collect()
     }
 
@@ -123,8 +123,8 @@ impl Format for Csr {
             plan: *plan,
             ncols: a.ncols(),
             row_ptr: Offsets::new(ptr),
-            col_idx: a.col_idx().to_vec(),
-            values: a.values().to_vec(),
+            col_idx: copied(a.col_idx()),
+            values: copied(a.values()),
             parts,
         })
     }

@@ -17,7 +17,7 @@ mod cpu;
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
-use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::cpu::{Output, PADDING, for_each_part, partition, zeroed};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
@@ -115,8 +115,8 @@ impl<T: Scalar> Host<T> {
     /// The first `width` entries of every row of `a`.
     pub(crate) fn of_width(a: CsrView<'_, T>, width: usize, lengths: bool) -> Self {
         let nrows = a.nrows();
-        let mut col_idx = vec![0; nrows * width];
-        let mut values = vec![T::ZERO; nrows * width];
+        let mut col_idx = zeroed::<u32>(nrows * width);
+        let mut values = zeroed::<T>(nrows * width);
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let row_len: Vec<u32> = (0..nrows).map(|row| a.row_len(row).min(width) as u32).collect();
         let parts = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));

@@ -24,7 +24,7 @@ pub use sections::{Method, Split};
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, coo, slot_bytes, vector_bytes};
 use crate::analysis::{Analysis, Histogram};
-use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::cpu::{Output, PADDING, for_each_part, partition, zeroed};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use sections::Section;
@@ -247,8 +247,8 @@ impl<T: Scalar> Host<T> {
             before.push(before[before.len() - 1] + len(row) as u64 + 1);
         }
         let parts = partition(perm.len(), STRIP_ROWS as usize, |rows| before[rows]);
-        let mut col_idx = vec![0; table.slots()];
-        let mut values = vec![T::ZERO; table.slots()];
+        let mut col_idx = zeroed::<u32>(table.slots());
+        let mut values = zeroed::<T>(table.slots());
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         for_each_part(&parts, |_, range| {
             for i in range {

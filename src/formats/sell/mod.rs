@@ -19,7 +19,7 @@ mod cpu;
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
-use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::cpu::{Output, PADDING, for_each_part, partition, zeroed};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
@@ -198,8 +198,8 @@ impl<T: Scalar> Host<T> {
         for (s, &(width, _)) in extent.iter().enumerate() {
             slice_ptr[s + 1] = slice_ptr[s] + width as usize * c;
         }
-        let mut col_idx = vec![0; slice_ptr[slices]];
-        let mut values = vec![T::ZERO; slice_ptr[slices]];
+        let mut col_idx = zeroed::<u32>(slice_ptr[slices]);
+        let mut values = zeroed::<T>(slice_ptr[slices]);
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let parts = partition(slices, 1, |s| (slice_ptr[s] + s * c) as u64);
         for_each_part(&parts, |_, range| {

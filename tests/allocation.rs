@@ -1,0 +1,57 @@
+//! A product allocates nothing.
+
+use sparseop::matrix::gallery;
+use sparseop::{Plan, SparseOpBuilder, Tuning, formats::FormatKind};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of a hundred products, from inside the pool: what comes from outside passes through rayon's own queue, which takes a
+/// block now and then.
+fn allocations(plan: &Plan, spec: &str) -> usize {
+    let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let op = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
+    let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    pool.install(|| {
+        for _ in 0..10 {
+            op.apply(&x, &mut y).unwrap();
+        }
+        let before = ALLOCATIONS.load(SeqCst);
+        for _ in 0..100 {
+            op.apply(&x, &mut y).unwrap();
+        }
+        ALLOCATIONS.load(SeqCst) - before
+    })
+}
+
+#[test]
+fn a_product_allocates_nothing() {
+    for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
+        let plan = text.parse().unwrap();
+        // One that a thread does alone, and one that is shared.
+        for spec in ["banded,rows=500", "banded,rows=50k"] {
+            assert_eq!(allocations(&plan, spec), 0, "{text} on {spec}");
+        }
+    }
+}
