@@ -79,14 +79,6 @@ pub enum Error {
         /// Bytes allowed.
         limit: u64,
     },
-    /// A plan cannot be used for this matrix or under these conditions.
-    #[error("plan {plan} cannot be used: {reason}")]
-    PlanRefused {
-        /// The plan's spelling.
-        plan: String,
-        /// Why, and the way out.
-        reason: String,
-    },
     /// The asked device is not there.
     #[error("device `{device}` is not available: {reason}")]
     DeviceUnavailable {

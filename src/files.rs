@@ -35,17 +35,41 @@ pub fn abandon_writes() {
 
 /// The operating system's answer, without the name of the temporary file that `tempfile` adds to it.
 fn os_error(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|e| e.source()).and_then(|e| e.downcast_ref::<io::Error>());
-    let code = inner.and_then(io::Error::raw_os_error);
-    code.map_or(error, io::Error::from_raw_os_error)
+    let said = error.to_string();
+    match said.split_once(" at path ") {
+        Some((answer, _)) => io::Error::new(error.kind(), answer.to_owned()),
+        None => error,
+    }
 }
 
 /// Lets `fill` write a temporary file beside `path` and gives it its name once it is complete.
+///
+/// A link is followed, so that it is still one afterwards. What is not a regular file, a device or a pipe, is written to as it is.
 pub(crate) fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match std::fs::metadata(&target) {
+        Ok(found) if !found.is_file() && !found.is_dir() => write_directly(path, fill),
+        _ => write_beside(path, &target, fill),
+    }
+}
+
+/// Writes to something that cannot be replaced.
+fn write_directly(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
+    let file = std::fs::OpenOptions::new().write(true).open(path).map_err(|e| Error::io("open", path, e))?;
+    let mut out = BufWriter::with_capacity(BUFFER, file);
+    fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io("write", path, e))
+}
+
+/// Writes a temporary file in the folder of `target`, which `path` names, and renames it.
+fn write_beside(
+    path: &Path,
+    target: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX);
     // A temporary file is private by default; this one is to become an ordinary file, subject to the umask.
@@ -63,11 +87,46 @@ pub(crate) fn write_atomically(
     let mut temporaries = temporaries();
     temporaries.retain(|known| known != temporary.path());
     match written {
-        Ok(()) => temporary.persist(path).map(drop).map_err(|e| Error::io("create", path, e.error)),
+        Ok(()) => temporary.persist(target).map(drop).map_err(|e| Error::io("create", path, e.error)),
         Err(error) => {
             // Removed while the lock is held.
             drop(temporary);
             Err(Error::io("write", path, error))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_does_not_name_the_temporary_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("missing").join("out");
+        let message = write_atomically(&path, |_| Ok(())).unwrap_err().to_string();
+        assert!(message.contains("missing/out") && !message.contains(PREFIX), "{message}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_and_devices_stay_what_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_atomically(&link, |out| out.write_all(b"new")).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "new");
+
+        let fifo = folder.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let reader = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || std::fs::read_to_string(fifo).unwrap()
+        });
+        write_atomically(&fifo, |out| out.write_all(b"through")).unwrap();
+        assert_eq!(reader.join().unwrap(), "through");
+        assert!(!std::fs::metadata(&fifo).unwrap().is_file());
     }
 }

@@ -27,6 +27,7 @@ mod error;
 mod files;
 pub mod formats;
 pub mod matrix;
+mod memory;
 mod op;
 mod scalar;
 #[cfg(any(test, feature = "testing"))]

@@ -8,7 +8,7 @@ use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::profile::Profile;
 use crate::tuning::select::{self, Decision, Request};
 use crate::tuning::stopwatch::timed;
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, memory};
 use std::sync::Arc;
 
 /// A sparse matrix, stored as suits it, to be multiplied with again and again.
@@ -172,7 +172,8 @@ impl SparseOpBuilder {
         self
     }
 
-    /// Bytes the packed matrix may take; [`select::DEFAULT_LIMIT_RATIO`] times plain CSR when not set.
+    /// Bytes the packed matrix may take; [`select::DEFAULT_LIMIT_RATIO`] times plain CSR when not set,
+    /// and never more than the machine has.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
@@ -203,7 +204,7 @@ impl SparseOpBuilder {
         let profile = self.profile.clone().unwrap_or_else(|| Profile::builtin(&device));
         let mut request = Request::new(analysis, scalar);
         request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
-        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit);
+        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(memory::physical());
         match &self.tuning {
             Tuning::Heuristic => select::select(analysis, &device.spec(), profile, request),
             Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &device.spec(), profile, request),
@@ -218,7 +219,35 @@ impl SparseOpBuilder {
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         let a = a.to_csr()?;
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
-        let (decision, select) = timed(|| self.decide(&analysis, T::KIND));
+        let mut op = self.build_analyzed(&a, &analysis)?;
+        op.preparation.analyze = analyze;
+        Ok(op)
+    }
+
+    /// Decides and packs, for a matrix that has been analysed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the analysis is that of a matrix of another size; otherwise as [`SparseOpBuilder::decide`].
+    pub fn build_analyzed<T: Scalar>(
+        &self,
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+    ) -> Result<SparseOp<T>, Error> {
+        let rows = &analysis.rows;
+        if (rows.nrows, rows.ncols, rows.nnz) != (a.nrows(), a.ncols(), a.nnz() as u64) {
+            let message = format!(
+                "it is {} x {} with {} entries, but the analysis is of one {} x {} with {}",
+                a.nrows(),
+                a.ncols(),
+                a.nnz(),
+                rows.nrows,
+                rows.ncols,
+                rows.nnz
+            );
+            return Err(Error::InvalidMatrix { format: "analysed", message });
+        }
+        let (decision, select) = timed(|| self.decide(analysis, T::KIND));
         let decision = decision?;
         let (matrix, pack) = timed(|| decision.plan.pack(a.view()));
         Ok(SparseOp {
@@ -226,10 +255,10 @@ impl SparseOpBuilder {
             ncols: a.ncols(),
             device: self.device.clone().unwrap_or_else(Device::auto),
             matrix: matrix?,
-            rows: analysis.rows,
-            structure: analysis.structure,
+            rows: analysis.rows.clone(),
+            structure: analysis.structure.clone(),
             decision,
-            preparation: Preparation { analyze, select, pack, upload: 0.0 },
+            preparation: Preparation { analyze: 0.0, select, pack, upload: 0.0 },
         })
     }
 }

@@ -67,6 +67,10 @@ pub trait Scalar:
     const ONE: Self;
     /// Distance from one to the next number, as `f64`.
     const EPSILON: f64;
+    /// The smallest number above zero, as `f64`.
+    const SMALLEST: f64;
+    /// The largest finite number, as `f64`.
+    const LARGEST: f64;
     /// This type as data.
     const KIND: ScalarKind;
 
@@ -85,6 +89,8 @@ macro_rules! scalar {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const EPSILON: f64 = $type::EPSILON as f64;
+            const SMALLEST: f64 = $type::from_bits(1) as f64;
+            const LARGEST: f64 = $type::MAX as f64;
             const KIND: ScalarKind = ScalarKind::$kind;
             fn from_f64(value: f64) -> Self {
                 value as $type

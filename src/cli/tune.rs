@@ -1,5 +1,6 @@
 //! `sparseop tune`.
 
+use super::bench::parse_seconds;
 use super::choice::dtype_parser;
 use super::console::{Console, Left, Right, cause_chain, table};
 use super::matrix_arg::{self, Source};
@@ -9,7 +10,7 @@ use sparseop::tuning::offline::{self, Measured};
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::stopwatch::Policy;
 use sparseop::{Scalar, ScalarKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Measures every plan on a collection of matrices and writes the coefficients of the cost model
 ///
@@ -35,7 +36,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TYPE", value_parser = dtype_parser())]
     dtype: Option<ScalarKind>,
     /// Seconds to time the plans of one matrix, about
-    #[arg(long, value_name = "S", default_value = "1")]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
 }
 
@@ -51,6 +52,10 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
     let policy = Policy { warmup: 1, min_rounds: 5, max_rounds: 50, seconds: args.seconds };
 
+    let folder = args.out.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        bail!("{} is not a folder: the profile could not be written", folder.display());
+    }
     let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
     bar.set_length((sources.len() * scalars.len()) as u64);
     let mut measured: Vec<(String, ScalarKind, Measured)> = Vec::new();

@@ -54,7 +54,7 @@ pub(crate) trait Format: 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::PlanRefused`] when the plan's parameters do not suit the matrix.
+    /// What the format cannot hold; the present ones hold every matrix.
     fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
 }
 
@@ -75,7 +75,7 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 /// What one product `y = A x` reads, writes and does under a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Bytes of the packed matrix, all of which one product reads.
+    /// Bytes of the packed matrix. A product reads all of them but the padding that its kernel skips.
     pub matrix_bytes: u64,
     /// Bytes of `x` and `y`, each once.
     pub vector_bytes: u64,
@@ -93,6 +93,8 @@ pub struct Traffic {
     pub tail: u64,
     /// Row sums written.
     pub rows: u64,
+    /// How far row sums are written from one another: rows times the binary logarithm of the window that was sorted.
+    pub scattered: u64,
     /// Slices, sections or jagged diagonals walked, and rows with entries in the COO part.
     pub groups: u64,
     /// Slots of the largest piece that no two threads can share.
@@ -139,6 +141,11 @@ pub(crate) fn gathered(slots: u64, share: f64) -> u64 {
 /// Columns of a column-major array that are read side by side without effort: each is two streams, and the prefetchers of
 /// current cores follow about a dozen.
 pub(crate) const STREAMS: u32 = 6;
+
+/// `rows` that were sorted within windows of `window`; see [`Traffic::scattered`].
+pub(crate) fn scattered(rows: u64, window: u64) -> u64 {
+    rows * u64::from(window.clamp(1, rows.max(1)).ilog2())
+}
 
 /// Bytes of `x` and `y`.
 pub(crate) fn vector_bytes(analysis: &Analysis, scalar: ScalarKind) -> u64 {

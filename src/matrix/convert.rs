@@ -1,6 +1,6 @@
 //! Matrices of other libraries as input.
 
-use super::{CsrMatrix, Triplets, check_dimensions};
+use super::{CsrMatrix, CsrView, Triplets, check_dimensions};
 use crate::{Error, Scalar};
 use sprs::{CsMatBase, SpIndex};
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 /// A matrix that can be read as CSR: what [`SparseOp::auto`](crate::SparseOp::auto) takes.
 ///
-/// Implemented for [`CsrMatrix`], [`Triplets`] and the matrices of `sprs`, owned or borrowed, compressed by row or
+/// Implemented for [`CsrMatrix`], [`CsrView`] (copied), [`Triplets`] and the matrices of `sprs`, owned or borrowed, compressed by row or
 /// by column, of any index type.
 pub trait ToCsr<T: Scalar> {
     /// The matrix in CSR; borrowed where it is one already.
@@ -22,6 +22,12 @@ pub trait ToCsr<T: Scalar> {
 impl<T: Scalar> ToCsr<T> for CsrMatrix<T> {
     fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
         Ok(Cow::Borrowed(self))
+    }
+}
+
+impl<T: Scalar> ToCsr<T> for CsrView<'_, T> {
+    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+        Ok(Cow::Owned(CsrView::to_owned(*self)))
     }
 }
 
@@ -44,7 +50,8 @@ where
     fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
         check_dimensions("sprs", self.rows(), self.cols())?;
         let row_ptr = self.proper_indptr().iter().map(|p| p.index()).collect();
-        let col_idx = self.indices().iter().map(|i| i.index() as u32).collect();
+        // An index that does not fit becomes one that is out of range, for the check below to find.
+        let col_idx = self.indices().iter().map(|i| u32::try_from(i.index()).unwrap_or(u32::MAX)).collect();
         let values = self.data().to_vec();
         // sprs lets its users build matrices without checks, so the arrays are checked here as any others.
         let (outer, inner) = if self.is_csr() { self.shape() } else { (self.cols(), self.rows()) };

@@ -34,6 +34,8 @@ pub enum Term {
     Tail,
     /// Writing row sums.
     Rows,
+    /// Writing row sums far from one another, and gathering `x` for rows that lie apart.
+    Scatter,
     /// Rows of another length than the one before.
     Uneven,
     /// Beginning slices, sections and diagonals.
@@ -48,7 +50,7 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
@@ -61,6 +63,7 @@ impl Term {
         Self::Strides,
         Self::Tail,
         Self::Rows,
+        Self::Scatter,
         Self::Uneven,
         Self::Groups,
         Self::NearMisses,
@@ -84,6 +87,7 @@ impl Term {
             Self::Strides => "following many columns at once",
             Self::Tail => "the COO part",
             Self::Rows => "row sums",
+            Self::Scatter => "rows out of their order",
             Self::Uneven => "rows of changing length",
             Self::Groups => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
@@ -113,6 +117,8 @@ pub struct Coefficients {
     pub tail: f64,
     /// A row sum.
     pub row: f64,
+    /// A row sum, for every doubling of the window it was sorted in, in addition.
+    pub scattered: f64,
     /// A row of another length than the one before, in addition.
     pub uneven: f64,
     /// A slice, section or diagonal, and a row in the COO part.
@@ -142,6 +148,7 @@ impl Coefficients {
             self.strided,
             self.tail,
             self.row,
+            self.scattered,
             self.uneven,
             self.group,
             self.near_miss,
@@ -162,6 +169,7 @@ impl Coefficients {
             strided,
             tail,
             row,
+            scattered,
             uneven,
             group,
             near_miss,
@@ -179,6 +187,7 @@ impl Coefficients {
             strided,
             tail,
             row,
+            scattered,
             uneven,
             group,
             near_miss,
@@ -224,6 +233,7 @@ pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads
         traffic.strided as f64,
         traffic.tail as f64,
         traffic.rows as f64,
+        traffic.scattered as f64,
         traffic.rows as f64 * surprises / rows.max(1.0),
         traffic.groups as f64,
         missing(NEAR_ENTRIES),

@@ -87,7 +87,7 @@ impl Measured {
         let samples = race(&mut contestants, policy);
         let run = |(i, plan): (usize, &Plan)| {
             let traffic = plan.traffic(analysis, T::KIND);
-            let amounts = cost::amounts(&traffic, analysis, f64::MIN_POSITIVE, rayon::current_num_threads());
+            let amounts = cost::amounts(&traffic, analysis, 1.0, rayon::current_num_threads());
             let product = samples[i].median() * 1e9;
             Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] }
         };
@@ -99,7 +99,8 @@ impl Measured {
         self.plans.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
     }
 
-    /// The plan that `profile` chooses, for as many products as make preparation negligible.
+    /// The plan that `profile` chooses among those that were measured, for as many products as make preparation negligible; as
+    /// [`select::select`] does.
     pub fn choice(&self, profile: &Profile) -> Option<&Plan> {
         self.chosen(profile).map(|run| &run.plan)
     }
@@ -120,6 +121,7 @@ impl Measured {
         let predicted: Vec<_> = predicted.collect();
         let least = predicted.iter().map(|p| p.0).min_by(f64::total_cmp)?;
         let ties = predicted.iter().filter(|p| p.0 <= least * (1.0 + select::TIE_BAND));
+        // The first of equal ones: plans are in the order of the formats.
         ties.min_by_key(|p| p.1.traffic.matrix_bytes).map(|p| p.1)
     }
 }

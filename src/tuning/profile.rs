@@ -1,7 +1,7 @@
 //! Profiles: what was measured on a device, as RON.
 
 use super::cost::Coefficients;
-use crate::device::{Device, DeviceSpec};
+use crate::device::{Device, DeviceSpec, KERNELS};
 use crate::formats::{Weights, jds};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,8 @@ pub enum Fit {
     SameInstructions,
     /// Measured on another kind of device.
     Other,
+    /// Measured with kernels of another version.
+    OldKernels,
 }
 
 impl Fit {
@@ -70,6 +72,9 @@ impl Fit {
             Self::Exact => "measured on this device",
             Self::SameInstructions => "measured on another device with the same instructions",
             Self::Other => "measured on another kind of device",
+            Self::OldKernels => {
+                "measured with kernels of another version; make it again with `sparseop tune`"
+            }
         }
     }
 }
@@ -107,6 +112,12 @@ impl Profile {
         if let Some((kernel, _)) = kernels.into_iter().find(|(_, c)| !c.is_valid()) {
             return Err(fail(format!("the coefficients of `{kernel}` must be finite and not negative")));
         }
+        if !(profile.cache_bytes.is_finite() && profile.cache_bytes >= 1.0) {
+            return Err(fail(format!("cache_bytes is {}; it must be at least 1", profile.cache_bytes)));
+        }
+        if profile.device.threads == 0 {
+            return Err(fail("it was measured on 0 threads; there must be at least 1".to_owned()));
+        }
         Ok(profile)
     }
 
@@ -139,7 +150,9 @@ impl Profile {
 
     /// How well the profile fits a device.
     pub fn fit(&self, device: &DeviceSpec) -> Fit {
-        if self.device == *device {
+        if self.kernels != KERNELS {
+            Fit::OldKernels
+        } else if self.device == *device {
             Fit::Exact
         } else if self.device.instructions == device.instructions {
             Fit::SameInstructions
@@ -196,6 +209,8 @@ mod tests {
             (String::new(), "not a profile"),
             ("[1, 2".to_owned(), "not a profile"),
             (good.replacen("schema: 1", "schema: 99", 1), "schema 99 is not 1"),
+            (good.replacen("cache_bytes: ", "cache_bytes: -", 1), "at least 1"),
+            (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),
             (good.replacen("slot: ", "slot: -1", 1), "finite and not negative"),
         ] {
             let message = Profile::parse("some.ron", &text).unwrap_err().to_string();

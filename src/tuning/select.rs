@@ -1,11 +1,11 @@
 //! The choice: every candidate's prediction, limits and ties, and the reasons in words.
 
-use super::cost::{Prediction, Term, amounts};
+use super::cost::{Amounts, Prediction, Term, amounts};
 use super::profile::{Fit, Profile};
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Traffic};
-use crate::{Error, ScalarKind};
+use crate::{Error, ScalarKind, memory};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub const DEFAULT_CALLS: u64 = 1000;
 
 /// Bytes a packed matrix may take when no limit is given: so many times what plain CSR takes, and at least
-/// [`DEFAULT_LIMIT_FLOOR`]. No plan worth choosing comes near it; ELL on a power-law matrix passes it a thousandfold.
+/// [`DEFAULT_LIMIT_FLOOR`], but never more than the machine has. No plan worth choosing comes near it; ELL on a power-law matrix passes it a thousandfold.
 pub const DEFAULT_LIMIT_RATIO: u64 = 8;
 
 /// See [`DEFAULT_LIMIT_RATIO`].
@@ -37,7 +37,8 @@ impl Request {
     /// The defaults for a matrix.
     pub fn new(analysis: &Analysis, scalar: ScalarKind) -> Self {
         let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
-        let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR);
+        let memory_limit =
+            csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(memory::physical());
         Self { expected_calls: DEFAULT_CALLS, memory_limit, scalar }
     }
 }
@@ -49,6 +50,8 @@ pub struct Candidate {
     pub plan: Plan,
     /// What its product reads and does.
     pub traffic: Traffic,
+    /// The amounts the prediction is made from.
+    pub amounts: Amounts,
     /// What it is predicted to take; none when the profile has no coefficients for its kernel.
     pub prediction: Option<Prediction>,
     /// What became of it.
@@ -88,6 +91,8 @@ pub enum Cause {
     Imbalance,
     /// Preparation that so few products do not pay for.
     Preparation,
+    /// More time for the same amounts.
+    Kernel,
 }
 
 impl Display for Cause {
@@ -95,6 +100,7 @@ impl Display for Cause {
         match self {
             Self::Term(term) => write!(f, "more time for {}", term.describe()),
             Self::Imbalance => f.write_str("one long row or slice keeps a thread busy while the others wait"),
+            Self::Kernel => f.write_str("its kernel takes longer for the same work"),
             Self::Preparation => f.write_str("its preparation does not pay off in so few products"),
         }
     }
@@ -144,7 +150,7 @@ fn predict(
     } else {
         Verdict::Tied
     };
-    Candidate { plan, traffic, prediction, verdict }
+    Candidate { plan, traffic, amounts, prediction, verdict }
 }
 
 /// Chooses the plan with the least predicted time, preparation included.
@@ -162,6 +168,7 @@ pub fn select(
     request: Request,
 ) -> Result<Decision, Error> {
     let plans = Plan::candidates(analysis, &profile.weights(request.scalar));
+    let order: Vec<Plan> = plans.clone();
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, device, &profile, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
@@ -171,14 +178,13 @@ pub fn select(
     // A stable sort: equal times keep the order of the formats.
     candidates.sort_by(|a, b| time(a).total_cmp(&time(b)));
     let least = candidates.first().map_or(f64::INFINITY, time);
-    if least.is_infinite() {
-        let smallest = candidates.iter().min_by_key(|c| c.traffic.matrix_bytes);
-        let (plan, needed) =
-            smallest.map_or_else(Default::default, |c| (c.plan.to_string(), c.traffic.matrix_bytes));
-        return Err(Error::MemoryLimit { plan, needed, limit: request.memory_limit });
+    if !least.is_finite() {
+        return Err(nothing_fits(&candidates, &profile, &request));
     }
     let ties = candidates.iter().take_while(|c| time(c) <= least * (1.0 + TIE_BAND)).count();
-    let chosen = (0..ties).min_by_key(|&i| candidates[i].traffic.matrix_bytes).unwrap_or(0);
+    let place = |c: &Candidate| order.iter().position(|plan| *plan == c.plan);
+    let chosen =
+        (0..ties).min_by_key(|&i| (candidates[i].traffic.matrix_bytes, place(&candidates[i]))).unwrap_or(0);
     candidates[..=chosen].rotate_right(1);
     let winner = candidates[0].clone();
     for (i, candidate) in candidates.iter_mut().enumerate() {
@@ -194,11 +200,32 @@ pub fn select(
     Ok(Decision { plan: winner.plan, fixed: false, candidates, request, profile, fit })
 }
 
+/// The error when no candidate can be chosen.
+fn nothing_fits(candidates: &[Candidate], profile: &Profile, request: &Request) -> Error {
+    let smallest = candidates.iter().min_by_key(|c| c.traffic.matrix_bytes);
+    match smallest {
+        Some(c) if candidates.iter().all(|c| matches!(c.verdict, Verdict::TooLarge { .. })) => {
+            Error::MemoryLimit {
+                plan: c.plan.to_string(),
+                needed: c.traffic.matrix_bytes,
+                limit: request.memory_limit,
+            }
+        }
+        _ => Error::Profile {
+            origin: format!("of {}, {}", profile.device, profile.date),
+            message: format!(
+                "it has no usable measurements in {}; make one that has with `sparseop tune`, or use the built-in one",
+                request.scalar
+            ),
+        },
+    }
+}
+
 /// A decision for a plan that was given.
 ///
 /// # Errors
 ///
-/// [`Error::MemoryLimit`] when the plan does not fit the limit.
+/// [`Error::PlanText`] when its parameters are not admissible, [`Error::MemoryLimit`] when it does not fit the limit.
 pub fn fixed(
     plan: Plan,
     analysis: &Analysis,
@@ -206,6 +233,8 @@ pub fn fixed(
     profile: Arc<Profile>,
     request: Request,
 ) -> Result<Decision, Error> {
+    // A plan that was put together by hand is held to the same rules as one that is spelled.
+    let plan: Plan = plan.to_string().parse()?;
     let mut candidate = predict(plan.clone(), analysis, device, &profile, &request);
     if let Verdict::TooLarge { limit } = candidate.verdict {
         return Err(Error::MemoryLimit {
@@ -229,7 +258,12 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
         terms.chain([(Cause::Imbalance, rest.0), (Cause::Preparation, rest.1)]).collect::<Vec<_>>()
     };
     let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
-    excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Imbalance, |most| most.0)
+    let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);
+    match most {
+        // The term may cost more without there being more of it.
+        Cause::Term(term) if loser.amounts[term as usize] <= winner.amounts[term as usize] => Cause::Kernel,
+        cause => cause,
+    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         padding_ratio: traffic.padding_ratio(nnz),
     });
     let hyb_widths = findings.hyb_widths().map(|(rule, width, traffic)| HybWidth {
-        rule: rule.to_string(),
+        rule,
         width,
         tail: traffic.tail,
         matrix_bytes: traffic.matrix_bytes,

@@ -88,10 +88,15 @@ impl Findings {
     }
 
     /// The width of the ELL part by every rule, and what a hybrid of that width takes.
-    fn hyb_widths(&self) -> impl Iterator<Item = (Rule, u32, Traffic)> {
-        Rule::WORDS.iter().map(|&(_, rule)| {
-            let plan = Plan::Hyb(hyb::Plan { width: Width::Rule(rule) });
-            (rule, rule.width(self.histogram(), self.scalar), plan.traffic(&self.analysis, self.scalar))
+    fn hyb_widths(&self) -> impl Iterator<Item = (String, u32, Traffic)> {
+        let weights = self.decision.profile.weights(self.scalar);
+        let measured = hyb::fastest(self.histogram(), weights.tail_slots);
+        let rules = Rule::WORDS
+            .iter()
+            .map(|&(name, rule)| (name.to_owned(), rule.width(self.histogram(), self.scalar)));
+        std::iter::once(("predicted fastest".to_owned(), measured)).chain(rules).map(|(name, width)| {
+            let plan = Plan::Hyb(hyb::Plan { width: Width::Fixed(width) });
+            (name, width, plan.traffic(&self.analysis, self.scalar))
         })
     }
 

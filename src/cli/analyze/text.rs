@@ -37,8 +37,13 @@ fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
     let q = &rows.quantiles;
     writeln!(
         out,
-        "row length       {} to {}, mean {:.2}, standard deviation {:.2}, Gini {:.3}",
-        rows.min, rows.max, rows.mean, rows.std_dev, rows.gini
+        "row length       {} to {}, mean {:.2}, variance {:.2}, standard deviation {:.2}",
+        rows.min, rows.max, rows.mean, rows.variance, rows.std_dev
+    )?;
+    writeln!(
+        out,
+        "evenness         variation {:.3}, skewness {:.2}, Gini {:.3}; {} rows differ from the one before",
+        rows.cv, rows.skewness, rows.gini, rows.changes
     )?;
     writeln!(
         out,
@@ -79,8 +84,8 @@ fn bar(part: u64, most: u64) -> String {
 fn structure(out: &mut String, s: &Structure) -> fmt::Result {
     writeln!(
         out,
-        "bandwidth        {} below the diagonal, {} above; {} diagonals occupied",
-        s.lower_bandwidth, s.upper_bandwidth, s.diagonals
+        "bandwidth        {} below the diagonal, {} above; profile {}; {} diagonals occupied",
+        s.lower_bandwidth, s.upper_bandwidth, s.profile, s.diagonals
     )?;
     writeln!(
         out,
@@ -90,7 +95,12 @@ fn structure(out: &mut String, s: &Structure) -> fmt::Result {
         percent(s.span_below_8_bits),
         percent(s.span_below_16_bits)
     )?;
-    writeln!(out, "like row above   {} of the entries", percent(s.affine))?;
+    writeln!(
+        out,
+        "continued        {} of the entries one column beside the row above, {} beside the one before",
+        percent(s.affine),
+        percent(s.runs)
+    )?;
     writeln!(
         out,
         "dense blocks     2 x 2 filled {}, 3 x 3 {}, 4 x 4 {}{}",
@@ -143,9 +153,9 @@ fn hyb_widths(findings: &Findings) -> String {
     table(
         &columns,
         findings.hyb_widths().map(|(rule, width, traffic)| {
-            vec![rule.to_string(), width.to_string(), traffic.tail.to_string(), size(traffic.matrix_bytes)]
+            vec![rule, width.to_string(), traffic.tail.to_string(), size(traffic.matrix_bytes)]
         }),
-    )
+    ) + "any other            as given: hyb(width:N), Ginkgo's column limit\n"
 }
 
 fn jds_splits(findings: &Findings) -> String {

@@ -99,7 +99,7 @@ impl<'a, T: Sprs> Contest<'a, T> {
         let (multiply, traffic): (Product<'a, T>, _) = match self.plans.get(place) {
             Some(plan) => {
                 let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
-                let op = builder.build(self.a)?;
+                let op = builder.build_analyzed(self.a, self.analysis)?;
                 let traffic = op.decision().chosen().map(|c| c.traffic);
                 (product(op), traffic)
             }

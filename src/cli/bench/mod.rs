@@ -14,7 +14,9 @@ use contest::{Contest, contest};
 use plans::{Asked, Plans};
 use report::{PrepareUs, Report, Summary};
 use sparseop::analysis::Analysis;
+use sparseop::tuning::explain::Preparation;
 use sparseop::tuning::select::Decision;
+use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, ScalarKind};
 
 /// Times products: every asked plan and baseline, the answers checked before they are timed
@@ -52,7 +54,7 @@ pub(super) struct Args {
 }
 
 /// A number of seconds above 0.
-fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && *s > 0.0);
     seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
 }
@@ -78,13 +80,13 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 fn bench<T: Sprs>(args: &Args, source: &Source, console: &Console) -> Result<Report> {
     let builder = args.choice.builder()?;
     let a = source.load::<T>(console)?;
+    let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     // Dropped at once: what it takes belongs to the contest.
-    let auto = builder.build(&a)?;
+    let auto = builder.build_analyzed(&a, &analysis)?;
     console.detail(|| auto.explain().to_string());
-    let prepare_us = PrepareUs::of(auto.preparation());
+    let prepare_us = PrepareUs::of(&Preparation { analyze, ..*auto.preparation() });
     let (decision, device) = (auto.decision().clone(), auto.device().spec().name);
     drop(auto);
-    let analysis = Analysis::of(a.view());
     let plans = asked_plans(&args.plans, &decision);
     let baselines: Vec<_> = args.baselines.iter().copied().filter(|b| *b != Baseline::None).collect();
     let entered = Contest {

@@ -1,10 +1,9 @@
 //! What every CPU kernel shares: vectors of lanes, and the cutting of work into parts for the threads.
 
-mod memory;
 mod simd;
 mod strip;
+mod team;
 
-pub(crate) use memory::{copied, zeroed};
 pub(crate) use simd::{Kernel, PADDING, Vector};
 pub(crate) use strip::{Slots, strip};
 
@@ -12,11 +11,12 @@ use crate::Scalar;
 use rayon::prelude::*;
 use std::ops::{AddAssign, Range};
 
-/// Work of one part, in entries or slots: about 10 µs, so that what one thread begins late another can take over.
-const PART_WORK: u64 = 32_768;
+/// Work of one part, in entries or slots: 3 to 5 µs, so that what one thread begins late another can take over.
+const PART_WORK: u64 = 8192;
 
-/// Work below which one thread does all: it takes less time than waking another twice (25 µs each; measured on Zen 4).
-const SHARED_WORK: u64 = 4 * PART_WORK;
+/// Work below which one thread does all: sharing it would cost more than it saves (measured on Zen 4: 18,000 entries gain a third,
+/// and waking a thread that sleeps takes about 5 µs).
+const SHARED_WORK: u64 = 2 * PART_WORK;
 
 /// More parts than this only add overhead; enough to balance a machine of 64 cores.
 pub(crate) const MAX_PARTS: usize = 256;
@@ -64,13 +64,16 @@ fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64)
     low
 }
 
-/// Runs `body(part, range)` for every part of a [`partition`], in parallel when there are several.
-pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(usize, Range<usize>) + Sync) {
+/// Runs `body(range)` for every part of a [`partition`], in parallel when there are several.
+///
+/// Inside a rayon pool that pool's threads do it; elsewhere the caller and a team of threads as many as rayon's.
+pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(Range<usize>) + Sync) {
     let count = parts.len() - 1;
+    let part = |i: usize| body(parts[i]..parts[i + 1]);
     if count == 1 {
-        body(0, parts[0]..parts[1]);
-    } else {
-        (0..count).into_par_iter().for_each(|i| body(i, parts[i]..parts[i + 1]));
+        part(0);
+    } else if rayon::current_thread_index().is_some() || !team::share(count, &part) {
+        (0..count).into_par_iter().for_each(part);
     }
 }
 
@@ -81,7 +84,7 @@ pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(usize, Range<usize>) 
 /// Whatever [`Kernel::run`] of `kernel` asks for, for every part.
 pub(crate) unsafe fn run_parts<T: Scalar>(parts: &[usize], kernel: &(impl Kernel<T> + Sync)) {
     // SAFETY: the caller vouches for the kernel.
-    for_each_part(parts, |_, range| unsafe { simd::dispatch(kernel, range) });
+    for_each_part(parts, |range| unsafe { simd::dispatch(kernel, range) });
 }
 
 /// A vector that several threads write, each its own elements.

@@ -101,10 +101,14 @@ pub(crate) fn levels() -> Vec<Level> {
     #[cfg(target_arch = "x86_64")]
     {
         let mut found = vec![];
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let bits = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
+        let counts = is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt");
+        let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl");
+        if avx2 && bits && counts && wide {
             found.push(Level::Avx512);
         }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        if avx2 {
             found.push(Level::Avx2);
         }
         found.push(Level::Portable);

@@ -17,8 +17,9 @@ mod cpu;
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
-use crate::device::cpu::{copied, partition};
+use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 

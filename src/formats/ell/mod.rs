@@ -17,8 +17,9 @@ mod cpu;
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
-use crate::device::cpu::{Output, PADDING, for_each_part, partition, zeroed};
+use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
 use std::fmt::{self, Display};
@@ -120,7 +121,7 @@ impl<T: Scalar> Host<T> {
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let row_len: Vec<u32> = (0..nrows).map(|row| a.row_len(row).min(width) as u32).collect();
         let parts = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));
-        for_each_part(&parts, |_, rows| {
+        for_each_part(&parts, |rows| {
             // Blocks small enough that their stretch of the CSR arrays stays in the cache while slot after slot is filled.
             for start in rows.clone().step_by(cpu::STRIP_ROWS) {
                 for k in 0..width {

@@ -13,7 +13,7 @@
 
 mod width;
 
-pub use width::{Rule, Width};
+pub use width::{Rule, Width, fastest};
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, coo, ell};
 use crate::analysis::{Analysis, Histogram};
@@ -66,7 +66,7 @@ impl Format for Hyb {
     fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Plan> {
         let histogram = &analysis.rows.histogram;
         let published = [Rule::BellGarland, Rule::GinkgoAuto, Rule::RocsparseMean];
-        let mut widths = vec![width::fastest(histogram, weights.tail_slots)];
+        let mut widths = vec![fastest(histogram, weights.tail_slots)];
         widths.extend(published.iter().map(|rule| rule.width(histogram, ScalarKind::F64)));
         widths.sort_unstable();
         widths.dedup();
@@ -77,7 +77,7 @@ impl Format for Hyb {
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let histogram = &analysis.rows.histogram;
-        let width = plan.width.resolve(histogram, scalar);
+        let width = plan.width.resolve(histogram, scalar).min(analysis.rows.max);
         let tail = histogram.entries_beyond(width);
         let ell = ell::traffic_of_width(analysis, scalar, width);
         Traffic {
@@ -93,13 +93,10 @@ impl Format for Hyb {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        let width = match plan.width {
-            Width::Fixed(width) => width,
-            rule => {
-                let lengths: Vec<u32> = (0..a.nrows()).map(|row| a.row_len(row) as u32).collect();
-                rule.resolve(&Histogram::of(&lengths), T::KIND)
-            }
-        } as usize;
+        let lengths: Vec<u32> = (0..a.nrows()).map(|row| a.row_len(row) as u32).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        // No row fills more slots than its length.
+        let width = plan.width.resolve(&Histogram::of(&lengths), T::KIND).min(longest) as usize;
         Ok(Host { ell: ell::Host::of_width(a, width, false), coo: coo::Host::beyond(a, width) })
     }
 }

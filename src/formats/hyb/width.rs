@@ -36,7 +36,8 @@ impl Display for Width {
 /// A rule for the width of the ELL part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// `auto`: the width that minimises the predicted time, slots of ELL against entries of COO, exactly.
+    /// `auto`: the width that minimises the predicted time, slots of ELL against entries of COO, exactly over the histogram. As a
+    /// spelled rule an entry of COO counts for two slots; candidates are made with the ratio that the profile has measured.
     Auto,
     /// `bell-garland`: the smallest width that fewer than max(4096, nrows / 3) rows exceed (Bell & Garland, SC'09, §4.4).
     BellGarland,
@@ -74,9 +75,9 @@ impl Rule {
         match self {
             Self::Auto => fastest(histogram, Weights::default().tail_slots),
             Self::BellGarland => {
-                let few = (nrows / 3).max(4096);
+                let few = |rows: u64| rows < 4096 || 3 * rows < nrows;
                 let widths = std::iter::once(0).chain(histogram.classes().iter().map(|c| c.0));
-                widths.into_iter().find(|&w| histogram.rows_longer(w) < few).unwrap_or(0)
+                widths.into_iter().find(|&w| few(histogram.rows_longer(w))).unwrap_or(0)
             }
             Self::GinkgoImbalance => at_share(0.8),
             Self::GinkgoBounded => at_most(at_share(0.8), 1e-4),
@@ -100,7 +101,7 @@ impl Display for Rule {
 /// The width `w` that minimises `nrows · w + tail_slots · (entries beyond w)`; the smallest of equal ones.
 ///
 /// The cost is piecewise linear in `w` with its corners at the row lengths that occur, so trying those is exact.
-pub(super) fn fastest(histogram: &Histogram, tail_slots: f64) -> u32 {
+pub fn fastest(histogram: &Histogram, tail_slots: f64) -> u32 {
     let nrows = histogram.nrows() as f64;
     let cost = |width: u32, beyond: u64| nrows * f64::from(width) + tail_slots * beyond as f64;
     let mut beyond = histogram.entries_beyond(0);

@@ -24,8 +24,9 @@ pub use sections::{Method, Split};
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, coo, slot_bytes, vector_bytes};
 use crate::analysis::{Analysis, Histogram};
-use crate::device::cpu::{Output, PADDING, for_each_part, partition, zeroed};
+use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use sections::Section;
 use std::fmt::{self, Display};
@@ -167,14 +168,15 @@ impl Format for Jds {
             }
             Layout::Sections(split) => {
                 let sections = split.sections(&histogram);
-                let guarded = |s: &Section| (s.width - s.full) as u64 * s.rows as u64;
+                let guarded = |s: &Section| ((s.width - s.full) as u64).saturating_mul(s.rows as u64);
                 let table = size_of_val(&*sections) as u64;
-                let slots = sections.last().map_or(0, |s| (s.start + s.rows * s.width) as u64);
+                let slots = sections.last().map_or(0, Section::slots_end);
                 (slots, sections.iter().map(guarded).sum(), sections.len() as u64, table)
             }
         };
         Traffic {
-            matrix_bytes: nrows * 4 + table + slots * slot_bytes(scalar) + tail * coo::entry_bytes(scalar),
+            matrix_bytes: (nrows * 4 + table + tail * coo::entry_bytes(scalar))
+                .saturating_add(slots.saturating_mul(slot_bytes(scalar))),
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
             gathered: super::gathered(slots, analysis.structure.affine),
@@ -182,6 +184,7 @@ impl Format for Jds {
             strided: histogram.entries_beyond(super::STREAMS),
             tail,
             rows: nrows,
+            scattered: super::scattered(nrows, nrows),
             groups: groups + analysis.rows.histogram.rows_longer(cut),
             serial: u64::from(width) * STRIP_ROWS.min(nrows),
             ..Traffic::default()
@@ -250,7 +253,7 @@ impl<T: Scalar> Host<T> {
         let mut col_idx = zeroed::<u32>(table.slots());
         let mut values = zeroed::<T>(table.slots());
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
-        for_each_part(&parts, |_, range| {
+        for_each_part(&parts, |range| {
             for i in range {
                 let (row_cols, row_vals) = a.row(perm[i] as usize);
                 let filled = len(perm[i]);

@@ -75,6 +75,13 @@ pub(super) struct Section {
     pub(super) start: usize,
 }
 
+impl Section {
+    /// Where its slots end; the most there can be where that is more.
+    pub(super) fn slots_end(&self) -> u64 {
+        self.start.saturating_add(self.rows.saturating_mul(self.width)) as u64
+    }
+}
+
 impl Split {
     /// Reads `sections`, `split` and `cost`; none of them given is none.
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Option<Self>, Error> {
@@ -95,21 +102,21 @@ impl Split {
     /// The number of sections that rows of these lengths are cut into, and the slots they take.
     pub fn outcome(&self, histogram: &Histogram) -> (usize, u64) {
         let sections = self.sections(histogram);
-        (sections.len(), sections.last().map_or(0, |s| (s.start + s.rows * s.width) as u64))
+        (sections.len(), sections.last().map_or(0, |s| s.slots_end()))
     }
 
     /// The sections of rows of these lengths.
     pub(super) fn sections(&self, histogram: &Histogram) -> Vec<Section> {
         let classes: Vec<(u32, u64)> = histogram.classes().iter().rev().copied().collect();
         let nrows = histogram.nrows() as usize;
-        let some = self.sections.unwrap_or(DEFAULT_SECTIONS) as usize;
+        let wished = self.sections.unwrap_or(DEFAULT_SECTIONS) as usize;
+        // Sections beyond the rows or lengths there are would be empty.
+        let some = |there: usize| wished.clamp(1, there.max(1));
         let bounds: Vec<usize> = match self.method {
-            Method::EqualRows => {
-                (0..=some).map(|i| (nrows as u128 * i as u128 / some as u128) as usize).collect()
-            }
+            Method::EqualRows => equal(nrows, some(nrows)),
             _ => {
                 let cuts = match self.method {
-                    Method::EqualLengths => (0..=some).map(|i| classes.len() * i / some).collect(),
+                    Method::EqualLengths => equal(classes.len(), some(classes.len())),
                     _ => optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections),
                 };
                 let mut rows_before = vec![0];
@@ -121,6 +128,11 @@ impl Split {
         };
         lay_out(&classes, &bounds)
     }
+}
+
+/// The bounds of `parts` equal parts of `items`.
+fn equal(items: usize, parts: usize) -> Vec<usize> {
+    (0..=parts).map(|i| (items as u128 * i as u128 / parts as u128) as usize).collect()
 }
 
 /// Sections between the given row bounds; empty ones fall away.
@@ -136,7 +148,7 @@ fn lay_out(classes: &[(u32, u64)], bounds: &[usize]) -> Vec<Section> {
         let (first_row, rows) = (pair[0], pair[1] - pair[0]);
         let (width, full) = (length_of(first_row), length_of(pair[1] - 1));
         sections.push(Section { first_row, rows, width, full, start });
-        start += rows * width;
+        start = start.saturating_add(rows.saturating_mul(width));
     }
     sections
 }
@@ -165,8 +177,12 @@ fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> 
             }
             walk_back(count, |j, _| from[j])
         }
+        // Most limits do not bind; the pass for each number of sections is for those that do.
+        Some(limit) if limit > 0 && optimal(classes, cost, None).len() <= limit as usize + 1 => {
+            optimal(classes, cost, None)
+        }
         Some(limit) => {
-            let passes = (limit as usize).min(count);
+            let passes = (limit as usize).clamp(1, count.max(1));
             let mut best: Vec<Option<i128>> = vec![None; count + 1];
             best[0] = Some(0);
             let mut from = Vec::with_capacity(passes);

@@ -19,8 +19,9 @@ mod cpu;
 
 use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
-use crate::device::cpu::{Output, PADDING, for_each_part, partition, zeroed};
+use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
 use std::fmt::{self, Display};
@@ -134,6 +135,7 @@ impl Format for Sell {
             gathered: super::gathered(slots, analysis.structure.affine),
             guarded,
             rows: nrows as u64,
+            scattered: super::scattered(nrows as u64, u64::from(plan.sigma)),
             groups: slices,
             serial,
             ..Traffic::default()
@@ -202,7 +204,7 @@ impl<T: Scalar> Host<T> {
         let mut values = zeroed::<T>(slice_ptr[slices]);
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let parts = partition(slices, 1, |s| (slice_ptr[s] + s * c) as u64);
-        for_each_part(&parts, |_, range| {
+        for_each_part(&parts, |range| {
             for s in range {
                 for lane in 0..c {
                     let i = s * c + lane;

@@ -4,12 +4,10 @@ use super::registry::{ENTRIES, proportional};
 use super::{Entry, Shape, Values};
 use crate::error::suggestion;
 use crate::matrix::{CsrMatrix, check_dimensions};
+use crate::memory;
 use crate::{Error, Scalar};
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
-
-/// More bytes than any machine has for this: whoever asks for them has mistyped a size.
-const ABSURD_BYTES: usize = 1 << 38;
 
 /// A matrix of the gallery: generator, sizes, values and seed.
 ///
@@ -128,10 +126,11 @@ impl Spec {
         // Columns once by block and once joined, or the edges of a graph; then the values and the row offsets.
         let per_entry = 12 + T::KIND.size();
         let bytes = shape.nnz.saturating_mul(per_entry).saturating_add(shape.nrows.saturating_mul(16));
-        if bytes > ABSURD_BYTES {
-            let (gib, limit) = (bytes >> 30, ABSURD_BYTES >> 30);
+        let memory = memory::physical();
+        if bytes as u64 > memory {
+            let (gib, limit) = (bytes >> 30, memory >> 30);
             let message = format!(
-                "its {} entries would take {gib} GiB to generate, the limit is {limit} GiB; choose a smaller `{}`",
+                "its {} entries would take {gib} GiB to generate, and the machine has {limit} GiB; choose a smaller `{}`",
                 shape.nnz, self.entry.parameters[0].key
             );
             return Err(Error::GalleryText { text: self.to_string(), message });

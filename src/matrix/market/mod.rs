@@ -124,7 +124,7 @@ impl Default for Reader<'_> {
 impl<'a> Reader<'a> {
     /// A reader without progress and without a limit.
     pub fn new() -> Self {
-        Self { listener: None, memory_limit: u64::MAX, chunk_bytes: None }
+        Self { listener: None, memory_limit: crate::memory::physical(), chunk_bytes: None }
     }
 
     /// Calls `listener` now and then, from any thread, about once for each megabyte.

@@ -1,4 +1,4 @@
-//! Memory for packed arrays, in huge pages where the system has to be asked for them.
+//! Memory: how much there is, and packed arrays in huge pages where the system has to be asked for them.
 //!
 //! A product reads its arrays once from end to end; with pages of 4 KiB the hardware's prefetchers stop at every page's end, and a
 //! virtual machine walks two page tables for each. Measured on Zen 4, two cores of a virtual machine, reading 120 MB: 40 to 54 GB/s in
@@ -43,6 +43,20 @@ fn ask_for_huge_pages<T>(slice: &[T]) {
 
 #[cfg(not(target_os = "linux"))]
 fn ask_for_huge_pages<T>(_: &[T]) {}
+
+/// Bytes of memory that the machine has; the most there can be where it does not say.
+pub(crate) fn physical() -> u64 {
+    #[cfg(unix)]
+    {
+        // SAFETY: two questions to the system, without arguments that could be wrong.
+        let (pages, size) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        if let (Ok(pages @ 1..), Ok(size @ 1..)) = (u64::try_from(pages), u64::try_from(size)) {
+            return pages.saturating_mul(size);
+        }
+    }
+    u64::MAX
+}
 
 #[cfg(test)]
 mod tests {
