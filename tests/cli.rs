@@ -204,7 +204,7 @@ fn analyze_and_the_others_print_objects_too() {
         "symmetry",
     ];
     assert_eq!(keys(report), expected);
-    assert_eq!(report["hyb_widths"].as_array().unwrap().len(), 7);
+    assert_eq!(report["hyb_widths"].as_array().unwrap().len(), 8);
     assert_eq!(report["jds_splits"].as_array().unwrap().len(), 3);
     assert_eq!(json(&["gallery", "list", "--json"]).len(), sparseop::matrix::gallery::list().len());
     assert_eq!(json(&["devices", "--json"])[0]["device"], "cpu");
