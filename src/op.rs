@@ -52,8 +52,7 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads.
     ///
-    /// Runs on rayon's pool when the product is large enough to gain by it. Allocates nothing; rayon's own queue takes a
-    /// block of memory once in dozens of calls that come from outside its pool.
+    /// Large products are shared among threads, as many as rayon's; inside a rayon pool that pool's are used. Allocates nothing.
     ///
     /// # Errors
     ///
@@ -67,6 +66,16 @@ impl<T: Scalar> SparseOp<T> {
         }
         self.matrix.spmv(x, y);
         Ok(())
+    }
+
+    /// A vector of `ncols` zeros for `x`, in memory that suits products: large ones in huge pages, where gathers are faster.
+    pub fn zeros_x(&self) -> Vec<T> {
+        memory::zeroed(self.ncols)
+    }
+
+    /// A vector of `nrows` zeros for `y`; see [`zeros_x`](Self::zeros_x).
+    pub fn zeros_y(&self) -> Vec<T> {
+        memory::zeroed(self.nrows)
     }
 
     /// Number of rows.

@@ -1,7 +1,7 @@
 //! The product computed in one obvious way, in higher precision, with the error any order of summing may have.
 
-use crate::Scalar;
 use crate::matrix::CsrView;
+use crate::{Scalar, memory};
 use rayon::prelude::*;
 
 /// What `A x` is, and how far from it a correct kernel may be.
@@ -101,16 +101,16 @@ fn distance(found: f64, expected: f64) -> f64 {
 
 /// A vector to multiply with: numbers in ±[0.5, 1.5], the same for the same length, without a pattern that structure could hide in.
 pub fn x_vector<T: Scalar>(len: usize) -> Vec<T> {
-    (0..len as u64)
-        .map(|i| {
-            // The finaliser of SplitMix64: neighbouring indices give unrelated bits.
-            let mut z = i.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^= z >> 31;
-            let magnitude = 0.5 + (z >> 11) as f64 / (1u64 << 53) as f64;
-            T::from_f64(if z & 1 == 0 { magnitude } else { -magnitude })
-        })
-        .collect()
+    let mut x = memory::zeroed(len);
+    x.par_iter_mut().enumerate().for_each(|(i, x)| {
+        // The finaliser of SplitMix64: neighbouring indices give unrelated bits.
+        let mut z = (i as u64).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let magnitude = 0.5 + (z >> 11) as f64 / (1u64 << 53) as f64;
+        *x = T::from_f64(if z & 1 == 0 { magnitude } else { -magnitude });
+    });
+    x
 }
 
 #[cfg(test)]

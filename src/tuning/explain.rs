@@ -87,23 +87,24 @@ impl Display for Explanation<'_> {
         self.summary(f)?;
         let candidates = &self.decision.candidates;
         let width = candidates.iter().map(|c| c.plan.to_string().len()).max().unwrap_or(0).max(4);
+        let heading = ["a product", "to prepare", "matrix", "padding"];
+        let [product, prepare, matrix, padding] = heading;
         writeln!(
             f,
-            "{:width$}  {:>12}  {:>10}  {:>8}  verdict",
-            "candidate", "predicted", "matrix", "padding"
+            "{:width$}  {product:>12}  {prepare:>12}  {matrix:>10}  {padding:>8}  verdict",
+            "candidate"
         )?;
         for candidate in candidates {
-            let predicted = candidate
-                .prediction
-                .map_or_else(|| "unknown".to_owned(), |p| format!("{:.1} µs", p.product() / 1e3));
+            let microseconds = |ns: f64| format!("{:.1} µs", ns / 1e3);
+            let (product, prepare) = match candidate.prediction {
+                Some(p) => (microseconds(p.product()), microseconds(p.prepare)),
+                None => ("unknown".to_owned(), "unknown".to_owned()),
+            };
             let bytes = size(candidate.traffic.matrix_bytes);
             let padding = candidate.traffic.padding_ratio(self.rows.nnz);
             let plan = candidate.plan.to_string();
-            writeln!(
-                f,
-                "{plan:width$}  {predicted:>12}  {bytes:>10}  {padding:>8.2}  {}",
-                reason(candidate)
-            )?;
+            let why = reason(candidate);
+            writeln!(f, "{plan:width$}  {product:>12}  {prepare:>12}  {bytes:>10}  {padding:>8.2}  {why}")?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::analysis::Analysis;
 use crate::device::{Device, KERNELS};
 use crate::formats::{FormatKind, HostMatrix, Plan, Traffic, Weights};
 use crate::matrix::CsrMatrix;
-use crate::{Error, Scalar, ScalarKind};
+use crate::{Error, Scalar, ScalarKind, memory};
 use statrs::statistics::{Data, OrderStatistics};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ impl Measured {
         let mut plans = Plan::candidates(&analysis, &Weights::default());
         plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
         let x = crate::testing::x_vector::<T>(a.ncols());
-        let mut y = vec![T::ZERO; a.nrows()];
+        let mut y = memory::zeroed::<T>(a.nrows());
         let mut runs = Vec::new();
         let mut rest = plans.as_slice();
         while !rest.is_empty() {

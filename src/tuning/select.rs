@@ -262,6 +262,11 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
     match most {
         // The term may cost more without there being more of it.
         Cause::Term(term) if loser.amounts[term as usize] <= winner.amounts[term as usize] => Cause::Kernel,
+        Cause::Preparation
+            if loser.plan.format() == winner.plan.format() && loser.traffic.slots <= winner.traffic.slots =>
+        {
+            Cause::Kernel
+        }
         cause => cause,
     }
 }
