@@ -248,6 +248,11 @@ def merge(alternations):
     return merged
 
 
+def micros(time):
+    """Microseconds, to four digits or to one."""
+    return f"{time:,.0f}" if time >= 1000 else f"{time:,.4g}"
+
+
 def markdown(results, dtype):
     """The comparison of one dtype, ready for a README."""
     lines = [f"{dtype}: times over sparseop's, above 1 where sparseop is faster", "",
@@ -260,9 +265,9 @@ def markdown(results, dtype):
         auto, plan = runs["sparseop"]["median_us"], runs["sparseop"]["plan"]
         for engine in ratios.keys() & runs.keys():
             ratios[engine][result["matrix"]] = runs[engine]["median_us"] / auto
-        cells = [result["matrix"].split(".")[0], f"{result['nnz']:,}", f"`{plan}`", f"{auto:,.4g}",
+        cells = [result["matrix"].split(".")[0], f"{result['nnz']:,}", f"`{plan}`", f"{micros(auto)}",
                  f"{result['csr_bytes'] / auto / 1e3:.1f}"]
-        cells += [f"{runs[engine]['median_us']:,.4g}" if engine in runs else "–" for engine in ratios]
+        cells += [micros(runs[engine]['median_us']) if engine in runs else "–" for engine in ratios]
         cells += [f"{of[result['matrix']]:.2f}" if result["matrix"] in of else "–" for of in ratios.values()]
         lines.append(f"| {' | '.join(cells)} |")
     for label, reduce in (("geometric mean", geometric_mean), ("worst", min)):
