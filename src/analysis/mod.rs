@@ -51,9 +51,14 @@ pub struct Analysis {
 impl Analysis {
     /// Measures `a`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let (offsets, (structure, columns)) = rayon::join(|| rows::pass(a.row_ptr()), || Structure::pass(a));
+        let rows = || {
+            let offsets = rows::pass(a.row_ptr());
+            let changes = rows::changes(&offsets.row_lengths);
+            (offsets, changes)
+        };
+        let ((offsets, changes), (structure, columns)) = rayon::join(rows, || Structure::pass(a));
         Self {
-            rows: RowStats::from_histogram(a.ncols(), offsets.histogram, rows::changes(&offsets.row_lengths)),
+            rows: RowStats::from_histogram(a.ncols(), offsets.histogram, changes),
             row_lengths: offsets.row_lengths,
             structure,
             fingerprint: Fingerprint::of_digests(a, &offsets.digests, &columns),
