@@ -1,6 +1,6 @@
 //! The storage formats, one folder each.
 //!
-//! To add one: create its folder, add its `mod` line and its line in [`registry!`]. Its name, the spelling of its
+//! To add one: create its folder, add its `mod` line and its line in `registry!`. Its name, the spelling of its
 //! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
 
 pub mod coo;
