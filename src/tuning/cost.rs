@@ -96,108 +96,69 @@ impl Term {
     }
 }
 
-/// Nanoseconds for every amount, of one kernel and scalar.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Coefficients {
+/// The struct and its way from and to arrays, from one list in the order of [`Term::ALL`].
+macro_rules! coefficients {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Nanoseconds for every amount, of one kernel and scalar.
+        #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+        pub struct Coefficients {
+            $($(#[$doc])+ pub $name: f64,)+
+            /// Packing a slot.
+            pub pack_slot: f64,
+            /// Packing a row.
+            pub pack_row: f64,
+        }
+
+        impl Coefficients {
+            /// The coefficients of the product, in the order of [`Term::ALL`].
+            pub const fn terms(&self) -> [f64; Term::COUNT] {
+                [$(self.$name),+]
+            }
+
+            /// From the coefficients of the product and those of packing.
+            pub const fn new(product: [f64; Term::COUNT], pack: [f64; 2]) -> Self {
+                let [$($name),+] = product;
+                let [pack_slot, pack_row] = pack;
+                Self { $($name,)+ pack_slot, pack_row }
+            }
+        }
+    };
+}
+
+coefficients! {
     /// A product, however small.
-    pub call: f64,
+    call,
     /// A product that several threads share, in addition.
-    pub wake: f64,
+    wake,
     /// A stored slot.
-    pub slot: f64,
+    slot,
     /// A slot whose `x` is gathered, in addition.
-    pub gathered: f64,
+    gathered,
     /// A slot whose sum waits for the one before, in addition.
-    pub chained: f64,
+    chained,
     /// A slot that may be padding, in addition.
-    pub guarded: f64,
+    guarded,
     /// A slot beyond the columns that are followed without effort, in addition.
-    pub strided: f64,
+    strided,
     /// An entry of the COO part.
-    pub tail: f64,
+    tail,
     /// A row sum.
-    pub row: f64,
+    row,
     /// A row sum, for every doubling of the window it was sorted in, in addition.
-    pub scattered: f64,
+    scattered,
     /// A row of another length than the one before, in addition.
-    pub uneven: f64,
+    uneven,
     /// A slice, section or diagonal, and a row in the COO part.
-    pub group: f64,
+    group,
     /// A gather from beyond the nearest cache.
-    pub near_miss: f64,
+    near_miss,
     /// A gather from beyond the middle caches.
-    pub far_miss: f64,
+    far_miss,
     /// A byte streamed from memory.
-    pub byte: f64,
-    /// Packing a slot.
-    pub pack_slot: f64,
-    /// Packing a row.
-    pub pack_row: f64,
+    byte,
 }
 
 impl Coefficients {
-    /// The coefficients of the product, in the order of [`Term::ALL`].
-    pub const fn terms(&self) -> [f64; Term::COUNT] {
-        [
-            self.call,
-            self.wake,
-            self.slot,
-            self.gathered,
-            self.chained,
-            self.guarded,
-            self.strided,
-            self.tail,
-            self.row,
-            self.scattered,
-            self.uneven,
-            self.group,
-            self.near_miss,
-            self.far_miss,
-            self.byte,
-        ]
-    }
-
-    /// From the coefficients of the product and those of packing.
-    pub const fn new(product: [f64; Term::COUNT], pack: [f64; 2]) -> Self {
-        let [
-            call,
-            wake,
-            slot,
-            gathered,
-            chained,
-            guarded,
-            strided,
-            tail,
-            row,
-            scattered,
-            uneven,
-            group,
-            near_miss,
-            far_miss,
-            byte,
-        ] = product;
-        let [pack_slot, pack_row] = pack;
-        Self {
-            call,
-            wake,
-            slot,
-            gathered,
-            chained,
-            guarded,
-            strided,
-            tail,
-            row,
-            scattered,
-            uneven,
-            group,
-            near_miss,
-            far_miss,
-            byte,
-            pack_slot,
-            pack_row,
-        }
-    }
-
     /// Whether every coefficient is finite and at least 0.
     pub fn is_valid(&self) -> bool {
         let pack = [self.pack_slot, self.pack_row];

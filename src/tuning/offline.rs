@@ -118,11 +118,9 @@ impl Measured {
             let amounts = run.amounts(profile.cache_bytes);
             Some((Prediction::new(c, &run.traffic, &amounts, threads, threads).product(), run))
         });
-        let predicted: Vec<_> = predicted.collect();
-        let least = predicted.iter().map(|p| p.0).min_by(f64::total_cmp)?;
-        let ties = predicted.iter().filter(|p| p.0 <= least * (1.0 + select::TIE_BAND));
-        // The first of equal ones: plans are in the order of the formats.
-        ties.min_by_key(|p| p.1.traffic.matrix_bytes).map(|p| p.1)
+        let (times, runs): (Vec<_>, Vec<_>) =
+            predicted.map(|(product, run)| ((product, run.traffic.matrix_bytes), run)).unzip();
+        select::choose(&times).map(|choice| runs[choice.place])
     }
 }
 

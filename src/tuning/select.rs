@@ -153,6 +153,23 @@ fn predict(
     Candidate { plan, traffic, amounts, prediction, verdict }
 }
 
+/// What [`choose`] found.
+pub(super) struct Choice {
+    /// Where the chosen one stands.
+    pub(super) place: usize,
+    /// Times up to this are ties with the least.
+    tied_below: f64,
+}
+
+/// The rule of choice over `(time, bytes)` in the order of the formats: of the times within [`TIE_BAND`] of the least, the fewest
+/// bytes, and of those the first. None when no time is finite.
+pub(super) fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
+    let least = plans.iter().map(|p| p.0).min_by(f64::total_cmp).filter(|time| time.is_finite())?;
+    let tied_below = least * (1.0 + TIE_BAND);
+    let ties = plans.iter().enumerate().filter(|(_, p)| p.0 <= tied_below);
+    ties.min_by_key(|(_, p)| p.1).map(|(place, _)| Choice { place, tied_below })
+}
+
 /// Chooses the plan with the least predicted time, preparation included.
 ///
 /// Plans within [`TIE_BAND`] of the least are equal; among them the one with the fewest bytes is taken, and among those the first
@@ -160,7 +177,8 @@ fn predict(
 ///
 /// # Errors
 ///
-/// [`Error::MemoryLimit`] when not even the smallest candidate fits the limit.
+/// [`Error::MemoryLimit`] when not even the smallest candidate fits the limit, [`Error::Profile`] when the profile has no usable
+/// measurements of those that do.
 pub fn select(
     analysis: &Analysis,
     device: &DeviceSpec,
@@ -168,36 +186,31 @@ pub fn select(
     request: Request,
 ) -> Result<Decision, Error> {
     let plans = Plan::candidates(analysis, &profile.weights(request.scalar));
-    let order: Vec<Plan> = plans.clone();
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, device, &profile, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
         (Verdict::TooLarge { .. } | Verdict::Unknown, _) | (_, None) => f64::INFINITY,
         (_, Some(prediction)) => prediction.amortised(request.expected_calls),
     };
+    let times: Vec<_> = candidates.iter().map(|c| (time(c), c.traffic.matrix_bytes)).collect();
+    let Some(choice) = choose(&times) else {
+        return Err(nothing_fits(&candidates, &profile, &request));
+    };
+    let mut winner = candidates.remove(choice.place);
     // A stable sort: equal times keep the order of the formats.
     candidates.sort_by(|a, b| time(a).total_cmp(&time(b)));
-    let least = candidates.first().map_or(f64::INFINITY, time);
-    if !least.is_finite() {
-        return Err(nothing_fits(&candidates, &profile, &request));
-    }
-    let ties = candidates.iter().take_while(|c| time(c) <= least * (1.0 + TIE_BAND)).count();
-    let place = |c: &Candidate| order.iter().position(|plan| *plan == c.plan);
-    let chosen =
-        (0..ties).min_by_key(|&i| (candidates[i].traffic.matrix_bytes, place(&candidates[i]))).unwrap_or(0);
-    candidates[..=chosen].rotate_right(1);
-    let winner = candidates[0].clone();
-    for (i, candidate) in candidates.iter_mut().enumerate() {
+    for candidate in &mut candidates {
         let ratio = time(candidate) / time(&winner);
-        if i == 0 {
-            candidate.verdict = Verdict::Chosen;
-        } else if i >= ties && ratio.is_finite() {
+        if time(candidate) > choice.tied_below && ratio.is_finite() {
             let because = cause(&winner, candidate, request.expected_calls);
             candidate.verdict = Verdict::Slower { ratio, because };
         }
     }
+    winner.verdict = Verdict::Chosen;
+    let plan = winner.plan.clone();
+    candidates.insert(0, winner);
     let fit = profile.fit(device);
-    Ok(Decision { plan: winner.plan, fixed: false, candidates, request, profile, fit })
+    Ok(Decision { plan, fixed: false, candidates, request, profile, fit })
 }
 
 /// The error when no candidate can be chosen.
