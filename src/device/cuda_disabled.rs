@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Why no GPU is used.
 const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
 
+/// The version of the kernels; there are none.
+pub(super) const KERNELS: &str = "none";
+
 /// A GPU; in this build there can be none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gpu {}
@@ -44,6 +47,11 @@ impl Gpu {
         match *self {}
     }
 
+    /// Waits until everything enqueued on any of its queues is done.
+    pub(crate) fn synchronize(&self) -> Result<(), Error> {
+        match *self {}
+    }
+
     /// Memory for `len` elements, zeroed.
     pub(crate) fn zeroed<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
         match *self {}
@@ -65,7 +73,7 @@ impl Gpu {
     }
 
     /// The queue that is used where none is given.
-    pub(crate) fn queue(&self) -> &Queue {
+    pub(crate) fn queue(&self) -> &'static Queue {
         match *self {}
     }
 
@@ -191,6 +199,11 @@ impl Queue {
 
     /// Whether what is enqueued becomes part of a graph instead of being done.
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
+        match self.never {}
+    }
+
+    /// Whether a graph is being captured with [`Queue::capture`].
+    pub(crate) fn records(&self) -> bool {
         match self.never {}
     }
 
