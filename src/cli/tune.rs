@@ -97,7 +97,12 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     console.print(&report(&measured, &profile))
 }
 
-fn measure<T: Scalar>(source: &Source, device: &Device, policy: Policy, console: &Console) -> Result<Measured> {
+fn measure<T: Scalar>(
+    source: &Source,
+    device: &Device,
+    policy: Policy,
+    console: &Console,
+) -> Result<Measured> {
     Ok(Measured::of(&source.load::<T>(console)?, device, policy)?)
 }
 

@@ -105,7 +105,7 @@ impl Device {
         };
         let gpu = cuda::open(n)?;
         // A GPU for which nothing can be compiled is of no use.
-        gpu.kernel("csr", "csr_scalar_f32_o32").map_err(|error| error.to_string())?;
+        gpu.ready()?;
         Ok(gpu)
     }
 

@@ -73,12 +73,19 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// Bytes of the packed arrays.
     fn matrix_bytes(&self) -> u64;
 
-    fn upload(&self, _: crate::device::Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> { todo!() }
+    fn upload(&self, _: crate::device::Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        todo!()
+    }
 }
 
 /// TEMP
 pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
-    unsafe fn spmv(&self, queue: &crate::device::Queue, x: crate::device::Ptr<T>, y: crate::device::Ptr<T>) -> Result<(), Error>;
+    unsafe fn spmv(
+        &self,
+        queue: &crate::device::Queue,
+        x: crate::device::Ptr<T>,
+        y: crate::device::Ptr<T>,
+    ) -> Result<(), Error>;
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
     fn device_bytes(&self) -> u64;
 }

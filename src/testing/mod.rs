@@ -3,6 +3,8 @@
 pub mod chapter;
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod gpu;
 mod oracle;
 
 #[cfg(test)]

@@ -37,8 +37,7 @@ impl Request {
     /// The defaults for a matrix on a device with `available` bytes of memory.
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
         let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
-        let memory_limit =
-            csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
+        let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
         Self { expected_calls: DEFAULT_CALLS, memory_limit, scalar }
     }
 }

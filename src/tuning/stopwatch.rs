@@ -18,7 +18,11 @@ pub fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
 /// # Errors
 ///
 /// The first that `work` gives.
-pub fn turn(stream: &Stream, repeats: u32, mut work: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+pub fn turn(
+    stream: &Stream,
+    repeats: u32,
+    mut work: impl FnMut() -> Result<(), Error>,
+) -> Result<f64, Error> {
     let mut all = || (0..repeats).try_for_each(|_| work());
     if stream.queue().is_some() {
         stream.seconds(&mut all)
@@ -138,10 +142,8 @@ mod tests {
             Ok(())
         };
         let cpu = Stream::new(&Device::Cpu).unwrap();
-        let samples = race(
-            &mut [&mut |n| turn(&cpu, n, || wait('a')), &mut |n| turn(&cpu, n, || wait('b'))],
-            policy,
-        );
+        let samples =
+            race(&mut [&mut |n| turn(&cpu, n, || wait('a')), &mut |n| turn(&cpu, n, || wait('b'))], policy);
         assert_eq!(order.borrow().iter().collect::<String>(), "aabbaabbaabbaabb");
         for samples in samples {
             let samples = samples.unwrap();

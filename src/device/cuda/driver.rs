@@ -69,7 +69,11 @@ fn probe() -> Result<(i32, i32), String> {
         0 => {}
         34 => return Err("libcuda is the stub of the CUDA toolkit, not a driver".to_owned()),
         100 => return Err("the NVIDIA driver finds no GPU".to_owned()),
-        803 => return Err("the NVIDIA driver's library and its kernel module are of different versions".to_owned()),
+        803 => {
+            return Err(
+                "the NVIDIA driver's library and its kernel module are of different versions".to_owned()
+            );
+        }
         code => return Err(format!("the NVIDIA driver cannot be initialised: CUDA error {code}")),
     }
     let get_version = symbol::<unsafe extern "C" fn(*mut i32) -> u32>("cuDriverGetVersion")
@@ -109,7 +113,11 @@ pub(super) trait Attempt<R> {
 
 impl<R> Attempt<R> for Result<R, DriverError> {
     fn attempt(self, gpu: usize, action: impl FnOnce() -> String) -> Result<R, Error> {
-        self.map_err(|error| Error::Gpu { device: format!("cuda:{gpu}"), action: action(), message: text(error) })
+        self.map_err(|error| Error::Gpu {
+            device: format!("cuda:{gpu}"),
+            action: action(),
+            message: text(error),
+        })
     }
 }
 

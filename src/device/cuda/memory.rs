@@ -25,7 +25,8 @@ impl Gpu {
     /// Bytes of its memory that are free.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         self.bind()?;
-        let (free, _) = result::mem_get_info().attempt(self.ordinal(), || "ask for free memory".to_owned())?;
+        let (free, _) =
+            result::mem_get_info().attempt(self.ordinal(), || "ask for free memory".to_owned())?;
         Ok(free as u64)
     }
 
@@ -86,7 +87,8 @@ impl Gpu {
             let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
             // SAFETY: a fresh allocation, zeroed before anything reads it.
             let start = unsafe { result::malloc_host(bytes, flags) };
-            let start = start.attempt(self.ordinal(), || format!("page-lock {bytes} bytes of host memory"))?;
+            let start =
+                start.attempt(self.ordinal(), || format!("page-lock {bytes} bytes of host memory"))?;
             // SAFETY: the driver has given so many bytes.
             unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
             start.cast()

@@ -76,7 +76,10 @@ pub(super) fn open(n: usize) -> Result<Gpu, String> {
     let count = count()?;
     if n >= count {
         let plural = if count == 1 { "" } else { "s" };
-        return Err(format!("there {} {count} GPU{plural}, numbered from 0", if count == 1 { "is" } else { "are" }));
+        return Err(format!(
+            "there {} {count} GPU{plural}, numbered from 0",
+            if count == 1 { "is" } else { "are" }
+        ));
     }
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(gpu) = open.iter().find(|gpu| gpu.0.ordinal == n) {
@@ -144,6 +147,11 @@ impl Gpu {
         self.0.spec.clone()
     }
 
+    /// Whether there is a way to its kernels; nothing is compiled.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        compiler::ready(self.0.capability)
+    }
+
     /// Makes its context the one that this thread's calls go to.
     fn bind(&self) -> Result<(), Error> {
         // SAFETY: the context is retained as long as the program runs.
@@ -162,7 +170,8 @@ impl Gpu {
         let symbol = CString::new(name).expect("names of kernels hold no NUL");
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(loaded.0, symbol) };
-        let function = function.attempt(self.0.ordinal, || format!("find the kernel {name} of {module}.cu"))?;
+        let function =
+            function.attempt(self.0.ordinal, || format!("find the kernel {name} of {module}.cu"))?;
         Ok(Kernel { function })
     }
 
@@ -171,11 +180,16 @@ impl Gpu {
         if let Some(module) = modules.get(name) {
             return Ok(*module);
         }
-        let image = compiler::image(self.0.capability, name)?;
         self.bind()?;
-        // SAFETY: a whole CUBIN, or PTX that ends in NUL.
-        let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
-        let module = Module(module.attempt(self.0.ordinal, || format!("load the kernels of {name}.cu"))?);
+        let load = |image: compiler::Image| {
+            // SAFETY: a whole CUBIN, or PTX that ends in NUL.
+            let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
+            module.attempt(self.0.ordinal, || format!("load the kernels of {name}.cu")).map(Module)
+        };
+        let module = load(compiler::image(self.0.capability, name)?).or_else(|refused| {
+            // A driver older than the compiler of the build may refuse what is built in, but not what this machine compiles.
+            compiler::image_without_embedded(self.0.capability, name).and_then(load).map_err(|_| refused)
+        })?;
         modules.insert(name, module);
         Ok(module)
     }

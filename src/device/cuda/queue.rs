@@ -111,7 +111,9 @@ impl Queue {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        self.call("copy from the GPU", || unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream) })
+        self.call("copy from the GPU", || unsafe {
+            result::memcpy_dtoh_async(to, from.address(), self.stream)
+        })
     }
 
     /// Enqueues a copy within the GPU.
@@ -165,7 +167,8 @@ impl Queue {
     /// Whether what is enqueued becomes part of a graph instead of being done.
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.
-        let status = self.call("ask for captures", || unsafe { result::stream::is_capturing(self.stream) })?;
+        let status =
+            self.call("ask for captures", || unsafe { result::stream::is_capturing(self.stream) })?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
