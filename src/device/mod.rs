@@ -1,9 +1,19 @@
 //! Where products run, and what is known of the machine there.
 
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[allow(dead_code)]
 mod cuda_disabled;
+mod kernel_log;
+#[allow(dead_code)]
+mod launch;
 
+#[cfg(all(feature = "cuda", any(test, feature = "testing")))]
+pub(crate) use cuda::compiler;
 pub use cuda_disabled::Gpu;
+pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
+use launch::{Launch, Ptr};
 
 use crate::Error;
 use crate::error::suggestion;
@@ -52,7 +62,8 @@ impl Device {
     ///
     /// [`Error::DeviceUnavailable`] with the reason in one line.
     pub fn cuda(n: usize) -> Result<Self, Error> {
-        cuda_disabled::open(n).map(Self::Cuda)
+        let unavailable = |reason| Error::DeviceUnavailable { device: format!("cuda:{n}"), reason };
+        cuda_disabled::open(n).map(Self::Cuda).map_err(unavailable)
     }
 
     /// Why [`Device::auto`] gives the CPU, in one line.

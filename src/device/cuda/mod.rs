@@ -1,0 +1,7 @@
+//! NVIDIA GPUs.
+#![allow(dead_code)]
+
+mod cache;
+pub(crate) mod compiler;
+mod embedded;
+mod nvrtc;
