@@ -119,13 +119,9 @@ fn compile(nvcc: &Nvcc, modules: &[Module], out: &Path) -> Result<Vec<(String, T
     let work = || {
         let mut done = Vec::new();
         while let Some((module, target)) = jobs.get(next.fetch_add(1, Relaxed)) {
-            let file = match target {
-                Target::Cubin(arch) => format!("{}.sm_{arch}.cubin", module.name),
-                Target::Ptx(_) => format!("{}.ptx", module.name),
-            };
-            let path = out.join(file);
+            let path = out.join(format!("{}.{target}", module.name));
             nvcc.compile(&module.source, *target, &OPTIONS, &path)
-                .map_err(|said| format!("nvcc rejects kernels/{}.cu for {target:?}:\n{said}", module.name))?;
+                .map_err(|said| format!("nvcc rejects kernels/{}.cu for {target}:\n{said}", module.name))?;
             if let Target::Ptx(_) = target {
                 terminate(&path).map_err(|error| error.to_string())?;
             }

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -29,9 +30,16 @@ pub(crate) enum Target {
 impl Target {
     /// The options that ask for it.
     fn options(self) -> [String; 2] {
+        let form = if matches!(self, Self::Cubin(_)) { "--cubin" } else { "--ptx" };
+        [form.to_owned(), format!("--gpu-architecture={self}")]
+    }
+}
+
+impl Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cubin(arch) => ["--cubin".to_owned(), format!("--gpu-architecture=sm_{arch}")],
-            Self::Ptx(arch) => ["--ptx".to_owned(), format!("--gpu-architecture=compute_{arch}")],
+            Self::Cubin(arch) => write!(f, "sm_{arch}"),
+            Self::Ptx(arch) => write!(f, "compute_{arch}"),
         }
     }
 }
@@ -81,9 +89,9 @@ impl Nvcc {
         let archs = listed("--list-gpu-arch", "compute_")?;
         let first = *codes.first().ok_or("it lists no architecture")?;
         let nvcc = Self { path, codes, archs };
-        let source = folder.join("probe.cu");
+        let source = folder.join("nvcc-probe.cu");
         std::fs::write(&source, PROBE).map_err(|error| error.to_string())?;
-        nvcc.compile(&source, Target::Cubin(first), &[], &folder.join("probe.cubin"))?;
+        nvcc.compile(&source, Target::Cubin(first), &[], &folder.join("nvcc-probe.cubin"))?;
         Ok(nvcc)
     }
 

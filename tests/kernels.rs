@@ -1,7 +1,7 @@
 //! The GPU kernels compile for every generation and fit into registers. Needs NVRTC, the CUDA compiler in a library, but no GPU.
 
 use sparseop::Error;
-use sparseop::testing::kernels::{KernelReport, check, compiler, modules};
+use sparseop::testing::kernels::{KernelReport, check, compiler_name, modules};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Build-time code, tested here because build scripts have no tests.
@@ -16,14 +16,14 @@ const REQUIRED: &str = "SPARSEOP_REQUIRE_NVRTC";
 
 /// Whether NVRTC is there; says so when it is not.
 fn nvrtc() -> bool {
-    match compiler() {
+    match compiler_name() {
         Ok(name) => println!("compiling with {name}"),
         Err(reason) if std::env::var(REQUIRED).is_ok_and(|value| value == "1") => {
             panic!("{REQUIRED}=1: {reason}")
         }
         Err(reason) => println!("skipped: {reason}"),
     }
-    compiler().is_ok()
+    compiler_name().is_ok()
 }
 
 /// The reports for an architecture; a file that does not compile fails with everything the compiler says.

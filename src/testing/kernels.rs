@@ -3,8 +3,6 @@
 use crate::Error;
 use crate::device::compiler;
 
-pub use crate::device::compiler::{compiler, modules};
-
 /// What one kernel takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelReport {
@@ -20,6 +18,20 @@ pub struct KernelReport {
     pub shared_bytes: u32,
     /// Bytes of memory of a thread for what is not in registers.
     pub stack_bytes: u32,
+}
+
+/// The names of the kernel files, without their endings.
+pub fn modules() -> impl Iterator<Item = &'static str> {
+    compiler::modules()
+}
+
+/// The name and the version of the compiler that was found, or why there is none, in one line.
+///
+/// # Errors
+///
+/// The reason.
+pub fn compiler_name() -> Result<String, &'static str> {
+    compiler::compiler()
 }
 
 /// Compiles every kernel for an architecture, given as major and minor number.

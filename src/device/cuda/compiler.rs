@@ -2,7 +2,7 @@
 
 use super::cache::Cache;
 use super::embedded::{self, Embedded, OPTIONS, runs_on};
-use super::nvrtc::{self, Compiled, Failure, Nvrtc};
+use super::nvrtc::{self, Failure, Nvrtc};
 use crate::Error;
 use crate::device::kernel_log::{KernelEvent, KernelOrigin, record};
 use std::borrow::Cow;
@@ -13,26 +13,22 @@ use xxhash_rust::xxh3::xxh3_128;
 pub(crate) const KERNEL_HASH: &str = embedded::HASH;
 
 /// What the assembler is told when its account of registers and memory is wanted.
+#[cfg(any(test, feature = "testing"))]
 const ACCOUNT: &str = "--ptxas-options=-v";
 
 /// Machine code, or assembly for the driver to compile; what `cuModuleLoadData` takes.
 #[derive(Debug)]
-pub(super) struct Image {
-    code: Cow<'static, [u8]>,
-    origin: KernelOrigin,
-}
+pub(super) struct Image(Cow<'static, [u8]>);
 
 impl Image {
     /// The code; assembly ends with a zero byte.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.code
-    }
-
-    /// Where it came from.
-    pub(super) fn origin(&self) -> KernelOrigin {
-        self.origin
+        &self.0
     }
 }
+
+/// An image and where it came from.
+type Story = (Image, KernelEvent);
 
 /// What is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,38 +73,25 @@ impl Display for Target {
 pub(super) fn image(arch: (u32, u32), module: &'static str) -> Result<Image, Error> {
     let embedded = find(arch, module)?;
     match embedded.cubin(number(arch)) {
-        Some(code) => Ok(noted(arch, module, code.into(), KernelOrigin::Embedded, String::new())),
-        None => compiled(arch, embedded, Cache::of_user().as_ref()),
+        Some(code) => Ok(told(from(arch, module, code, KernelOrigin::Embedded, String::new()))),
+        None => compiled(arch, embedded, Cache::of_user().as_ref()).map(told),
     }
 }
 
 /// As [`image`], but without what is built in: for a driver that refuses it because it is older than the compiler of the build.
 pub(super) fn image_without_embedded(arch: (u32, u32), module: &'static str) -> Result<Image, Error> {
-    compiled(arch, find(arch, module)?, Cache::of_user().as_ref())
-}
-
-/// Whether [`image`] has a way to the code of every module; nothing is compiled.
-///
-/// # Errors
-///
-/// Why not, in one line.
-pub(super) fn ready(arch: (u32, u32)) -> Result<(), String> {
-    let arch = number(arch);
-    let built_in = |module: &Embedded| module.cubin(arch).is_some() || module.ptx(arch).is_some();
-    if embedded::MODULES.iter().all(built_in) {
-        return Ok(());
-    }
-    let nvrtc = nvrtc::library()?;
-    Target::best(arch, nvrtc.architectures()).map(drop).ok_or_else(|| unknown(nvrtc, arch))
+    compiled(arch, find(arch, module)?, Cache::of_user().as_ref()).map(told)
 }
 
 /// The names of all modules.
-pub fn modules() -> impl Iterator<Item = &'static str> {
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
     embedded::MODULES.iter().map(|module| module.name)
 }
 
 /// The name of the compiler of this machine, or why there is none, in one line.
-pub fn compiler() -> Result<String, &'static str> {
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn compiler() -> Result<String, &'static str> {
     nvrtc::library().map(Nvrtc::name)
 }
 
@@ -117,33 +100,34 @@ pub fn compiler() -> Result<String, &'static str> {
 /// # Errors
 ///
 /// [`Error::KernelCompile`].
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, Error> {
     let embedded = find(arch, module)?;
     let nvrtc = nvrtc::library().map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
     let options = [OPTIONS, &[ACCOUNT]].concat();
     let compiled = nvrtc.compile(&file(module), embedded.source, Target::Cubin(number(arch)), &options);
-    compiled.map(|compiled| compiled.log).map_err(|failure| match failure {
+    compiled.map(|(_, log)| log).map_err(|failure| match failure {
         Failure::Source(log) => failed(arch, module, first_error(&log), log),
         Failure::Compiler(reason) => failed(arch, module, reason, String::new()),
     })
 }
 
 /// The code as the cache or NVRTC has it; where neither can help, the assembly that is built in.
-fn compiled(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Image, Error> {
+fn compiled(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Story, Error> {
     let module = embedded.name;
     let reason = match with_nvrtc(arch, embedded, cache) {
-        Ok(image) => return Ok(image),
+        Ok(story) => return Ok(story),
         Err(Failure::Source(log)) => return Err(failed(arch, module, first_error(&log), log)),
         Err(Failure::Compiler(reason)) => reason,
     };
     match embedded.ptx(number(arch)) {
-        Some(code) => Ok(noted(arch, module, code.into(), KernelOrigin::Ptx, reason)),
+        Some(code) => Ok(from(arch, module, code, KernelOrigin::Ptx, reason)),
         None => Err(failed(arch, module, reason, String::new())),
     }
 }
 
 /// The code as the cache has it or NVRTC makes it.
-fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Image, Failure> {
+fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Story, Failure> {
     let module = embedded.name;
     let nvrtc = nvrtc::library().map_err(|reason| Failure::Compiler(reason.to_owned()))?;
     let target = Target::best(number(arch), nvrtc.architectures())
@@ -151,16 +135,16 @@ fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> R
     let entry = entry(embedded, target, &nvrtc.name());
     let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache.path(&entry))));
     if let Some((code, path)) = found {
-        return Ok(noted(arch, module, code.into(), KernelOrigin::Cached, path.display().to_string()));
+        return Ok(from(arch, module, code, KernelOrigin::Cached, path.display().to_string()));
     }
-    let Compiled { code, .. } = nvrtc.compile(&file(module), embedded.source, target, OPTIONS)?;
+    let (code, _) = nvrtc.compile(&file(module), embedded.source, target, OPTIONS)?;
     let kept = match cache.map(|cache| cache.store(&entry, &code)) {
         Some(Ok(())) => String::new(),
         Some(Err(error)) => format!("; not cached: {error}"),
         None => "; not cached".to_owned(),
     };
     let detail = format!("{} for {target}{kept}", nvrtc.name());
-    Ok(noted(arch, module, code.into(), KernelOrigin::Compiled, detail))
+    Ok(from(arch, module, code, KernelOrigin::Compiled, detail))
 }
 
 /// The name of an entry of the cache: everything on which the code depends.
@@ -169,16 +153,21 @@ fn entry(embedded: &Embedded, target: Target, compiler: &str) -> String {
     format!("{}-{target}-{:032x}", embedded.name, xxh3_128(key.as_bytes()))
 }
 
-/// The image, having told the log.
-fn noted(
+/// The image with its story.
+fn from(
     architecture: (u32, u32),
     kernel: &'static str,
-    code: Cow<'static, [u8]>,
+    code: impl Into<Cow<'static, [u8]>>,
     origin: KernelOrigin,
     detail: String,
-) -> Image {
-    record(KernelEvent { kernel, architecture, origin, detail });
-    Image { code, origin }
+) -> Story {
+    (Image(code.into()), KernelEvent { kernel, architecture, origin, detail })
+}
+
+/// The image, its story having gone to the log.
+fn told((image, event): Story) -> Image {
+    record(event);
+    image
 }
 
 fn find(arch: (u32, u32), module: &'static str) -> Result<&'static Embedded, Error> {
@@ -271,9 +260,9 @@ mod tests {
         let cache = Cache::below(folder.path());
         let embedded = module("extern \"C\" __global__ void one(float* y) { *y = 1.0f; }", "a hash");
         let origin = || {
-            let image = compiled((9, 0), &embedded, Some(&cache)).unwrap();
+            let (image, event) = compiled((9, 0), &embedded, Some(&cache)).unwrap();
             assert!(image.bytes().starts_with(ELF));
-            image.origin()
+            event.origin
         };
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
@@ -281,7 +270,7 @@ mod tests {
         std::fs::write(cache.path(&entry(&embedded, Target::Cubin(90), &nvrtc.name())), "damaged").unwrap();
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
-        assert_eq!(compiled((9, 0), &embedded, None).unwrap().origin(), KernelOrigin::Compiled);
+        assert_eq!(compiled((9, 0), &embedded, None).unwrap().1.origin, KernelOrigin::Compiled);
         // Older than anything that NVRTC 12 and later know.
         let message = compiled((3, 0), &embedded, None).unwrap_err().to_string();
         assert!(message.contains("NVRTC") && !message.contains('\n'), "{message}");
@@ -302,7 +291,7 @@ mod tests {
     fn without_a_compiler_the_driver_gets_assembly() {
         let embedded = Embedded { ptx: Some((20, b".version\0")), ..module("", "none") };
         // Architecture 2.0 is one that every NVRTC there is has forgotten; a machine without NVRTC takes the same way.
-        let image = compiled((2, 0), &embedded, None).unwrap();
-        assert_eq!((image.origin(), image.bytes()), (KernelOrigin::Ptx, &b".version\0"[..]));
+        let (image, event) = compiled((2, 0), &embedded, None).unwrap();
+        assert_eq!((event.origin, image.bytes()), (KernelOrigin::Ptx, &b".version\0"[..]));
     }
 }

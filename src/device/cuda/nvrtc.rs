@@ -40,15 +40,7 @@ pub(super) struct Nvrtc {
     ptx: (SizeOf, CopyOut),
 }
 
-/// What came of a compilation.
-pub(super) struct Compiled {
-    /// Machine code, or assembly ending with a zero byte.
-    pub(super) code: Vec<u8>,
-    /// What the compiler had to say.
-    pub(super) log: String,
-}
-
-/// Why nothing came of it.
+/// Why nothing came of a compilation.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The source is wrong; the compiler's messages.
@@ -106,14 +98,15 @@ impl Nvrtc {
         &self.architectures
     }
 
-    /// Compiles `source`, which messages call `name`.
+    /// Compiles `source`, which messages call `name`: the machine code, or the assembly ending with a zero byte, and what the
+    /// compiler had to say.
     pub(super) fn compile(
         &self,
         name: &str,
         source: &str,
         target: Target,
         options: &[&str],
-    ) -> Result<Compiled, Failure> {
+    ) -> Result<(Vec<u8>, String), Failure> {
         let program = Program::new(self, name, source)?;
         let target_option = target.option();
         let options: Vec<CString> =
@@ -135,7 +128,7 @@ impl Nvrtc {
         };
         let code = program.fetch(functions).filter(|code| !code.is_empty());
         let nothing = || Failure::Compiler(format!("{} gives no code for {target}", self.name()));
-        Ok(Compiled { code: code.ok_or_else(nothing)?, log })
+        Ok((code.ok_or_else(nothing)?, log))
     }
 }
 
