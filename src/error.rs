@@ -125,6 +125,18 @@ pub enum Error {
         /// The driver's answer.
         message: String,
     },
+    /// A GPU kernel cannot be made ready.
+    #[error("kernels/{kernel}.cu cannot be compiled for {architecture}: {message}")]
+    KernelCompile {
+        /// The kernel file, without its ending.
+        kernel: &'static str,
+        /// The architecture: `sm_90`.
+        architecture: String,
+        /// Why, in one line.
+        message: String,
+        /// Everything the compiler said; empty where none was asked.
+        log: String,
+    },
     /// A tuning profile cannot be used.
     #[error("profile {origin}: {message}")]
     Profile {

@@ -29,7 +29,14 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "main.rs"]),
     (
         &["fs", "File"],
-        &["matrix/market/", "files.rs", "tuning/profile.rs", "tuning/store.rs", "device/compiler.rs", "cli/"],
+        &[
+            "matrix/market/",
+            "files.rs",
+            "tuning/profile.rs",
+            "tuning/store.rs",
+            "device/cuda/cache.rs",
+            "cli/",
+        ],
     ),
     (&["cudarc"], &["device/", "formats/"]),
 ];

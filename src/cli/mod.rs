@@ -74,6 +74,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Gallery(args) => gallery::run(args, &console),
         Command::Devices(args) => devices::run(args, &console),
     };
+    for event in sparseop::device::kernel_log() {
+        console.detail(|| format!("kernel {event}"));
+    }
     match done {
         Ok(()) if console.failed() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,

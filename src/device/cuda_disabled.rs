@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Why no GPU is used.
-const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
+pub(super) const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
 
 /// The version of the kernels; there are none.
 pub(super) const KERNELS: &str = "none";

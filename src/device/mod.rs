@@ -6,12 +6,16 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "cuda_disabled.rs"]
 mod cuda;
+mod kernel_log;
 mod launch;
 mod stream;
 mod vector;
 
 pub use cuda::Gpu;
+#[cfg(all(feature = "cuda", any(test, feature = "testing")))]
+pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
+pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
 pub(crate) use launch::{Launch, Ptr};
 pub use stream::{Graph, Stream};
 pub use vector::DeviceVec;

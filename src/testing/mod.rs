@@ -5,6 +5,8 @@ pub mod chapter;
 mod conformance;
 #[cfg(test)]
 mod gpu;
+#[cfg(feature = "cuda")]
+pub mod kernels;
 mod oracle;
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! NVIDIA GPUs through the CUDA driver; the only place, with its neighbours in this folder, that names cudarc.
 
-mod compiler;
+mod cache;
+pub(crate) mod compiler;
 mod driver;
+mod embedded;
 mod memory;
+mod nvrtc;
 mod queue;
 
 pub(crate) use memory::{Buffer, Pinned};

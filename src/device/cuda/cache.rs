@@ -1,0 +1,216 @@
+//! Compiled kernels on disk, so that each is compiled once on a machine and not once in a process.
+//!
+//! The cache only ever saves time: what is missing, damaged or unreadable is compiled again, and where nothing can be written nothing
+//! is kept. Entries appear whole, so that any number of processes may share a folder.
+
+use crate::Error;
+use crate::files::write_atomically;
+use etcetera::BaseStrategy;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The environment variable that names the folder of all caches, or forbids them with `off`.
+const VARIABLE: &str = "SPARSEOP_CACHE";
+
+/// Where compiled kernels are within it; the number changes with the form of the entries.
+const FOLDER: &str = "sparseop/kernels-v1";
+
+/// What every entry begins with.
+const MAGIC: [u8; 8] = *b"sparseop";
+
+/// Bytes before the code: [`MAGIC`], the length of the code and its checksum.
+const HEADER: usize = 24;
+
+/// Bytes that all entries together may take: some hundred versions of a kernel file.
+const CAPACITY: u64 = 64 << 20;
+
+/// A folder of compiled kernels.
+#[derive(Debug, Clone)]
+pub(super) struct Cache {
+    folder: PathBuf,
+    capacity: u64,
+}
+
+impl Cache {
+    /// The user's cache; `None` where it is not wanted or there is no place for it.
+    pub(super) fn of_user() -> Option<Self> {
+        match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+            Some(value) if value == OsStr::new("off") => None,
+            Some(folder) => Some(Self::below(Path::new(&folder))),
+            None => Some(Self::below(&etcetera::choose_base_strategy().ok()?.cache_dir())),
+        }
+    }
+
+    /// The cache in a folder of caches, which need not exist yet.
+    pub(super) fn below(folder: &Path) -> Self {
+        Self { folder: folder.join(FOLDER), capacity: CAPACITY }
+    }
+
+    /// The file of an entry.
+    pub(super) fn path(&self, entry: &str) -> PathBuf {
+        self.folder.join(entry)
+    }
+
+    /// The code kept under a name, if it is there and whole.
+    pub(super) fn load(&self, entry: &str) -> Option<Vec<u8>> {
+        unwrapped(fs::read(self.path(entry)).ok()?)
+    }
+
+    /// Keeps code under a name, and lets the oldest go where the cache has become too large.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when nothing can be kept there.
+    pub(super) fn store(&self, entry: &str, code: &[u8]) -> Result<(), Error> {
+        fs::create_dir_all(&self.folder).map_err(|e| Error::io("create", &self.folder, e))?;
+        write_atomically(&self.path(entry), |out| {
+            out.write_all(&header(code))?;
+            out.write_all(code)
+        })?;
+        self.trim();
+        Ok(())
+    }
+
+    /// Removes the oldest files until the rest is within the capacity. Others may be doing the same: what cannot be removed is gone.
+    fn trim(&self) {
+        let mut files = files(&self.folder);
+        let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
+        files.sort_by_key(|file| file.modified);
+        for file in files {
+            if bytes <= self.capacity {
+                break;
+            }
+            let _ = fs::remove_file(&file.path);
+            bytes -= file.bytes;
+        }
+    }
+}
+
+/// A file of the cache.
+struct Kept {
+    path: PathBuf,
+    modified: SystemTime,
+    bytes: u64,
+}
+
+/// The files of a folder, as far as they can be looked at.
+fn files(folder: &Path) -> Vec<Kept> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let kept = entries.flatten().filter_map(|entry| {
+        let data = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+        Some(Kept { path: entry.path(), modified: data.modified().ok()?, bytes: data.len() })
+    });
+    kept.collect()
+}
+
+fn header(code: &[u8]) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..16].copy_from_slice(&(code.len() as u64).to_le_bytes());
+    header[16..].copy_from_slice(&xxh3_64(code).to_le_bytes());
+    header
+}
+
+/// The code of an entry that is whole.
+fn unwrapped(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    let (found, code) = bytes.split_at_checked(HEADER)?;
+    if *found != header(code) {
+        return None;
+    }
+    bytes.drain(..HEADER);
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const CODE: &[u8] = b"machine code";
+
+    fn cache(folder: &tempfile::TempDir) -> Cache {
+        Cache::below(folder.path())
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        assert_eq!(cache.load("a"), None);
+        cache.store("a", CODE).unwrap();
+        cache.store("empty", &[]).unwrap();
+        assert_eq!(cache.load("a").as_deref(), Some(CODE));
+        assert_eq!(cache.load("empty").as_deref(), Some(&[][..]));
+        assert_eq!(cache.load("b"), None);
+        assert!(cache.path("a").ends_with("sparseop/kernels-v1/a"));
+    }
+
+    #[test]
+    fn a_damaged_entry_is_a_miss_and_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        cache.store("a", CODE).unwrap();
+        let whole = fs::read(cache.path("a")).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(cache.path("a"), &whole[..cut]).unwrap();
+            assert_eq!(cache.load("a"), None, "{cut} bytes");
+        }
+        for place in 0..whole.len() {
+            let mut wrong = whole.clone();
+            wrong[place] ^= 1;
+            fs::write(cache.path("a"), wrong).unwrap();
+            assert_eq!(cache.load("a"), None, "byte {place}");
+        }
+        fs::write(cache.path("a"), [&whole[..], b"!"].concat()).unwrap();
+        assert_eq!(cache.load("a"), None);
+        cache.store("a", CODE).unwrap();
+        assert_eq!(cache.load("a").as_deref(), Some(CODE));
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = (HEADER + CODE.len()) as u64;
+        let cache = Cache { capacity: 2 * entry, ..cache(&folder) };
+        for (age, name) in [(30, "c"), (10, "a"), (20, "b")] {
+            cache.store(name, CODE).unwrap();
+            let past = SystemTime::now() - Duration::from_secs(age);
+            fs::File::open(cache.path(name)).unwrap().set_modified(past).unwrap();
+        }
+        cache.store("new", CODE).unwrap();
+        assert_eq!(["a", "b", "c", "new"].map(|name| cache.load(name).is_some()), [true, false, false, true]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_is_no_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let cache = Cache::below(&file);
+        assert_eq!(cache.load("a"), None);
+        let message = cache.store("a", CODE).unwrap_err().to_string();
+        assert!(message.contains("kernels-v1") && !message.contains('\n'), "{message}");
+    }
+
+    #[test]
+    fn many_share_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache { capacity: 1 << 20, ..cache(&folder) };
+        let code = |n: u8| vec![n; 50_000];
+        std::thread::scope(|scope| {
+            for n in [1, 2] {
+                let cache = &cache;
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        cache.store("shared", &code(n)).unwrap();
+                        let found = cache.load("shared").expect("always there, always whole");
+                        assert!(found == code(1) || found == code(2));
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,200 @@
+//! NVRTC, NVIDIA's compiler in a library, which is looked for when it is first needed.
+//!
+//! `cudarc` panics where the library or one of its functions is missing, and takes every result for one that it knows. Here the
+//! functions are looked up once, and results stay numbers.
+
+use super::compiler::Target;
+use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// A result; 0 is success.
+type Status = c_int;
+type SizeOf = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Status;
+type CopyOut = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Status;
+type Create = unsafe extern "C" fn(
+    *mut nvrtcProgram,
+    *const c_char,
+    *const c_char,
+    c_int,
+    *const *const c_char,
+    *const *const c_char,
+) -> Status;
+
+const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
+
+/// Why there is no NVRTC.
+const MISSING: &str = "NVRTC was not found; put the folder of libnvrtc.so, which comes with CUDA and with the Python package \
+                       nvidia-cuda-nvrtc, on LD_LIBRARY_PATH";
+
+/// The library's functions.
+pub(super) struct Nvrtc {
+    version: (c_int, c_int),
+    architectures: Vec<u32>,
+    create: Create,
+    compile: unsafe extern "C" fn(nvrtcProgram, c_int, *const *const c_char) -> Status,
+    destroy: unsafe extern "C" fn(*mut nvrtcProgram) -> Status,
+    log: (SizeOf, CopyOut),
+    cubin: (SizeOf, CopyOut),
+    ptx: (SizeOf, CopyOut),
+}
+
+/// Why nothing came of a compilation.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The source is wrong; the compiler's messages.
+    Source(String),
+    /// The compiler cannot do it, in one line.
+    Compiler(String),
+}
+
+/// The library, or why there is none, in one line.
+pub(super) fn library() -> Result<&'static Nvrtc, &'static str> {
+    static LIBRARY: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
+    LIBRARY.get_or_init(Nvrtc::load).as_ref().map_err(String::as_str)
+}
+
+/// A function of the library, which must have been found.
+fn function<F: Copy>(name: &str) -> Result<F, String> {
+    // SAFETY: only called once the library is known to be there, so that this does not panic; the callers give `F` as NVRTC's header
+    // declares the function.
+    unsafe { sys::culib().get::<F>(name.as_bytes()) }
+        .map(|symbol| *symbol)
+        .map_err(|_| format!("NVRTC is too old: it has no `{name}`"))
+}
+
+impl Nvrtc {
+    fn load() -> Result<Self, String> {
+        // SAFETY: loading NVRTC runs its initialisers, which is what loading it is for.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(MISSING.to_owned());
+        }
+        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status = function("nvrtcVersion")?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: two numbers to write to.
+        if unsafe { version(&mut major, &mut minor) } != SUCCESS {
+            return Err("NVRTC does not tell its version".to_owned());
+        }
+        Ok(Self {
+            version: (major, minor),
+            architectures: architectures().unwrap_or_default(),
+            create: function("nvrtcCreateProgram")?,
+            compile: function("nvrtcCompileProgram")?,
+            destroy: function("nvrtcDestroyProgram")?,
+            log: (function("nvrtcGetProgramLogSize")?, function("nvrtcGetProgramLog")?),
+            cubin: (function("nvrtcGetCUBINSize")?, function("nvrtcGetCUBIN")?),
+            ptx: (function("nvrtcGetPTXSize")?, function("nvrtcGetPTX")?),
+        })
+    }
+
+    /// `NVRTC 13.0`.
+    pub(super) fn name(&self) -> String {
+        format!("NVRTC {}.{}", self.version.0, self.version.1)
+    }
+
+    /// The architectures it compiles for; empty when it is too old to tell.
+    pub(super) fn architectures(&self) -> &[u32] {
+        &self.architectures
+    }
+
+    /// Compiles `source`, which messages call `name`: the machine code, or the assembly ending with a zero byte, and what the
+    /// compiler had to say.
+    pub(super) fn compile(
+        &self,
+        name: &str,
+        source: &str,
+        target: Target,
+        options: &[&str],
+    ) -> Result<(Vec<u8>, String), Failure> {
+        let program = Program::new(self, name, source)?;
+        let target_option = target.option();
+        let options: Vec<CString> =
+            options.iter().chain([&&*target_option]).map(|option| text(option)).collect();
+        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: a program that exists, and as many strings as are announced.
+        let status = unsafe { (self.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
+        let log = program.fetch(self.log).map(|bytes| said(&bytes)).unwrap_or_default();
+        if status == nvrtcResult::NVRTC_ERROR_COMPILATION as Status {
+            return Err(Failure::Source(log));
+        }
+        if status != SUCCESS {
+            let reason = log.lines().next().map_or_else(|| format!("error {status}"), str::to_owned);
+            return Err(Failure::Compiler(format!("{} gives up on {target}: {reason}", self.name())));
+        }
+        let functions = match target {
+            Target::Cubin(_) => self.cubin,
+            Target::Ptx(_) => self.ptx,
+        };
+        let code = program.fetch(functions).filter(|code| !code.is_empty());
+        let nothing = || Failure::Compiler(format!("{} gives no code for {target}", self.name()));
+        Ok((code.ok_or_else(nothing)?, log))
+    }
+}
+
+/// The architectures that the library compiles for, if it tells.
+fn architectures() -> Result<Vec<u32>, String> {
+    let count: unsafe extern "C" fn(*mut c_int) -> Status = function("nvrtcGetNumSupportedArchs")?;
+    let list: unsafe extern "C" fn(*mut c_int) -> Status = function("nvrtcGetSupportedArchs")?;
+    let mut len = 0;
+    // SAFETY: a number to write to.
+    if unsafe { count(&mut len) } != SUCCESS {
+        return Ok(Vec::new());
+    }
+    let mut found = vec![0; len.max(0) as usize];
+    // SAFETY: room for as many numbers as were announced.
+    let status = unsafe { list(found.as_mut_ptr()) };
+    Ok(if status == SUCCESS { found.into_iter().map(|arch| arch as u32).collect() } else { Vec::new() })
+}
+
+/// A text for C.
+fn text(text: &str) -> CString {
+    CString::new(text).expect("neither sources nor options contain zero bytes")
+}
+
+/// A text from C.
+fn said(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_matches(['\0', '\n', ' ']).to_owned()
+}
+
+/// A program in the library, and the texts it may refer to.
+struct Program<'a> {
+    nvrtc: &'a Nvrtc,
+    handle: nvrtcProgram,
+    _texts: [CString; 2],
+}
+
+impl<'a> Program<'a> {
+    fn new(nvrtc: &'a Nvrtc, name: &str, source: &str) -> Result<Self, Failure> {
+        let texts = [text(source), text(name)];
+        let mut handle = ptr::null_mut();
+        // SAFETY: a place for the handle, two strings that live as long as the program, no headers.
+        let status = unsafe {
+            (nvrtc.create)(&mut handle, texts[0].as_ptr(), texts[1].as_ptr(), 0, ptr::null(), ptr::null())
+        };
+        if status == SUCCESS {
+            return Ok(Self { nvrtc, handle, _texts: texts });
+        }
+        Err(Failure::Compiler(format!("{} fails with error {status}", nvrtc.name())))
+    }
+
+    /// What a pair of functions, one for the size and one for the bytes, gives.
+    fn fetch(&self, (size_of, copy_out): (SizeOf, CopyOut)) -> Option<Vec<u8>> {
+        let mut size = 0;
+        // SAFETY: a program that exists, a number to write to.
+        if unsafe { size_of(self.handle, &mut size) } != SUCCESS {
+            return None;
+        }
+        let mut bytes = vec![0u8; size];
+        // SAFETY: room for as many bytes as were announced.
+        let status = unsafe { copy_out(self.handle, bytes.as_mut_ptr().cast()) };
+        (status == SUCCESS).then_some(bytes)
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by this library, and not used again.
+        unsafe { (self.nvrtc.destroy)(&mut self.handle) };
+    }
+}
