@@ -117,6 +117,8 @@ pub struct Traffic {
     pub groups: u64,
     /// Slots of the largest piece that no two threads can share.
     pub serial: u64,
+    /// Slots that one thread of a GPU goes through at most.
+    pub depth: u64,
 }
 
 impl Traffic {

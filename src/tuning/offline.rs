@@ -89,11 +89,11 @@ impl Measured {
     }
 
     fn chosen(&self, profile: &Profile) -> Option<&Run> {
-        let threads = profile.device.threads;
+        let device = &profile.device;
         let predicted = self.plans.iter().filter_map(|run| {
             let c = profile.coefficients(self.scalar, run.plan.kernel())?;
             let amounts = run.amounts(profile.cache_bytes);
-            Some((Prediction::new(c, &run.traffic, &amounts, threads, threads).product(), run))
+            Some((Prediction::new(c, &run.traffic, &amounts, device, device).product(), run))
         });
         let (times, runs): (Vec<_>, Vec<_>) =
             predicted.map(|(product, run)| ((product, run.traffic.matrix_bytes), run)).unzip();
@@ -128,7 +128,7 @@ impl<T: Scalar> Arena<'_, T> {
         let samples = race(&mut contestants, policy);
         let run = |(i, (plan, samples)): (usize, (&Plan, Result<Samples, Error>))| {
             let traffic = plan.traffic(self.analysis, T::KIND);
-            let amounts = cost::amounts(&traffic, self.analysis, 1.0, self.device.spec().threads);
+            let amounts = cost::amounts(&traffic, self.analysis, 1.0, &self.device.spec());
             let product = samples?.median() * 1e9;
             Ok(Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] })
         };

@@ -139,9 +139,8 @@ fn predict(
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
     let coefficients = profile.coefficients(request.scalar, plan.kernel());
-    let amounts = amounts(&traffic, analysis, profile.cache_bytes, device.threads);
-    let (measured, threads) = (profile.device.threads, device.threads);
-    let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, measured, threads));
+    let amounts = amounts(&traffic, analysis, profile.cache_bytes, device);
+    let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, &profile.device, device));
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
     } else if prediction.is_none() {
