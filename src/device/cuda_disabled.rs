@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Why no GPU is used.
-const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
+pub(super) const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
 
 /// A GPU; in this build there can be none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

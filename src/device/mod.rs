@@ -2,8 +2,11 @@
 
 pub(crate) mod cpu;
 mod cuda_disabled;
+mod launch;
 
 pub use cuda_disabled::Gpu;
+pub(crate) use cuda_disabled::{Buffer, Kernel, Pinned, Queue};
+pub(crate) use launch::{BLOCK, Launch, Ptr};
 
 use crate::Error;
 use crate::error::suggestion;
@@ -52,7 +55,8 @@ impl Device {
     ///
     /// [`Error::DeviceUnavailable`] with the reason in one line.
     pub fn cuda(n: usize) -> Result<Self, Error> {
-        cuda_disabled::open(n).map(Self::Cuda)
+        let unavailable = |reason| Error::DeviceUnavailable { device: format!("cuda:{n}"), reason };
+        cuda_disabled::open(n).map(Self::Cuda).map_err(unavailable)
     }
 
     /// Why [`Device::auto`] gives the CPU, in one line.
