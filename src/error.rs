@@ -87,6 +87,14 @@ pub enum Error {
         /// Why, in one line.
         reason: String,
     },
+    /// A product was to be captured in a graph that cannot be part of one.
+    #[error("plan {plan} cannot be captured in a graph: {reason}; choose another plan")]
+    NotCapturable {
+        /// The plan's spelling.
+        plan: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A tuning profile cannot be used.
     #[error("profile {origin}: {message}")]
     Profile {

@@ -7,7 +7,7 @@ use super::select::{self, Request};
 use super::stopwatch::{Policy, race, timed};
 use crate::analysis::Analysis;
 use crate::device::{Device, KERNELS};
-use crate::formats::{FormatKind, HostMatrix, Plan, Traffic, Weights};
+use crate::formats::{FormatKind, HostMatrix, Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind, memory};
 use statrs::statistics::{Data, OrderStatistics};
@@ -45,7 +45,7 @@ impl Measured {
         const TOGETHER: u64 = 8;
         let analysis = Analysis::of(a.view());
         let limit = Request::new(&analysis, T::KIND).memory_limit;
-        let mut plans = Plan::candidates(&analysis, &Weights::default());
+        let mut plans = Plan::candidates(&analysis, &Weights::default(), Target::Cpu);
         plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
         let x = crate::testing::x_vector::<T>(a.ncols());
         let mut y = memory::zeroed::<T>(a.nrows());
