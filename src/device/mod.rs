@@ -16,7 +16,7 @@ pub use cuda::Gpu;
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
-pub(crate) use launch::{Launch, Ptr};
+pub(crate) use launch::{BLOCK, Launch, Ptr};
 pub use stream::{Graph, Stream};
 pub use vector::DeviceVec;
 

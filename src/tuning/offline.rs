@@ -7,7 +7,7 @@ use super::select::{self, Request};
 use super::stopwatch::{Contestant, Policy, Samples, race, timed, turn};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{FormatKind, Placed, Plan, Traffic, Weights};
+use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
 use statrs::statistics::{Data, OrderStatistics};
@@ -46,7 +46,7 @@ impl Measured {
         const TOGETHER: u64 = 8;
         let analysis = Analysis::of(a.view());
         let limit = Request::new(&analysis, T::KIND, device.memory()).memory_limit;
-        let mut plans = Plan::candidates(&analysis, &Weights::default());
+        let mut plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&device.spec()));
         plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
         let arena = Arena {
             a,

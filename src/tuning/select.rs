@@ -4,7 +4,7 @@ use super::cost::{Amounts, Prediction, Term, amounts};
 use super::profile::{Fit, Profile};
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
-use crate::formats::{Plan, Traffic};
+use crate::formats::{Plan, Target, Traffic};
 use crate::{Error, ScalarKind};
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -183,7 +183,7 @@ pub fn select(
     profile: Arc<Profile>,
     request: Request,
 ) -> Result<Decision, Error> {
-    let plans = Plan::candidates(analysis, &profile.weights(request.scalar));
+    let plans = Plan::candidates(analysis, &profile.weights(request.scalar), Target::of(device));
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, device, &profile, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
