@@ -11,7 +11,7 @@ mod queue;
 pub(crate) use memory::{Buffer, Pinned};
 pub(crate) use queue::{Queue, Recording};
 
-use super::{DeviceSpec, GpuSpec, Launch, Ptr};
+use super::{DeviceSpec, GpuSpec, Launch};
 use crate::Error;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,

@@ -7,8 +7,27 @@ use crate::device::{Launch, Ptr};
 use cudarc::driver::{DriverError, result, sys};
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Numbers of queues: the least that no living one has.
+static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, free: Vec::new() });
+
+/// Set in the number of a queue that somebody else owns; no address has it.
+const FOREIGN: u64 = 1 << 63;
+
+struct Ids {
+    next: u64,
+    free: Vec<u64>,
+}
+
+impl Ids {
+    fn take(&mut self) -> u64 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        })
+    }
+}
 
 /// What a graph uses.
 type Kept = Vec<Arc<dyn Any + Send + Sync>>;
@@ -36,8 +55,11 @@ impl fmt::Debug for Queue {
 
 impl Queue {
     fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = match owned {
+            true => IDS.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            // Whoever owns the stream may wrap it again and again.
+            false => stream as u64 | FOREIGN,
+        };
         Self { gpu, stream, id, owned, kept: Mutex::new(None) }
     }
 
@@ -52,7 +74,7 @@ impl Queue {
         self.gpu
     }
 
-    /// A number no other queue of this process has had.
+    /// A number that no other living queue has.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -239,8 +261,12 @@ impl Gpu {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.owned && self.gpu.bind().is_ok() {
-            // SAFETY: the stream is ours; the driver finishes what is enqueued.
-            let _ = unsafe { result::stream::destroy(self.stream) };
+            // SAFETY: the stream is ours. What is enqueued is done before another queue gets its number, and with it its scratch.
+            unsafe {
+                let _ = result::stream::synchronize(self.stream);
+                let _ = result::stream::destroy(self.stream);
+            }
+            IDS.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.id);
         }
     }
 }
