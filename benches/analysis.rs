@@ -6,8 +6,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::gallery;
 use sparseop::testing::x_vector;
-use sparseop::tuning::stopwatch::{Policy, race};
-use sparseop::{SparseOpBuilder, Tuning};
+use sparseop::tuning::stopwatch::{Policy, race, turn};
+use sparseop::{Device, SparseOpBuilder, Stream, Tuning};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -15,16 +15,23 @@ use std::time::Duration;
 const ENTRIES: usize = 10_000_000;
 
 fn analysis(criterion: &mut Criterion) {
+    let cpu = Stream::new(&Device::Cpu).expect("the CPU has streams enough");
     for spec in gallery::suite() {
         let name = spec.entry().name;
         let a = spec.scaled_to(ENTRIES).generate::<f64>().expect("the suite is valid");
         let plan = "csr(scalar)".parse().expect("a plan");
-        let csr = SparseOpBuilder::new().tuning(Tuning::Fixed(plan)).build(&a).expect("CSR fits");
+        let csr = SparseOpBuilder::new()
+            .device(Device::Cpu)
+            .tuning(Tuning::Fixed(plan))
+            .build(&a)
+            .expect("CSR fits");
         let (x, mut y) = (x_vector(a.ncols()), vec![0.0; a.nrows()]);
-        let mut product = || csr.apply(&x, &mut y).expect("the lengths fit");
-        let mut measure = || drop(black_box(Analysis::of(a.view())));
+        let mut product = |n| turn(&cpu, n, || csr.apply(&x, &mut y));
+        let mut measure = |n| turn(&cpu, n, || Ok(drop(black_box(Analysis::of(a.view())))));
         let times = race(&mut [&mut product, &mut measure], Policy { seconds: 0.5, ..Policy::default() });
-        let (product, measure) = (times[0].median() * 1e3, times[1].median() * 1e3);
+        let ms: Vec<f64> =
+            times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();
+        let (product, measure) = (ms[0], ms[1]);
         eprintln!("{name}: {measure:.2} ms, {:.2} CSR products of {product:.2} ms", measure / product);
 
         let mut group = criterion.benchmark_group(name);

@@ -5,7 +5,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sparseop::matrix::gallery;
 use sparseop::testing::x_vector;
-use sparseop::{Scalar, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::tuning::stopwatch::turn;
+use sparseop::{DeviceVec, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::time::Duration;
 
 /// The suite is cut to about so many entries.
@@ -17,12 +18,18 @@ fn product<T: Scalar>(criterion: &mut Criterion) {
         let plan = "csr(scalar)".parse().expect("a plan");
         let csr = SparseOpBuilder::new().tuning(Tuning::Fixed(plan)).build(&a).expect("CSR fits");
         let auto = SparseOp::auto(&a).expect("some plan fits");
-        let (x, mut y) = (x_vector(a.ncols()), vec![T::ZERO; a.nrows()]);
+        let stream = Stream::new(auto.device()).expect("a stream");
+        let x = DeviceVec::from_slice(auto.device(), &x_vector::<T>(a.ncols())).expect("x fits");
+        let mut y = DeviceVec::zeros(auto.device(), a.nrows()).expect("y fits");
+        let mut products = |op: &SparseOp<T>, n: u64| {
+            let seconds = turn(&stream, n as u32, || op.apply_device(&stream, &x, &mut y));
+            Duration::from_secs_f64(seconds.expect("the lengths fit"))
+        };
 
         let mut group = criterion.benchmark_group(format!("{} {}", spec.entry().name, T::KIND));
         group.throughput(Throughput::Elements(a.nnz() as u64));
-        group.bench_function(format!("auto, {}", auto.plan()), |b| b.iter(|| auto.apply(&x, &mut y)));
-        group.bench_function("csr(scalar)", |b| b.iter(|| csr.apply(&x, &mut y)));
+        group.bench_function(format!("auto, {}", auto.plan()), |b| b.iter_custom(|n| products(&auto, n)));
+        group.bench_function("csr(scalar)", |b| b.iter_custom(|n| products(&csr, n)));
         group.finish();
     }
 }

@@ -87,6 +87,44 @@ pub enum Error {
         /// Why, in one line.
         reason: String,
     },
+    /// Something that takes part in a product lives on another device than the matrix.
+    #[error("`{what}` is on {found}, but it must be on {expected}; create it there")]
+    WrongDevice {
+        /// `x`, `y` or `stream`.
+        what: &'static str,
+        /// Where it should be.
+        expected: String,
+        /// Where it is.
+        found: String,
+    },
+    /// A copy from or to a vector of another length.
+    #[error("cannot copy {found} elements: the vector has {expected}")]
+    CopyLength {
+        /// Elements of the vector.
+        expected: usize,
+        /// Elements of the slice.
+        found: usize,
+    },
+    /// The GPU has not enough memory left.
+    #[error("{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU")]
+    GpuMemory {
+        /// The device's spelling.
+        device: String,
+        /// Bytes that were asked for.
+        needed: u64,
+        /// Bytes that were free.
+        free: u64,
+    },
+    /// The GPU or its driver failed.
+    #[error("{device} could not {action}: {message}")]
+    Gpu {
+        /// The device's spelling.
+        device: String,
+        /// What was attempted.
+        action: String,
+        /// The driver's answer.
+        message: String,
+    },
     /// A GPU kernel cannot be made ready.
     #[error("kernels/{kernel}.cu cannot be compiled for {architecture}: {message}")]
     KernelCompile {

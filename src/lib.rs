@@ -35,7 +35,7 @@ mod scalar;
 pub mod testing;
 pub mod tuning;
 
-pub use device::Device;
+pub use device::{Device, DeviceVec, Stream};
 pub use error::Error;
 pub use files::abandon_writes;
 pub use formats::Plan;

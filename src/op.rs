@@ -1,19 +1,19 @@
 //! The operator: one handle, whatever the format.
 
 use crate::analysis::{Analysis, RowStats, Structure};
-use crate::device::Device;
-use crate::formats::{HostMatrix, Plan};
+use crate::device::{Buffer, Device, DeviceVec, Gpu, Pinned, Queue, Stream};
+use crate::formats::{DeviceMatrix, Placed, Plan};
 use crate::matrix::{CsrMatrix, ToCsr};
 use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::profile::Profile;
 use crate::tuning::select::{self, Decision, Request};
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, memory};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A sparse matrix, stored as suits it, to be multiplied with again and again.
 ///
-/// Owns its packed matrix and can be used from many threads at once. A product allocates nothing.
+/// Owns its packed matrix, in the memory of its device, and can be used from many threads at once. A product allocates nothing.
 ///
 /// ```
 /// # use sparseop::{SparseOp, matrix::Triplets};
@@ -31,11 +31,49 @@ pub struct SparseOp<T: Scalar> {
     nrows: usize,
     ncols: usize,
     device: Device,
-    matrix: Box<dyn HostMatrix<T>>,
+    matrix: Placed<T>,
+    /// What products with vectors in host memory go through on a GPU, as many as were under way at a time.
+    stages: Mutex<Vec<Stage<T>>>,
     rows: RowStats,
     structure: Structure,
     decision: Decision,
     preparation: Preparation,
+}
+
+/// What a product with vectors in host memory goes through on a GPU.
+#[derive(Debug)]
+struct Stage<T> {
+    queue: Queue,
+    host_x: Pinned<T>,
+    host_y: Pinned<T>,
+    x: Buffer<T>,
+    y: Buffer<T>,
+}
+
+impl<T: Scalar> Stage<T> {
+    fn new(gpu: Gpu, nrows: usize, ncols: usize) -> Result<Self, Error> {
+        Ok(Self {
+            queue: gpu.new_queue()?,
+            host_x: gpu.pinned(ncols)?,
+            host_y: gpu.pinned(nrows)?,
+            x: gpu.zeroed(ncols)?,
+            y: gpu.zeroed(nrows)?,
+        })
+    }
+
+    /// Copies `x` in, multiplies, copies `y` out.
+    fn apply(&mut self, matrix: &dyn DeviceMatrix<T>, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        self.host_x.as_mut_slice().copy_from_slice(x);
+        // SAFETY: the buffers have the lengths of the matrix's sides, and all of this outlives the wait.
+        unsafe {
+            self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())?;
+            matrix.spmv(&self.queue, self.x.ptr(), self.y.ptr())?;
+            self.queue.copy_out(self.host_y.as_mut_slice(), self.y.ptr())?;
+        }
+        self.queue.synchronize()?;
+        y.copy_from_slice(self.host_y.as_slice());
+        Ok(())
+    }
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -50,21 +88,59 @@ impl<T: Scalar> SparseOp<T> {
 
     /// `y = A x`. `y` is overwritten without being read: what was in it, NaN too, does not matter.
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads.
+    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads, unless
+    /// the plan says otherwise ([`Plan::is_deterministic`]).
     ///
-    /// Large products are shared among threads, as many as rayon's; inside a rayon pool that pool's are used. Allocates nothing.
+    /// On the CPU, large products are shared among threads, as many as rayon's; inside a rayon pool that pool's are used. On a GPU
+    /// `x` is copied to it and `y` from it, through page-locked memory, and that takes longer than the product: vectors that
+    /// stay there ([`SparseOp::apply_device`]) spare both copies. Allocates nothing, but on a GPU once for every thread that is in
+    /// here at a time.
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched.
+    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and
+    /// [`Error::GpuMemory`].
     pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        for (vector, expected, found) in [("x", self.ncols, x.len()), ("y", self.nrows, y.len())] {
+        self.check_lengths(x.len(), y.len())?;
+        match &self.matrix {
+            Placed::Host(matrix) => {
+                matrix.spmv(x, y);
+                Ok(())
+            }
+            Placed::Gpu(gpu, matrix) => {
+                let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                let mut stage = free.map_or_else(|| Stage::new(*gpu, self.nrows, self.ncols), Ok)?;
+                // A stage in which something failed is not used again.
+                stage.apply(&**matrix, x, y)?;
+                self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
+                Ok(())
+            }
+        }
+    }
+
+    /// `y = A x` with vectors that live on the operator's device.
+    ///
+    /// On a GPU the product is only enqueued on `stream`: it neither waits nor allocates (but for a few kilobytes at the first
+    /// product of some plans on a stream), and can be captured in a graph ([`Stream::capture`]). The vectors may be dropped before it is
+    /// done; reading them ([`DeviceVec::to_vec`]) waits for it. Products on different streams are ordered by nothing. On the CPU it
+    /// is done at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorLength`] when a vector has the wrong length, [`Error::WrongDevice`] when a vector or the stream is another
+    /// device's; `y` is then untouched. [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
+    pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
+        self.check_lengths(x.len(), y.len())?;
+        self.matrix.enqueue(stream, x, y)
+    }
+
+    fn check_lengths(&self, x: usize, y: usize) -> Result<(), Error> {
+        for (vector, expected, found) in [("x", self.ncols, x), ("y", self.nrows, y)] {
             if expected != found {
                 let (nrows, ncols) = (self.nrows, self.ncols);
                 return Err(Error::VectorLength { vector, expected, found, nrows, ncols });
             }
         }
-        self.matrix.spmv(x, y);
         Ok(())
     }
 
@@ -123,9 +199,9 @@ impl<T: Scalar> SparseOp<T> {
         &self.structure
     }
 
-    /// Bytes the packed matrix takes.
+    /// Bytes the packed matrix takes, in the memory of the device.
     pub fn memory_bytes(&self) -> u64 {
-        self.matrix.matrix_bytes()
+        self.matrix.bytes()
     }
 
     /// How long the preparation took.
@@ -134,7 +210,11 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// The matrix back in CSR, its entries in the order they were given.
-    pub fn to_csr(&self) -> CsrMatrix<T> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when it cannot be copied from the GPU.
+    pub fn to_csr(&self) -> Result<CsrMatrix<T>, Error> {
         self.matrix.unpack()
     }
 }
@@ -211,9 +291,10 @@ impl SparseOpBuilder {
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = self.profile.clone().unwrap_or_else(|| Profile::builtin(&device));
-        let mut request = Request::new(analysis, scalar);
+        let available = device.memory();
+        let mut request = Request::new(analysis, scalar, available);
         request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
-        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(memory::physical());
+        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
         match &self.tuning {
             Tuning::Heuristic => select::select(analysis, &device.spec(), profile, request),
             Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &device.spec(), profile, request),
@@ -256,18 +337,22 @@ impl SparseOpBuilder {
             );
             return Err(Error::InvalidMatrix { format: "analysed", message });
         }
-        let (decision, select) = timed(|| self.decide(analysis, T::KIND));
+        let device = self.device.clone().unwrap_or_else(Device::auto);
+        let (decision, select) = timed(|| self.clone().device(device.clone()).decide(analysis, T::KIND));
         let decision = decision?;
-        let (matrix, pack) = timed(|| decision.plan.pack(a.view()));
+        let (packed, pack) = timed(|| decision.plan.pack(a.view()));
+        let packed = packed?;
+        let (matrix, upload) = timed(|| Placed::on(&device, packed));
         Ok(SparseOp {
             nrows: a.nrows(),
             ncols: a.ncols(),
-            device: self.device.clone().unwrap_or_else(Device::auto),
+            device,
             matrix: matrix?,
+            stages: Mutex::default(),
             rows: analysis.rows.clone(),
             structure: analysis.structure.clone(),
             decision,
-            preparation: Preparation { analyze: 0.0, select, pack, upload: 0.0 },
+            preparation: Preparation { analyze: 0.0, select, pack, upload },
         })
     }
 }
@@ -315,7 +400,7 @@ mod tests {
         let plan: Plan = "jds(diagonals)".parse().unwrap();
         let builder = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone()));
         let op = builder.build(&a).unwrap();
-        assert_eq!((op.plan(), op.to_csr()), (&plan, a.clone()));
+        assert_eq!((op.plan(), op.to_csr().unwrap()), (&plan, a.clone()));
         assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
         let refused = builder.memory_limit(10).build(&a).unwrap_err();
         assert!(refused.to_string().contains("but the limit is 10 bytes"), "{refused}");

@@ -31,7 +31,7 @@ pub(super) struct Choice {
 impl Choice {
     /// The device.
     pub(super) fn device(&self) -> Result<Device> {
-        Ok(self.device.0.parse()?)
+        self.device.get()
     }
 
     /// A builder with these settings.
@@ -52,10 +52,15 @@ impl Choice {
 
 /// A well-spelled device; whether there is one is seen when it is needed.
 #[derive(Debug, Clone)]
-struct DeviceArg(String);
+pub(super) struct DeviceArg(String);
 
 impl DeviceArg {
-    fn parse(text: &str) -> Result<Self, Error> {
+    /// The device.
+    pub(super) fn get(&self) -> Result<Device> {
+        Ok(self.0.parse()?)
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let number = text.strip_prefix("cuda:");
         if matches!(text, "auto" | "cpu" | "cuda") || number.is_some_and(|n| n.parse::<usize>().is_ok()) {
             return Ok(Self(text.to_owned()));

@@ -4,6 +4,7 @@ use super::console::Console;
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::Device;
+use sparseop::device::GpuSpec;
 
 /// What products can run on, and if no GPU is used, why
 ///
@@ -22,6 +23,17 @@ struct Line {
     name: String,
     instructions: String,
     threads: usize,
+    #[serde(flatten)]
+    gpu: Option<GpuLine>,
+}
+
+/// What is known of a GPU besides.
+#[derive(Serialize)]
+struct GpuLine {
+    #[serde(flatten)]
+    spec: GpuSpec,
+    /// Bytes a second that a copy within its memory reads and writes, measured now.
+    copy_bandwidth: f64,
 }
 
 /// The line for what is not there.
@@ -32,19 +44,19 @@ struct Missing {
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
-    let gpus: Vec<Device> = (0..).map_while(|n| Device::cuda(n).ok()).collect();
-    let none = gpus.is_empty();
-    for device in [Device::Cpu].into_iter().chain(gpus) {
+    for device in [Device::Cpu].into_iter().chain(Device::gpus()) {
         let spec = device.spec();
+        let bandwidth = device.copy_bandwidth()?;
         if args.json {
+            let gpu = spec.gpu.zip(bandwidth).map(|(spec, copy_bandwidth)| GpuLine { spec, copy_bandwidth });
             let (name, instructions, threads) = (spec.name, spec.instructions, spec.threads);
-            console.print_json(&Line { device: device.to_string(), name, instructions, threads })?;
+            console.print_json(&Line { device: device.to_string(), name, instructions, threads, gpu })?;
         } else {
-            console.print(&format!("{:<8}{spec}\n", device.to_string()))?;
+            let copies = bandwidth.map_or(String::new(), |b| format!(", copies at {:.2} TB/s", b * 1e-12));
+            console.print(&format!("{:<8}{spec}{copies}\n", device.to_string()))?;
         }
     }
-    if none {
-        let error = Device::why_no_gpu();
+    if let Some(error) = Device::why_no_gpu() {
         if args.json {
             console.print_json(&Missing { device: "cuda", error })?;
         } else {

@@ -1,7 +1,7 @@
 //! `sparseop tune`.
 
 use super::bench::parse_seconds;
-use super::choice::dtype_parser;
+use super::choice::{DeviceArg, dtype_parser};
 use super::console::{Console, Left, Right, cause_chain, table};
 use super::matrix_arg::{self, Source};
 use anyhow::{Result, bail};
@@ -9,7 +9,7 @@ use sparseop::matrix::gallery;
 use sparseop::tuning::offline::{self, Measured};
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::stopwatch::Policy;
-use sparseop::{Scalar, ScalarKind};
+use sparseop::{Device, Scalar, ScalarKind};
 use std::path::{Path, PathBuf};
 
 /// Measures every plan on a collection of matrices and writes the coefficients of the cost model
@@ -35,6 +35,9 @@ pub(super) struct Args {
     /// Numbers to compute with; both when not given
     #[arg(long, value_name = "TYPE", value_parser = dtype_parser())]
     dtype: Option<ScalarKind>,
+    /// What to measure: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceArg::parse)]
+    device: DeviceArg,
     /// Seconds to time the plans of one matrix, about
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
@@ -50,7 +53,9 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         sources.extend(new.map(|(scaled, _)| Source::Gallery(scaled)));
     }
     let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
-    let policy = Policy { warmup: 1, min_rounds: 5, max_rounds: 50, seconds: args.seconds };
+    let device = args.device.get()?;
+    let rounds = Policy { warmup: 1, min_rounds: 5, max_rounds: 50, ..Policy::of(&device) };
+    let policy = Policy { seconds: args.seconds, ..rounds };
 
     let folder = args.out.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
@@ -63,8 +68,8 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         bar.set_message(source.name());
         for &scalar in &scalars {
             let result = match scalar {
-                ScalarKind::F32 => measure::<f32>(source, policy, console),
-                ScalarKind::F64 => measure::<f64>(source, policy, console),
+                ScalarKind::F32 => measure::<f32>(source, &device, policy, console),
+                ScalarKind::F64 => measure::<f64>(source, &device, policy, console),
             };
             match result {
                 Ok(times) => measured.push((source.name(), scalar, times)),
@@ -82,7 +87,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     if times.is_empty() {
         bail!("no matrix was measured: name some, or give --suite");
     }
-    let profile = offline::profile(&times, &date, &command);
+    let profile = offline::profile(&times, &device, &date, &command);
     for kernel in offline::kernels() {
         if let Some(scalar) = scalars.iter().find(|&&scalar| profile.coefficients(scalar, kernel).is_none()) {
             console.warn(&format!("no matrix was suited to {kernel} in {scalar}: it will never be chosen"));
@@ -92,8 +97,13 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     console.print(&report(&measured, &profile))
 }
 
-fn measure<T: Scalar>(source: &Source, policy: Policy, console: &Console) -> Result<Measured> {
-    Ok(Measured::of(&source.load::<T>(console)?, policy)?)
+fn measure<T: Scalar>(
+    source: &Source,
+    device: &Device,
+    policy: Policy,
+    console: &Console,
+) -> Result<Measured> {
+    Ok(Measured::of(&source.load::<T>(console)?, device, policy)?)
 }
 
 /// What each matrix would lose by the choice of the profile, worst first, and the summary.

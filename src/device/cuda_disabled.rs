@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Why no GPU is used.
 pub(super) const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
 
+/// The version of the kernels; there are none.
+pub(super) const KERNELS: &str = "none";
+
 /// A GPU; in this build there can be none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gpu {}
@@ -34,6 +37,11 @@ impl Gpu {
         match *self {}
     }
 
+    /// Whether there is a way to its kernels; nothing is compiled.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        match *self {}
+    }
+
     /// Bytes of its memory that are free.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         match *self {}
@@ -41,6 +49,11 @@ impl Gpu {
 
     /// Bytes a second that a copy within its memory reads and writes, measured once.
     pub(crate) fn copy_bandwidth(&self) -> Result<f64, Error> {
+        match *self {}
+    }
+
+    /// Waits until everything enqueued on any of its queues is done.
+    pub(crate) fn synchronize(&self) -> Result<(), Error> {
         match *self {}
     }
 
@@ -65,7 +78,7 @@ impl Gpu {
     }
 
     /// The queue that is used where none is given.
-    pub(crate) fn queue(&self) -> &Queue {
+    pub(crate) fn queue(&self) -> &'static Queue {
         match *self {}
     }
 
@@ -191,6 +204,11 @@ impl Queue {
 
     /// Whether what is enqueued becomes part of a graph instead of being done.
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
+        match self.never {}
+    }
+
+    /// Whether a graph is being captured with [`Queue::capture`].
+    pub(crate) fn records(&self) -> bool {
         match self.never {}
     }
 

@@ -3,17 +3,22 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-#[allow(dead_code)]
-mod cuda_disabled;
+#[cfg(not(feature = "cuda"))]
+#[path = "cuda_disabled.rs"]
+mod cuda;
 mod kernel_log;
-#[allow(dead_code)]
 mod launch;
+mod stream;
+mod vector;
 
+pub use cuda::Gpu;
 #[cfg(all(feature = "cuda", any(test, feature = "testing")))]
 pub(crate) use cuda::compiler;
-pub use cuda_disabled::Gpu;
+pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
-use launch::{Launch, Ptr};
+pub(crate) use launch::{Launch, Ptr};
+pub use stream::{Graph, Stream};
+pub use vector::DeviceVec;
 
 use crate::Error;
 use crate::error::suggestion;
@@ -21,11 +26,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// The environment variable that settles what [`Device::auto`] gives: `cpu` keeps every product on the CPU.
+/// The environment variable that settles what [`Device::auto`] gives: `cpu` keeps every product on the CPU, `cuda:1` takes the
+/// second GPU.
 pub const DEVICE_VARIABLE: &str = "SPARSEOP_DEVICE";
 
 /// The version of the CPU kernels: raised when their speed changes, so that older measurements are known as such.
-pub const KERNELS: &str = "cpu-1";
+const CPU_KERNELS: &str = "cpu-1";
 
 /// Where products run.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -43,17 +49,31 @@ pub enum Device {
 pub struct DeviceSpec {
     /// The device's name as it gives it itself.
     pub name: String,
-    /// The instructions its kernels are compiled for: `avx512`, `avx2`, `portable`.
+    /// The instructions its kernels are compiled for: `avx512`, `avx2`, `portable`; of a GPU `sm_` and its compute capability.
     pub instructions: String,
-    /// Threads a product is spread over.
+    /// Threads a product is spread over; of a GPU its multiprocessors.
     pub threads: usize,
+    /// What only a GPU has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuSpec>,
+}
+
+/// What is known of a GPU beside what is known of every device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuSpec {
+    /// Bytes of its L2 cache.
+    pub l2_bytes: u64,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// The version of CUDA its driver is for.
+    pub driver: String,
 }
 
 impl Device {
-    /// The best device there is: a GPU if one can be used, else the CPU. Never fails; [`Device::why_no_gpu`] tells why no GPU
-    /// was taken.
+    /// The best device there is: the first GPU if it can be used, else the CPU; or what [`DEVICE_VARIABLE`] names. Never fails;
+    /// [`Device::why_no_gpu`] tells why no GPU was taken.
     pub fn auto() -> Self {
-        Self::Cpu
+        Self::first_gpu().map_or(Self::Cpu, Self::Cuda)
     }
 
     /// GPU number `n`.
@@ -63,14 +83,53 @@ impl Device {
     /// [`Error::DeviceUnavailable`] with the reason in one line.
     pub fn cuda(n: usize) -> Result<Self, Error> {
         let unavailable = |reason| Error::DeviceUnavailable { device: format!("cuda:{n}"), reason };
-        cuda_disabled::open(n).map(Self::Cuda).map_err(unavailable)
+        cuda::open(n).map(Self::Cuda).map_err(unavailable)
     }
 
-    /// Why [`Device::auto`] gives the CPU, in one line.
-    pub fn why_no_gpu() -> String {
-        match std::env::var(DEVICE_VARIABLE).as_deref() {
-            Ok("cpu") => format!("{DEVICE_VARIABLE}=cpu"),
-            _ => cuda_disabled::REASON.to_owned(),
+    /// Every GPU that can be used.
+    pub fn gpus() -> Vec<Self> {
+        let count = cuda::count().unwrap_or(0);
+        (0..count).filter_map(|n| Self::cuda(n).ok()).collect()
+    }
+
+    /// Why [`Device::auto`] gives the CPU, in one line; none when it gives a GPU.
+    pub fn why_no_gpu() -> Option<String> {
+        Self::first_gpu().err()
+    }
+
+    /// The GPU that [`Device::auto`] takes, or why it takes none.
+    fn first_gpu() -> Result<Gpu, String> {
+        let n = match std::env::var(DEVICE_VARIABLE).ok().as_deref() {
+            None | Some("" | "auto" | "cuda") => 0,
+            Some("cpu") => return Err(format!("{DEVICE_VARIABLE}=cpu")),
+            Some(text) => match text.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
+                Some(n) => n,
+                None => return Err(format!("{DEVICE_VARIABLE}={text} is not auto, cpu, cuda or cuda:N")),
+            },
+        };
+        let gpu = cuda::open(n)?;
+        // A GPU for which nothing can be compiled is of no use.
+        gpu.ready()?;
+        Ok(gpu)
+    }
+
+    /// Bytes of its memory that a matrix could take.
+    pub(crate) fn memory(&self) -> u64 {
+        match self {
+            Self::Cpu => crate::memory::physical(),
+            Self::Cuda(gpu) => gpu.free_memory().unwrap_or(0),
+        }
+    }
+
+    /// Bytes a second that a copy within the GPU's memory reads and writes, measured once; none for the CPU.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] or [`Error::GpuMemory`] when it cannot be measured.
+    pub fn copy_bandwidth(&self) -> Result<Option<f64>, Error> {
+        match self {
+            Self::Cpu => Ok(None),
+            Self::Cuda(gpu) => gpu.copy_bandwidth().map(Some),
         }
     }
 
@@ -81,6 +140,7 @@ impl Device {
                 name: cpu::brand(),
                 instructions: cpu::simd_name().to_owned(),
                 threads: rayon::current_num_threads(),
+                gpu: None,
             },
             Self::Cuda(gpu) => gpu.spec(),
         }
@@ -122,10 +182,27 @@ impl FromStr for Device {
     }
 }
 
+impl DeviceSpec {
+    /// The version of the kernels for such a device: measurements of another version are old.
+    pub fn kernels(&self) -> &'static str {
+        if self.gpu.is_some() { cuda::KERNELS } else { CPU_KERNELS }
+    }
+}
+
 impl Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.threads == 1 { "" } else { "s" };
-        write!(f, "{} ({}, {} thread{plural})", self.name, self.instructions, self.threads)
+        let Self { name, instructions, threads, gpu } = self;
+        match gpu {
+            None => write!(f, "{name} ({instructions}, {threads} thread{plural})"),
+            Some(gpu) => write!(
+                f,
+                "{name} ({instructions}, {threads} multiprocessor{plural}, {} MiB of L2, {} MiB of memory, driver for CUDA {})",
+                gpu.l2_bytes >> 20,
+                gpu.memory_bytes >> 20,
+                gpu.driver
+            ),
+        }
     }
 }
 
@@ -136,10 +213,9 @@ mod tests {
     #[test]
     fn devices_are_named_and_refused_in_one_line() {
         assert_eq!("cpu".parse::<Device>().unwrap(), Device::Cpu);
-        assert_eq!("auto".parse::<Device>().unwrap(), Device::Cpu);
+        assert_eq!("auto".parse::<Device>().unwrap(), Device::auto());
         for (text, expected) in [
-            ("cuda", "no GPU support"),
-            ("cuda:1", "no GPU support"),
+            ("cuda:99", "device `cuda:99` is not available"),
             ("cuda:x", "`x` is not a device number"),
             ("cup", "did you mean `cpu`?"),
         ] {

@@ -8,9 +8,11 @@ pub mod csr;
 pub mod ell;
 pub mod hyb;
 pub mod jds;
+mod placed;
 mod plan_text;
 pub mod sell;
 
+pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 
 use crate::analysis::Analysis;
@@ -70,6 +72,22 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// Bytes of the packed arrays.
     fn matrix_bytes(&self) -> u64;
+
+    fn upload(&self, _: crate::device::Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        todo!()
+    }
+}
+
+/// TEMP
+pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
+    unsafe fn spmv(
+        &self,
+        queue: &crate::device::Queue,
+        x: crate::device::Ptr<T>,
+        y: crate::device::Ptr<T>,
+    ) -> Result<(), Error>;
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
+    fn device_bytes(&self) -> u64;
 }
 
 /// What one product `y = A x` reads, writes and does under a plan.

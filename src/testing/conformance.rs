@@ -2,10 +2,12 @@
 
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
-use crate::formats::{FormatKind, Plan};
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::{FormatKind, Placed, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Scalar, ScalarKind};
 use proptest::prelude::*;
+use std::sync::OnceLock;
 
 /// The tests of one format, over both scalars.
 macro_rules! format_suite {
@@ -37,7 +39,7 @@ pub(crate) fn check_format<T: Scalar>(format: FormatKind) {
 }
 
 /// Plans that would take more are left out, as the operator leaves them out: ELL on a row of 90,000.
-const MEMORY_LIMIT: u64 = 64 << 20;
+pub(super) const MEMORY_LIMIT: u64 = 64 << 20;
 
 /// Checks one plan on one matrix.
 fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
@@ -47,16 +49,46 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
         return;
     }
     let packed = plan.pack(a.view()).unwrap();
-    assert_eq!(packed.unpack(), *a, "unpacking {context}");
     assert_eq!(packed.matrix_bytes(), traffic.matrix_bytes, "bytes of {context}");
     assert!(traffic.slots + traffic.tail >= a.nnz() as u64, "slots of {context}");
+    for device in devices() {
+        check_on(device, plan, a, &format!("{context} on {device}"));
+    }
+}
 
-    let multiply = |x: &[T]| {
-        // Whatever was in y before must not survive.
-        let mut y = vec![T::from_f64(f64::NAN); a.nrows()];
-        packed.spmv(x, &mut y);
-        y
-    };
+/// Where plans are checked: on the CPU, and on the first GPU if there is one; if not, it is said once.
+pub(super) fn devices() -> &'static [Device] {
+    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+    DEVICES.get_or_init(|| match Device::why_no_gpu() {
+        None => vec![Device::Cpu, Device::auto()],
+        Some(reason) => {
+            eprintln!("checked on the CPU alone; no GPU: {reason}");
+            vec![Device::Cpu]
+        }
+    })
+}
+
+/// `A x` under a plan on a device, over a `y` full of NaN.
+pub(super) fn product<T: Scalar>(device: &Device, matrix: &Placed<T>, nrows: usize, x: &[T]) -> Vec<T> {
+    let stream = Stream::new(device).unwrap();
+    let x = DeviceVec::from_slice(device, x).unwrap();
+    // Whatever was in y before must not survive.
+    let mut y = DeviceVec::from_slice(device, &vec![T::from_f64(f64::NAN); nrows]).unwrap();
+    matrix.enqueue(&stream, &x, &mut y).unwrap();
+    y.to_vec().unwrap()
+}
+
+/// Checks one plan on one matrix on one device.
+fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, context: &str) {
+    let place = |a: &CsrMatrix<T>| Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+    let placed = place(a);
+    assert_eq!(placed.unpack().unwrap(), *a, "unpacking {context}");
+    assert_eq!(
+        placed.bytes(),
+        plan.traffic(&Analysis::of(a.view()), T::KIND).matrix_bytes,
+        "bytes, {context}"
+    );
+    let multiply = |x: &[T]| product(device, &placed, a.nrows(), x);
     let x = x_vector::<T>(a.ncols());
     Oracle::of(a.view(), &x).check(&multiply(&x)).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
 
@@ -64,8 +96,7 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     let integers: Vec<T> = (0..a.ncols()).map(|i| T::from_f64((i % 7) as f64 - 3.0)).collect();
     let mut whole = a.clone();
     whole.values_mut().iter_mut().enumerate().for_each(|(i, v)| *v = T::from_f64((i % 5) as f64 - 2.0));
-    let mut y = vec![T::ZERO; a.nrows()];
-    plan.pack(whole.view()).unwrap().spmv(&integers, &mut y);
+    let y = product(device, &place(&whole), a.nrows(), &integers);
     assert_eq!(Oracle::of(whole.view(), &integers).rel_error(&y), 0.0, "integers, {context}");
 
     // An Inf or NaN reaches exactly the rows that touch it.
@@ -81,7 +112,7 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
 }
 
 /// A matrix whose row `i` has `len(i)` entries at scattered columns, unsorted and with repetitions.
-fn scattered<T: Scalar>(nrows: usize, ncols: usize, len: impl Fn(usize) -> usize) -> CsrMatrix<T> {
+pub(super) fn scattered<T: Scalar>(nrows: usize, ncols: usize, len: impl Fn(usize) -> usize) -> CsrMatrix<T> {
     let mut row_ptr = vec![0];
     let mut col_idx = Vec::new();
     for row in 0..nrows {

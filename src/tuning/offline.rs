@@ -4,13 +4,14 @@ use super::cost::{self, Amounts, Prediction};
 use super::fit::{Observation, fit};
 use super::profile::{Profile, SCHEMA, Validation};
 use super::select::{self, Request};
-use super::stopwatch::{Policy, race, timed};
+use super::stopwatch::{Contestant, Policy, Samples, race, timed, turn};
 use crate::analysis::Analysis;
-use crate::device::{Device, KERNELS};
-use crate::formats::{FormatKind, HostMatrix, Plan, Traffic, Weights};
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::{FormatKind, Placed, Plan, Traffic, Weights};
 use crate::matrix::CsrMatrix;
-use crate::{Error, Scalar, ScalarKind, memory};
+use crate::{Error, Scalar, ScalarKind};
 use statrs::statistics::{Data, OrderStatistics};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sizes that are tried for the cache a product may live in, in bytes; the one whose fit predicts best is taken.
@@ -35,20 +36,26 @@ struct Run {
 }
 
 impl Measured {
-    /// Packs every candidate and races them, in groups that together stay within eight times the memory limit of one.
+    /// Packs every candidate and races them on a device, in groups that together stay within eight times the memory limit of one.
     ///
     /// # Errors
     ///
-    /// What packing a plan gives.
-    pub fn of<T: Scalar>(a: &CsrMatrix<T>, policy: Policy) -> Result<Self, Error> {
+    /// What packing a plan gives, and what the device gives.
+    pub fn of<T: Scalar>(a: &CsrMatrix<T>, device: &Device, policy: Policy) -> Result<Self, Error> {
         /// Packed matrices held at once, in memory limits of one.
         const TOGETHER: u64 = 8;
         let analysis = Analysis::of(a.view());
-        let limit = Request::new(&analysis, T::KIND).memory_limit;
+        let limit = Request::new(&analysis, T::KIND, device.memory()).memory_limit;
         let mut plans = Plan::candidates(&analysis, &Weights::default());
         plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
-        let x = crate::testing::x_vector::<T>(a.ncols());
-        let mut y = memory::zeroed::<T>(a.nrows());
+        let arena = Arena {
+            a,
+            analysis: &analysis,
+            device,
+            stream: Stream::new(device)?,
+            x: DeviceVec::from_slice(device, &crate::testing::x_vector::<T>(a.ncols()))?,
+            y: RefCell::new(DeviceVec::zeros(device, a.nrows())?),
+        };
         let mut runs = Vec::new();
         let mut rest = plans.as_slice();
         while !rest.is_empty() {
@@ -59,39 +66,9 @@ impl Measured {
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
-            runs.extend(Self::group(a, &analysis, group, &x, &mut y, policy)?);
+            runs.extend(arena.race(group, policy)?);
         }
         Ok(Self { scalar: T::KIND, plans: runs })
-    }
-
-    /// Packs and races some plans.
-    fn group<T: Scalar>(
-        a: &CsrMatrix<T>,
-        analysis: &Analysis,
-        plans: &[Plan],
-        x: &[T],
-        y: &mut [T],
-        policy: Policy,
-    ) -> Result<Vec<Run>, Error> {
-        let mut packed: Vec<Box<dyn HostMatrix<T>>> = Vec::new();
-        let mut prepare = Vec::new();
-        for plan in plans {
-            let (matrix, seconds) = timed(|| plan.pack(a.view()));
-            packed.push(matrix?);
-            prepare.push(seconds * 1e9);
-        }
-        let y = std::cell::RefCell::new(y);
-        let mut products: Vec<_> = packed.iter().map(|m| || m.spmv(x, &mut y.borrow_mut())).collect();
-        let mut contestants: Vec<&mut dyn FnMut()> =
-            products.iter_mut().map(|p| p as &mut dyn FnMut()).collect();
-        let samples = race(&mut contestants, policy);
-        let run = |(i, plan): (usize, &Plan)| {
-            let traffic = plan.traffic(analysis, T::KIND);
-            let amounts = cost::amounts(&traffic, analysis, 1.0, rayon::current_num_threads());
-            let product = samples[i].median() * 1e9;
-            Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] }
-        };
-        Ok(plans.iter().enumerate().map(run).collect())
     }
 
     /// `(plan, seconds of a product, seconds of packing)` of every plan.
@@ -124,6 +101,41 @@ impl Measured {
     }
 }
 
+/// A matrix and the vectors of its products on a device.
+struct Arena<'a, T: Scalar> {
+    a: &'a CsrMatrix<T>,
+    analysis: &'a Analysis,
+    device: &'a Device,
+    stream: Stream,
+    x: DeviceVec<T>,
+    y: RefCell<DeviceVec<T>>,
+}
+
+impl<T: Scalar> Arena<'_, T> {
+    /// Packs and races some plans.
+    fn race(&self, plans: &[Plan], policy: Policy) -> Result<Vec<Run>, Error> {
+        let mut packed: Vec<Placed<T>> = Vec::new();
+        let mut prepare = Vec::new();
+        for plan in plans {
+            let (matrix, seconds) = timed(|| Placed::on(self.device, plan.pack(self.a.view())?));
+            packed.push(matrix?);
+            prepare.push(seconds * 1e9);
+        }
+        let product = |m: &Placed<T>| m.enqueue(&self.stream, &self.x, &mut self.y.borrow_mut());
+        let mut turns: Vec<_> =
+            packed.iter().map(|m| |repeats| turn(&self.stream, repeats, || product(m))).collect();
+        let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
+        let samples = race(&mut contestants, policy);
+        let run = |(i, (plan, samples)): (usize, (&Plan, Result<Samples, Error>))| {
+            let traffic = plan.traffic(self.analysis, T::KIND);
+            let amounts = cost::amounts(&traffic, self.analysis, 1.0, self.device.spec().threads);
+            let product = samples?.median() * 1e9;
+            Ok(Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] })
+        };
+        plans.iter().zip(samples).enumerate().map(run).collect()
+    }
+}
+
 impl Run {
     /// The amounts for a device whose last cache holds `cache_bytes`.
     fn amounts(&self, cache_bytes: f64) -> Amounts {
@@ -140,15 +152,15 @@ impl Run {
     }
 }
 
-/// Fits a profile of the CPU to what was measured.
+/// Fits a profile of a device to what was measured on it.
 ///
 /// `date` is the day (`YYYY-MM-DD`) and `command` what produced the measurements; both are only recorded.
-pub fn profile(measured: &[Measured], date: &str, command: &str) -> Profile {
+pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str) -> Profile {
     let fitted = CACHES.iter().map(|&cache_bytes| {
         let mut profile = Profile {
             schema: SCHEMA,
-            kernels: KERNELS.to_owned(),
-            device: Device::Cpu.spec(),
+            kernels: device.spec().kernels().to_owned(),
+            device: device.spec(),
             date: date.to_owned(),
             command: command.to_owned(),
             cache_bytes,

@@ -1,7 +1,7 @@
 //! Profiles: what was measured on a device, as RON.
 
 use super::cost::Coefficients;
-use crate::device::{Device, DeviceSpec, KERNELS};
+use crate::device::{Device, DeviceSpec};
 use crate::formats::{Weights, jds};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ impl Profile {
                     Arc::new(Self::parse("built-in cpu", CPU).expect("models/cpu.ron is valid"))
                 })
                 .clone(),
-            Device::Cuda(gpu) => match *gpu {},
+            Device::Cuda(_) => todo!(),
         }
     }
 
@@ -150,7 +150,7 @@ impl Profile {
 
     /// How well the profile fits a device.
     pub fn fit(&self, device: &DeviceSpec) -> Fit {
-        if self.kernels != KERNELS {
+        if self.kernels != device.kernels() {
             Fit::OldKernels
         } else if self.device == *device {
             Fit::Exact

@@ -5,7 +5,7 @@ use super::profile::{Fit, Profile};
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Traffic};
-use crate::{Error, ScalarKind, memory};
+use crate::{Error, ScalarKind};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
@@ -34,11 +34,10 @@ pub struct Request {
 }
 
 impl Request {
-    /// The defaults for a matrix.
-    pub fn new(analysis: &Analysis, scalar: ScalarKind) -> Self {
+    /// The defaults for a matrix on a device with `available` bytes of memory.
+    pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
         let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
-        let memory_limit =
-            csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(memory::physical());
+        let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
         Self { expected_calls: DEFAULT_CALLS, memory_limit, scalar }
     }
 }
@@ -296,7 +295,7 @@ mod tests {
 
     fn choose(spec: &str, change: impl FnOnce(&mut Request)) -> Result<Decision, Error> {
         let analysis = analysis(spec);
-        let mut request = Request::new(&analysis, ScalarKind::F32);
+        let mut request = Request::new(&analysis, ScalarKind::F32, crate::memory::physical());
         change(&mut request);
         select(&analysis, &Device::Cpu.spec(), Profile::builtin(&Device::Cpu), request)
     }
@@ -339,7 +338,7 @@ mod tests {
     #[test]
     fn ell_on_a_power_law_is_refused_before_anything_is_allocated() {
         let analysis = analysis("circuit,rows=30k");
-        let request = Request::new(&analysis, ScalarKind::F32);
+        let request = Request::new(&analysis, ScalarKind::F32, crate::memory::physical());
         let profile = Profile::builtin(&Device::Cpu);
         let refused = fixed("ell".parse().unwrap(), &analysis, &Device::Cpu.spec(), profile, request);
         assert!(matches!(refused, Err(Error::MemoryLimit { .. })));

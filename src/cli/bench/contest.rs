@@ -1,14 +1,16 @@
 //! The contest: everyone packs, is checked, and multiplies in turn.
 
-use super::baseline::{Baseline, Product, Sprs};
+use super::baseline::{Peer, Peers};
+use super::engine::{Engine, Own};
 use super::report::{Details, Failed, Measured, Run};
 use crate::cli::console::Console;
 use sparseop::analysis::Analysis;
 use sparseop::formats::Traffic;
 use sparseop::matrix::CsrMatrix;
 use sparseop::testing::{Oracle, x_vector};
-use sparseop::tuning::stopwatch::{Policy, Samples, race};
-use sparseop::{Error, Plan, Scalar, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race};
+use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOpBuilder, Tuning};
+use std::rc::Rc;
 
 /// Packed bytes that are held at a time; plans beyond it race in groups.
 const GROUP_BYTES: u64 = 8 << 30;
@@ -18,38 +20,49 @@ pub(super) struct Contest<'a, T> {
     pub(super) a: &'a CsrMatrix<T>,
     pub(super) analysis: &'a Analysis,
     pub(super) builder: &'a SparseOpBuilder,
+    pub(super) device: &'a Device,
     pub(super) plans: &'a [Plan],
-    pub(super) baselines: &'a [Baseline],
+    pub(super) peers: &'a [Peer],
     pub(super) seconds: f64,
 }
 
+/// What is multiplied with, where it is needed.
+struct Vectors<'a, T: Scalar> {
+    host: &'a [T],
+    device: Rc<DeviceVec<T>>,
+}
+
 /// One who takes part.
-struct Contestant<'a, T> {
+struct Entrant<'a, T> {
     /// Its place among the results.
     place: usize,
-    multiply: Product<'a, T>,
+    engine: Box<dyn Engine<T> + 'a>,
     traffic: Option<Traffic>,
     rel_error: f64,
     deterministic: bool,
 }
 
-/// The results: plans first, then baselines, each in the order given.
-pub(super) fn contest<T: Sprs>(contest: &Contest<'_, T>, console: &Console) -> Vec<Run> {
+/// The results: plans first, then peers, each in the order given.
+///
+/// # Errors
+///
+/// When not even the vector to multiply with can be brought to the device.
+pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> Result<Vec<Run>, Error> {
     let x = x_vector::<T>(contest.a.ncols());
+    let vectors = Vectors { host: &x, device: Rc::new(DeviceVec::from_slice(contest.device, &x)?) };
     let oracle = Oracle::of(contest.a.view(), &x);
     let bytes: Vec<u64> =
         contest.plans.iter().map(|p| p.traffic(contest.analysis, T::KIND).matrix_bytes).collect();
     let groups = groups(&bytes, GROUP_BYTES);
-    let mut runs: Vec<Option<Run>> = vec![None; contest.plans.len() + contest.baselines.len()];
+    let mut runs: Vec<Option<Run>> = vec![None; contest.plans.len() + contest.peers.len()];
     let bar = console.bar("{msg} {wide_bar} {pos} of {len} plans");
     bar.set_length(contest.plans.len() as u64);
     for group in groups {
         let mut ready = Vec::new();
-        let entrants = group.into_iter().chain(contest.plans.len()..runs.len());
-        for place in entrants {
+        for place in group.into_iter().chain(contest.plans.len()..runs.len()) {
             bar.set_message(format!("preparing {}", contest.name(place).1));
-            let checked = contest.enter(place).and_then(|mut entrant| {
-                entrant.check(&oracle, &x, contest.a.nrows())?;
+            let checked = contest.enter(place, &vectors).and_then(|mut entrant| {
+                entrant.check(&oracle, contest.a.nrows())?;
                 Ok(entrant)
             });
             match checked {
@@ -58,14 +71,18 @@ pub(super) fn contest<T: Sprs>(contest: &Contest<'_, T>, console: &Console) -> V
             }
         }
         bar.set_message("timing");
-        for (entrant, samples) in ready.iter().zip(time(&ready, &x, contest)) {
+        let times = time(&mut ready, contest);
+        for (entrant, samples) in ready.iter().zip(times) {
             // Who was there in an earlier group keeps its first result.
-            runs[entrant.place].get_or_insert_with(|| contest.measured(entrant, &samples));
+            runs[entrant.place].get_or_insert_with(|| match samples {
+                Ok(samples) => contest.measured(entrant, &samples),
+                Err(error) => contest.failed(entrant.place, error.into()),
+            });
         }
         bar.set_position(runs.iter().take(contest.plans.len()).flatten().count() as u64);
     }
     bar.finish_and_clear();
-    runs.into_iter().flatten().collect()
+    Ok(runs.into_iter().flatten().collect())
 }
 
 /// Why somebody does not take part.
@@ -85,27 +102,33 @@ impl From<Error> for Failure {
     }
 }
 
-impl<'a, T: Sprs> Contest<'a, T> {
+impl<T: Peers> Contest<'_, T> {
     /// Engine and plan of a place.
     fn name(&self, place: usize) -> (&'static str, String) {
         match self.plans.get(place) {
             Some(plan) => ("sparseop", plan.to_string()),
-            None => (self.baselines[place - self.plans.len()].engine(), "csr".to_owned()),
+            None => {
+                let (engine, plan) = self.peers[place - self.plans.len()].name();
+                (engine, plan.to_owned())
+            }
         }
     }
 
     /// Packs the matrix for a place.
-    fn enter(&self, place: usize) -> Result<Contestant<'a, T>, Failure> {
-        let (multiply, traffic): (Product<'a, T>, _) = match self.plans.get(place) {
+    fn enter<'a>(&'a self, place: usize, x: &Vectors<'a, T>) -> Result<Entrant<'a, T>, Failure> {
+        let (engine, traffic): (Box<dyn Engine<T> + 'a>, _) = match self.plans.get(place) {
             Some(plan) => {
                 let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
                 let op = builder.build_analyzed(self.a, self.analysis)?;
                 let traffic = op.decision().chosen().map(|c| c.traffic);
-                (product(op), traffic)
+                (Box::new(Own::new(op, x.device.clone())?), traffic)
             }
-            None => (T::sprs(self.a.view()).map_err(Failure::Broken)?, None),
+            None => {
+                let peer = self.peers[place - self.plans.len()];
+                (peer.enter(self.a.view(), x.host, self.device).map_err(Failure::Broken)?, None)
+            }
         };
-        Ok(Contestant { place, multiply, traffic, rel_error: 0.0, deterministic: false })
+        Ok(Entrant { place, engine, traffic, rel_error: 0.0, deterministic: false })
     }
 
     fn failed(&self, place: usize, failure: Failure) -> Run {
@@ -117,7 +140,7 @@ impl<'a, T: Sprs> Contest<'a, T> {
         Run::Failed(Failed { engine, plan, completed: false, error, refused })
     }
 
-    fn measured(&self, entrant: &Contestant<'_, T>, samples: &Samples) -> Run {
+    fn measured(&self, entrant: &Entrant<'_, T>, samples: &Samples) -> Run {
         let (engine, plan) = self.name(entrant.place);
         let (median, nnz) = (samples.median(), self.a.nnz());
         let details = entrant.traffic.map(|traffic| Details {
@@ -132,22 +155,15 @@ impl<'a, T: Sprs> Contest<'a, T> {
     }
 }
 
-/// The product of an operator.
-fn product<'a, T: Scalar>(op: SparseOp<T>) -> Product<'a, T> {
-    // The lengths are those of the matrix itself.
-    Box::new(move |x, y| op.apply(x, y).expect("x and y have the lengths of the matrix"))
-}
-
-impl<T: Scalar> Contestant<'_, T> {
+impl<T: Scalar> Entrant<'_, T> {
     /// Compares the answer with the oracle's, and with itself a second time.
-    fn check(&mut self, oracle: &Oracle, x: &[T], nrows: usize) -> Result<(), Failure> {
-        let answer = || {
+    fn check(&mut self, oracle: &Oracle, nrows: usize) -> Result<(), Failure> {
+        let mut answer = || {
             // Whatever is not written stays wrong.
             let mut y = vec![T::from_f64(f64::NAN); nrows];
-            (self.multiply)(x, &mut y);
-            y
+            self.engine.answer(&mut y).map(|()| y)
         };
-        let (first, second) = (answer(), answer());
+        let (first, second) = (answer()?, answer()?);
         oracle.check(&first).map_err(|wrong| Failure::Broken(format!("wrong answer: {wrong}")))?;
         self.rel_error = oracle.rel_error(&first);
         self.deterministic = first.iter().zip(&second).all(|(a, b)| a.bits() == b.bits());
@@ -156,12 +172,11 @@ impl<T: Scalar> Contestant<'_, T> {
 }
 
 /// Lets them multiply in turn.
-fn time<T: Sprs>(ready: &[Contestant<'_, T>], x: &[T], contest: &Contest<'_, T>) -> Vec<Samples> {
-    let mut answers = vec![vec![T::ZERO; contest.a.nrows()]; ready.len()];
-    let mut products: Vec<_> =
-        ready.iter().zip(&mut answers).map(|(entrant, y)| move || (entrant.multiply)(x, y)).collect();
-    let mut contestants: Vec<&mut dyn FnMut()> = products.iter_mut().map(|p| p as _).collect();
-    let policy = Policy { seconds: contest.seconds * ready.len() as f64, ..Policy::default() };
+fn time<T: Scalar>(ready: &mut [Entrant<'_, T>], contest: &Contest<'_, T>) -> Vec<Result<Samples, Error>> {
+    let policy = Policy::of(contest.device);
+    let policy = Policy { seconds: contest.seconds * ready.len() as f64, ..policy };
+    let mut turns: Vec<_> = ready.iter_mut().map(|e| |repeats| e.engine.turn(repeats)).collect();
+    let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
     race(&mut contestants, policy)
 }
 
@@ -187,16 +202,15 @@ fn groups(bytes: &[u64], limit: u64) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::engine::OnHost;
     use super::*;
 
     /// Checks a product with `[1 2; 3 4]`.
-    fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<Contestant<'static, f64>, String> {
+    fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<Entrant<'static, f64>, String> {
         let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
-        let x = [1.0, 1.0];
-        let multiply = Box::new(multiply);
-        let mut entrant =
-            Contestant { place: 0, multiply, traffic: None, rel_error: 0.0, deterministic: false };
-        match entrant.check(&Oracle::of(a.view(), &x), &x, 2) {
+        let engine = Box::new(OnHost::new(Box::new(multiply), &[1.0, 1.0], 2));
+        let mut entrant = Entrant { place: 0, engine, traffic: None, rel_error: 0.0, deterministic: false };
+        match entrant.check(&Oracle::of(a.view(), &[1.0, 1.0]), 2) {
             Ok(()) => Ok(entrant),
             Err(Failure::Broken(error) | Failure::Refused(error)) => Err(error),
         }

@@ -2,6 +2,7 @@
 
 mod baseline;
 mod contest;
+mod engine;
 mod plans;
 mod report;
 
@@ -9,7 +10,7 @@ use super::choice::Choice;
 use super::console::Console;
 use super::matrix_arg::{Matrices, Source};
 use anyhow::Result;
-use baseline::{Baseline, Sprs};
+use baseline::{Baseline, Peer, Peers};
 use contest::{Contest, contest};
 use plans::{Asked, Plans};
 use report::{PrepareUs, Report, Summary};
@@ -40,9 +41,9 @@ pub(super) struct Args {
     /// The plans to time: auto, all, or spelled out, separated by commas
     #[arg(long, value_name = "PLAN,...", default_value = "auto,csr")]
     plans: Plans,
-    /// What to compare with
-    #[arg(long, value_name = "BASELINE,...", value_delimiter = ',', default_value = "sprs")]
-    baselines: Vec<Baseline>,
+    /// What to compare with; sprs when not given
+    #[arg(long, value_name = "BASELINE,...", value_delimiter = ',')]
+    baselines: Option<Vec<Baseline>>,
     /// Seconds to time each plan and baseline, about
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
@@ -77,7 +78,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     if args.json { Ok(()) } else { console.print(&summary.text()) }
 }
 
-fn bench<T: Sprs>(args: &Args, source: &Source, console: &Console) -> Result<Report> {
+fn bench<T: Peers>(args: &Args, source: &Source, console: &Console) -> Result<Report> {
     let builder = args.choice.builder()?;
     let a = source.load::<T>(console)?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
@@ -85,19 +86,21 @@ fn bench<T: Sprs>(args: &Args, source: &Source, console: &Console) -> Result<Rep
     let auto = builder.build_analyzed(&a, &analysis)?;
     console.detail(|| auto.explain().to_string());
     let prepare_us = PrepareUs::of(&Preparation { analyze, ..*auto.preparation() });
-    let (decision, device) = (auto.decision().clone(), auto.device().spec().name);
+    let (decision, device) = (auto.decision().clone(), auto.device().clone());
     drop(auto);
     let plans = asked_plans(&args.plans, &decision);
-    let baselines: Vec<_> = args.baselines.iter().copied().filter(|b| *b != Baseline::None).collect();
+    let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device)]);
+    let peers: Vec<Peer> = baselines.into_iter().flat_map(Baseline::peers).collect();
     let entered = Contest {
         a: &a,
         analysis: &analysis,
         builder: &builder,
+        device: &device,
         plans: &plans.iter().map(|p| p.0.clone()).collect::<Vec<_>>(),
-        baselines: &baselines,
+        peers: &peers,
         seconds: args.seconds,
     };
-    let runs = contest(&entered, console);
+    let runs = contest(&entered, console)?;
     for (i, run) in runs.iter().enumerate() {
         // A candidate that is too large is news to nobody; a plan that was asked for by name is.
         let expected = plans.get(i).is_some_and(|(_, by_name)| !by_name) && run.is_refused();
@@ -111,7 +114,7 @@ fn bench<T: Sprs>(args: &Args, source: &Source, console: &Console) -> Result<Rep
         ncols: a.ncols(),
         nnz: a.nnz(),
         dtype: T::KIND,
-        device,
+        device: device.spec().name,
         auto_plan: decision.plan,
         calibrated_plan: None,
         prepare_us,

@@ -1,7 +1,255 @@
-//! NVIDIA GPUs.
-#![allow(dead_code)]
+//! NVIDIA GPUs through the CUDA driver; the only place, with its neighbours in this folder, that names cudarc.
 
 mod cache;
 pub(crate) mod compiler;
+mod driver;
 mod embedded;
+mod memory;
 mod nvrtc;
+mod queue;
+
+pub(crate) use memory::{Buffer, Pinned};
+pub(crate) use queue::{Queue, Recording};
+
+use super::{DeviceSpec, GpuSpec, Launch, Ptr};
+use crate::Error;
+use cudarc::driver::sys::CUdevice_attribute::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+};
+use cudarc::driver::{result, sys};
+use driver::Attempt;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fmt::{self, Debug, Display};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The least compute capability the kernels are written for.
+const OLDEST: (u32, u32) = (7, 0);
+
+/// The version of the kernels: a hash of their sources.
+pub(super) const KERNELS: &str = compiler::KERNEL_HASH;
+
+/// A GPU. Cheap to copy: its context and its kernels live as long as the program.
+#[derive(Clone, Copy)]
+pub struct Gpu(&'static Inner);
+
+struct Inner {
+    ordinal: usize,
+    context: sys::CUcontext,
+    capability: (u32, u32),
+    spec: DeviceSpec,
+    queue: OnceLock<Queue>,
+    modules: Mutex<HashMap<&'static str, Module>>,
+    copy_bandwidth: OnceLock<f64>,
+}
+
+// SAFETY: the driver allows a context and its modules to be used from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// Machine code that was loaded; never unloaded.
+#[derive(Clone, Copy)]
+struct Module(sys::CUmodule);
+
+/// A compiled kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kernel {
+    function: sys::CUfunction,
+}
+
+// SAFETY: the driver allows a function to be launched from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// How many GPUs there are, or why none can be used.
+pub(super) fn count() -> Result<usize, String> {
+    driver::version()?;
+    match result::device::get_count().map_err(driver::text)? {
+        n @ 1.. => Ok(n as usize),
+        _ => Err("the NVIDIA driver finds no GPU".to_owned()),
+    }
+}
+
+/// GPU number `n`, or why it cannot be used.
+pub(super) fn open(n: usize) -> Result<Gpu, String> {
+    static OPEN: Mutex<Vec<Gpu>> = Mutex::new(Vec::new());
+    let count = count()?;
+    if n >= count {
+        let plural = if count == 1 { "" } else { "s" };
+        return Err(format!(
+            "there {} {count} GPU{plural}, numbered from 0",
+            if count == 1 { "is" } else { "are" }
+        ));
+    }
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(gpu) = open.iter().find(|gpu| gpu.0.ordinal == n) {
+        return Ok(*gpu);
+    }
+    let gpu = create(n)?;
+    open.push(gpu);
+    Ok(gpu)
+}
+
+fn create(ordinal: usize) -> Result<Gpu, String> {
+    // A device count fits an int.
+    let device = result::device::get(ordinal as i32).map_err(driver::text)?;
+    let attribute = |which| driver::attribute(device, which).map(|value| value as u32);
+    let name = result::device::get_name(device).map_err(driver::text)?;
+    let capability = (
+        attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    if capability < OLDEST {
+        return Err(format!(
+            "{name} has compute capability {}.{}, and {}.{} is needed",
+            capability.0, capability.1, OLDEST.0, OLDEST.1
+        ));
+    }
+    // SAFETY: the device is one that the driver named.
+    let (memory, context) = unsafe {
+        (
+            result::device::total_mem(device).map_err(driver::text)?,
+            result::primary_ctx::retain(device).map_err(driver::text)?,
+        )
+    };
+    let spec = DeviceSpec {
+        name,
+        instructions: format!("sm_{}{}", capability.0, capability.1),
+        threads: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+        gpu: Some(GpuSpec {
+            l2_bytes: u64::from(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+            memory_bytes: memory as u64,
+            driver: driver::version().map(|(major, minor)| format!("{major}.{minor}"))?,
+        }),
+    };
+    let gpu = Gpu(Box::leak(Box::new(Inner {
+        ordinal,
+        context,
+        capability,
+        spec,
+        queue: OnceLock::new(),
+        modules: Mutex::default(),
+        copy_bandwidth: OnceLock::new(),
+    })));
+    gpu.bind().map_err(|e| e.to_string())?;
+    let queue = Queue::create(gpu).map_err(driver::text)?;
+    gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");
+    Ok(gpu)
+}
+
+impl Gpu {
+    /// Its number.
+    pub fn ordinal(&self) -> usize {
+        self.0.ordinal
+    }
+
+    pub(super) fn spec(&self) -> DeviceSpec {
+        self.0.spec.clone()
+    }
+
+    /// Whether there is a way to its kernels; nothing is compiled.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        compiler::ready(self.0.capability)
+    }
+
+    /// Makes its context the one that this thread's calls go to.
+    fn bind(&self) -> Result<(), Error> {
+        // SAFETY: the context is retained as long as the program runs.
+        let bound = unsafe { result::ctx::set_current(self.0.context) };
+        bound.attempt(self.0.ordinal, || "use its context".to_owned())
+    }
+
+    /// The queue that is used where none is given.
+    pub(crate) fn queue(&self) -> &'static Queue {
+        self.0.queue.get().expect("set when the GPU was opened")
+    }
+
+    /// The kernel `name` of `kernels/<module>.cu`, compiled for it.
+    pub(crate) fn kernel(&self, module: &'static str, name: &str) -> Result<Kernel, Error> {
+        let loaded = self.module(module)?;
+        let symbol = CString::new(name).expect("names of kernels hold no NUL");
+        // SAFETY: the module is loaded.
+        let function = unsafe { result::module::get_function(loaded.0, symbol) };
+        let function =
+            function.attempt(self.0.ordinal, || format!("find the kernel {name} of {module}.cu"))?;
+        Ok(Kernel { function })
+    }
+
+    fn module(&self, name: &'static str) -> Result<Module, Error> {
+        let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = modules.get(name) {
+            return Ok(*module);
+        }
+        self.bind()?;
+        let load = |image: compiler::Image| {
+            // SAFETY: a whole CUBIN, or PTX that ends in NUL.
+            let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
+            module.attempt(self.0.ordinal, || format!("load the kernels of {name}.cu")).map(Module)
+        };
+        let module = load(compiler::image(self.0.capability, name)?).or_else(|refused| {
+            // A driver older than the compiler of the build may refuse what is built in, but not what this machine compiles.
+            compiler::image_without_embedded(self.0.capability, name).and_then(load).map_err(|_| refused)
+        })?;
+        modules.insert(name, module);
+        Ok(module)
+    }
+
+    /// Bytes a second that a copy within its memory reads and writes, measured once.
+    pub(crate) fn copy_bandwidth(&self) -> Result<f64, Error> {
+        /// Well beyond any L2, and nothing to the memory of a GPU.
+        const BYTES: usize = 256 << 20;
+        const REPEATS: usize = 10;
+        if let Some(measured) = self.0.copy_bandwidth.get() {
+            return Ok(*measured);
+        }
+        let (from, to) = (self.zeroed::<u8>(BYTES)?, self.zeroed::<u8>(BYTES)?);
+        let queue = self.new_queue()?;
+        // SAFETY: both have so many bytes and live until the time is taken.
+        let mut copy = || unsafe { queue.copy_within(to.ptr(), from.ptr(), BYTES) };
+        copy()?;
+        let mut least = f64::INFINITY;
+        for _ in 0..REPEATS {
+            least = queue.seconds(&mut copy)?.min(least);
+        }
+        Ok(*self.0.copy_bandwidth.get_or_init(|| 2.0 * BYTES as f64 / least))
+    }
+}
+
+impl PartialEq for Gpu {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ordinal == other.0.ordinal
+    }
+}
+
+impl Eq for Gpu {}
+
+impl Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{}", self.0.ordinal)
+    }
+}
+
+impl Kernel {
+    fn function(self) -> sys::CUfunction {
+        self.function
+    }
+
+    /// Enqueues a launch; nothing for a grid without blocks.
+    ///
+    /// # Safety
+    ///
+    /// The parameters are those of the kernel, and what they point to lives until it is done.
+    pub(crate) unsafe fn launch(&self, queue: &Queue, launch: Launch) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { queue.launch(*self, launch) }
+    }
+}

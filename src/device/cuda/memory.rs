@@ -1,0 +1,194 @@
+//! Memory of a GPU, and host memory that it can reach.
+
+use super::driver::Attempt;
+use super::{Gpu, Queue};
+use crate::Error;
+use crate::device::Ptr;
+use cudarc::driver::{result, sys};
+use std::marker::PhantomData;
+
+/// Memory of a GPU, freed when dropped.
+#[derive(Debug)]
+pub(crate) struct Buffer<T> {
+    gpu: Gpu,
+    address: u64,
+    len: usize,
+    _elements: PhantomData<T>,
+}
+
+// SAFETY: an address and a length; what is read and written through them is ordered by queues.
+unsafe impl<T: Send> Send for Buffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Buffer<T> {}
+
+impl Gpu {
+    /// Bytes of its memory that are free.
+    pub(crate) fn free_memory(&self) -> Result<u64, Error> {
+        self.bind()?;
+        let (free, _) =
+            result::mem_get_info().attempt(self.ordinal(), || "ask for free memory".to_owned())?;
+        Ok(free as u64)
+    }
+
+    /// Waits until everything enqueued on any of its queues is done.
+    pub(crate) fn synchronize(&self) -> Result<(), Error> {
+        self.bind()?;
+        result::ctx::synchronize().attempt(self.ordinal(), || "finish what was enqueued".to_owned())
+    }
+
+    /// Memory for `len` elements, with anything in it.
+    fn unset<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        let buffer = |address| Buffer { gpu: *self, address, len, _elements: PhantomData };
+        if len == 0 || size_of::<T>() == 0 {
+            return Ok(buffer(0));
+        }
+        self.bind()?;
+        let needed = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
+        let allocated = match needed {
+            // SAFETY: what the memory holds is of no type until it is written.
+            Some(bytes) => unsafe { result::malloc_sync(bytes) },
+            None => Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
+        };
+        match allocated {
+            Ok(address) => Ok(buffer(address)),
+            Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Err(Error::GpuMemory {
+                device: self.to_string(),
+                needed: needed.map_or(u64::MAX, |bytes| bytes as u64),
+                free: self.free_memory().unwrap_or(0),
+            }),
+            refused => refused.attempt(self.ordinal(), || format!("allocate {len} elements")).map(buffer),
+        }
+    }
+
+    /// Memory for `len` elements, zeroed.
+    pub(crate) fn zeroed<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        let buffer = self.unset(len)?;
+        // SAFETY: the buffer has `len` elements.
+        unsafe { self.queue().clear(buffer.ptr(), len)? };
+        self.queue().synchronize()?;
+        Ok(buffer)
+    }
+
+    /// A copy of `data` in its memory.
+    pub(crate) fn upload<T: Copy>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
+        let buffer = self.unset(data.len())?;
+        buffer.write(self.queue(), data)?;
+        Ok(buffer)
+    }
+
+    /// Host memory that copies to and from it go through quickest, zeroed.
+    pub(crate) fn pinned<T: Copy>(&self, len: usize) -> Result<Pinned<T>, Error> {
+        let bytes = len * size_of::<T>();
+        let start = if bytes == 0 {
+            std::ptr::NonNull::dangling().as_ptr()
+        } else {
+            self.bind()?;
+            // Portable: every context of the process may copy from it.
+            let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
+            // SAFETY: a fresh allocation, zeroed before anything reads it.
+            let start = unsafe { result::malloc_host(bytes, flags) };
+            let start =
+                start.attempt(self.ordinal(), || format!("page-lock {bytes} bytes of host memory"))?;
+            // SAFETY: the driver has given so many bytes.
+            unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
+            start.cast()
+        };
+        Ok(Pinned { gpu: *self, start, len })
+    }
+}
+
+impl<T: Copy> Buffer<T> {
+    /// The GPU whose memory it is.
+    pub(crate) fn gpu(&self) -> Gpu {
+        self.gpu
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.len * size_of::<T>()) as u64
+    }
+
+    /// Where it begins.
+    pub(crate) fn ptr(&self) -> Ptr<T> {
+        Ptr::from_address(self.address)
+    }
+
+    /// Copies `data` in, after everything enqueued on `queue`, and waits.
+    pub(crate) fn write(&self, queue: &Queue, data: &[T]) -> Result<(), Error> {
+        assert_eq!(data.len(), self.len, "as many elements as the buffer has");
+        // SAFETY: the lengths are equal, and the wait outlasts the copy.
+        unsafe { queue.copy_in(self.ptr(), data)? };
+        queue.synchronize()
+    }
+
+    /// Copies everything out, after everything enqueued on `queue`, and waits.
+    pub(crate) fn read(&self, queue: &Queue, data: &mut [T]) -> Result<(), Error> {
+        assert_eq!(data.len(), self.len, "as many elements as the buffer has");
+        // SAFETY: as above.
+        unsafe { queue.copy_out(data, self.ptr())? };
+        queue.synchronize()
+    }
+
+    /// A copy of everything, after everything enqueued on the GPU's own queue.
+    pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
+        let mut data = Vec::with_capacity(self.len);
+        // SAFETY: the copy fills all of it before the length is set; `T` is plain data that was copied in or zeroed.
+        unsafe {
+            let spare = std::slice::from_raw_parts_mut(data.as_mut_ptr(), self.len);
+            self.read(self.gpu.queue(), spare)?;
+            data.set_len(self.len);
+        }
+        Ok(data)
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        if self.address != 0 && self.gpu.bind().is_ok() {
+            // SAFETY: the address came from the driver and is freed once. The driver waits for work that may use it.
+            // An error here belongs to earlier work, which reports it itself.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+/// Page-locked host memory, freed when dropped.
+#[derive(Debug)]
+pub(crate) struct Pinned<T> {
+    gpu: Gpu,
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: it owns its memory as a `Vec` does.
+unsafe impl<T: Send> Send for Pinned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Pinned<T> {}
+
+impl<T: Copy> Pinned<T> {
+    /// What it holds.
+    pub(crate) fn as_slice(&self) -> &[T] {
+        // SAFETY: so many elements, written at least with zeros.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// What it holds, to be changed.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        if self.len * size_of::<T>() != 0 && self.gpu.bind().is_ok() {
+            // SAFETY: the memory came from the driver and is freed once.
+            let _ = unsafe { result::free_host(self.start.cast()) };
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Vectors that live where products run.
+
+use super::{Buffer, Device, Ptr};
+use crate::{Error, Scalar, memory};
+use std::sync::Arc;
+
+/// A vector in the memory of a device: on a GPU in the GPU's, on the CPU in the host's.
+///
+/// ```
+/// # use sparseop::{Device, device::DeviceVec};
+/// let device = Device::auto();
+/// let mut x = DeviceVec::from_slice(&device, &[1.0, 2.0, 3.0])?;
+/// x.copy_from(&[4.0, 5.0, 6.0])?;
+/// assert_eq!(x.to_vec()?, [4.0, 5.0, 6.0]);
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DeviceVec<T: Scalar> {
+    storage: Storage<T>,
+}
+
+#[derive(Debug)]
+enum Storage<T> {
+    Host(Vec<T>),
+    Gpu(Arc<Buffer<T>>),
+}
+
+impl<T: Scalar> DeviceVec<T> {
+    /// `len` zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`] when the GPU has not so much memory left.
+    pub fn zeros(device: &Device, len: usize) -> Result<Self, Error> {
+        let storage = match device {
+            Device::Cpu => Storage::Host(memory::zeroed(len)),
+            Device::Cuda(gpu) => Storage::Gpu(Arc::new(gpu.zeroed(len)?)),
+        };
+        Ok(Self { storage })
+    }
+
+    /// A copy of `data`.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceVec::zeros`].
+    pub fn from_slice(device: &Device, data: &[T]) -> Result<Self, Error> {
+        let storage = match device {
+            Device::Cpu => Storage::Host(memory::copied(data)),
+            Device::Cuda(gpu) => Storage::Gpu(Arc::new(gpu.upload(data)?)),
+        };
+        Ok(Self { storage })
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match &self.storage {
+            Storage::Host(data) => data.len(),
+            Storage::Gpu(buffer) => buffer.len(),
+        }
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> Device {
+        match &self.storage {
+            Storage::Host(_) => Device::Cpu,
+            Storage::Gpu(buffer) => Device::Cuda(buffer.gpu()),
+        }
+    }
+
+    /// The address of the first element: a device pointer on a GPU. For libraries that take one; it is valid as long as the vector.
+    pub fn address(&self) -> u64 {
+        match &self.storage {
+            Storage::Host(data) => data.as_ptr() as u64,
+            Storage::Gpu(buffer) => buffer.ptr().address(),
+        }
+    }
+
+    /// Copies `data` in, once everything enqueued on the device is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CopyLength`] when the lengths differ, [`Error::Gpu`] when the GPU fails.
+    pub fn copy_from(&mut self, data: &[T]) -> Result<(), Error> {
+        self.same_length(data.len())?;
+        match &mut self.storage {
+            Storage::Host(own) => own.copy_from_slice(data),
+            Storage::Gpu(buffer) => {
+                buffer.gpu().synchronize()?;
+                buffer.write(buffer.gpu().queue(), data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies everything out, once everything enqueued on the device is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceVec::copy_from`].
+    pub fn copy_to(&self, data: &mut [T]) -> Result<(), Error> {
+        self.same_length(data.len())?;
+        match &self.storage {
+            Storage::Host(own) => data.copy_from_slice(own),
+            Storage::Gpu(buffer) => {
+                buffer.gpu().synchronize()?;
+                buffer.read(buffer.gpu().queue(), data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy of everything in host memory, once everything enqueued on the device is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when the GPU fails.
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
+        let mut data = memory::zeroed(self.len());
+        self.copy_to(&mut data)?;
+        Ok(data)
+    }
+
+    fn same_length(&self, found: usize) -> Result<(), Error> {
+        let expected = self.len();
+        if found == expected { Ok(()) } else { Err(Error::CopyLength { expected, found }) }
+    }
+
+    /// The elements, which are in host memory: the caller has asked for the device.
+    pub(crate) fn host(&self) -> &[T] {
+        match &self.storage {
+            Storage::Host(data) => data,
+            Storage::Gpu(_) => unreachable!("a vector of the CPU is in host memory"),
+        }
+    }
+
+    /// As [`host`](Self::host), to be changed.
+    pub(crate) fn host_mut(&mut self) -> &mut [T] {
+        match &mut self.storage {
+            Storage::Host(data) => data,
+            Storage::Gpu(_) => unreachable!("a vector of the CPU is in host memory"),
+        }
+    }
+
+    /// Where it is in a GPU's memory.
+    pub(crate) fn ptr(&self) -> Ptr<T> {
+        Ptr::from_address(self.address())
+    }
+
+    /// A share in its memory, which lives as long as the last of them; none in host memory.
+    pub(crate) fn share(&self) -> Option<Arc<Buffer<T>>> {
+        match &self.storage {
+            Storage::Host(_) => None,
+            Storage::Gpu(buffer) => Some(buffer.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_on_every_device_holds_what_it_is_given() {
+        for device in [Device::Cpu].into_iter().chain(Device::gpus()) {
+            let mut v = DeviceVec::from_slice(&device, &[1.0f32, 2.0]).unwrap();
+            assert_eq!((v.device(), v.len(), v.to_vec().unwrap()), (device.clone(), 2, vec![1.0, 2.0]));
+            v.copy_from(&[3.0, 4.0]).unwrap();
+            assert_eq!(v.to_vec().unwrap(), [3.0, 4.0]);
+            let wrong = v.copy_from(&[0.0; 3]).unwrap_err().to_string();
+            assert!(wrong.contains("3 elements") && wrong.contains("has 2"), "{wrong}");
+            let empty = DeviceVec::<f64>::zeros(&device, 0).unwrap();
+            assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
+        }
+    }
+}

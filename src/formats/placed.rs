@@ -1,0 +1,91 @@
+//! A packed matrix where its products run: in host memory or in that of a GPU.
+
+use super::{DeviceMatrix, HostMatrix};
+use crate::device::{Device, DeviceVec, Gpu, Stream};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+use std::sync::Arc;
+
+/// A packed matrix in the memory of its device.
+#[derive(Debug)]
+pub(crate) enum Placed<T: Scalar> {
+    /// In host memory.
+    Host(Box<dyn HostMatrix<T>>),
+    /// In the memory of a GPU; shared with the graphs that use it.
+    Gpu(Gpu, Arc<dyn DeviceMatrix<T>>),
+}
+
+impl<T: Scalar> Placed<T> {
+    /// Brings a packed matrix to a device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`] when the GPU has not so much left; [`Error::Gpu`] and [`Error::KernelCompile`].
+    pub(crate) fn on(device: &Device, packed: Box<dyn HostMatrix<T>>) -> Result<Self, Error> {
+        match device {
+            Device::Cpu => Ok(Self::Host(packed)),
+            Device::Cuda(gpu) => Ok(Self::Gpu(*gpu, Arc::from(packed.upload(*gpu)?))),
+        }
+    }
+
+    /// `y = A x`, at once on the CPU and enqueued on a GPU.
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDevice`] when a vector or the stream is another device's; `y` is then untouched. [`Error::Gpu`].
+    pub(crate) fn enqueue(
+        &self,
+        stream: &Stream,
+        x: &DeviceVec<T>,
+        y: &mut DeviceVec<T>,
+    ) -> Result<(), Error> {
+        let device = match self {
+            Self::Host(_) => Device::Cpu,
+            Self::Gpu(gpu, _) => Device::Cuda(*gpu),
+        };
+        for (what, found) in [("x", x.device()), ("y", y.device()), ("stream", stream.device())] {
+            if found != device {
+                let (expected, found) = (device.to_string(), found.to_string());
+                return Err(Error::WrongDevice { what, expected, found });
+            }
+        }
+        match (self, stream.queue()) {
+            (Self::Gpu(_, matrix), Some(queue)) => {
+                if queue.records() {
+                    [x.share(), y.share()].into_iter().flatten().for_each(|memory| queue.keep(memory));
+                    queue.keep(Arc::new(matrix.clone()));
+                }
+                // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for work that uses it, and a
+                // graph keeps it.
+                unsafe { matrix.spmv(queue, x.ptr(), y.ptr()) }
+            }
+            (Self::Host(matrix), _) => {
+                matrix.spmv(x.host(), y.host_mut());
+                Ok(())
+            }
+            (Self::Gpu(..), None) => unreachable!("a stream of a GPU has a queue"),
+        }
+    }
+
+    /// The matrix back in CSR, its entries in the order they were packed from.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when it cannot be copied from the GPU.
+    pub(crate) fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        match self {
+            Self::Host(matrix) => Ok(matrix.unpack()),
+            Self::Gpu(_, matrix) => matrix.unpack(),
+        }
+    }
+
+    /// Bytes of the packed arrays.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Host(matrix) => matrix.matrix_bytes(),
+            Self::Gpu(_, matrix) => matrix.device_bytes(),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What only a GPU can get wrong; every test says so and does nothing where there is none.
+
+use super::conformance::{MEMORY_LIMIT, devices, product, scattered};
+use super::{Oracle, x_vector};
+use crate::analysis::Analysis;
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::{FormatKind, Placed, Plan};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
+use rayon::prelude::*;
+
+/// The GPU, if there is one.
+fn gpu() -> Option<&'static Device> {
+    devices().iter().find(|device| **device != Device::Cpu)
+}
+
+/// Rows of all lengths, one of them cut many times.
+fn skewed<T: Scalar>() -> CsrMatrix<T> {
+    scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 })
+}
+
+/// Every plan that can hold the matrix.
+fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
+    let analysis = Analysis::of(a.view());
+    let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
+    let mut plans: Vec<Plan> = examples.map(|text| text.parse().unwrap()).collect();
+    plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= MEMORY_LIMIT);
+    plans
+}
+
+fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {
+    SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
+}
+
+fn bits_repeat<T: Scalar>(device: &Device) {
+    let a = skewed::<T>();
+    let x = x_vector(a.ncols());
+    for plan in plans(&a) {
+        let placed = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+        let once =
+            || product(device, &placed, a.nrows(), &x).into_iter().map(Scalar::bits).collect::<Vec<_>>();
+        let first = once();
+        let same = (0..200).all(|_| once() == first);
+        assert!(same || !plan.is_deterministic(), "{plan} in {} does not repeat its bits", T::KIND);
+        if !plan.is_deterministic() {
+            eprintln!(
+                "{plan} in {}: not deterministic; {} in 200 repeats",
+                T::KIND,
+                if same { "same bits" } else { "other bits" }
+            );
+        }
+    }
+}
+
+#[test]
+fn deterministic_plans_repeat_their_bits() {
+    let Some(device) = gpu() else { return };
+    bits_repeat::<f32>(device);
+    bits_repeat::<f64>(device);
+}
+
+#[test]
+fn one_row_of_a_million() {
+    let Some(device) = gpu() else { return };
+    let a = scattered::<f32>(40, 1 << 20, |row| if row == 17 { 1 << 20 } else { row % 3 });
+    let x = x_vector(a.ncols());
+    let oracle = Oracle::of(a.view(), &x);
+    for plan in plans(&a) {
+        let placed = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+        oracle
+            .check(&product(device, &placed, a.nrows(), &x))
+            .unwrap_or_else(|wrong| panic!("{plan}: {wrong}"));
+    }
+}
+
+#[test]
+fn many_streams_and_threads_share_an_operator() {
+    let Some(device) = gpu() else { return };
+    let a = skewed::<f64>();
+    for plan in plans(&a) {
+        let op = operator(device, &plan, &a);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (op, a) = (&op, &a);
+                scope.spawn(move || {
+                    let mut x = x_vector::<f64>(a.ncols());
+                    x.rotate_left(thread);
+                    let oracle = Oracle::of(a.view(), &x);
+                    let stream = Stream::new(device).unwrap();
+                    let on_gpu = DeviceVec::from_slice(device, &x).unwrap();
+                    let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
+                    let mut host_y = vec![f64::NAN; a.nrows()];
+                    for _ in 0..20 {
+                        op.apply_device(&stream, &on_gpu, &mut y).unwrap();
+                        op.apply(&x, &mut host_y).unwrap();
+                        oracle.check(&host_y).unwrap();
+                        stream.synchronize().unwrap();
+                        oracle.check(&y.to_vec().unwrap()).unwrap();
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_captured_chain_gives_the_same_and_outlives_what_it_uses() {
+    let Some(device) = gpu() else { return };
+    let a = scattered::<f64>(3000, 3000, |row| row % 19);
+    let x = x_vector::<f64>(3000);
+    for plan in plans(&a) {
+        let op = operator(device, &plan, &a);
+        let stream = Stream::new(device).unwrap();
+        let start = DeviceVec::from_slice(device, &x).unwrap();
+        let (mut middle, mut end) =
+            (DeviceVec::zeros(device, 3000).unwrap(), DeviceVec::zeros(device, 3000).unwrap());
+        op.apply_device(&stream, &start, &mut middle).unwrap();
+        op.apply_device(&stream, &middle, &mut end).unwrap();
+        let expected = end.to_vec().unwrap();
+        end.copy_from(&vec![f64::NAN; 3000]).unwrap();
+        let captured = stream.capture(&mut || {
+            op.apply_device(&stream, &start, &mut middle)?;
+            op.apply_device(&stream, &middle, &mut end)
+        });
+        let graph = match captured {
+            Ok(graph) => graph,
+            // The host takes part in these.
+            Err(error) if plan.to_string().contains("host") => {
+                assert!(error.to_string().contains("graph"), "{error}");
+                // The stream goes on.
+                op.apply_device(&stream, &start, &mut middle).unwrap();
+                stream.synchronize().unwrap();
+                continue;
+            }
+            Err(error) => panic!("{plan}: {error}"),
+        };
+        drop((op, start, middle));
+        for _ in 0..3 {
+            graph.launch(&stream).unwrap();
+        }
+        stream.synchronize().unwrap();
+        let got = end.to_vec().unwrap();
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * (1.0 + b.abs());
+        assert!(got.iter().zip(&expected).all(near), "{plan}");
+        if plan.is_deterministic() {
+            assert_eq!(got, expected, "{plan}");
+        }
+    }
+}
+
+#[test]
+fn what_lives_elsewhere_is_refused() {
+    let Some(device) = gpu() else { return };
+    let op = operator(device, &"csr".parse().unwrap(), &super::chapter::matrix::<f32>());
+    let (here, there) = (Stream::new(device).unwrap(), Stream::new(&Device::Cpu).unwrap());
+    let on = |device| DeviceVec::<f32>::zeros(device, 4).unwrap();
+    let (good, mut y) = (on(device), on(device));
+    for (result, expected) in [
+        (op.apply_device(&here, &on(&Device::Cpu), &mut y), "`x` is on cpu"),
+        (op.apply_device(&here, &good, &mut on(&Device::Cpu)), "`y` is on cpu"),
+        (op.apply_device(&there, &good, &mut y), "`stream` is on cpu"),
+    ] {
+        let message = result.unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    op.apply_device(&here, &good, &mut y).unwrap();
+}
+
+#[test]
+fn more_than_the_gpu_has_is_refused_with_both_numbers() {
+    let Some(device) = gpu() else { return };
+    let huge = DeviceVec::<f64>::zeros(device, 1 << 40).unwrap_err();
+    assert!(matches!(huge, Error::GpuMemory { needed, free, .. } if needed == 8 << 40 && free > 0), "{huge}");
+}
+
+/// Set to run what takes tens of gigabytes of host and device memory.
+const LARGE_VARIABLE: &str = "SPARSEOP_TEST_LARGE";
+
+#[test]
+fn more_than_two_billion_slots() {
+    let Some(device) = gpu() else { return };
+    if std::env::var_os(LARGE_VARIABLE).is_none() {
+        eprintln!("left out: it takes 60 GB of host memory; set {LARGE_VARIABLE}=1");
+        return;
+    }
+    // 2.2 · 10⁹ entries: row `i` of `len` entries at columns that any row can check.
+    let (nrows, len, ncols) = (34_000_000usize, 66usize, 1usize << 20);
+    let row_ptr: Vec<usize> = (0..=nrows).map(|row| row * len).collect();
+    let mut col_idx = vec![0u32; nrows * len];
+    col_idx.par_chunks_mut(len).enumerate().for_each(|(row, cols)| {
+        cols.iter_mut().enumerate().for_each(|(k, col)| *col = ((row * 13 + k * 7919) % ncols) as u32);
+    });
+    let values = vec![1.0f32; nrows * len];
+    let a = CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap();
+    let x: Vec<f32> = (0..ncols).map(|col| (col % 5) as f32 - 2.0).collect();
+    let expected =
+        |row: usize| (0..len).map(|k| (((row * 13 + k * 7919) % ncols) % 5) as f32 - 2.0).sum::<f32>();
+    for text in [
+        "csr(vector:16)",
+        "csr(balanced)",
+        "ell",
+        "sell(c:32,sigma:1)",
+        "jds(sections:auto)",
+        "jds(diagonals)",
+        "coo",
+        "hyb(width:65)",
+    ] {
+        let plan: Plan = text.parse().unwrap();
+        let placed = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+        let y = product(device, &placed, nrows, &x);
+        let wrong = (0..nrows).find(|&row| y[row] != expected(row));
+        assert_eq!(wrong, None, "{plan}: the first wrong row");
+        eprintln!("{plan}: right on {} slots", nrows * len);
+    }
+}

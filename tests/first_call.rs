@@ -1,0 +1,37 @@
+//! What the first product of a program waits for on a GPU, beyond the context: its kernels, from the build or from the cache.
+
+use sparseop::matrix::gallery;
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Device, SparseOpBuilder, Tuning};
+
+/// What a first call may take once kernels are compiled, in seconds.
+const LIMIT: f64 = 0.05;
+
+#[test]
+fn the_first_call_is_quick_when_kernels_are_there() {
+    let device = match Device::cuda(0) {
+        Ok(device) => device,
+        Err(reason) => return eprintln!("left out: {reason}"),
+    };
+    let a = "small".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
+    // A fixed plan: choosing one takes as long on the CPU.
+    let mut first_call = |plan: &str| {
+        let builder =
+            SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.parse().unwrap()));
+        let op = builder.build(&a).unwrap();
+        op.apply(&x, &mut y).unwrap();
+    };
+    // Another format's kernels first, so that they are compiled in any case and the driver has loaded a module before.
+    let ((), cold) = timed(|| first_call("ell"));
+    let ((), hot) = timed(|| first_call("sell"));
+    eprintln!("first call with ELL {:.1} ms, then first call with SELL {:.1} ms", cold * 1e3, hot * 1e3);
+    let log = sparseop::device::kernel_log();
+    let compiled: Vec<String> =
+        log.iter().map(ToString::to_string).filter(|e| e.contains("compiled")).collect();
+    if compiled.is_empty() {
+        assert!(cold < LIMIT && hot < LIMIT, "{:.1} ms and {:.1} ms", cold * 1e3, hot * 1e3);
+    } else {
+        eprintln!("nothing is asserted, kernels had to be compiled; run it again: {}", compiled.join("; "));
+    }
+}
