@@ -137,6 +137,14 @@ pub enum Error {
         /// Everything the compiler said; empty where none was asked.
         log: String,
     },
+    /// A product was to be captured in a graph that cannot be part of one.
+    #[error("plan {plan} cannot be captured in a graph: {reason}; choose another plan")]
+    NotCapturable {
+        /// The plan's spelling.
+        plan: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A tuning profile cannot be used.
     #[error("profile {origin}: {message}")]
     Profile {

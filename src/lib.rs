@@ -19,6 +19,7 @@
 //! Matrices come from Matrix Market files ([`matrix::market`]), from `sprs`, from triplets, from raw arrays, or from the
 //! [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`].
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
+#![allow(dead_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod analysis;

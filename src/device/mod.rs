@@ -16,7 +16,7 @@ pub use cuda::Gpu;
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
-pub(crate) use launch::{Launch, Ptr};
+pub(crate) use launch::{BLOCK, Launch, Ptr};
 pub use stream::{Graph, Stream};
 pub use vector::DeviceVec;
 
@@ -183,6 +183,12 @@ impl FromStr for Device {
 }
 
 impl DeviceSpec {
+    /// Whether it is a device of the same make; the driver and the memory that other programs leave do not matter.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let make = |spec: &Self| (spec.name.clone(), spec.instructions.clone(), spec.threads);
+        make(self) == make(other)
+    }
+
     /// The version of the kernels for such a device: measurements of another version are old.
     pub fn kernels(&self) -> &'static str {
         if self.gpu.is_some() { cuda::KERNELS } else { CPU_KERNELS }

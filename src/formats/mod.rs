@@ -10,12 +10,15 @@ pub mod hyb;
 pub mod jds;
 mod placed;
 mod plan_text;
+mod scratch;
 pub mod sell;
 
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
+pub(crate) use scratch::Scratch;
 
 use crate::analysis::Analysis;
+use crate::device::{DeviceSpec, Gpu, Ptr, Queue};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -43,14 +46,19 @@ pub(crate) trait Format: 'static {
     /// Reads what stands between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
-    /// The plans worth considering for a matrix.
-    fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Self::Plan>;
+    /// The plans worth considering for a matrix on a kind of device.
+    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
 
     /// What one product reads and does; pure, exact, and computed without packing.
     fn traffic(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic;
 
     /// The kernel that runs the plan: the key of its coefficients in a profile.
     fn kernel(plan: &Self::Plan) -> &'static str;
+
+    /// Whether every product gives the same bits, on every device.
+    fn deterministic(_: &Self::Plan) -> bool {
+        true
+    }
 
     /// Packs a matrix.
     ///
@@ -73,21 +81,54 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// Bytes of the packed arrays.
     fn matrix_bytes(&self) -> u64;
 
-    fn upload(&self, _: crate::device::Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        todo!()
-    }
+    /// The same arrays in the memory of a GPU, with the kernels that multiply with them.
+    ///
+    /// # Errors
+    ///
+    /// What allocating, copying and compiling give.
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error>;
 }
 
-/// TEMP
+/// A matrix packed in one format, in the memory of a GPU. Many threads and queues may use it at once.
 pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
-    unsafe fn spmv(
-        &self,
-        queue: &crate::device::Queue,
-        x: crate::device::Ptr<T>,
-        y: crate::device::Ptr<T>,
-    ) -> Result<(), Error>;
+    /// Enqueues `y = A x`; `y` is overwritten without being read. Never waits or allocates after the first product on a queue, unless
+    /// the format says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// What the GPU gives; the format's own where it has one.
+    ///
+    /// # Safety
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they and the
+    /// matrix live until the product is done.
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error>;
+
+    /// The matrix back in CSR, its entries in the order they were packed from.
+    ///
+    /// # Errors
+    ///
+    /// What copying from the GPU gives.
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
+
+    /// Bytes of the packed arrays in the memory of the GPU.
     fn device_bytes(&self) -> u64;
+}
+
+/// The kinds of device there are plans for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The processor.
+    Cpu,
+    /// A GPU.
+    Gpu,
+}
+
+impl Target {
+    /// The kind of a device.
+    pub(crate) fn of(device: &DeviceSpec) -> Self {
+        if device.gpu.is_some() { Self::Gpu } else { Self::Cpu }
+    }
 }
 
 /// What one product `y = A x` reads, writes and does under a plan.
@@ -117,6 +158,8 @@ pub struct Traffic {
     pub groups: u64,
     /// Slots of the largest piece that no two threads can share.
     pub serial: u64,
+    /// Slots that one thread of a GPU goes through at most.
+    pub depth: u64,
 }
 
 impl Traffic {
@@ -280,10 +323,15 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
             }
 
-            /// Every format's plans worth considering, in registry order.
-            pub(crate) fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Self> {
+            /// Whether every product under this plan gives the same bits, on every device.
+            pub fn is_deterministic(&self) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
+            }
+
+            /// Every format's plans worth considering on a kind of device, in registry order.
+            pub(crate) fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
                 let mut all = Vec::new();
-                $(all.extend($module::$Format::candidates(analysis, weights).into_iter().map(Self::$Format));)+
+                $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
                 all
             }
 

@@ -168,7 +168,7 @@ mod tests {
             ("hyb(width:bell-garlnd)", "did you mean `bell-garland`?"),
             ("ell(lengths:3)", "takes no value"),
             ("jds(sections)", "needs a value"),
-            ("coo(x:1)", "it has no parameters"),
+            ("coo(x:1)", "it has atomic"),
             ("csr(vector:3)", "2, 4, 8, 16"),
         ] {
             let message = text.parse::<Plan>().unwrap_err().to_string();

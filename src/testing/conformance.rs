@@ -196,6 +196,8 @@ fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
 fn any_plan() -> impl Strategy<Value = Plan> {
     let tail = prop_oneof![Just(String::new()), (1u32..40).prop_map(|n| format!(",tail:{n}"))];
     let split = prop_oneof![Just(""), Just(",split:rows"), Just(",split:lengths")];
+    let each = prop_oneof![Just(""), Just(",launch:each")];
+    let host = prop_oneof![Just(""), Just(",tail:host")];
     let text = prop_oneof![
         prop::sample::select(vec![
             "csr(scalar)",
@@ -203,13 +205,14 @@ fn any_plan() -> impl Strategy<Value = Plan> {
             "csr(balanced)",
             "ell",
             "ell(lengths)",
-            "coo"
+            "coo",
+            "coo(atomic)"
         ])
         .prop_map(str::to_owned),
         (1u32..70, 1u32..100).prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")),
-        (1u32..40).prop_map(|width| format!("hyb(width:{width})")),
-        (1u32..12, split, tail.clone())
-            .prop_map(|(n, split, tail)| format!("jds(sections:{n}{split}{tail})")),
+        (1u32..40, host).prop_map(|(width, host)| format!("hyb(width:{width}{host})")),
+        (1u32..12, split, each, tail.clone())
+            .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})")),
         tail.prop_map(|tail| format!("jds(diagonals{tail})")),
     ];
     text.prop_map(|text| text.parse().unwrap())

@@ -5,7 +5,7 @@
 //! coefficients come from a [`Profile`](super::profile::Profile). There is no other number in here.
 
 use crate::analysis::Analysis;
-use crate::device::cpu;
+use crate::device::{DeviceSpec, cpu};
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};
 
@@ -44,13 +44,15 @@ pub enum Term {
     NearMisses,
     /// Gathers of `x` that miss the middle caches.
     FarMisses,
+    /// What one thread of a GPU goes through while the others wait for it.
+    Depth,
     /// Streaming what does not stay in the cache.
     Stream,
 }
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 16;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
@@ -68,12 +70,13 @@ impl Term {
         Self::Groups,
         Self::NearMisses,
         Self::FarMisses,
+        Self::Depth,
         Self::Stream,
     ];
 
     /// Whether more threads make it shorter; memory and the call do not.
     const fn scales(self) -> bool {
-        !matches!(self, Self::Call | Self::Wake | Self::Stream)
+        !matches!(self, Self::Call | Self::Wake | Self::Depth | Self::Stream)
     }
 
     /// The term in words, to stand after "more time for".
@@ -91,6 +94,7 @@ impl Term {
             Self::Uneven => "rows of changing length",
             Self::Groups => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
+            Self::Depth => "the longest row or slice, which keeps a thread busy while the others wait",
             Self::Stream => "bytes from memory",
         }
     }
@@ -154,6 +158,8 @@ coefficients! {
     near_miss,
     /// A gather from beyond the middle caches.
     far_miss,
+    /// A slot that one thread of a GPU goes through while the others wait; nothing on the CPU.
+    depth,
     /// A byte streamed from memory.
     byte,
 }
@@ -166,18 +172,21 @@ impl Coefficients {
     }
 }
 
-/// A group of eight columns touched again within so many entries is still in the nearest cache (32 KiB, half of it `x`).
-const NEAR_ENTRIES: f64 = 4096.0;
+/// Entries within which a group of eight columns is still in the nearest cache and in the middle ones when it is touched again: 32 KiB
+/// and 1 MiB of a core, half of them `x`.
+const CPU_REACH: (f64, f64) = (4096.0, 131_072.0);
 
-/// Within so many it is still in the middle caches (1 MiB, half of it `x`).
-const FAR_ENTRIES: f64 = 131_072.0;
+/// The same for the L1 of a multiprocessor, 256 KiB, and for the L2 that all of them share, 50 MiB, half of them `x`.
+const GPU_REACH: (f64, f64) = (8192.0, 1_048_576.0);
 
 /// Changes of the row length that current branch predictors learn when the same rows come again and again (Zen 4: 2000 to 30,000
 /// fit alike).
 const REMEMBERED_BRANCHES: f64 = 8000.0;
 
-/// The amounts of one product, for a device whose last cache holds `cache_bytes`, on `threads` threads.
-pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads: usize) -> Amounts {
+/// The amounts of one product on a device whose last cache holds `cache_bytes`.
+pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, device: &DeviceSpec) -> Amounts {
+    let is_gpu = device.gpu.is_some();
+    let (near, far) = if is_gpu { GPU_REACH } else { CPU_REACH };
     let entries = analysis.rows.nnz as f64;
     let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
     let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
@@ -186,7 +195,7 @@ pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads
     let surprises = changes * changes / (changes + REMEMBERED_BRANCHES);
     let mut amounts = [
         1.0,
-        if cpu::parts(work) > 1 { 1.0 } else { 0.0 },
+        if !is_gpu && cpu::parts(work) > 1 { 1.0 } else { 0.0 },
         traffic.slots as f64,
         traffic.gathered as f64,
         traffic.chained as f64,
@@ -197,12 +206,13 @@ pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, threads
         traffic.scattered as f64,
         traffic.rows as f64 * surprises / rows.max(1.0),
         traffic.groups as f64,
-        missing(NEAR_ENTRIES),
-        missing(FAR_ENTRIES),
+        missing(near),
+        missing(far),
+        if is_gpu { traffic.depth as f64 } else { 0.0 },
         0.0,
     ];
     // What the threads cannot share counts as often as there are threads that wait for it.
-    let waiting = cpu::unsharable(work, threads);
+    let waiting = if is_gpu { 1.0 } else { cpu::unsharable(work, device.threads) };
     for (amount, term) in amounts.iter_mut().zip(Term::ALL) {
         *amount *= if term.scales() { waiting } else { 1.0 };
     }
@@ -229,21 +239,23 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Predicts a product on `threads` threads with coefficients measured on `measured_threads`.
+    /// Predicts a product on a device with coefficients measured on another one, or on itself.
     pub fn new(
         c: &Coefficients,
         traffic: &Traffic,
         amounts: &Amounts,
-        measured_threads: usize,
-        threads: usize,
+        measured: &DeviceSpec,
+        device: &DeviceSpec,
     ) -> Self {
-        let scale = measured_threads as f64 / threads.max(1) as f64;
+        let scale = measured.threads as f64 / device.threads.max(1) as f64;
         let mut terms = [0.0; Term::COUNT];
         for (i, term) in Term::ALL.iter().enumerate() {
             terms[i] = c.terms()[i] * amounts[i] * if term.scales() { scale } else { 1.0 };
         }
         let total: f64 = terms.iter().sum();
-        let alone = terms[0] + terms[1] + traffic.serial as f64 * c.slot * measured_threads as f64;
+        // On a GPU the depth stands for it: its threads are too slow to be told from the sum of all.
+        let serial = if device.gpu.is_some() { 0 } else { traffic.serial };
+        let alone = terms[0] + terms[1] + serial as f64 * c.slot * measured.threads as f64;
         let packed = (traffic.slots + traffic.tail) as f64 * c.pack_slot + traffic.rows as f64 * c.pack_row;
         Self { terms, imbalance: (alone - total).max(0.0), prepare: packed * scale }
     }

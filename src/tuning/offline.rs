@@ -7,7 +7,7 @@ use super::select::{self, Request};
 use super::stopwatch::{Contestant, Policy, Samples, race, timed, turn};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{FormatKind, Placed, Plan, Traffic, Weights};
+use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
 use statrs::statistics::{Data, OrderStatistics};
@@ -46,7 +46,7 @@ impl Measured {
         const TOGETHER: u64 = 8;
         let analysis = Analysis::of(a.view());
         let limit = Request::new(&analysis, T::KIND, device.memory()).memory_limit;
-        let mut plans = Plan::candidates(&analysis, &Weights::default());
+        let mut plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&device.spec()));
         plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
         let arena = Arena {
             a,
@@ -89,11 +89,11 @@ impl Measured {
     }
 
     fn chosen(&self, profile: &Profile) -> Option<&Run> {
-        let threads = profile.device.threads;
+        let device = &profile.device;
         let predicted = self.plans.iter().filter_map(|run| {
             let c = profile.coefficients(self.scalar, run.plan.kernel())?;
             let amounts = run.amounts(profile.cache_bytes);
-            Some((Prediction::new(c, &run.traffic, &amounts, threads, threads).product(), run))
+            Some((Prediction::new(c, &run.traffic, &amounts, device, device).product(), run))
         });
         let (times, runs): (Vec<_>, Vec<_>) =
             predicted.map(|(product, run)| ((product, run.traffic.matrix_bytes), run)).unzip();
@@ -128,7 +128,7 @@ impl<T: Scalar> Arena<'_, T> {
         let samples = race(&mut contestants, policy);
         let run = |(i, (plan, samples)): (usize, (&Plan, Result<Samples, Error>))| {
             let traffic = plan.traffic(self.analysis, T::KIND);
-            let amounts = cost::amounts(&traffic, self.analysis, 1.0, self.device.spec().threads);
+            let amounts = cost::amounts(&traffic, self.analysis, 1.0, &self.device.spec());
             let product = samples?.median() * 1e9;
             Ok(Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] })
         };

@@ -12,8 +12,9 @@ use std::sync::{Arc, OnceLock};
 /// The version of the layout below; a profile of another version is refused.
 pub const SCHEMA: u32 = 1;
 
-/// The profile for CPUs that comes with the library.
+/// The profiles that come with the library.
 const CPU: &str = include_str!("../../models/cpu.ron");
+const GPU: &str = include_str!("../../models/nvidia-h200.ron");
 
 /// What was measured on one device: the coefficients from which the times of plans are predicted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,16 +83,14 @@ impl Fit {
 impl Profile {
     /// The profile that comes with the library for a device.
     pub fn builtin(device: &Device) -> Arc<Self> {
-        static PROFILE: OnceLock<Arc<Profile>> = OnceLock::new();
-        match device {
-            Device::Cpu => PROFILE
-                .get_or_init(|| {
-                    // Our own file, read by a test: it cannot be damaged in a build that passed.
-                    Arc::new(Self::parse("built-in cpu", CPU).expect("models/cpu.ron is valid"))
-                })
-                .clone(),
-            Device::Cuda(_) => todo!(),
-        }
+        static PROFILES: [OnceLock<Arc<Profile>>; 2] = [OnceLock::new(), OnceLock::new()];
+        let (profile, name, text) = match device {
+            Device::Cpu => (&PROFILES[0], "built-in cpu", CPU),
+            Device::Cuda(_) => (&PROFILES[1], "built-in nvidia-h200", GPU),
+        };
+        // Our own files, read by a test: they cannot be damaged in a build that passed.
+        let parse = || Arc::new(Self::parse(name, text).expect("the built-in profiles are valid"));
+        profile.get_or_init(parse).clone()
     }
 
     /// Reads a profile from RON text; `origin` names it in errors.
@@ -152,7 +151,7 @@ impl Profile {
     pub fn fit(&self, device: &DeviceSpec) -> Fit {
         if self.kernels != device.kernels() {
             Fit::OldKernels
-        } else if self.device == *device {
+        } else if self.device.is_same(device) {
             Fit::Exact
         } else if self.device.instructions == device.instructions {
             Fit::SameInstructions

@@ -4,7 +4,7 @@ use super::cost::{Amounts, Prediction, Term, amounts};
 use super::profile::{Fit, Profile};
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
-use crate::formats::{Plan, Traffic};
+use crate::formats::{Plan, Target, Traffic};
 use crate::{Error, ScalarKind};
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -139,9 +139,8 @@ fn predict(
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
     let coefficients = profile.coefficients(request.scalar, plan.kernel());
-    let amounts = amounts(&traffic, analysis, profile.cache_bytes, device.threads);
-    let (measured, threads) = (profile.device.threads, device.threads);
-    let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, measured, threads));
+    let amounts = amounts(&traffic, analysis, profile.cache_bytes, device);
+    let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, &profile.device, device));
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
     } else if prediction.is_none() {
@@ -184,7 +183,7 @@ pub fn select(
     profile: Arc<Profile>,
     request: Request,
 ) -> Result<Decision, Error> {
-    let plans = Plan::candidates(analysis, &profile.weights(request.scalar));
+    let plans = Plan::candidates(analysis, &profile.weights(request.scalar), Target::of(device));
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, device, &profile, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {

@@ -95,7 +95,7 @@ impl Findings {
             .iter()
             .map(|&(name, rule)| (name.to_owned(), rule.width(self.histogram(), self.scalar)));
         std::iter::once(("predicted fastest".to_owned(), measured)).chain(rules).map(|(name, width)| {
-            let plan = Plan::Hyb(hyb::Plan { width: Width::Fixed(width) });
+            let plan = Plan::Hyb(hyb::Plan::new(Width::Fixed(width)));
             (name, width, plan.traffic(&self.analysis, self.scalar))
         })
     }

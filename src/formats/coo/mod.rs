@@ -10,12 +10,19 @@
 //! Invariants: three arrays of `nnz` elements; `row_idx` never falls; nothing is padded. Entries of one row keep the order
 //! they had.
 //!
+//! `coo` sums the entries of a row before it writes them. `coo(atomic)` adds every entry to `y` on its own, the textbook kernel of a GPU:
+//! in which order is left to chance, and so are the last bits. On the CPU both run the same loop.
+//!
 //! Source: Bell & Garland, SC'09, §4.1; the product is their segmented reduction, cut into equal parts.
 
 mod cpu;
+mod cuda;
 
-use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
+pub(crate) use cuda::Tail;
+
+use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
+use crate::device::Gpu;
 use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
@@ -24,15 +31,23 @@ use std::fmt::{self, Display};
 /// The format.
 pub(crate) struct Coo;
 
-/// `coo`: equally many entries for everyone, rows that are cut put together afterwards.
+/// How entries come together in `y`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan;
+pub enum Plan {
+    /// `coo`: equally many entries for everyone, rows that are cut put together afterwards.
+    Segments,
+    /// `coo(atomic)`: every entry is added to `y` by itself, in any order; the bits of `y` may differ from one product to the next.
+    Atomic,
+}
 
 impl Display for Plan {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Ok(())
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Atomic { "(atomic)" } else { "" })
     }
 }
+
+/// Entries that a block of a GPU works on: `CHUNK` in `kernels/coo.cu`.
+const CHUNK: usize = 2048;
 
 /// Bytes of one entry.
 pub(crate) const fn entry_bytes(scalar: ScalarKind) -> u64 {
@@ -43,14 +58,17 @@ impl Format for Coo {
     type Plan = Plan;
     type Host<T: Scalar> = Host<T>;
 
-    const EXAMPLES: &'static [&'static str] = &["coo"];
+    const EXAMPLES: &'static [&'static str] = &["coo", "coo(atomic)"];
 
-    fn parse(_: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        Ok(Plan)
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        Ok(if args.flag("atomic")? { Plan::Atomic } else { Plan::Segments })
     }
 
-    fn candidates(_: &Analysis, _: &Weights) -> Vec<Plan> {
-        vec![Plan]
+    fn candidates(_: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+        match on {
+            Target::Cpu => vec![Plan::Segments],
+            Target::Gpu => vec![Plan::Segments, Plan::Atomic],
+        }
     }
 
     fn traffic(_: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
@@ -64,18 +82,26 @@ impl Format for Coo {
         }
     }
 
-    fn kernel(_: &Plan) -> &'static str {
-        "coo"
+    fn kernel(plan: &Plan) -> &'static str {
+        match plan {
+            Plan::Segments => "coo",
+            Plan::Atomic => "coo.atomic",
+        }
     }
 
-    fn pack<T: Scalar>(_: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        Ok(Host::beyond(a, 0))
+    fn deterministic(plan: &Plan) -> bool {
+        *plan == Plan::Segments
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        Ok(Host { plan: *plan, ..Host::beyond(a, 0) })
     }
 }
 
 /// A matrix in COO.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
+    plan: Plan,
     nrows: usize,
     ncols: usize,
     row_idx: Vec<u32>,
@@ -100,8 +126,42 @@ impl<T: Scalar> Host<T> {
                 values.extend_from_slice(&vals[width..]);
             }
         }
-        let parts = partition(entries, 1, |k| k as u64);
-        Self { nrows: a.nrows(), ncols: a.ncols(), row_idx, col_idx, values, parts }
+        Self::of(a.nrows(), a.ncols(), row_idx, col_idx, values)
+    }
+
+    /// The entries as they are, sorted by row.
+    fn of(nrows: usize, ncols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Self {
+        let parts = partition(values.len(), 1, |k| k as u64);
+        Self { plan: Plan::Segments, nrows, ncols, row_idx, col_idx, values, parts }
+    }
+
+    /// No entries.
+    pub(crate) fn empty((nrows, ncols): (usize, usize)) -> Self {
+        Self::of(nrows, ncols, Vec::new(), Vec::new(), Vec::new())
+    }
+
+    /// The same without the rows that have no entries, and which rows are left.
+    pub(crate) fn compacted(&self) -> (Self, Vec<u32>) {
+        let mut rows = self.row_idx.clone();
+        rows.dedup();
+        let mut place = 0;
+        let row_idx = self.row_idx.iter().map(|&row| {
+            place += u32::from(rows[place as usize] != row);
+            place
+        });
+        let (row_idx, nrows) = (row_idx.collect(), rows.len());
+        (Self::of(nrows, self.ncols, row_idx, self.col_idx.clone(), self.values.clone()), rows)
+    }
+
+    /// What was [`compacted`](Self::compacted), as it was: row `i` is row `rows[i]` of `nrows`.
+    pub(crate) fn expanded(&self, nrows: usize, rows: &[u32]) -> Self {
+        let row_idx = self.row_idx.iter().map(|&place| rows[place as usize]).collect();
+        Self::of(nrows, self.ncols, row_idx, self.col_idx.clone(), self.values.clone())
+    }
+
+    /// Whether every row has an entry.
+    fn reaches_every_row(&self) -> bool {
+        self.row_idx.len() >= self.nrows && self.row_idx.chunk_by(|a, b| a == b).count() == self.nrows
     }
 
     /// `y = y + A x`.
@@ -149,6 +209,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     fn matrix_bytes(&self) -> u64 {
         (size_of_val(&*self.row_idx) + size_of_val(&*self.col_idx) + size_of_val(&*self.values)) as u64
     }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+    }
 }
 
 #[cfg(test)]
@@ -158,12 +222,12 @@ mod tests {
 
     #[test]
     fn the_chapters_matrices() {
-        let packed = Coo::pack(&Plan, chapter::matrix::<f32>().view()).unwrap();
+        let packed = Coo::pack(&Plan::Segments, chapter::matrix::<f32>().view()).unwrap();
         assert_eq!(packed.row_idx, [0, 0, 2, 2, 2, 3, 3]);
         assert_eq!(packed.col_idx, [0, 2, 1, 2, 3, 0, 3]);
         assert_eq!(packed.values, [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
 
-        let exercise = Coo::pack(&Plan, chapter::exercise::<f32>().view()).unwrap();
+        let exercise = Coo::pack(&Plan::Atomic, chapter::exercise::<f32>().view()).unwrap();
         assert_eq!(exercise.row_idx, [0, 0, 1, 2, 2, 3, 3]);
         assert_eq!(exercise.col_idx, [0, 2, 2, 1, 2, 0, 3]);
         assert_eq!(exercise.values, [1.0, 7.0, 8.0, 4.0, 3.0, 2.0, 1.0]);
@@ -172,6 +236,38 @@ mod tests {
     #[test]
     fn storage_is_three_words_an_entry() {
         let a = chapter::matrix::<f32>();
-        assert_eq!(Coo::traffic(&Plan, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes, 4 * 3 * 7);
+        let bytes = Coo::traffic(&Plan::Segments, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes;
+        assert_eq!(bytes, 4 * 3 * 7);
+    }
+
+    #[test]
+    fn rows_without_entries_come_and_go() {
+        let whole = Coo::pack(&Plan::Segments, chapter::matrix::<f32>().view()).unwrap();
+        let (compact, rows) = whole.compacted();
+        assert_eq!(
+            (compact.nrows, &*compact.row_idx, &*rows),
+            (3, &[0, 0, 1, 1, 1, 2, 2][..], &[0, 2, 3][..])
+        );
+        assert!(!whole.reaches_every_row() && compact.reaches_every_row());
+        assert_eq!(compact.expanded(4, &rows).row_idx, whole.row_idx);
+        let (nothing, rows) = Host::beyond(chapter::matrix::<f32>().view(), 9).compacted();
+        assert!(nothing.values.is_empty() && rows.is_empty());
+    }
+
+    #[test]
+    fn only_atomics_leave_bits_to_chance() {
+        for (text, deterministic) in [("coo", true), ("coo(atomic)", false), ("csr(balanced)", true)] {
+            assert_eq!(
+                text.parse::<super::super::Plan>().unwrap().is_deterministic(),
+                deterministic,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_kernel_has_the_same_chunks() {
+        let kernel = include_str!("../../../kernels/coo.cu");
+        assert!(kernel.contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
     }
 }

@@ -8,19 +8,22 @@
 //! ```
 //!
 //! Invariants: `row_ptr` has `nrows + 1` offsets rising from 0 to `nnz`; they are 32-bit when `nnz < 2³²` and 64-bit
-//! else. Nothing is padded.
+//! else. Nothing is padded. `csr(balanced)` also holds where the chunks of a GPU begin.
 //!
 //! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland, SC'09, §4.3 (a thread or
 //! several a row); Merrill & Garland, SC'16 (equal nonzeros for everyone).
 
 mod cpu;
+mod cuda;
 
-use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
+use crate::device::Gpu;
 use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
+use rayon::prelude::*;
 use std::fmt::{self, Display};
 
 /// The format.
@@ -82,15 +85,16 @@ impl Format for Csr {
         }
     }
 
-    fn candidates(_: &Analysis, _: &Weights) -> Vec<Plan> {
+    fn candidates(_: &Analysis, _: &Weights, _: Target) -> Vec<Plan> {
         let vectors = VECTOR_WIDTHS.iter().map(|&width| Plan::Vector(width));
         [Plan::Scalar, Plan::Balanced].into_iter().chain(vectors).collect()
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
+        let chunk_rows = if *plan == Plan::Balanced { chunks(nrows, nnz) + 1 } else { 0 };
         Traffic {
-            matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar),
+            matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunk_rows * 4,
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
             gathered: super::gathered(nnz, analysis.structure.runs),
@@ -126,9 +130,33 @@ impl Format for Csr {
             row_ptr: Offsets::new(ptr),
             col_idx: copied(a.col_idx()),
             values: copied(a.values()),
+            chunk_rows: if *plan == Plan::Balanced { chunk_rows(ptr) } else { Vec::new() },
             parts,
         })
     }
+}
+
+/// Entries and row ends together that a block of a GPU works on: `CHUNK` in `kernels/csr.cu`.
+const CHUNK: u64 = 2048;
+
+/// Chunks of a matrix.
+fn chunks(nrows: u64, nnz: u64) -> u64 {
+    (nrows + nnz).div_ceil(CHUNK)
+}
+
+/// How many rows have ended before each chunk, and in all: entries and row ends are counted together, in the order in which they are met.
+fn chunk_rows(row_ptr: &[usize]) -> Vec<u32> {
+    let nrows = row_ptr.len() - 1;
+    let chunks = chunks(nrows as u64, row_ptr[nrows] as u64) as usize;
+    let rows_ended = |before: usize| {
+        let (mut ended, mut beyond) = (0, nrows + 1);
+        while beyond - ended > 1 {
+            let row = usize::midpoint(ended, beyond);
+            if row_ptr[row] + row <= before { ended = row } else { beyond = row }
+        }
+        ended as u32
+    };
+    (0..=chunks).into_par_iter().map(|chunk| rows_ended(chunk * CHUNK as usize)).collect()
 }
 
 /// Row offsets, as narrow as they can be.
@@ -181,6 +209,8 @@ pub(crate) struct Host<T> {
     row_ptr: Offsets,
     col_idx: Vec<u32>,
     values: Vec<T>,
+    /// For [`Plan::Balanced`] on a GPU; see [`chunk_rows`].
+    chunk_rows: Vec<u32>,
     /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
     parts: Box<[usize]>,
 }
@@ -202,7 +232,12 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn matrix_bytes(&self) -> u64 {
-        self.row_ptr.bytes() + size_of_val(&*self.col_idx) as u64 + size_of_val(&*self.values) as u64
+        let entries = size_of_val(&*self.col_idx) + size_of_val(&*self.values);
+        self.row_ptr.bytes() + (entries + size_of_val(&*self.chunk_rows)) as u64
+    }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
     }
 }
 
@@ -231,6 +266,16 @@ mod tests {
         let traffic = Csr::traffic(&Plan::Scalar, &Analysis::of(a.view()), ScalarKind::F32);
         let (m, z) = (4, 7);
         assert_eq!(traffic.matrix_bytes, 4 * (2 * z + m + 1));
+    }
+
+    #[test]
+    fn chunks_hold_equally_many_entries_and_row_ends() {
+        assert_eq!(chunk_rows(&[0]), [0], "no rows, no chunks");
+        assert_eq!(chunk_rows(&[0; 5]), [0, 4], "four row ends in one chunk");
+        // An entry, its row's end, 5000 entries and their row's end, three empty rows.
+        assert_eq!(chunk_rows(&[0, 1, 5001, 5001, 5001, 5001]), [0, 1, 1, 5]);
+        let kernel = include_str!("../../../kernels/csr.cu");
+        assert!(kernel.contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
     }
 
     #[test]

@@ -14,9 +14,13 @@
 //! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR (Concurrency and Computation, 2011).
 
 mod cpu;
+mod cuda;
 
-use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
+pub(crate) use cuda::Uploaded;
+
+use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
+use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
@@ -53,7 +57,7 @@ impl Format for Ell {
         Ok(Plan { lengths: args.flag("lengths")? })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<Plan> {
         let slots = analysis.rows.nrows as f64 * f64::from(analysis.rows.max);
         if slots > CANDIDATE_PADDING * analysis.rows.nnz as f64 {
             return Vec::new();
@@ -185,6 +189,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     fn matrix_bytes(&self) -> u64 {
         let lengths = self.row_len.as_ref().map_or(0, |l| size_of_val(&**l));
         (size_of_val(&*self.col_idx) + size_of_val(&*self.values) + lengths) as u64
+    }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(Uploaded::new(self, gpu)?))
     }
 }
 

@@ -9,14 +9,21 @@
 //!
 //! Invariants: those of ELL and of COO; a row has entries in the COO part only when its ELL slots are full, and they are its last.
 //!
-//! Source: Bell & Garland, SC'09, §4.4. The rules for the width are in [`Width`].
+//! With `tail:host` a GPU multiplies the ELL part while the host multiplies the COO part, which stays in host memory; its sums are added
+//! afterwards. Such a product waits for `x` to come to the host and for the end: it is not enqueued like others, cannot be captured in a
+//! graph, and one is done at a time. On the CPU it is `hyb` without it.
+//!
+//! Source: Bell & Garland, SC'09, §4.4; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse Matrix Computation"
+//! (the tail on the host). The rules for the width are in [`Width`].
 
+mod cuda;
 mod width;
 
 pub use width::{Rule, Width, fastest};
 
-use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, coo, ell};
+use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, ell};
 use crate::analysis::{Analysis, Histogram};
+use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
@@ -24,16 +31,39 @@ use std::fmt::{self, Display};
 /// The format.
 pub(crate) struct Hyb;
 
-/// `hyb(width:N)` or `hyb(width:RULE)`.
+/// `hyb(width:N)` or `hyb(width:RULE)`, either with `tail:host`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// How many entries of a row go to the ELL part.
     pub width: Width,
+    /// Who multiplies the rest.
+    pub tail: Tail,
+}
+
+/// Who multiplies the COO part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tail {
+    /// The device that multiplies the ELL part.
+    #[default]
+    Device,
+    /// `tail:host`: the host, whatever the device.
+    Host,
+}
+
+/// What `tail` may be.
+const TAILS: &[(&str, Tail)] = &[("device", Tail::Device), ("host", Tail::Host)];
+
+impl Plan {
+    /// A plan whose parts are both multiplied on the device.
+    pub const fn new(width: Width) -> Self {
+        Self { width, tail: Tail::Device }
+    }
 }
 
 impl Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "(width:{})", self.width)
+        let tail = if self.tail == Tail::Host { ",tail:host" } else { "" };
+        write!(f, "(width:{}{tail})", self.width)
     }
 }
 
@@ -50,6 +80,7 @@ impl Format for Hyb {
         "hyb(width:ginkgo-storage)",
         "hyb(width:ginkgo-auto)",
         "hyb(width:rocsparse-mean)",
+        "hyb(width:2,tail:host)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
@@ -60,10 +91,10 @@ impl Format for Hyb {
             }
             Some(text) => Width::Rule(args.to_word("width", text, Rule::WORDS)?),
         };
-        Ok(Plan { width })
+        Ok(Plan { width, tail: args.word("tail", TAILS)?.unwrap_or_default() })
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Plan> {
         let histogram = &analysis.rows.histogram;
         let published = [Rule::BellGarland, Rule::GinkgoAuto, Rule::RocsparseMean];
         let mut widths = vec![fastest(histogram, weights.tail_slots)];
@@ -72,7 +103,12 @@ impl Format for Hyb {
         widths.dedup();
         // Without a tail it is ELL, without slots it is COO: both stand for themselves.
         widths.retain(|&w| w > 0 && w < analysis.rows.max);
-        widths.into_iter().map(|w| Plan { width: Width::Fixed(w) }).collect()
+        let tails = match on {
+            Target::Cpu => &[Tail::Device][..],
+            Target::Gpu => &[Tail::Device, Tail::Host],
+        };
+        let of_width = |w| tails.iter().map(move |&tail| Plan { width: Width::Fixed(w), tail });
+        widths.into_iter().flat_map(of_width).collect()
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
@@ -88,8 +124,11 @@ impl Format for Hyb {
         }
     }
 
-    fn kernel(_: &Plan) -> &'static str {
-        "hyb"
+    fn kernel(plan: &Plan) -> &'static str {
+        match plan.tail {
+            Tail::Device => "hyb",
+            Tail::Host => "hyb.host",
+        }
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
@@ -97,13 +136,14 @@ impl Format for Hyb {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         // No row fills more slots than its length.
         let width = plan.width.resolve(&Histogram::of(&lengths), T::KIND).min(longest) as usize;
-        Ok(Host { ell: ell::Host::of_width(a, width, false), coo: coo::Host::beyond(a, width) })
+        Ok(Host { plan: *plan, ell: ell::Host::of_width(a, width, false), coo: coo::Host::beyond(a, width) })
     }
 }
 
 /// A matrix in HYB.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
+    plan: Plan,
     ell: ell::Host<T>,
     coo: coo::Host<T>,
 }
@@ -128,6 +168,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     fn matrix_bytes(&self) -> u64 {
         self.ell.matrix_bytes() + self.coo.matrix_bytes()
     }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+    }
 }
 
 #[cfg(test)]
@@ -139,11 +183,18 @@ mod tests {
     #[test]
     fn the_chapters_matrix_with_width_2() {
         let a = chapter::matrix::<f32>();
-        let packed = Hyb::pack(&Plan { width: Width::Fixed(2) }, a.view()).unwrap();
+        let packed = Hyb::pack(&Plan::new(Width::Fixed(2)), a.view()).unwrap();
         assert_eq!(packed.coo.entries().collect::<Vec<_>>(), [(2, 3, 1.0)], "one element in COO");
         assert_eq!(packed.ell.slots().0, [0, PADDING, 1, 0, 2, PADDING, 2, 3]);
         assert_eq!(packed.ell.slots().1, [3.0, 0.0, 2.0, 1.0, 1.0, 0.0, 4.0, 1.0]);
         let padded = packed.ell.slots().0.iter().filter(|&&c| c == PADDING).count();
         assert_eq!(padded, 2, "two padded slots");
+    }
+
+    #[test]
+    fn the_device_is_not_spelled_and_the_host_is() {
+        let spelled = |text: &str| text.parse::<super::super::Plan>().unwrap().to_string();
+        assert_eq!(spelled("hyb(width:8,tail:device)"), "hyb(width:8)");
+        assert_eq!(spelled("hyb(tail:host)"), "hyb(width:auto,tail:host)");
     }
 }

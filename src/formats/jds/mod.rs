@@ -14,16 +14,23 @@
 //! `perm`, each section an ELL of its own, as wide as its first row; a section of empty rows holds nothing. With a `tail` the
 //! entries past a length are kept in COO by their own row.
 //!
+//! A GPU multiplies all sections in one launch, or, to compare, with `launch:each` every section in one of its own, as the chapter does.
+//! On the CPU both are the same.
+//!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
 //! Matrix Computation" (sections). Where sections begin is in [`Split`].
 
 mod cpu;
+mod cuda;
 mod sections;
 
 pub use sections::{Method, Split};
 
-use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, coo, slot_bytes, vector_bytes};
+use super::{
+    DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, slot_bytes, vector_bytes,
+};
 use crate::analysis::{Analysis, Histogram};
+use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
@@ -51,8 +58,21 @@ pub enum Layout {
     /// Unpadded jagged diagonals.
     Diagonals,
     /// Sections, each padded to its own width.
-    Sections(Split),
+    Sections(Split, Launches),
 }
+
+/// How a GPU is given the sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Launches {
+    /// All in one launch.
+    #[default]
+    Fused,
+    /// `launch:each`: each in a launch of its own.
+    Each,
+}
+
+/// What `launch` may be.
+const LAUNCHES: &[(&str, Launches)] = &[("fused", Launches::Fused), ("each", Launches::Each)];
 
 /// Where overlong rows are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +106,8 @@ impl Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.layout {
             Layout::Diagonals => f.write_str("(diagonals")?,
-            Layout::Sections(split) => write!(f, "({split}")?,
+            Layout::Sections(split, Launches::Fused) => write!(f, "({split}")?,
+            Layout::Sections(split, Launches::Each) => write!(f, "({split},launch:each")?,
         }
         match self.tail {
             None => f.write_str(")"),
@@ -122,15 +143,18 @@ impl Format for Jds {
         "jds(sections:3,split:lengths)",
         "jds(diagonals,tail:2)",
         "jds(sections:auto,tail:auto)",
+        "jds(sections:auto,launch:each)",
+        "jds(sections:3,launch:each,tail:2)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
         let diagonals = args.flag("diagonals")?;
         let split = Split::parse(args)?;
-        let layout = match (diagonals, split) {
-            (true, None) => Layout::Diagonals,
-            (false, split) => Layout::Sections(split.unwrap_or_default()),
-            (true, Some(_)) => {
+        let launches = args.word("launch", LAUNCHES)?;
+        let layout = match (diagonals, split, launches) {
+            (true, None, None) => Layout::Diagonals,
+            (false, ..) => Layout::Sections(split.unwrap_or_default(), launches.unwrap_or_default()),
+            (true, ..) => {
                 return Err(args.error("it is either `diagonals` or `sections`, not both".to_owned()));
             }
         };
@@ -142,19 +166,17 @@ impl Format for Jds {
         Ok(Plan { layout, tail })
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights) -> Vec<Plan> {
-        let sections = Layout::Sections(Split { cost: Some(weights.section_slots), ..Split::default() });
-        let mut plans = Vec::new();
-        if analysis.rows.max <= CANDIDATE_WIDTH {
-            plans.push(Plan { layout: Layout::Diagonals, tail: None });
-            plans.push(Plan { layout: sections, tail: None });
+    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Plan> {
+        let split = Split { cost: Some(weights.section_slots), ..Split::default() };
+        let mut layouts = vec![Layout::Diagonals, Layout::Sections(split, Launches::Fused)];
+        if on == Target::Gpu {
+            layouts.push(Layout::Sections(split, Launches::Each));
         }
         let cut = Tail::Auto.resolve(&analysis.rows.histogram);
-        if cut > 0 && cut < analysis.rows.max {
-            plans.push(Plan { layout: Layout::Diagonals, tail: Some(Tail::Fixed(cut)) });
-            plans.push(Plan { layout: sections, tail: Some(Tail::Fixed(cut)) });
-        }
-        plans
+        let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
+        let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(Tail::Fixed(cut)));
+        let tails = whole.into_iter().chain(tail);
+        tails.flat_map(|tail| layouts.iter().map(move |&layout| Plan { layout, tail })).collect()
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
@@ -166,7 +188,7 @@ impl Format for Jds {
             Layout::Diagonals => {
                 (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8)
             }
-            Layout::Sections(split) => {
+            Layout::Sections(split, _) => {
                 let sections = split.sections(&histogram);
                 let guarded = |s: &Section| ((s.width - s.full) as u64).saturating_mul(s.rows as u64);
                 let table = size_of_val(&*sections) as u64;
@@ -194,7 +216,8 @@ impl Format for Jds {
     fn kernel(plan: &Plan) -> &'static str {
         match plan.layout {
             Layout::Diagonals => "jds.diagonals",
-            Layout::Sections(_) => "jds.sections",
+            Layout::Sections(_, Launches::Fused) => "jds.sections",
+            Layout::Sections(_, Launches::Each) => "jds.launches",
         }
     }
 
@@ -206,6 +229,7 @@ impl Format for Jds {
 /// A matrix in JDS.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
+    plan: Plan,
     ncols: usize,
     perm: Vec<u32>,
     table: Table,
@@ -234,7 +258,7 @@ impl<T: Scalar> Host<T> {
         let (histogram, cut) = plan.cut(&whole);
         let len = |row: u32| a.row_len(row as usize).min(cut as usize);
         let table = match plan.layout {
-            Layout::Sections(split) => Table::Sections(split.sections(&histogram)),
+            Layout::Sections(split, _) => Table::Sections(split.sections(&histogram)),
             Layout::Diagonals => {
                 let width = histogram.classes().last().map_or(0, |c| c.0);
                 let mut jd_ptr = vec![0; width as usize + 1];
@@ -270,7 +294,7 @@ impl<T: Scalar> Host<T> {
         });
         let tail = plan.tail.map(|_| coo::Host::beyond(a, cut as usize));
         let consecutive = super::follow_across_lanes(&col_idx);
-        Self { ncols: a.ncols(), perm, table, col_idx, values, consecutive, tail, parts }
+        Self { plan: *plan, ncols: a.ncols(), perm, table, col_idx, values, consecutive, tail, parts }
     }
 
     /// Columns and values of the `i`-th sorted row, without its tail.
@@ -338,6 +362,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         let tail = self.tail.as_ref().map_or(0, HostMatrix::matrix_bytes);
         (size_of_val(&*self.perm) + self.table.bytes() + slots) as u64 + tail
     }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+    }
 }
 
 #[cfg(test)]
@@ -368,6 +396,14 @@ mod tests {
         assert_eq!(sections.iter().map(|s| s.start).collect::<Vec<_>>(), [0, 3, 7]);
         assert_eq!(packed.col_idx, [1, 2, 3, 0, 0, 2, 3]);
         assert_eq!(packed.values, [2., 4., 1., 3., 1., 1., 1.]);
+    }
+
+    #[test]
+    fn launches_are_spelled_between_sections_and_tail() {
+        let spelled = |text: &str| text.parse::<super::super::Plan>().map(|plan| plan.to_string());
+        assert_eq!(spelled("jds(tail:4,launch:each)").unwrap(), "jds(sections:auto,launch:each,tail:4)");
+        assert_eq!(spelled("jds(sections:3,launch:fused)").unwrap(), "jds(sections:3)");
+        assert!(spelled("jds(diagonals,launch:each)").is_err());
     }
 
     #[test]

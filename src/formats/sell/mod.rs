@@ -16,9 +16,11 @@
 //! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
 
 mod cpu;
+mod cuda;
 
-use super::{Format, HostMatrix, PlanArgs, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
+use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
@@ -47,6 +49,9 @@ const CANDIDATE_PADDING: f64 = 3.0;
 /// What is worth trying: C of one or two vectors, and σ from nothing to as far as `x` and `y` stay in the cache. Beyond
 /// 16,384 the locality of `x` and `y` suffers (measured).
 const CANDIDATES: [(u32, u32); 6] = [(16, 1), (16, 128), (16, 1024), (32, 1), (32, 512), (32, 4096)];
+
+/// The same for a GPU, where a warp takes a slice of 32; beyond 512 what sorting saves hardly pays for scattering `y` (measured).
+const GPU_CANDIDATES: [(u32, u32); 4] = [(32, 1), (32, 128), (32, 512), (32, 4096)];
 
 impl Default for Plan {
     /// `sell(c:32,sigma:512)`.
@@ -101,9 +106,13 @@ impl Format for Sell {
         Ok(Plan { c, sigma })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
         let even = analysis.rows.max == analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
-        let plans = CANDIDATES.iter().map(|&(c, sigma)| Plan { c, sigma });
+        let plans = match on {
+            Target::Cpu => CANDIDATES.iter(),
+            Target::Gpu => GPU_CANDIDATES.iter(),
+        };
+        let plans = plans.map(|&(c, sigma)| Plan { c, sigma });
         // Rows of one length need no sorting.
         let plans = plans.filter(|plan| !even || plan.sigma == 1);
         let affordable = CANDIDATE_PADDING * analysis.rows.nnz as f64;
@@ -274,6 +283,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         let perm = self.perm.as_ref().map_or(0, |p| size_of_val(&**p));
         let slices = size_of_val(&*self.slice_ptr) + size_of_val(&*self.full);
         (perm + slices + size_of_val(&*self.col_idx) + size_of_val(&*self.values)) as u64
+    }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
     }
 }
 

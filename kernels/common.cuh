@@ -1,0 +1,187 @@
+// What the kernels share. The only header: a kernel file begins with it and includes nothing else.
+//
+// Conventions. A kernel is a template over its scalar T, and over the row offset O where there is one; its instances are the entry
+// points, with plain names that say their types: `csr_vector8_f32_o64`. Positions of slots and entries are 64-bit everywhere, rows
+// and columns 32-bit. Arrays of the matrix are read once and so streamed past the cache (`__ldcs`); x is cached (`__ldg`).
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Threads of a block: `BLOCK` in src/device/launch.rs.
+constexpr u32 BLOCK = 256;
+
+constexpr u32 WARP = 32;
+constexpr u32 WARPS = BLOCK / WARP;
+
+// Every lane of a warp, as a mask.
+constexpr u32 ALL_LANES = 0xFFFFFFFF;
+
+// The column of a padded slot: `PADDING` in src/device/cpu/simd.rs.
+constexpr u32 PADDING = 0xFFFFFFFF;
+
+// Slots of one row that a thread loads together.
+constexpr u32 BATCH = 8;
+
+// A kernel of which a multiprocessor shall hold so many blocks at least. The promise gives every thread registers for a whole
+// batch: without it the compiler saves them by loading one slot after the other.
+#define KERNEL_WITH(BLOCKS) extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)
+
+// 48 registers a thread, or 64 on Turing, whose multiprocessors hold no more than 1024 threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+#define KERNEL KERNEL_WITH(4)
+#else
+#define KERNEL KERNEL_WITH(5)
+#endif
+
+// The number of this thread in the grid.
+__device__ __forceinline__ u64 thread_id() { return u64(blockIdx.x) * BLOCK + threadIdx.x; }
+
+// Products are made in batches: all loads of one kind are issued before the first result is needed, and none depends on a
+// condition, since predicated loads would be issued one after the other.
+
+// x and its length.
+template <typename T>
+struct Factors {
+    const T *x;
+    u32 ncols;
+};
+
+// `sum` plus the products of N slots, the u-th at `at(u)`. When GUARDED they may be padding, which is not multiplied.
+template <u32 N, bool GUARDED, typename T, typename At>
+__device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
+    u32 col[N];
+    T value[N], factor[N];
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) {
+        col[u] = __ldcs(cols + at(u));
+        value[u] = __ldcs(values + at(u));
+    }
+    // Padding takes the last column: PADDING is beyond every one of them.
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) factor[u] = __ldg(x.x + (GUARDED ? min(col[u], x.ncols - 1) : col[u]));
+#pragma unroll
+    for (u32 u = 0; u < N; ++u)
+        if (!GUARDED || col[u] != PADDING) sum += value[u] * factor[u];
+    return sum;
+}
+
+// `sum` plus the products of those of N entries that are wanted. The u-th is at `at(u)`, where there must be some entry even when
+// it is not wanted.
+template <u32 N, typename T, typename At, typename Wanted>
+__device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values, const T *x, At at, Wanted wanted) {
+    u32 col[N];
+    T value[N], factor[N];
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) {
+        col[u] = __ldcs(cols + at(u));
+        value[u] = __ldcs(values + at(u));
+    }
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) factor[u] = __ldg(x + col[u]);
+#pragma unroll
+    for (u32 u = 0; u < N; ++u)
+        if (wanted(u)) sum += value[u] * factor[u];
+    return sum;
+}
+
+// `sum` plus the products of the first `count` <= N slots, which may be padding; quick when the warp agrees on `count`.
+template <u32 N, typename T, typename At>
+__device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
+    if constexpr (N == 0) {
+        return sum;
+    } else {
+        return count == N ? add_slots<N, true>(sum, cols, values, x, at)
+                          : add_rest<N - 1>(count, sum, cols, values, x, at);
+    }
+}
+
+// The sum of `width` slots of one row, `stride` apart from `at` on, of which the first `full` hold entries while the others may be
+// padding; quick when the warp agrees on both.
+template <typename T>
+__device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, Factors<T> x, u64 at, u64 stride, u64 full, u64 width) {
+    T sum = 0;
+    u64 k = 0;
+#pragma unroll 1
+    for (; k + BATCH <= full; k += BATCH, at += BATCH * stride)
+        sum = add_slots<BATCH, false>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+#pragma unroll 1
+    for (; k + BATCH <= width; k += BATCH, at += BATCH * stride)
+        sum = add_slots<BATCH, true>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+    return add_rest<BATCH - 1>(width - k, sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+}
+
+// The sum of `count` entries of one row, `stride` apart from `at` on, N at a time.
+template <u32 N, typename T>
+__device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const T *x, u64 at, u64 stride, u64 count) {
+    T sum = 0;
+#pragma unroll 1
+    for (u64 k = 0; k < count; k += N, at += N * stride) {
+        u32 left = u32(min(count - k, u64(N)));
+        sum = add_wanted<N>(sum, cols, values, x, [=](u32 u) { return at + min(u, left - 1) * stride; },
+                            [=](u32 u) { return u < left; });
+    }
+    return sum;
+}
+
+// The sum over each group of `lanes` lanes, a power of two; every lane of the warp takes part and gets its group's sum.
+template <typename T>
+__device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
+#pragma unroll
+    for (u32 apart = WARP / 2; apart > 0; apart /= 2)
+        if (apart < lanes) sum += __shfl_xor_sync(ALL_LANES, sum, apart);
+    return sum;
+}
+
+// Carries: where entries are cut into equal chunks, a chunk keeps back the sum of the row that goes on in the next one,
+// and the chunk in which a row ends writes it. Carry j belongs to row `rows[j]`; rows never fall.
+
+// Carries of one row that one thread adds up; more of them are for the whole block.
+constexpr u32 FEW_CARRIES = 32;
+
+// Adds every row's carries to it, always in the same order. One thread a carry.
+template <typename T>
+__device__ void add_carries(const u32 *__restrict__ rows, const T *__restrict__ carries, u64 count, T *__restrict__ y) {
+    // First carries of rows that have many: they stand more than FEW_CARRIES apart.
+    __shared__ u32 many[BLOCK / FEW_CARRIES];
+    __shared__ u32 many_count;
+    __shared__ T warp_sums[WARPS];
+    if (threadIdx.x == 0) many_count = 0;
+    __syncthreads();
+
+    u64 j = thread_id();
+    if (j < count && (j == 0 || rows[j] != rows[j - 1])) {
+        u32 row = rows[j];
+        if (j + FEW_CARRIES < count && rows[j + FEW_CARRIES] == row) {
+            many[atomicAdd(&many_count, 1)] = threadIdx.x;
+        } else {
+            T sum = carries[j];
+            for (u64 i = j + 1; i < count && rows[i] == row; ++i) sum += carries[i];
+            y[row] += sum;
+        }
+    }
+    __syncthreads();
+
+    for (u32 m = 0; m < many_count; ++m) {
+        u64 first = u64(blockIdx.x) * BLOCK + many[m];
+        u32 row = rows[first];
+        // Where the row's carries end.
+        u64 end = first + FEW_CARRIES + 1, beyond = count;
+        while (end < beyond) {
+            u64 middle = end + (beyond - end) / 2;
+            if (rows[middle] == row) end = middle + 1;
+            else beyond = middle;
+        }
+        T sum = 0;
+#pragma unroll 4
+        for (u64 i = first + threadIdx.x; i < end; i += BLOCK) sum += carries[i];
+        sum = lanes_sum(sum, WARP);
+        if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            T total = 0;
+            for (u32 w = 0; w < WARPS; ++w) total += warp_sums[w];
+            y[row] += total;
+        }
+        __syncthreads();
+    }
+}

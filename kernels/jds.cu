@@ -1,0 +1,90 @@
+// JDS: see src/formats/jds/mod.rs for the layout. Rows are sorted, and their sums go where `perm` says.
+
+#include "common.cuh"
+
+// A line of the section table: `Section` in src/formats/jds/sections.rs, in 64-bit words.
+struct Section {
+    u64 first_row, rows, width, full, start;
+};
+
+// The sum of the i-th sorted row, which is in section `s`.
+template <typename T>
+__device__ __forceinline__ T section_sum(const Section &s, u64 i, const u32 *cols, const T *values, Factors<T> x) {
+    return sum_slots(cols, values, x, s.start + (i - s.first_row), s.rows, s.full, s.width);
+}
+
+// All sections in one launch, a thread a row. A warp looks its first row up; rows behind it are in that section or in one of
+// the next.
+template <typename T>
+__device__ __forceinline__ void all_sections(const Section *__restrict__ sections, u32 count,
+                                             const u32 *__restrict__ perm, const u32 *__restrict__ cols,
+                                             const T *__restrict__ values, u32 nrows, u32 ncols,
+                                             const T *__restrict__ x, T *__restrict__ y) {
+    u64 i = thread_id();
+    if (i >= nrows) return;
+    u64 warp_row = i - threadIdx.x % WARP;
+    // The last section that begins at the warp's first row or before; the first one begins with row 0.
+    u32 found = 0, beyond = count;
+    while (beyond - found > 1) {
+        u32 middle = found + (beyond - found) / 2;
+        if (sections[middle].first_row <= warp_row) found = middle;
+        else beyond = middle;
+    }
+    while (i >= sections[found].first_row + sections[found].rows) ++found;
+    y[__ldcs(perm + i)] = section_sum(sections[found], i, cols, values, Factors<T>{x, ncols});
+}
+
+// One section.
+template <typename T>
+__device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ perm, const u32 *__restrict__ cols,
+                                            const T *__restrict__ values, u32 ncols, const T *__restrict__ x,
+                                            T *__restrict__ y) {
+    u64 i = s.first_row + thread_id();
+    if (i < s.first_row + s.rows) y[__ldcs(perm + i)] = section_sum(s, i, cols, values, Factors<T>{x, ncols});
+}
+
+// Unpadded diagonals, a thread a sorted row: it has an entry in every diagonal that is longer than its place.
+template <typename T>
+__device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 count, const u32 *__restrict__ perm,
+                                          const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows,
+                                          const T *__restrict__ x, T *__restrict__ y) {
+    // Diagonals that are walked together: their bounds take registers too.
+    constexpr u32 N = BATCH / 2;
+    u64 i = thread_id();
+    if (i >= nrows) return;
+    T sum = 0;
+    u64 begin = __ldg(jd_ptr);
+#pragma unroll 1
+    for (u64 k = 0; k < count; k += N) {
+        u64 at[N];
+        bool reached[N];
+#pragma unroll
+        for (u32 u = 0; u < N; ++u) {
+            // Beyond the last diagonal nothing is reached: it ends where it begins.
+            u64 end = __ldg(jd_ptr + min(k + u + 1, u64(count)));
+            reached[u] = i < end - begin;
+            at[u] = reached[u] ? begin + i : at[0];
+            begin = end;
+        }
+        if (!reached[0]) break;
+        sum = add_wanted<N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
+    }
+    y[__ldcs(perm + i)] = sum;
+}
+
+#define INSTANCES(SUFFIX, T)                                                                                      \
+    KERNEL jds_sections_##SUFFIX(const Section *sections, u32 count, const u32 *perm, const u32 *cols,            \
+                                 const T *values, u32 nrows, u32 ncols, const T *x, T *y) {                       \
+        all_sections(sections, count, perm, cols, values, nrows, ncols, x, y);                                    \
+    }                                                                                                             \
+    KERNEL jds_section_##SUFFIX(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm,         \
+                                const u32 *cols, const T *values, u32 ncols, const T *x, T *y) {                  \
+        one_section(Section{first_row, rows, width, full, start}, perm, cols, values, ncols, x, y);               \
+    }                                                                                                             \
+    KERNEL jds_diagonals_##SUFFIX(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,                 \
+                                  const T *values, u32 nrows, const T *x, T *y) {                                 \
+        diagonals(jd_ptr, count, perm, cols, values, nrows, x, y);                                                \
+    }
+
+INSTANCES(f32, float)
+INSTANCES(f64, double)

@@ -1,0 +1,173 @@
+//! COO on a GPU: a segmented sum over equal chunks, or an atomic addition an entry.
+
+use super::{CHUNK, Host, Plan};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue};
+use crate::formats::{DeviceMatrix, HostMatrix, Scratch};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+
+/// Entries in the memory of a GPU.
+#[derive(Debug)]
+struct Entries<T> {
+    nrows: usize,
+    ncols: usize,
+    row_idx: Buffer<u32>,
+    col_idx: Buffer<u32>,
+    values: Buffer<T>,
+}
+
+impl<T: Scalar> Entries<T> {
+    fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(Self {
+            nrows: host.nrows,
+            ncols: host.ncols,
+            row_idx: gpu.upload(&host.row_idx)?,
+            col_idx: gpu.upload(&host.col_idx)?,
+            values: gpu.upload(&host.values)?,
+        })
+    }
+
+    /// A launch with the parameters with which every kernel begins.
+    fn to(&self, launch: Launch, x: Ptr<impl Sized>, y: Ptr<impl Sized>) -> Launch {
+        let launch = launch.arg(self.row_idx.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
+        launch.arg(self.values.len() as u64).arg(x).arg(y)
+    }
+
+    fn to_host(&self) -> Result<Host<T>, Error> {
+        let (row_idx, col_idx) = (self.row_idx.to_vec()?, self.col_idx.to_vec()?);
+        Ok(Host::of(self.nrows, self.ncols, row_idx, col_idx, self.values.to_vec()?))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.row_idx.bytes() + self.col_idx.bytes() + self.values.bytes()
+    }
+}
+
+/// The segmented sum: a block a chunk, and what rows have in chunks before the one they end in is added afterwards.
+#[derive(Debug)]
+struct Segments<T> {
+    chunks: usize,
+    kernel: Kernel,
+    add_carries: Kernel,
+    /// For every chunk, what it has of its last row when that goes on in the next, and which row that is.
+    carries: Scratch<T>,
+    carry_rows: Scratch<u32>,
+}
+
+impl<T: Scalar> Segments<T> {
+    /// With the kernel that writes rows, or the one that adds to them.
+    fn new(entries: usize, gpu: Gpu, kernel: &str) -> Result<Self, Error> {
+        let chunks = entries.div_ceil(CHUNK);
+        Ok(Self {
+            chunks,
+            kernel: gpu.kernel("coo", &format!("{kernel}_{}", T::KIND))?,
+            add_carries: gpu.kernel("coo", &format!("coo_carries_{}", T::KIND))?,
+            carries: Scratch::new(gpu, chunks),
+            carry_rows: Scratch::new(gpu, chunks),
+        })
+    }
+
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv`], and the entries are those that this was made for.
+    unsafe fn enqueue(&self, entries: &Entries<T>, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        let (carries, rows) = (self.carries.on(queue)?, self.carry_rows.on(queue)?);
+        let launch = entries.to(Launch::over(self.chunks, BLOCK), x, y).arg(rows).arg(carries);
+        // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk.
+        unsafe { self.kernel.launch(queue, launch)? };
+        // No row goes on behind the last chunk.
+        let cuts = self.chunks.saturating_sub(1);
+        let launch = Launch::over(cuts, 1).arg(rows).arg(carries).arg(cuts as u64).arg(y);
+        // SAFETY: these are the parameters of `coo_carries`; the rows are those of `y`.
+        unsafe { self.add_carries.launch(queue, launch) }
+    }
+}
+
+/// A matrix in COO in the memory of a GPU.
+#[derive(Debug)]
+pub(super) struct Uploaded<T> {
+    entries: Entries<T>,
+    /// Whether `y` has to be cleared first: the kernel does not write every row, or adds to it.
+    clear: bool,
+    sum: Sum<T>,
+}
+
+/// How the entries come together.
+#[derive(Debug)]
+enum Sum<T> {
+    Segments(Segments<T>),
+    Atomic(Kernel),
+}
+
+impl<T: Scalar> Uploaded<T> {
+    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let sum = match host.plan {
+            Plan::Segments => Sum::Segments(Segments::new(host.values.len(), gpu, "coo")?),
+            Plan::Atomic => Sum::Atomic(gpu.kernel("coo", &format!("coo_atomic_{}", T::KIND))?),
+        };
+        let clear = host.plan == Plan::Atomic || !host.reaches_every_row();
+        Ok(Self { entries: Entries::new(host, gpu)?, clear, sum })
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        if self.clear {
+            // SAFETY: `y` has so many elements.
+            unsafe { queue.clear(y, self.entries.nrows)? };
+        }
+        match &self.sum {
+            // SAFETY: the caller's promise; these are the entries it was made for.
+            Sum::Segments(segments) => unsafe { segments.enqueue(&self.entries, queue, x, y) },
+            Sum::Atomic(kernel) => {
+                let launch = self.entries.to(Launch::over(self.entries.values.len(), 1), x, y);
+                // SAFETY: these are the parameters of `coo_atomic`.
+                unsafe { kernel.launch(queue, launch) }
+            }
+        }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        Ok(self.entries.to_host()?.unpack())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.entries.bytes()
+    }
+}
+
+/// The COO part of another format in the memory of a GPU.
+#[derive(Debug)]
+pub(crate) struct Tail<T> {
+    entries: Entries<T>,
+    segments: Segments<T>,
+}
+
+impl<T: Scalar> Tail<T> {
+    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let segments = Segments::new(host.values.len(), gpu, "coo_add")?;
+        Ok(Self { entries: Entries::new(host, gpu)?, segments })
+    }
+
+    /// Enqueues `y = y + A x`; always adds in the same order.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv`].
+    pub(crate) unsafe fn spmv_add(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        // SAFETY: the caller's promise; these are the entries it was made for.
+        unsafe { self.segments.enqueue(&self.entries, queue, x, y) }
+    }
+
+    /// The entries back in host memory.
+    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
+        self.entries.to_host()
+    }
+
+    /// Bytes of the entries.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.entries.bytes()
+    }
+}

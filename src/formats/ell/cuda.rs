@@ -1,0 +1,72 @@
+//! ELL on a GPU: a thread a row.
+
+use super::Host;
+use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue};
+use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+
+/// A matrix in ELL, or its first entries a row, in the memory of a GPU.
+#[derive(Debug)]
+pub(crate) struct Uploaded<T> {
+    nrows: usize,
+    ncols: usize,
+    width: usize,
+    full: usize,
+    col_idx: Buffer<u32>,
+    values: Buffer<T>,
+    row_len: Option<Buffer<u32>>,
+    kernel: Kernel,
+}
+
+impl<T: Scalar> Uploaded<T> {
+    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let kernel = if host.row_len.is_some() { "ell_lengths" } else { "ell" };
+        Ok(Self {
+            nrows: host.nrows,
+            ncols: host.ncols,
+            width: host.width,
+            full: host.full,
+            col_idx: gpu.upload(&host.col_idx)?,
+            values: gpu.upload(&host.values)?,
+            row_len: host.row_len.as_ref().map(|lengths| gpu.upload(lengths)).transpose()?,
+            kernel: gpu.kernel("ell", &format!("{kernel}_{}", T::KIND))?,
+        })
+    }
+
+    /// The matrix back in host memory, good for unpacking.
+    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
+        Ok(Host {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            width: self.width,
+            full: self.full,
+            col_idx: self.col_idx.to_vec()?,
+            values: self.values.to_vec()?,
+            row_len: self.row_len.as_ref().map(Buffer::to_vec).transpose()?,
+            consecutive: false,
+            parts: Box::default(),
+        })
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        let (nrows, ncols) = (self.nrows as u32, self.ncols as u32);
+        let launch = Launch::over(self.nrows, 1).arg(self.col_idx.ptr()).arg(self.values.ptr());
+        let launch = match &self.row_len {
+            Some(lengths) => launch.arg(lengths.ptr()).arg(nrows),
+            None => launch.arg(nrows).arg(ncols).arg(self.full as u32).arg(self.width as u32),
+        };
+        // SAFETY: these are the parameters of `ell_lengths` or of `ell`; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, launch.arg(x).arg(y)) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        Ok(self.to_host()?.unpack())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.col_idx.bytes() + self.values.bytes() + self.row_len.as_ref().map_or(0, Buffer::bytes)
+    }
+}

@@ -1,0 +1,143 @@
+//! JDS on a GPU: a thread a sorted row.
+
+use super::{Host, Launches, Layout, Plan, Section, Table};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue};
+use crate::formats::{DeviceMatrix, HostMatrix, coo};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+
+/// A matrix in JDS in the memory of a GPU.
+#[derive(Debug)]
+pub(super) struct Uploaded<T> {
+    plan: Plan,
+    ncols: usize,
+    perm: Buffer<u32>,
+    /// The words of the table: bounds of the diagonals, or the sections.
+    table: Buffer<u64>,
+    col_idx: Buffer<u32>,
+    values: Buffer<T>,
+    kernel: Kernel,
+    /// The sections once more, when each has a launch of its own.
+    each: Option<Vec<Section>>,
+    tail: Option<coo::Tail<T>>,
+}
+
+impl Section {
+    /// Words of a line of the table.
+    const WORDS: usize = 5;
+
+    /// As `Section` in `kernels/jds.cu`.
+    fn words(&self) -> [u64; Self::WORDS] {
+        [self.first_row, self.rows, self.width, self.full, self.start].map(|word| word as u64)
+    }
+
+    fn from_words(words: [usize; Self::WORDS]) -> Self {
+        let [first_row, rows, width, full, start] = words;
+        Self { first_row, rows, width, full, start }
+    }
+}
+
+impl<T: Scalar> Uploaded<T> {
+    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let kernel = match host.plan.layout {
+            Layout::Diagonals => "jds_diagonals",
+            Layout::Sections(_, Launches::Fused) => "jds_sections",
+            Layout::Sections(_, Launches::Each) => "jds_section",
+        };
+        let words: Vec<u64> = match &host.table {
+            Table::Diagonals(jd_ptr) => jd_ptr.iter().map(|&at| at as u64).collect(),
+            Table::Sections(sections) => sections.iter().flat_map(Section::words).collect(),
+        };
+        let each = match (&host.table, host.plan.layout) {
+            (Table::Sections(sections), Layout::Sections(_, Launches::Each)) => Some(sections.clone()),
+            _ => None,
+        };
+        let tail = host.tail.as_ref().filter(|tail| tail.matrix_bytes() > 0);
+        Ok(Self {
+            plan: host.plan,
+            ncols: host.ncols,
+            perm: gpu.upload(&host.perm)?,
+            table: gpu.upload(&words)?,
+            col_idx: gpu.upload(&host.col_idx)?,
+            values: gpu.upload(&host.values)?,
+            kernel: gpu.kernel("jds", &format!("{kernel}_{}", T::KIND))?,
+            each,
+            tail: tail.map(|tail| coo::Tail::new(tail, gpu)).transpose()?,
+        })
+    }
+
+    /// All rows in one launch.
+    fn at_once(&self, x: Ptr<T>, y: Ptr<T>) -> Launch {
+        let nrows = self.perm.len();
+        let launch = Launch::over(nrows, 1).arg(self.table.ptr());
+        let launch = match self.plan.layout {
+            Layout::Diagonals => launch.arg(self.table.len() as u32 - 1),
+            Layout::Sections(..) => launch.arg((self.table.len() / Section::WORDS) as u32),
+        };
+        let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
+        let launch = launch.arg(nrows as u32);
+        let launch = match self.plan.layout {
+            Layout::Diagonals => launch,
+            Layout::Sections(..) => launch.arg(self.ncols as u32),
+        };
+        launch.arg(x).arg(y)
+    }
+
+    /// One section.
+    fn alone(&self, section: &Section, x: Ptr<T>, y: Ptr<T>) -> Launch {
+        let launch = section.words().into_iter().fold(Launch::over(section.rows, 1), Launch::arg);
+        let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
+        launch.arg(self.ncols as u32).arg(x).arg(y)
+    }
+
+    fn to_host(&self) -> Result<Host<T>, Error> {
+        let words = self.table.to_vec()?.into_iter().map(|word| word as usize);
+        let table = match self.plan.layout {
+            Layout::Diagonals => Table::Diagonals(words.collect()),
+            Layout::Sections(..) => {
+                let words: Vec<usize> = words.collect();
+                let (lines, _) = words.as_chunks::<{ Section::WORDS }>();
+                Table::Sections(lines.iter().map(|&line| Section::from_words(line)).collect())
+            }
+        };
+        Ok(Host {
+            plan: self.plan,
+            ncols: self.ncols,
+            perm: self.perm.to_vec()?,
+            table,
+            col_idx: self.col_idx.to_vec()?,
+            values: self.values.to_vec()?,
+            consecutive: false,
+            tail: self.tail.as_ref().map(coo::Tail::to_host).transpose()?,
+            parts: Box::default(),
+        })
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        match &self.each {
+            None => {
+                // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors are the caller's promise.
+                unsafe { self.kernel.launch(queue, self.at_once(x, y))? };
+            }
+            Some(sections) => {
+                for section in sections {
+                    // SAFETY: these are the parameters of `jds_section`; as above.
+                    unsafe { self.kernel.launch(queue, self.alone(section, x, y))? };
+                }
+            }
+        }
+        // SAFETY: the caller's promise; every row of `y` has been written.
+        self.tail.as_ref().map_or(Ok(()), |tail| unsafe { tail.spmv_add(queue, x, y) })
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        Ok(self.to_host()?.unpack())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        let slots = self.perm.bytes() + self.table.bytes() + self.col_idx.bytes() + self.values.bytes();
+        slots + self.tail.as_ref().map_or(0, coo::Tail::bytes)
+    }
+}

@@ -1,0 +1,47 @@
+//! Memory that products on a GPU need for themselves.
+
+use crate::Error;
+use crate::device::{Buffer, Gpu, Ptr, Queue};
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Working memory of a product: a piece for every queue, so that products on different queues do not meet. What is in a piece when a
+/// product begins is of no account.
+///
+/// The piece of a queue is made at the first product on it and lives as long as the matrix; a captured product has one of its own, which
+/// belongs to the graph.
+#[derive(Debug)]
+pub(crate) struct Scratch<T> {
+    gpu: Gpu,
+    len: usize,
+    pieces: Mutex<HashMap<u64, Arc<Buffer<T>>>>,
+}
+
+impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
+    /// Pieces of `len` elements.
+    pub(crate) fn new(gpu: Gpu, len: usize) -> Self {
+        Self { gpu, len, pieces: Mutex::default() }
+    }
+
+    /// The piece of a queue, or a fresh one for the graph that it captures.
+    pub(crate) fn on(&self, queue: &Queue) -> Result<Ptr<T>, Error> {
+        if self.len == 0 {
+            return Ok(Ptr::NULL);
+        }
+        if queue.is_capturing()? {
+            let piece = Arc::new(self.gpu.zeroed(self.len)?);
+            let ptr = piece.ptr();
+            queue.keep(piece);
+            return Ok(ptr);
+        }
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(piece) = pieces.get(&queue.id()) {
+            return Ok(piece.ptr());
+        }
+        let piece = Arc::new(self.gpu.zeroed(self.len)?);
+        let ptr = piece.ptr();
+        pieces.insert(queue.id(), piece);
+        Ok(ptr)
+    }
+}

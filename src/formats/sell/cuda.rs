@@ -1,0 +1,74 @@
+//! SELL-C-σ on a GPU: a thread a lane, and with C = 32 a warp a slice.
+
+use super::Host;
+use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue};
+use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+
+/// Lanes of a warp, for which there is a kernel of its own.
+const WARP: usize = 32;
+
+/// A matrix in SELL-C-σ in the memory of a GPU.
+#[derive(Debug)]
+pub(super) struct Uploaded<T> {
+    nrows: usize,
+    ncols: usize,
+    c: usize,
+    slice_ptr: Buffer<u64>,
+    full: Buffer<u32>,
+    col_idx: Buffer<u32>,
+    values: Buffer<T>,
+    perm: Option<Buffer<u32>>,
+    kernel: Kernel,
+}
+
+impl<T: Scalar> Uploaded<T> {
+    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let kernel = if host.c == WARP { "sell32" } else { "sell" };
+        let slice_ptr: Vec<u64> = host.slice_ptr.iter().map(|&at| at as u64).collect();
+        Ok(Self {
+            nrows: host.nrows,
+            ncols: host.ncols,
+            c: host.c,
+            slice_ptr: gpu.upload(&slice_ptr)?,
+            full: gpu.upload(&host.full)?,
+            col_idx: gpu.upload(&host.col_idx)?,
+            values: gpu.upload(&host.values)?,
+            perm: host.perm.as_ref().map(|perm| gpu.upload(perm)).transpose()?,
+            kernel: gpu.kernel("sell", &format!("{kernel}_{}", T::KIND))?,
+        })
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        let launch = Launch::over(self.nrows, 1).arg(self.slice_ptr.ptr()).arg(self.full.ptr());
+        let launch = launch.arg(self.col_idx.ptr()).arg(self.values.ptr());
+        let launch = launch.arg(self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr));
+        let launch = launch.arg(self.c as u32).arg(self.nrows as u32).arg(self.ncols as u32).arg(x).arg(y);
+        // SAFETY: these are the parameters of `sell` and `sell32`; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, launch) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let host = Host {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            c: self.c,
+            perm: self.perm.as_ref().map(Buffer::to_vec).transpose()?,
+            slice_ptr: self.slice_ptr.to_vec()?.into_iter().map(|at| at as usize).collect(),
+            full: self.full.to_vec()?,
+            col_idx: self.col_idx.to_vec()?,
+            values: self.values.to_vec()?,
+            consecutive: false,
+            parts: Box::default(),
+        };
+        Ok(host.unpack())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        let slices = self.slice_ptr.bytes() + self.full.bytes() + self.perm.as_ref().map_or(0, Buffer::bytes);
+        slices + self.col_idx.bytes() + self.values.bytes()
+    }
+}
