@@ -12,6 +12,10 @@ use xxhash_rust::xxh3::xxh3_128;
 /// What tells these kernels, and the options they are compiled with, from all others: measurements of them go under this name.
 pub(crate) const KERNEL_HASH: &str = embedded::HASH;
 
+/// NVRTC takes functions without a mark for functions of the host, and refuses them; among them lambdas that nvcc knows to be the
+/// GPU's.
+const DEVICE_ONLY: &str = "--device-as-default-execution-space";
+
 /// What the assembler is told when its account of registers and memory is wanted.
 #[cfg(any(test, feature = "testing"))]
 const ACCOUNT: &str = "--ptxas-options=-v";
@@ -119,7 +123,7 @@ pub(crate) fn compiler() -> Result<String, &'static str> {
 pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, Error> {
     let embedded = find(arch, module)?;
     let nvrtc = nvrtc::library().map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
-    let options = [OPTIONS, &[ACCOUNT]].concat();
+    let options = [&options()[..], &[ACCOUNT]].concat();
     let compiled = nvrtc.compile(&file(module), embedded.source, Target::Cubin(number(arch)), &options);
     compiled.map(|(_, log)| log).map_err(|failure| match failure {
         Failure::Source(log) => failed(arch, module, first_error(&log), log),
@@ -152,7 +156,7 @@ fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> R
     if let Some((code, path)) = found {
         return Ok(from(arch, module, code, KernelOrigin::Cached, path.display().to_string()));
     }
-    let (code, _) = nvrtc.compile(&file(module), embedded.source, target, OPTIONS)?;
+    let (code, _) = nvrtc.compile(&file(module), embedded.source, target, &options())?;
     let kept = match cache.map(|cache| cache.store(&entry, &code)) {
         Some(Ok(())) => String::new(),
         Some(Err(error)) => format!("; not cached: {error}"),
@@ -162,9 +166,14 @@ fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> R
     Ok(from(arch, module, code, KernelOrigin::Compiled, detail))
 }
 
+/// What NVRTC is told, whatever it compiles for.
+fn options() -> Vec<&'static str> {
+    [OPTIONS, &[DEVICE_ONLY]].concat()
+}
+
 /// The name of an entry of the cache: everything on which the code depends.
 fn entry(embedded: &Embedded, target: Target, compiler: &str) -> String {
-    let key = format!("{} {} {target} {compiler}", embedded.hash, OPTIONS.join(" "));
+    let key = format!("{} {} {target} {compiler}", embedded.hash, options().join(" "));
     format!("{}-{target}-{:032x}", embedded.name, xxh3_128(key.as_bytes()))
 }
 
