@@ -1,7 +1,7 @@
 //! What the plans are compared with.
 
 use super::contest::Failure;
-use super::cusparse::{Algorithm, Shared};
+use super::cusparse::{self, Algorithm, Shared};
 use super::engine::{Engine, OnHost};
 use crate::cli::console::Console;
 use clap::ValueEnum;
@@ -30,9 +30,13 @@ pub(super) enum Peer {
 
 impl Baseline {
     /// What is compared with when nothing else is asked for.
-    pub(super) fn default_of(device: &Device) -> Self {
-        match device {
-            Device::Cuda(_) => Self::Cusparse,
+    pub(super) fn default_of(device: &Device, console: &Console) -> Self {
+        match (device, cusparse::missing()) {
+            (Device::Cuda(_), None) => Self::Cusparse,
+            (Device::Cuda(_), Some(reason)) => {
+                console.warn(&format!("compared with nothing: {reason}"));
+                Self::None
+            }
             _ => Self::Sprs,
         }
     }

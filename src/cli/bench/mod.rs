@@ -90,7 +90,7 @@ fn bench<T: Peers>(args: &Args, source: &Source, console: &Console) -> Result<Re
     let (decision, device) = (auto.decision().clone(), auto.device().clone());
     drop(auto);
     let plans = asked_plans(&args.plans, &decision);
-    let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device)]);
+    let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
     let peers: Vec<Peer> = baselines.into_iter().flat_map(|b| b.peers(&device, console)).collect();
     let entered = Contest {
         a: &a,

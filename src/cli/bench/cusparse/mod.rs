@@ -32,6 +32,11 @@ pub(super) enum Algorithm {
     SpMvOpAlg2,
 }
 
+/// Why there is no cuSPARSE to ask, in one line.
+pub(super) fn missing() -> Option<&'static str> {
+    Cusparse::get().err()
+}
+
 impl Algorithm {
     const ALL: [Self; 7] = [
         Self::CsrAlg1,
