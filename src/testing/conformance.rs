@@ -2,7 +2,8 @@
 
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
-use crate::formats::{FormatKind, Plan};
+use crate::device::{Device, Gpu};
+use crate::formats::{DeviceMatrix, FormatKind, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Scalar, ScalarKind};
 use proptest::prelude::*;
@@ -51,33 +52,74 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     assert_eq!(packed.matrix_bytes(), traffic.matrix_bytes, "bytes of {context}");
     assert!(traffic.slots + traffic.tail >= a.nnz() as u64, "slots of {context}");
 
-    let multiply = |x: &[T]| {
-        // Whatever was in y before must not survive.
-        let mut y = vec![T::from_f64(f64::NAN); a.nrows()];
-        packed.spmv(x, &mut y);
-        y
-    };
-    let x = x_vector::<T>(a.ncols());
-    Oracle::of(a.view(), &x).check(&multiply(&x)).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
-
-    // Small integers: sums are exact in any order.
-    let integers: Vec<T> = (0..a.ncols()).map(|i| T::from_f64((i % 7) as f64 - 3.0)).collect();
+    // The same pattern with small integers.
     let mut whole = a.clone();
     whole.values_mut().iter_mut().enumerate().for_each(|(i, v)| *v = T::from_f64((i % 5) as f64 - 2.0));
-    let mut y = vec![T::ZERO; a.nrows()];
-    plan.pack(whole.view()).unwrap().spmv(&integers, &mut y);
-    assert_eq!(Oracle::of(whole.view(), &integers).rel_error(&y), 0.0, "integers, {context}");
+    let packed_whole = plan.pack(whole.view()).unwrap();
 
-    // An Inf or NaN reaches exactly the rows that touch it.
+    check_products(a, &context, |x, y| packed.spmv(x, y));
+    check_exact(&whole, &context, |x, y| packed_whole.spmv(x, y));
+    if let Ok(Device::Cuda(gpu)) = Device::cuda(0) {
+        let context = format!("{context} on {gpu}");
+        let uploaded = packed.upload(gpu).unwrap();
+        assert_eq!(uploaded.unpack().unwrap(), *a, "unpacking {context}");
+        // Parts that the host multiplies are not there.
+        if plan.kernel() != "hyb.host" {
+            assert_eq!(uploaded.device_bytes(), traffic.matrix_bytes, "bytes of {context}");
+        }
+        check_products(a, &context, |x, y| multiply_on(gpu, &*uploaded, x, y));
+        if plan.is_deterministic() {
+            check_repeats(a, &context, |x, y| multiply_on(gpu, &*uploaded, x, y));
+        }
+        let uploaded_whole = packed_whole.upload(gpu).unwrap();
+        check_exact(&whole, &context, |x, y| multiply_on(gpu, &*uploaded_whole, x, y));
+    }
+}
+
+/// `y = A x` on a GPU.
+fn multiply_on<T: Scalar>(gpu: Gpu, a: &dyn DeviceMatrix<T>, x: &[T], y: &mut [T]) {
+    let (on_gpu, queue) = ((gpu.upload(x).unwrap(), gpu.upload(y).unwrap()), gpu.queue());
+    // SAFETY: the vectors have the lengths of the oracle's, and reading `y` waits for the product.
+    unsafe { a.spmv(queue, on_gpu.0.ptr(), on_gpu.1.ptr()).unwrap() };
+    on_gpu.1.read(queue, y).unwrap();
+}
+
+/// What a product gives; what was in `y` before must not survive.
+fn product<T: Scalar>(nrows: usize, x: &[T], multiply: impl Fn(&[T], &mut [T])) -> Vec<T> {
+    let mut y = vec![T::from_f64(f64::NAN); nrows];
+    multiply(x, &mut y);
+    y
+}
+
+/// Products with random numbers are near the oracle's, and an Inf or NaN reaches exactly the rows that touch it.
+fn check_products<T: Scalar>(a: &CsrMatrix<T>, context: &str, multiply: impl Fn(&[T], &mut [T])) {
+    let check = |x: &[T], what: &str| {
+        let y = product(a.nrows(), x, &multiply);
+        Oracle::of(a.view(), x).check(&y).unwrap_or_else(|wrong| panic!("{what}, {context}: {wrong}"));
+    };
+    let x = x_vector::<T>(a.ncols());
+    check(&x, "random numbers");
     for special in [f64::INFINITY, f64::NAN] {
         let mut x = x.clone();
         for i in (0..a.ncols()).step_by(5) {
             x[i] = T::from_f64(special);
         }
-        Oracle::of(a.view(), &x)
-            .check(&multiply(&x))
-            .unwrap_or_else(|wrong| panic!("{special}, {context}: {wrong}"));
+        check(&x, &special.to_string());
     }
+}
+
+/// Products of small integers are exact in any order.
+fn check_exact<T: Scalar>(whole: &CsrMatrix<T>, context: &str, multiply: impl Fn(&[T], &mut [T])) {
+    let x: Vec<T> = (0..whole.ncols()).map(|i| T::from_f64((i % 7) as f64 - 3.0)).collect();
+    let y = product(whole.nrows(), &x, multiply);
+    assert_eq!(Oracle::of(whole.view(), &x).rel_error(&y), 0.0, "integers, {context}");
+}
+
+/// A second product has the same bits.
+fn check_repeats<T: Scalar>(a: &CsrMatrix<T>, context: &str, multiply: impl Fn(&[T], &mut [T])) {
+    let x = x_vector::<T>(a.ncols());
+    let bits = || product(a.nrows(), &x, &multiply).into_iter().map(Scalar::bits).collect::<Vec<_>>();
+    assert_eq!(bits(), bits(), "once more, {context}");
 }
 
 /// A matrix whose row `i` has `len(i)` entries at scattered columns, unsorted and with repetitions.
@@ -135,6 +177,20 @@ fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
                 _ => row % 23,
             }),
         ),
+        // A GPU's chunks are of 2048: rows over a few and over many of them, and rows that end with one.
+        (
+            "rows over some chunks",
+            scattered(700, 900, |row| match row {
+                100 => 5000,
+                101 => 20_000,
+                102..110 => 0,
+                300 => 69_000,
+                301 => 70_000,
+                _ => row % 4,
+            }),
+        ),
+        ("rows of a chunk", scattered(12, 3000, |row| 2046 + row % 3)),
+        ("rows of a chunk and nothing", scattered(5000, 3000, |row| if row % 1000 == 7 { 2048 } else { 0 })),
         ("only one long row", scattered(300, 1000, |row| if row == 299 { 150_000 } else { 0 })),
         ("a stencil in parts", stencil(40_000)),
     ];
