@@ -8,19 +8,19 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 // Threads of a block: `BLOCK` in src/device/launch.rs.
-constexpr u32 BLOCK = 256;
+[[maybe_unused]] constexpr u32 BLOCK = 256;
 
-constexpr u32 WARP = 32;
-constexpr u32 WARPS = BLOCK / WARP;
+[[maybe_unused]] constexpr u32 WARP = 32;
+[[maybe_unused]] constexpr u32 WARPS = BLOCK / WARP;
 
 // Every lane of a warp, as a mask.
-constexpr u32 ALL_LANES = 0xFFFFFFFF;
+[[maybe_unused]] constexpr u32 ALL_LANES = 0xFFFFFFFF;
 
 // The column of a padded slot: `PADDING` in src/device/cpu/simd.rs.
-constexpr u32 PADDING = 0xFFFFFFFF;
+[[maybe_unused]] constexpr u32 PADDING = 0xFFFFFFFF;
 
 // Slots of one row that a thread loads together.
-constexpr u32 BATCH = 8;
+[[maybe_unused]] constexpr u32 BATCH = 8;
 
 // A kernel of which a multiprocessor shall hold so many blocks at least. The promise gives every thread registers for a whole
 // batch: without it the compiler saves them by loading one slot after the other.
@@ -136,7 +136,7 @@ __device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
 // and the chunk in which a row ends writes it. Carry j belongs to row `rows[j]`; rows never fall.
 
 // Carries of one row that one thread adds up; more of them are for the whole block.
-constexpr u32 FEW_CARRIES = 32;
+[[maybe_unused]] constexpr u32 FEW_CARRIES = 32;
 
 // Adds every row's carries to it, always in the same order. One thread a carry.
 template <typename T>

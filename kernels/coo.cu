@@ -14,6 +14,21 @@ constexpr u32 NONE = 0xFFFFFFFF;
 // Where entry i of a chunk is in shared memory: runs begin in different banks.
 __device__ __forceinline__ u32 spread(u32 i) { return i + i / RUN; }
 
+// Loads a thread's entries of a chunk of `count`. When it is not WHOLE those past its end are the last one again, since products are
+// made without conditions.
+template <bool WHOLE, typename T>
+__device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *values, u32 count, u32 (&row)[RUN],
+                                     u32 (&col)[RUN], T (&value)[RUN]) {
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) {
+        u32 i = threadIdx.x + u * BLOCK;
+        if (!WHOLE) i = min(i, count - 1);
+        col[u] = __ldcs(cols + i);
+        value[u] = __ldcs(values + i);
+        row[u] = __ldcs(rows + i);
+    }
+}
+
 // A segmented sum over equally many entries for every block. A row is written, or added to when ADD, by the thread in which it ends;
 // what a block has of a row that goes on is kept back in `carries`, one for every block, with its row in `carry_rows`.
 template <bool ADD, typename T>
@@ -30,14 +45,8 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
     u32 count = u32(min(nnz - first, u64(CHUNK)));
     u32 row[RUN], col[RUN];
     T value[RUN];
-    // Those past the end load the last entry again: products are made without conditions.
-#pragma unroll
-    for (u32 u = 0; u < RUN; ++u) {
-        u64 i = first + min(threadIdx.x + u * BLOCK, count - 1);
-        col[u] = __ldcs(cols + i);
-        value[u] = __ldcs(values + i);
-        row[u] = __ldcs(rows + i);
-    }
+    if (count == CHUNK) load<true>(rows + first, cols + first, values + first, count, row, col, value);
+    else load<false>(rows + first, cols + first, values + first, count, row, col, value);
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) value[u] *= __ldg(x + col[u]);
 #pragma unroll
@@ -116,11 +125,11 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
 
 // Three arrays are loaded together: 64 registers a thread.
 #define INSTANCES(SUFFIX, T)                                                                                      \
-    KERNEL_WITH(4) coo_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,             \
+    KERNEL_WITH(4) coo_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,     \
                         u32 *carry_rows, T *carries) {                                                            \
         segments<false>(rows, cols, values, nnz, x, y, carry_rows, carries);                                      \
     }                                                                                                             \
-    KERNEL_WITH(4) coo_add_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,         \
+    KERNEL_WITH(4) coo_add_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y, \
                             u32 *carry_rows, T *carries) {                                                        \
         segments<true>(rows, cols, values, nnz, x, y, carry_rows, carries);                                       \
     }                                                                                                             \

@@ -125,21 +125,21 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     }
 }
 
-#define ROWS(NAME, W, T, O)                                                                                       \
-    KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, T *y) {                \
-        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, y);                                                     \
+#define ROWS(NAME, W, T, O)                                                                                 \
+    KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, T *y) {          \
+        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, y);                                               \
     }
 
-#define INSTANCES(SUFFIX, T, O)                                                                                   \
-    ROWS(csr_scalar_##SUFFIX, 1, T, O)                                                                            \
-    ROWS(csr_vector2_##SUFFIX, 2, T, O)                                                                           \
-    ROWS(csr_vector4_##SUFFIX, 4, T, O)                                                                           \
-    ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                           \
-    ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                         \
-    ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                         \
-    KERNEL csr_balanced_##SUFFIX(const O *row_ptr, const u32 *cols, const T *values, const u32 *chunk_rows,       \
-                                 u32 nrows, u64 nnz, const T *x, T *y, T *carries) {                              \
-        rows_by_chunks(row_ptr, cols, values, chunk_rows, nrows, nnz, x, y, carries);                             \
+#define INSTANCES(SUFFIX, T, O)                                                                             \
+    ROWS(csr_scalar_##SUFFIX, 1, T, O)                                                                      \
+    ROWS(csr_vector2_##SUFFIX, 2, T, O)                                                                     \
+    ROWS(csr_vector4_##SUFFIX, 4, T, O)                                                                     \
+    ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                     \
+    ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                   \
+    ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                   \
+    KERNEL csr_balanced_##SUFFIX(const O *row_ptr, const u32 *cols, const T *values, const u32 *chunk_rows, \
+                                 u32 nrows, u64 nnz, const T *x, T *y, T *carries) {                        \
+        rows_by_chunks(row_ptr, cols, values, chunk_rows, nrows, nnz, x, y, carries);                       \
     }
 
 INSTANCES(f32_o32, float, u32)

@@ -19,14 +19,14 @@ __device__ __forceinline__ void rows_of_length(const u32 *__restrict__ cols, con
     if (row < nrows) y[row] = sum_entries<BATCH>(cols, values, x, row, nrows, row_len[row]);
 }
 
-#define INSTANCES(SUFFIX, T)                                                                                      \
-    KERNEL ell_##SUFFIX(const u32 *cols, const T *values, u32 nrows, u32 ncols, u32 full, u32 width,              \
-                        const T *x, T *y) {                                                                       \
-        rows_padded(cols, values, nrows, ncols, full, width, x, y);                                               \
-    }                                                                                                             \
-    KERNEL ell_lengths_##SUFFIX(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x,      \
-                                T *y) {                                                                           \
-        rows_of_length(cols, values, row_len, nrows, x, y);                                                       \
+#define INSTANCES(SUFFIX, T)                                                                                 \
+    KERNEL ell_##SUFFIX(const u32 *cols, const T *values, u32 nrows, u32 ncols, u32 full, u32 width,         \
+                        const T *x, T *y) {                                                                  \
+        rows_padded(cols, values, nrows, ncols, full, width, x, y);                                          \
+    }                                                                                                        \
+    KERNEL ell_lengths_##SUFFIX(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x, \
+                                T *y) {                                                                      \
+        rows_of_length(cols, values, row_len, nrows, x, y);                                                  \
     }
 
 INSTANCES(f32, float)

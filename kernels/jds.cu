@@ -22,6 +22,7 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
                                              const T *__restrict__ x, T *__restrict__ y) {
     u64 i = thread_id();
     if (i >= nrows) return;
+    u32 row = __ldcs(perm + i);
     u64 warp_row = i - threadIdx.x % WARP;
     // The last section that begins at the warp's first row or before; the first one begins with row 0.
     u32 found = 0, beyond = count;
@@ -31,7 +32,7 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
         else beyond = middle;
     }
     while (i >= sections[found].first_row + sections[found].rows) ++found;
-    y[__ldcs(perm + i)] = section_sum(sections[found], i, cols, values, Factors<T>{x, ncols});
+    y[row] = section_sum(sections[found], i, cols, values, Factors<T>{x, ncols});
 }
 
 // One section.
@@ -40,7 +41,9 @@ __device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ p
                                             const T *__restrict__ values, u32 ncols, const T *__restrict__ x,
                                             T *__restrict__ y) {
     u64 i = s.first_row + thread_id();
-    if (i < s.first_row + s.rows) y[__ldcs(perm + i)] = section_sum(s, i, cols, values, Factors<T>{x, ncols});
+    if (i >= s.first_row + s.rows) return;
+    u32 row = __ldcs(perm + i);
+    y[row] = section_sum(s, i, cols, values, Factors<T>{x, ncols});
 }
 
 // Unpadded diagonals, a thread a sorted row: it has an entry in every diagonal that is longer than its place.
@@ -52,10 +55,12 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
     constexpr u32 N = BATCH / 2;
     u64 i = thread_id();
     if (i >= nrows) return;
+    u32 row = __ldcs(perm + i);
     T sum = 0;
     u64 begin = __ldg(jd_ptr);
 #pragma unroll 1
     for (u64 k = 0; k < count; k += N) {
+        u64 first = begin + i;
         u64 at[N];
         bool reached[N];
 #pragma unroll
@@ -63,27 +68,28 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
             // Beyond the last diagonal nothing is reached: it ends where it begins.
             u64 end = __ldg(jd_ptr + min(k + u + 1, u64(count)));
             reached[u] = i < end - begin;
-            at[u] = reached[u] ? begin + i : at[0];
+            at[u] = reached[u] ? begin + i : first;
             begin = end;
         }
+        // Diagonals only get shorter.
         if (!reached[0]) break;
         sum = add_wanted<N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
     }
-    y[__ldcs(perm + i)] = sum;
+    y[row] = sum;
 }
 
-#define INSTANCES(SUFFIX, T)                                                                                      \
-    KERNEL jds_sections_##SUFFIX(const Section *sections, u32 count, const u32 *perm, const u32 *cols,            \
-                                 const T *values, u32 nrows, u32 ncols, const T *x, T *y) {                       \
-        all_sections(sections, count, perm, cols, values, nrows, ncols, x, y);                                    \
-    }                                                                                                             \
-    KERNEL jds_section_##SUFFIX(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm,         \
-                                const u32 *cols, const T *values, u32 ncols, const T *x, T *y) {                  \
-        one_section(Section{first_row, rows, width, full, start}, perm, cols, values, ncols, x, y);               \
-    }                                                                                                             \
-    KERNEL jds_diagonals_##SUFFIX(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,                 \
-                                  const T *values, u32 nrows, const T *x, T *y) {                                 \
-        diagonals(jd_ptr, count, perm, cols, values, nrows, x, y);                                                \
+#define INSTANCES(SUFFIX, T)                                                                              \
+    KERNEL jds_sections_##SUFFIX(const Section *sections, u32 count, const u32 *perm, const u32 *cols,    \
+                                 const T *values, u32 nrows, u32 ncols, const T *x, T *y) {               \
+        all_sections(sections, count, perm, cols, values, nrows, ncols, x, y);                            \
+    }                                                                                                     \
+    KERNEL jds_section_##SUFFIX(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm, \
+                                const u32 *cols, const T *values, u32 ncols, const T *x, T *y) {          \
+        one_section(Section{first_row, rows, width, full, start}, perm, cols, values, ncols, x, y);       \
+    }                                                                                                     \
+    KERNEL jds_diagonals_##SUFFIX(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,         \
+                                  const T *values, u32 nrows, const T *x, T *y) {                         \
+        diagonals(jd_ptr, count, perm, cols, values, nrows, x, y);                                        \
     }
 
 INSTANCES(f32, float)

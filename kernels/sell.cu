@@ -20,10 +20,10 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     y[row] = sum_slots(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width);
 }
 
-#define SLICES(NAME, C, T)                                                                                        \
-    KERNEL NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c,  \
-                u32 nrows, u32 ncols, const T *x, T *y) {                                                         \
-        slices<C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, y);                                    \
+#define SLICES(NAME, C, T)                                                                                       \
+    KERNEL NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
+                u32 nrows, u32 ncols, const T *x, T *y) {                                                        \
+        slices<C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, y);                                   \
     }
 
 SLICES(sell_f32, 0, float)

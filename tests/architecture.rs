@@ -210,6 +210,17 @@ fn the_registry_and_the_folders_are_the_same_formats() {
 }
 
 #[test]
+fn every_format_has_its_kernels_and_they_include_one_header() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    for kind in FormatKind::ALL {
+        let kernels = fs::read_to_string(folder.join(format!("{kind}.cu"))).unwrap();
+        let includes: Vec<&str> = kernels.lines().filter(|line| line.starts_with("#include")).collect();
+        assert_eq!(includes, ["#include \"common.cuh\""], "{kind}.cu");
+    }
+    assert!(!fs::read_to_string(folder.join("common.cuh")).unwrap().contains("#include"));
+}
+
+#[test]
 fn no_source_file_is_long() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut wrong = Vec::new();

@@ -29,7 +29,7 @@ use std::fmt::{self, Display};
 /// The format.
 pub(crate) struct Csr;
 
-/// Who sums a row.
+/// Who sums a row. What is a running sum on the CPU is a lane of a warp on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
     /// `csr(scalar)`, also `csr`: one running sum a row, in the order of its entries. The textbook loop.
