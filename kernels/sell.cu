@@ -20,6 +20,33 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     y[row] = sum_slots(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width);
 }
 
+// Slots of a row that a thread loads together when there are few rows: what is under way at a time then depends on each of them.
+template <typename T>
+constexpr u32 DEEP = 128 / sizeof(T);
+
+// As `slices` with C = 32, for few rows of many slots.
+template <typename T>
+__device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
+                                            const u32 *__restrict__ cols, const T *__restrict__ values,
+                                            const u32 *__restrict__ perm, u32 nrows, u32 ncols,
+                                            const T *__restrict__ x, T *__restrict__ y) {
+    u64 i = thread_id();
+    if (i >= nrows) return;
+    u32 slice = u32(i) / WARP;
+    u64 begin = __ldg(slice_ptr + slice);
+    u64 width = (__ldg(slice_ptr + slice + 1) - begin) / WARP;
+    u64 at = begin + u32(i) % WARP;
+    Factors<T> factors{x, ncols};
+    T sum = 0;
+    u64 k = 0;
+#pragma unroll 1
+    for (; k + DEEP<T> <= width; k += DEEP<T>, at += DEEP<T> * WARP)
+        sum = add_slots<DEEP<T>, true>(sum, cols, values, factors, [=](u32 u) { return at + u * WARP; });
+    u64 filled = __ldg(full + slice);
+    sum += sum_slots(cols, values, factors, at, WARP, filled > k ? filled - k : 0, width - k);
+    y[perm ? __ldcs(perm + i) : u32(i)] = sum;
+}
+
 #define SLICES(NAME, C, T)                                                                                       \
     KERNEL NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
                 u32 nrows, u32 ncols, const T *x, T *y) {                                                        \
@@ -30,3 +57,13 @@ SLICES(sell_f32, 0, float)
 SLICES(sell_f64, 0, double)
 SLICES(sell32_f32, 32, float)
 SLICES(sell32_f64, 32, double)
+
+// Two blocks a multiprocessor: 128 registers a thread.
+#define DEEP_SLICES(NAME, T)                                                                                      \
+    KERNEL_WITH(2) NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
+                        u32 c, u32 nrows, u32 ncols, const T *x, T *y) {                                          \
+        deep_slices(slice_ptr, full, cols, values, perm, nrows, ncols, x, y);                                     \
+    }
+
+DEEP_SLICES(sell_deep_f32, float)
+DEEP_SLICES(sell_deep_f64, double)

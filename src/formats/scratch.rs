@@ -30,7 +30,7 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
             return Ok(Ptr::NULL);
         }
         if queue.is_capturing()? {
-            let piece = Arc::new(self.gpu.zeroed(self.len)?);
+            let piece = Arc::new(self.gpu.unset(self.len)?);
             let ptr = piece.ptr();
             queue.keep(piece);
             return Ok(ptr);
@@ -39,7 +39,7 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         if let Some(piece) = pieces.get(&queue.id()) {
             return Ok(piece.ptr());
         }
-        let piece = Arc::new(self.gpu.zeroed(self.len)?);
+        let piece = Arc::new(self.gpu.unset(self.len)?);
         let ptr = piece.ptr();
         pieces.insert(queue.id(), piece);
         Ok(ptr)

@@ -38,8 +38,8 @@ impl Gpu {
         queues.iter().try_for_each(|queue| queue.synchronize())
     }
 
-    /// Memory for `len` elements, with anything in it.
-    fn unset<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
+    /// Memory for `len` elements, with anything in it; enqueues nothing.
+    pub(crate) fn unset<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
         let buffer = |address| Buffer { gpu: *self, address, len, _elements: PhantomData };
         if len == 0 || size_of::<T>() == 0 {
             return Ok(buffer(0));

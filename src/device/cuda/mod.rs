@@ -148,6 +148,11 @@ impl Gpu {
         self.0.ordinal
     }
 
+    /// Its multiprocessors.
+    pub(crate) fn multiprocessors(&self) -> usize {
+        self.0.spec.threads
+    }
+
     pub(super) fn spec(&self) -> DeviceSpec {
         self.0.spec.clone()
     }

@@ -9,6 +9,12 @@ use crate::{Error, Scalar};
 /// Lanes of a warp, for which there is a kernel of its own.
 const WARP: usize = 32;
 
+/// So many rows a multiprocessor, or fewer, leave it idle unless each of them has much under way: two blocks of 256.
+const FEW_ROWS: usize = 512;
+
+/// A row of fewer slots has not much to be under way.
+const DEEP_WIDTH: usize = 64;
+
 /// A matrix in SELL-C-σ in the memory of a GPU.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
@@ -25,7 +31,12 @@ pub(super) struct Uploaded<T> {
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
-        let kernel = if host.c == WARP { "sell32" } else { "sell" };
+        let few = host.nrows <= FEW_ROWS * gpu.multiprocessors();
+        let kernel = match host.c == WARP {
+            true if few && host.col_idx.len() >= DEEP_WIDTH * host.nrows => "sell_deep",
+            true => "sell32",
+            false => "sell",
+        };
         let slice_ptr: Vec<u64> = host.slice_ptr.iter().map(|&at| at as u64).collect();
         Ok(Self {
             nrows: host.nrows,
@@ -47,7 +58,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let launch = launch.arg(self.col_idx.ptr()).arg(self.values.ptr());
         let launch = launch.arg(self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr));
         let launch = launch.arg(self.c as u32).arg(self.nrows as u32).arg(self.ncols as u32).arg(x).arg(y);
-        // SAFETY: these are the parameters of `sell` and `sell32`; the vectors are the caller's promise.
+        // SAFETY: these are the parameters of `sell`, `sell32` and `sell_deep`; the vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
     }
 
