@@ -30,18 +30,14 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
     u32 count = u32(min(nnz - first, u64(CHUNK)));
     u32 row[RUN], col[RUN];
     T value[RUN];
-    auto load = [&](auto place) {
-#pragma unroll
-        for (u32 u = 0; u < RUN; ++u) {
-            u64 i = first + place(threadIdx.x + u * BLOCK);
-            col[u] = __ldcs(cols + i);
-            value[u] = __ldcs(values + i);
-            row[u] = __ldcs(rows + i);
-        }
-    };
-    if (count == CHUNK) load([](u32 i) { return i; });
     // Those past the end load the last entry again: products are made without conditions.
-    else load([=](u32 i) { return min(i, count - 1); });
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) {
+        u64 i = first + min(threadIdx.x + u * BLOCK, count - 1);
+        col[u] = __ldcs(cols + i);
+        value[u] = __ldcs(values + i);
+        row[u] = __ldcs(rows + i);
+    }
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) value[u] *= __ldg(x + col[u]);
 #pragma unroll

@@ -49,7 +49,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
     for (args, expected) in [
         (&["bench", "a.mtx", "--plans", "auto,sel(c:32)"][..], "did you mean `sell`?"),
         (&["bench", "a.mtx", "--plans", "calibrated"], "not there yet; use `auto`"),
-        (&["bench", "a.mtx", "--baselines", "cuspars"], "possible values: sprs, none"),
+        (&["bench", "a.mtx", "--baselines", "cuspars"], "possible values: sprs, cusparse, none"),
         (&["bench", "a.mtx", "--seconds", "0"], "a number of seconds above 0"),
         (&["apply", "a.mtx", "--plan", "sell(sigm:2)"], "did you mean `sigma`?"),
         (&["analyze", "gallery:bandd"], "did you mean `banded`?"),
@@ -128,6 +128,21 @@ fn a_plan_over_the_memory_limit_is_refused_with_both_numbers() {
     assert!(
         runs.iter().any(|run| run["completed"] == false) && runs.iter().any(|run| run["completed"] == true)
     );
+}
+
+#[test]
+fn a_baseline_that_is_not_there_is_a_failed_run_and_the_others_go_on() {
+    let args = ["bench", "gallery:small", "--plans", "csr", "--seconds", "0.001", "--json"];
+    let assert = sparseop(&[&args[..], &["--baselines", "cusparse,sprs"]].concat()).assert().code(1);
+    let message = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(message.contains("cusparse csr_alg1: it needs an NVIDIA GPU"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+    let runs: Vec<_> =
+        report["runs"].as_array().unwrap().iter().map(|r| (&r["engine"], &r["completed"])).collect();
+    let expected =
+        [("sparseop", true), ("cusparse", false), ("sprs", true)].map(|(e, c)| (e.into(), c.into()));
+    assert_eq!(runs, expected.iter().map(|(e, c)| (e, c)).collect::<Vec<_>>());
 }
 
 #[test]

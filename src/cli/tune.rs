@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         bail!("no matrix was measured: name some, or give --suite");
     }
     let profile = offline::profile(&times, &device, &date, &command);
-    for kernel in offline::kernels() {
+    for kernel in offline::kernels(&device) {
         if let Some(scalar) = scalars.iter().find(|&&scalar| profile.coefficients(scalar, kernel).is_none()) {
             console.warn(&format!("no matrix was suited to {kernel} in {scalar}: it will never be chosen"));
         }

@@ -167,7 +167,7 @@ impl Queue {
         self.never
     }
 
-    /// A number no other queue of this process has had.
+    /// A number that no other living queue has.
     pub(crate) fn id(&self) -> u64 {
         match self.never {}
     }

@@ -52,8 +52,8 @@ pub(crate) trait Format: 'static {
     /// What one product reads and does; pure, exact, and computed without packing.
     fn traffic(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic;
 
-    /// The kernel that runs the plan: the key of its coefficients in a profile.
-    fn kernel(plan: &Self::Plan) -> &'static str;
+    /// The kernel that runs the plan there: the key of its coefficients in a profile.
+    fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
 
     /// Whether every product gives the same bits, on every device.
     fn deterministic(_: &Self::Plan) -> bool {
@@ -313,9 +313,9 @@ macro_rules! registry {
                 match self { $(Self::$Format(_) => FormatKind::$Format),+ }
             }
 
-            /// The kernel that runs the plan: the key of its coefficients in a profile.
-            pub fn kernel(&self) -> &'static str {
-                match self { $(Self::$Format(plan) => $module::$Format::kernel(plan)),+ }
+            /// The kernel that runs the plan there: the key of its coefficients in a profile.
+            pub(crate) fn kernel(&self, on: Target) -> &'static str {
+                match self { $(Self::$Format(plan) => $module::$Format::kernel(plan, on)),+ }
             }
 
             /// What one product reads and does under this plan, without packing anything.

@@ -1,8 +1,10 @@
-//! The oracle every kernel is compared with, and the small matrices of the literature. Not part of the stable API.
+//! The oracle every kernel is compared with, the small matrices of the literature, and what other libraries need to take part in a
+//! comparison. Not part of the stable API.
 
 pub mod chapter;
 #[cfg(test)]
 mod conformance;
+mod device_array;
 #[cfg(test)]
 mod gpu;
 #[cfg(feature = "cuda")]
@@ -11,4 +13,5 @@ mod oracle;
 
 #[cfg(test)]
 pub(crate) use conformance::{check_format, format_suite};
+pub use device_array::DeviceArray;
 pub use oracle::{Oracle, x_vector};

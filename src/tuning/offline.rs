@@ -91,7 +91,7 @@ impl Measured {
     fn chosen(&self, profile: &Profile) -> Option<&Run> {
         let device = &profile.device;
         let predicted = self.plans.iter().filter_map(|run| {
-            let c = profile.coefficients(self.scalar, run.plan.kernel())?;
+            let c = profile.coefficients(self.scalar, run.plan.kernel(Target::of(device)))?;
             let amounts = run.amounts(profile.cache_bytes);
             Some((Prediction::new(c, &run.traffic, &amounts, device, device).product(), run))
         });
@@ -156,6 +156,7 @@ impl Run {
 ///
 /// `date` is the day (`YYYY-MM-DD`) and `command` what produced the measurements; both are only recorded.
 pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str) -> Profile {
+    let on = Target::of(&device.spec());
     let fitted = CACHES.iter().map(|&cache_bytes| {
         let mut profile = Profile {
             schema: SCHEMA,
@@ -170,9 +171,9 @@ pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str
         for scalar in ScalarKind::ALL {
             let runs: Vec<&Run> =
                 measured.iter().filter(|m| m.scalar == scalar).flat_map(|m| &m.plans).collect();
-            let kernels: BTreeSet<&str> = runs.iter().map(|r| r.plan.kernel()).collect();
+            let kernels: BTreeSet<&str> = runs.iter().map(|r| r.plan.kernel(on)).collect();
             for kernel in kernels {
-                let of_kernel = runs.iter().filter(|r| r.plan.kernel() == kernel);
+                let of_kernel = runs.iter().filter(|r| r.plan.kernel(on) == kernel);
                 let observations: Vec<_> = of_kernel.map(|r| r.observation(cache_bytes)).collect();
                 profile.coefficients.entry(scalar).or_default().insert(kernel.to_owned(), fit(&observations));
             }
@@ -196,8 +197,9 @@ pub fn validation(measured: &[Measured], profile: &Profile) -> Validation {
     }
 }
 
-/// Every kernel that a profile should know.
-pub fn kernels() -> BTreeSet<&'static str> {
+/// Every kernel that a profile of a device should know.
+pub fn kernels(device: &Device) -> BTreeSet<&'static str> {
+    let on = Target::of(&device.spec());
     let examples = FormatKind::ALL.iter().flat_map(|k| k.examples());
-    examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel()).collect()
+    examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel(on)).collect()
 }

@@ -185,18 +185,18 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::FormatKind;
+    use crate::formats::{FormatKind, Target};
 
     #[test]
-    fn the_built_in_profile_knows_every_kernel() {
-        let profile = Profile::builtin(&Device::Cpu);
-        for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
-            let kernel = text.parse::<crate::formats::Plan>().unwrap().kernel();
-            for scalar in ScalarKind::ALL {
-                assert!(
-                    profile.coefficients(scalar, kernel).is_some(),
-                    "{kernel} in {scalar} is not in models/cpu.ron"
-                );
+    fn the_built_in_profiles_know_every_kernel() {
+        for (on, name, text) in [(Target::Cpu, "cpu", CPU), (Target::Gpu, "nvidia-h200", GPU)] {
+            let profile = Profile::parse(name, text).unwrap();
+            for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
+                let kernel = text.parse::<crate::formats::Plan>().unwrap().kernel(on);
+                for scalar in ScalarKind::ALL {
+                    let known = profile.coefficients(scalar, kernel).is_some();
+                    assert!(known, "{kernel} in {scalar} is not in models/{name}.ron");
+                }
             }
         }
     }

@@ -138,7 +138,7 @@ fn predict(
     request: &Request,
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
-    let coefficients = profile.coefficients(request.scalar, plan.kernel());
+    let coefficients = profile.coefficients(request.scalar, plan.kernel(Target::of(device)));
     let amounts = amounts(&traffic, analysis, profile.cache_bytes, device);
     let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, &profile.device, device));
     let verdict = if traffic.matrix_bytes > request.memory_limit {

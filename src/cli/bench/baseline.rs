@@ -1,6 +1,9 @@
 //! What the plans are compared with.
 
+use super::contest::Failure;
+use super::cusparse::{self, Algorithm, Shared};
 use super::engine::{Engine, OnHost};
+use crate::cli::console::Console;
 use clap::ValueEnum;
 use sparseop::matrix::CsrView;
 use sparseop::{Device, Scalar};
@@ -12,6 +15,8 @@ use sprs::prod::mul_acc_mat_vec_csr;
 pub(super) enum Baseline {
     /// The product of the crate sprs, on one thread of the CPU
     Sprs,
+    /// NVIDIA's cuSPARSE, every algorithm it has for the product, on the GPU
+    Cusparse,
     /// Nothing
     None,
 }
@@ -20,21 +25,27 @@ pub(super) enum Baseline {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     Sprs,
+    Cusparse(Algorithm),
 }
 
 impl Baseline {
     /// What is compared with when nothing else is asked for.
-    pub(super) fn default_of(device: &Device) -> Self {
-        match device {
-            Device::Cuda(_) => Self::None,
+    pub(super) fn default_of(device: &Device, console: &Console) -> Self {
+        match (device, cusparse::missing()) {
+            (Device::Cuda(_), None) => Self::Cusparse,
+            (Device::Cuda(_), Some(reason)) => {
+                console.warn(&format!("compared with nothing: {reason}"));
+                Self::None
+            }
             _ => Self::Sprs,
         }
     }
 
-    /// Every way in which it multiplies.
-    pub(super) fn peers(self) -> Vec<Peer> {
+    /// Every way in which it multiplies on this machine.
+    pub(super) fn peers(self, device: &Device, console: &Console) -> Vec<Peer> {
         match self {
             Self::Sprs => vec![Peer::Sprs],
+            Self::Cusparse => Algorithm::on(device, console).into_iter().map(Peer::Cusparse).collect(),
             Self::None => Vec::new(),
         }
     }
@@ -45,10 +56,11 @@ impl Peer {
     pub(super) fn name(self) -> (&'static str, &'static str) {
         match self {
             Self::Sprs => ("sprs", "csr"),
+            Self::Cusparse(algorithm) => ("cusparse", algorithm.name()),
         }
     }
 
-    /// Prepares the matrix; `x` is what it is multiplied with.
+    /// Prepares the matrix; `x` is what it is multiplied with, `shared` what those in this contest have in common.
     ///
     /// # Errors
     ///
@@ -57,10 +69,12 @@ impl Peer {
         self,
         a: CsrView<'a, T>,
         x: &'a [T],
-        _: &Device,
-    ) -> Result<Box<dyn Engine<T> + 'a>, String> {
+        device: &Device,
+        shared: &Shared,
+    ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
         match self {
-            Self::Sprs => Ok(Box::new(OnHost::new(T::sprs(a)?, x, a.nrows()))),
+            Self::Sprs => Ok(Box::new(OnHost::new(T::sprs(a).map_err(Failure::Broken)?, x, a.nrows()))),
+            Self::Cusparse(algorithm) => algorithm.enter(a, x, device, shared),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The contest: everyone packs, is checked, and multiplies in turn.
 
 use super::baseline::{Peer, Peers};
+use super::cusparse::Shared;
 use super::engine::{Engine, Own};
 use super::report::{Details, Failed, Measured, Run};
 use crate::cli::console::Console;
@@ -54,6 +55,7 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
     let bytes: Vec<u64> =
         contest.plans.iter().map(|p| p.traffic(contest.analysis, T::KIND).matrix_bytes).collect();
     let groups = groups(&bytes, GROUP_BYTES);
+    let shared = Shared::default();
     let mut runs: Vec<Option<Run>> = vec![None; contest.plans.len() + contest.peers.len()];
     let bar = console.bar("{msg} {wide_bar} {pos} of {len} plans");
     bar.set_length(contest.plans.len() as u64);
@@ -61,7 +63,7 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
         let mut ready = Vec::new();
         for place in group.into_iter().chain(contest.plans.len()..runs.len()) {
             bar.set_message(format!("preparing {}", contest.name(place).1));
-            let checked = contest.enter(place, &vectors).and_then(|mut entrant| {
+            let checked = contest.enter(place, &vectors, &shared).and_then(|mut entrant| {
                 entrant.check(&oracle, contest.a.nrows())?;
                 Ok(entrant)
             });
@@ -86,8 +88,9 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
 }
 
 /// Why somebody does not take part.
-enum Failure {
-    /// More memory than allowed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// More memory than allowed, or than makes sense.
     Refused(String),
     /// Anything else.
     Broken(String),
@@ -115,7 +118,12 @@ impl<T: Peers> Contest<'_, T> {
     }
 
     /// Packs the matrix for a place.
-    fn enter<'a>(&'a self, place: usize, x: &Vectors<'a, T>) -> Result<Entrant<'a, T>, Failure> {
+    fn enter<'a>(
+        &'a self,
+        place: usize,
+        x: &Vectors<'a, T>,
+        shared: &Shared,
+    ) -> Result<Entrant<'a, T>, Failure> {
         let (engine, traffic): (Box<dyn Engine<T> + 'a>, _) = match self.plans.get(place) {
             Some(plan) => {
                 let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
@@ -125,7 +133,7 @@ impl<T: Peers> Contest<'_, T> {
             }
             None => {
                 let peer = self.peers[place - self.plans.len()];
-                (peer.enter(self.a.view(), x.host, self.device).map_err(Failure::Broken)?, None)
+                (peer.enter(self.a.view(), x.host, self.device, shared)?, None)
             }
         };
         Ok(Entrant { place, engine, traffic, rel_error: 0.0, deterministic: false })

@@ -6,6 +6,7 @@ use crate::Error;
 use crate::device::Ptr;
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
+use std::sync::Weak;
 
 /// Memory of a GPU, freed when dropped.
 #[derive(Debug)]
@@ -32,8 +33,9 @@ impl Gpu {
 
     /// Waits until everything enqueued on any of its queues is done.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
-        self.bind()?;
-        result::ctx::synchronize().attempt(self.ordinal(), || "finish what was enqueued".to_owned())
+        // Not the context as a whole: that would break captures in other threads.
+        let queues: Vec<_> = self.queues().iter().filter_map(Weak::upgrade).collect();
+        queues.iter().try_for_each(|queue| queue.synchronize())
     }
 
     /// Memory for `len` elements, with anything in it.

@@ -11,7 +11,7 @@ mod queue;
 pub(crate) use memory::{Buffer, Pinned};
 pub(crate) use queue::{Queue, Recording};
 
-use super::{DeviceSpec, GpuSpec, Launch, Ptr};
+use super::{DeviceSpec, GpuSpec, Launch};
 use crate::Error;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -22,7 +22,7 @@ use driver::Attempt;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt::{self, Debug, Display};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The least compute capability the kernels are written for.
 const OLDEST: (u32, u32) = (7, 0);
@@ -40,6 +40,7 @@ struct Inner {
     capability: (u32, u32),
     spec: DeviceSpec,
     queue: OnceLock<Queue>,
+    queues: Mutex<Vec<Weak<queue::Shared>>>,
     modules: Mutex<HashMap<&'static str, Module>>,
     copy_bandwidth: OnceLock<f64>,
 }
@@ -131,6 +132,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         capability,
         spec,
         queue: OnceLock::new(),
+        queues: Mutex::default(),
         modules: Mutex::default(),
         copy_bandwidth: OnceLock::new(),
     })));
@@ -165,6 +167,11 @@ impl Gpu {
     /// The queue that is used where none is given.
     pub(crate) fn queue(&self) -> &'static Queue {
         self.0.queue.get().expect("set when the GPU was opened")
+    }
+
+    /// Every living queue, and some that are no more.
+    fn queues(&self) -> MutexGuard<'_, Vec<Weak<queue::Shared>>> {
+        self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kernel `name` of `kernels/<module>.cu`, compiled for it.

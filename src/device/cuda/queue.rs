@@ -7,38 +7,67 @@ use crate::device::{Launch, Ptr};
 use cudarc::driver::{DriverError, result, sys};
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Numbers of queues: the least that no living one has.
+static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, free: Vec::new() });
+
+/// Set in the number of a queue that somebody else owns; no address has it.
+const FOREIGN: u64 = 1 << 63;
+
+struct Ids {
+    next: u64,
+    free: Vec<u64>,
+}
+
+impl Ids {
+    fn take(&mut self) -> u64 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        })
+    }
+}
 
 /// What a graph uses.
 type Kept = Vec<Arc<dyn Any + Send + Sync>>;
 
 /// A CUDA stream.
-pub(crate) struct Queue {
+pub(crate) struct Queue(Arc<Shared>);
+
+/// A stream, shared with the list of all that [`Gpu::synchronize`] waits for.
+pub(super) struct Shared {
     gpu: Gpu,
     stream: sys::CUstream,
     id: u64,
     owned: bool,
-    /// What the graph that is being captured uses.
+    /// What the graph that is being captured uses. Locked while the stream is waited for: waiting for a capture would break it.
     kept: Mutex<Option<Kept>>,
 }
 
 // SAFETY: the driver allows a stream to be used from any thread.
-unsafe impl Send for Queue {}
+unsafe impl Send for Shared {}
 // SAFETY: as above.
-unsafe impl Sync for Queue {}
+unsafe impl Sync for Shared {}
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stream {} of {}", self.id, self.gpu)
+        write!(f, "stream {} of {}", self.0.id, self.0.gpu)
     }
 }
 
 impl Queue {
     fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { gpu, stream, id, owned, kept: Mutex::new(None) }
+        let id = match owned {
+            true => IDS.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            // Whoever owns the stream may wrap it again and again.
+            false => stream as u64 | FOREIGN,
+        };
+        let shared = Arc::new(Shared { gpu, stream, id, owned, kept: Mutex::new(None) });
+        let mut queues = gpu.queues();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&shared));
+        Self(shared)
     }
 
     /// A stream that waits for no other. The context of `gpu` is current.
@@ -49,29 +78,28 @@ impl Queue {
 
     /// The GPU whose work it is.
     pub(crate) fn gpu(&self) -> Gpu {
-        self.gpu
+        self.0.gpu
     }
 
-    /// A number no other queue of this process has had.
+    /// A number that no other living queue has.
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.0.id
     }
 
     /// The `CUstream`.
     pub(crate) fn raw(&self) -> u64 {
-        self.stream as u64
+        self.0.stream as u64
     }
 
     /// Calls the driver with the GPU's context current.
     fn call<R>(&self, action: &str, call: impl FnOnce() -> Result<R, DriverError>) -> Result<R, Error> {
-        self.gpu.bind()?;
-        call().attempt(self.gpu.ordinal(), || action.to_owned())
+        self.0.gpu.bind()?;
+        call().attempt(self.0.gpu.ordinal(), || action.to_owned())
     }
 
     /// Waits until everything is done.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
-        // SAFETY: the stream is alive.
-        self.call("finish what was enqueued", || unsafe { result::stream::synchronize(self.stream) })
+        self.0.synchronize()
     }
 
     /// Enqueues setting `len` elements to zero bytes.
@@ -85,7 +113,9 @@ impl Queue {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        self.call("clear memory", || unsafe { result::memset_d8_async(ptr.address(), 0, bytes, self.stream) })
+        self.call("clear memory", || unsafe {
+            result::memset_d8_async(ptr.address(), 0, bytes, self.0.stream)
+        })
     }
 
     /// Enqueues a copy to the GPU.
@@ -98,7 +128,9 @@ impl Queue {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        self.call("copy to the GPU", || unsafe { result::memcpy_htod_async(to.address(), from, self.stream) })
+        self.call("copy to the GPU", || unsafe {
+            result::memcpy_htod_async(to.address(), from, self.0.stream)
+        })
     }
 
     /// Enqueues a copy from the GPU.
@@ -112,7 +144,7 @@ impl Queue {
         }
         // SAFETY: the caller's promise.
         self.call("copy from the GPU", || unsafe {
-            result::memcpy_dtoh_async(to, from.address(), self.stream)
+            result::memcpy_dtoh_async(to, from.address(), self.0.stream)
         })
     }
 
@@ -124,7 +156,7 @@ impl Queue {
     pub(super) unsafe fn copy_within(&self, to: Ptr<u8>, from: Ptr<u8>, len: usize) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         self.call("copy within the GPU", || unsafe {
-            result::memcpy_dtod_async(to.address(), from.address(), len, self.stream)
+            result::memcpy_dtod_async(to.address(), from.address(), len, self.0.stream)
         })
     }
 
@@ -147,14 +179,14 @@ impl Queue {
         let pointers = &mut pointers[..args.len()];
         // SAFETY: the caller's promise; every pointer leads to a whole word.
         self.call("launch a kernel", || unsafe {
-            result::launch_kernel(kernel.function(), grid, block, 0, self.stream, pointers)
+            result::launch_kernel(kernel.function(), grid, block, 0, self.0.stream, pointers)
         })
     }
 
     /// Seconds that what `work` enqueues takes on the GPU.
     pub(crate) fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-        let start = Event::new(self.gpu)?;
-        let end = Event::new(self.gpu)?;
+        let start = Event::new(self.0.gpu)?;
+        let end = Event::new(self.0.gpu)?;
         start.record(self)?;
         work()?;
         end.record(self)?;
@@ -168,18 +200,18 @@ impl Queue {
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.
         let status =
-            self.call("ask for captures", || unsafe { result::stream::is_capturing(self.stream) })?;
+            self.call("ask for captures", || unsafe { result::stream::is_capturing(self.0.stream) })?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     /// Whether a graph is being captured with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.0.kept().is_some()
     }
 
     /// Keeps something until the graph that is being captured is gone; forever when somebody else captures.
     pub(crate) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
-        match self.kept.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        match self.0.kept().as_mut() {
             Some(graph) => graph.push(kept),
             None => std::mem::forget(kept),
         }
@@ -189,13 +221,17 @@ impl Queue {
     pub(crate) fn capture(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Recording, Error> {
         // Relaxed: other threads may go on allocating.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let mut kept = self.0.kept();
         // SAFETY: the stream is alive.
-        self.call("begin a capture", || unsafe { result::stream::begin_capture(self.stream, mode) })?;
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+        self.call("begin a capture", || unsafe { result::stream::begin_capture(self.0.stream, mode) })?;
+        *kept = Some(Vec::new());
+        drop(kept);
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+        let mut recorded = self.0.kept();
         // SAFETY: the capture was begun above.
-        let graph = self.call("end a capture", || unsafe { result::stream::end_capture(self.stream) });
+        let graph = self.call("end a capture", || unsafe { result::stream::end_capture(self.0.stream) });
+        let kept = recorded.take().unwrap_or_default();
+        drop(recorded);
         let graph = match worked {
             Err(panic) => std::panic::resume_unwind(panic),
             Ok(Err(error)) => {
@@ -215,7 +251,7 @@ impl Queue {
                 executable.and_then(|e| destroyed.map(|()| e))
             }
         })?;
-        Ok(Recording { gpu: self.gpu, executable, _kept: kept })
+        Ok(Recording { gpu: self.0.gpu, executable, _kept: kept })
     }
 }
 
@@ -236,11 +272,33 @@ impl Gpu {
     }
 }
 
-impl Drop for Queue {
+impl Shared {
+    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until everything is done; what is captured is not to be done, and so not waited for.
+    pub(super) fn synchronize(&self) -> Result<(), Error> {
+        let recorded = self.kept();
+        if recorded.is_some() {
+            return Ok(());
+        }
+        self.gpu.bind()?;
+        // SAFETY: the stream is alive.
+        let done = unsafe { result::stream::synchronize(self.stream) };
+        done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
+    }
+}
+
+impl Drop for Shared {
     fn drop(&mut self) {
         if self.owned && self.gpu.bind().is_ok() {
-            // SAFETY: the stream is ours; the driver finishes what is enqueued.
-            let _ = unsafe { result::stream::destroy(self.stream) };
+            // SAFETY: the stream is ours. What is enqueued is done before another queue gets its number, and with it its scratch.
+            unsafe {
+                let _ = result::stream::synchronize(self.stream);
+                let _ = result::stream::destroy(self.stream);
+            }
+            IDS.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.id);
         }
     }
 }
@@ -267,7 +325,7 @@ impl Recording {
     /// Enqueues everything that was captured.
     pub(crate) fn launch(&self, queue: &Queue) -> Result<(), Error> {
         // SAFETY: both are alive and of one GPU, which the caller has checked.
-        queue.call("launch a graph", || unsafe { result::graph::launch(self.executable, queue.stream) })
+        queue.call("launch a graph", || unsafe { result::graph::launch(self.executable, queue.0.stream) })
     }
 }
 
@@ -275,7 +333,7 @@ impl Drop for Recording {
     fn drop(&mut self) {
         if self.gpu.bind().is_ok() {
             // What it uses must outlive its last launch.
-            let _ = result::ctx::synchronize();
+            let _ = self.gpu.synchronize();
             // SAFETY: nothing launches it any more.
             let _ = unsafe { result::graph::exec_destroy(self.executable) };
         }
@@ -297,7 +355,7 @@ impl Event {
 
     fn record(&self, queue: &Queue) -> Result<(), Error> {
         // SAFETY: both are alive and of one GPU.
-        queue.call("record an event", || unsafe { result::event::record(self.event, queue.stream) })
+        queue.call("record an event", || unsafe { result::event::record(self.event, queue.0.stream) })
     }
 
     fn synchronize(&self) -> Result<(), Error> {

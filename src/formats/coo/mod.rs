@@ -82,10 +82,10 @@ impl Format for Coo {
         }
     }
 
-    fn kernel(plan: &Plan) -> &'static str {
-        match plan {
-            Plan::Segments => "coo",
-            Plan::Atomic => "coo.atomic",
+    fn kernel(plan: &Plan, on: Target) -> &'static str {
+        match (plan, on) {
+            (Plan::Atomic, Target::Gpu) => "coo.atomic",
+            _ => "coo",
         }
     }
 

@@ -101,11 +101,16 @@ impl Format for Csr {
             chained: analysis.rows.histogram.entries_beyond(CHAIN),
             rows: nrows,
             serial: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
+            depth: match plan {
+                Plan::Scalar => u64::from(analysis.rows.max),
+                Plan::Vector(lanes) => u64::from(analysis.rows.max.div_ceil(*lanes)),
+                Plan::Balanced => 0,
+            },
             ..Traffic::default()
         }
     }
 
-    fn kernel(plan: &Plan) -> &'static str {
+    fn kernel(plan: &Plan, _: Target) -> &'static str {
         match plan {
             Plan::Scalar => "csr.scalar",
             Plan::Vector(2) => "csr.vector2",

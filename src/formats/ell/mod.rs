@@ -71,7 +71,7 @@ impl Format for Ell {
         Traffic { matrix_bytes: traffic.matrix_bytes.saturating_add(lengths), ..traffic }
     }
 
-    fn kernel(plan: &Plan) -> &'static str {
+    fn kernel(plan: &Plan, _: Target) -> &'static str {
         if plan.lengths { "ell.lengths" } else { "ell" }
     }
 
@@ -95,7 +95,7 @@ pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u
         strided: nrows * u64::from(width.saturating_sub(super::STREAMS)),
         guarded: slots - nrows * u64::from(shortest.min(width)),
         rows: nrows,
-        serial: 0,
+        depth: u64::from(width),
         ..Traffic::default()
     }
 }

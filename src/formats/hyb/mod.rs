@@ -124,10 +124,10 @@ impl Format for Hyb {
         }
     }
 
-    fn kernel(plan: &Plan) -> &'static str {
-        match plan.tail {
-            Tail::Device => "hyb",
-            Tail::Host => "hyb.host",
+    fn kernel(plan: &Plan, on: Target) -> &'static str {
+        match (plan.tail, on) {
+            (Tail::Host, Target::Gpu) => "hyb.host",
+            _ => "hyb",
         }
     }
 

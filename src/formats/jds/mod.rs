@@ -209,15 +209,16 @@ impl Format for Jds {
             scattered: super::scattered(nrows, nrows),
             groups: groups + analysis.rows.histogram.rows_longer(cut),
             serial: u64::from(width) * STRIP_ROWS.min(nrows),
+            depth: u64::from(width),
             ..Traffic::default()
         }
     }
 
-    fn kernel(plan: &Plan) -> &'static str {
-        match plan.layout {
-            Layout::Diagonals => "jds.diagonals",
-            Layout::Sections(_, Launches::Fused) => "jds.sections",
-            Layout::Sections(_, Launches::Each) => "jds.launches",
+    fn kernel(plan: &Plan, on: Target) -> &'static str {
+        match (plan.layout, on) {
+            (Layout::Diagonals, _) => "jds.diagonals",
+            (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
+            (Layout::Sections(..), _) => "jds.sections",
         }
     }
 

@@ -147,11 +147,12 @@ impl Format for Sell {
             scattered: super::scattered(nrows as u64, u64::from(plan.sigma)),
             groups: slices,
             serial,
+            depth: serial / u64::from(plan.c),
             ..Traffic::default()
         }
     }
 
-    fn kernel(plan: &Plan) -> &'static str {
+    fn kernel(plan: &Plan, _: Target) -> &'static str {
         if plan.sigma > 1 { "sell.sorted" } else { "sell" }
     }
 

@@ -1,0 +1,73 @@
+//! Plain data where products run, for the libraries they are compared with.
+
+use crate::{Device, Error};
+use std::any::Any;
+use std::fmt;
+
+/// Plain data in the memory of a device; on the CPU in the host's.
+pub struct DeviceArray {
+    address: u64,
+    _memory: Box<dyn Any>,
+}
+
+impl DeviceArray {
+    /// A copy of `data`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`] when the GPU has not so much memory left.
+    pub fn from_slice<T: Copy + Send + Sync + 'static>(device: &Device, data: &[T]) -> Result<Self, Error> {
+        Ok(match device {
+            Device::Cpu => {
+                let memory = data.to_vec();
+                Self { address: memory.as_ptr() as u64, _memory: Box::new(memory) }
+            }
+            Device::Cuda(gpu) => {
+                let memory = gpu.upload(data)?;
+                Self { address: memory.ptr().address(), _memory: Box::new(memory) }
+            }
+        })
+    }
+
+    /// So many bytes, all zero.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceArray::from_slice`].
+    pub fn zeroed(device: &Device, bytes: usize) -> Result<Self, Error> {
+        match device {
+            Device::Cpu => Self::from_slice(device, &vec![0u8; bytes]),
+            Device::Cuda(gpu) => {
+                let memory = gpu.zeroed::<u8>(bytes)?;
+                Ok(Self { address: memory.ptr().address(), _memory: Box::new(memory) })
+            }
+        }
+    }
+
+    /// The address of the first byte: a device pointer on a GPU, null for no data there. It is valid as long as the array.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl fmt::Debug for DeviceArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "array at {:#x}", self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_on_the_cpu_is_read_through_its_address() {
+        let array = DeviceArray::from_slice(&Device::Cpu, &[1i32, -1]).unwrap();
+        // SAFETY: two numbers of that type, alive until the end of the test.
+        let data = unsafe { std::slice::from_raw_parts(array.address() as *const i32, 2) };
+        assert_eq!(data, [1, -1]);
+        let zeroed = DeviceArray::zeroed(&Device::Cpu, 3).unwrap();
+        // SAFETY: three bytes, as above.
+        assert_eq!(unsafe { std::slice::from_raw_parts(zeroed.address() as *const u8, 3) }, [0, 0, 0]);
+    }
+}
