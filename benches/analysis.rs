@@ -27,7 +27,12 @@ fn analysis(criterion: &mut Criterion) {
             .expect("CSR fits");
         let (x, mut y) = (x_vector(a.ncols()), vec![0.0; a.nrows()]);
         let mut product = |n| turn(&cpu, n, || csr.apply(&x, &mut y));
-        let mut measure = |n| turn(&cpu, n, || Ok(drop(black_box(Analysis::of(a.view())))));
+        let mut measure = |n| {
+            turn(&cpu, n, || {
+                black_box(Analysis::of(a.view()));
+                Ok(())
+            })
+        };
         let times = race(&mut [&mut product, &mut measure], Policy { seconds: 0.5, ..Policy::default() });
         let ms: Vec<f64> =
             times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();

@@ -20,7 +20,7 @@
 //! [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`].
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![allow(dead_code)]
-#![warn(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod analysis;
 pub mod device;

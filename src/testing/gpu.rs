@@ -1,6 +1,6 @@
 //! What only a GPU can get wrong; every test says so and does nothing where there is none.
 
-use super::conformance::{MEMORY_LIMIT, devices, product, scattered};
+use super::conformance::{MEMORY_LIMIT, check_on, devices, product, scattered, small};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -30,6 +30,22 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
 
 fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {
     SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
+}
+
+/// What `compute-sanitizer` is run on: every plan, on small matrices.
+fn small_suite<T: Scalar>(device: &Device) {
+    for (name, a) in small::<T>() {
+        for plan in plans(&a) {
+            check_on(device, &plan, &a, &format!("{plan} on {name} in {}", T::KIND));
+        }
+    }
+}
+
+#[test]
+fn the_small_suite() {
+    let Some(device) = gpu() else { return };
+    small_suite::<f32>(device);
+    small_suite::<f64>(device);
 }
 
 fn bits_repeat<T: Scalar>(device: &Device) {
