@@ -63,7 +63,7 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
 }
 
 /// Where plans are checked: on the CPU, and on the first GPU if there is one; if not, it is said once.
-pub(super) fn devices() -> &'static [Device] {
+pub(crate) fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| match Device::why_no_gpu() {
         None => vec![Device::Cpu, Device::auto()],
@@ -75,7 +75,7 @@ pub(super) fn devices() -> &'static [Device] {
 }
 
 /// `A x` under a plan on a device, over a `y` full of NaN.
-pub(super) fn product<T: Scalar>(device: &Device, matrix: &Placed<T>, nrows: usize, x: &[T]) -> Vec<T> {
+pub(crate) fn product<T: Scalar>(device: &Device, matrix: &Placed<T>, nrows: usize, x: &[T]) -> Vec<T> {
     let stream = Stream::new(device).unwrap();
     let x = DeviceVec::from_slice(device, x).unwrap();
     // Whatever was in y before must not survive.

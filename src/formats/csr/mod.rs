@@ -249,7 +249,9 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::chapter;
+    use crate::formats::Placed;
+    use crate::matrix::gallery;
+    use crate::testing::{Oracle, chapter, devices, product, x_vector};
 
     #[test]
     fn the_chapters_matrices() {
@@ -281,6 +283,23 @@ mod tests {
         assert_eq!(chunk_rows(&[0, 1, 5001, 5001, 5001, 5001]), [0, 1, 1, 5]);
         let kernel = include_str!("../../../kernels/csr.cu");
         assert!(kernel.contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
+    }
+
+    #[test]
+    fn wide_offsets_give_the_same_sums() {
+        let a = "webbase,rows=3k".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+        let x = x_vector(a.ncols());
+        let oracle = Oracle::of(a.view(), &x);
+        for text in Csr::EXAMPLES {
+            let crate::formats::Plan::Csr(plan) = text.parse().unwrap() else { panic!("{text} is not CSR") };
+            for device in devices() {
+                let mut packed = Csr::pack(&plan, a.view()).unwrap();
+                packed.row_ptr = Offsets::Wide(a.row_ptr().iter().map(|&at| at as u64).collect());
+                let placed = Placed::on(device, Box::new(packed)).unwrap();
+                let y = product(device, &placed, a.nrows(), &x);
+                oracle.check(&y).unwrap_or_else(|wrong| panic!("{text} on {device}: {wrong}"));
+            }
+        }
     }
 
     #[test]
