@@ -127,9 +127,9 @@ impl Table {
 
     /// Counts the distinct `col / B` of one block row.
     fn block_row<const B: usize>(&mut self, columns: &[u32]) -> u64 {
-        // At most half full; 32 bits are enough for that too, because there are fewer than 2³¹ block columns. At least
+        // At most a quarter full, so that searches seldom go on; 32 bits are enough for that too, because there are fewer than 2³¹ block columns. At least
         // two slots, because the shift below has to stay under 32.
-        let bits = (2 * columns.len()).next_power_of_two().ilog2().clamp(1, u32::BITS);
+        let bits = (4 * columns.len()).next_power_of_two().ilog2().clamp(1, u32::BITS);
         if self.slots.len() < 1 << bits {
             self.slots = vec![0; 1 << bits];
         }
@@ -141,10 +141,10 @@ impl Table {
             let block = col / B as u32;
             let key = row << u32::BITS | u64::from(block);
             let mut slot = (block.wrapping_mul(SPREAD) >> (u32::BITS - bits)) as usize;
-            while slots[slot] != key && slots[slot] >> u32::BITS == row {
+            // Whether a block is new cannot be foretold: no branch may depend on it, so `&` and not `&&`.
+            while (slots[slot] != key) & (slots[slot] >> u32::BITS == row) {
                 slot = (slot + 1) & mask;
             }
-            // Without a branch: whether a block is new cannot be foretold.
             count += u64::from(slots[slot] != key);
             slots[slot] = key;
         }

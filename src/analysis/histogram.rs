@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 /// first-level cache to the lengths themselves, and rows this long are few beside their entries.
 const TABLE: usize = 2048;
 
+/// Rows that are compared at once: a vector of lengths.
+const GROUP: usize = 8;
+
 /// Rows one task counts: enough to hide what a task costs (about a microsecond), few enough to share the work out.
 const TASK_ROWS: usize = 1 << 14;
 
@@ -165,11 +168,23 @@ impl Default for Counts {
 impl Counts {
     /// Counts `lengths`.
     pub(super) fn add(&mut self, lengths: &[u32]) {
-        for &len in lengths {
-            match self.table.get_mut(len as usize) {
-                Some(count) => *count += 1,
-                None => *self.long.entry(len).or_default() += 1,
+        let (groups, rest) = lengths.as_chunks::<GROUP>();
+        for group in groups {
+            // Rows of one length in succession, as in stencils, would each wait for the counter of the one before.
+            if group.iter().all(|len| *len == group[0]) {
+                self.count(group[0], GROUP as u64);
+            } else {
+                group.iter().for_each(|&len| self.count(len, 1));
             }
+        }
+        rest.iter().for_each(|&len| self.count(len, 1));
+    }
+
+    #[inline]
+    fn count(&mut self, len: u32, rows: u64) {
+        match self.table.get_mut(len as usize) {
+            Some(count) => *count += rows,
+            None => *self.long.entry(len).or_default() += rows,
         }
     }
 

@@ -16,6 +16,9 @@ const MAX_WINDOWS: usize = 16;
 /// Entries per window that is measured: every other stretch of a matrix that has no more than [`MAX_WINDOWS`].
 const STRIDE: usize = 2 * WINDOW;
 
+/// Number of the first entry of all: further from zero than any window is long.
+const FIRST_NUMBER: u32 = 1 << 31;
+
 /// Columns that share a group, as a power of two: 8 numbers are a 32-byte sector in `f32`, a 64-byte line in `f64`.
 const GROUP_BITS: u32 = 3;
 
@@ -79,24 +82,22 @@ impl Reuse {
     }
 }
 
-/// Gathers by class of distance; the last class holds first touches.
+/// Gathers by binary logarithm of their distance; those from `CLASSES` on are first touches.
 #[derive(Debug, Default)]
-struct Tally([u64; CLASSES + 1]);
+struct Tally([u64; u32::BITS as usize]);
 
 impl Tally {
     /// Counts one window, the `w`-th of those that share `stamps`, which start as zeros.
     ///
-    /// A group's stamp is the number of the entry that touched it last, counted from 1 through all the windows. So a
-    /// stamp left by an earlier window lies too far back to be of this one, and nothing has to be cleared.
+    /// A group's stamp is the number of the entry that touched it last. The numbers begin far from zero, and those of two windows lie
+    /// more than a window apart: so a stamp that is not of this window gives a distance of its own class, and nothing has to be
+    /// cleared or compared.
     fn window(&mut self, w: usize, col_idx: &[u32], stamps: &mut [u32]) {
-        let base = (w * WINDOW) as u32;
-        for (offset, &col) in (0u32..).zip(col_idx) {
+        let base = FIRST_NUMBER + (2 * w * WINDOW) as u32;
+        for (now, &col) in (base..).zip(col_idx) {
             let stamp = &mut stamps[(col >> GROUP_BITS) as usize];
-            let now = base + offset + 1;
-            let distance = now - *stamp;
+            self.0[(now - *stamp).ilog2() as usize] += 1;
             *stamp = now;
-            let class = if distance <= offset { distance.ilog2() as usize } else { CLASSES };
-            self.0[class] += 1;
         }
     }
 
@@ -106,7 +107,8 @@ impl Tally {
     }
 
     fn reuse(self, window: u64) -> Reuse {
-        Reuse { counts: std::array::from_fn(|class| self.0[class]), first: self.0[CLASSES], window }
+        let first = self.0[CLASSES..].iter().sum();
+        Reuse { counts: std::array::from_fn(|class| self.0[class]), first, window }
     }
 }
 

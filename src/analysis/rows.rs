@@ -155,7 +155,10 @@ fn half_rows(classes: &[(u32, u64)], nnz: u64) -> u64 {
 
 /// Rows of another length than the row before.
 pub(super) fn changes(row_lengths: &[u32]) -> u64 {
-    row_lengths.par_windows(2).with_min_len(CHUNK).map(|w| u64::from(w[0] != w[1])).sum()
+    let Some((_, after)) = row_lengths.split_first() else { return 0 };
+    let count =
+        |(lengths, after): (&[u32], &[u32])| lengths.iter().zip(after).filter(|(a, b)| a != b).count() as u64;
+    row_lengths.par_chunks(CHUNK).zip(after.par_chunks(CHUNK)).map(count).sum()
 }
 
 /// What one pass over the row offsets gives.

@@ -31,7 +31,7 @@ use std::str::FromStr;
 pub const DEVICE_VARIABLE: &str = "SPARSEOP_DEVICE";
 
 /// The version of the CPU kernels: raised when their speed changes, so that older measurements are known as such.
-const CPU_KERNELS: &str = "cpu-1";
+const CPU_KERNELS: &str = "cpu-2";
 
 /// Where products run.
 #[derive(Debug, Clone, PartialEq, Default)]

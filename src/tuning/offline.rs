@@ -14,7 +14,9 @@ use statrs::statistics::{Data, OrderStatistics};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sizes that are tried for the cache a product may live in, in bytes; the one whose fit predicts best is taken.
+/// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fit chooses best among the products that
+/// are larger than all of them is taken: those within a few of these sizes vary more from one tuning to the next than the sizes differ,
+/// and what they decide is paid for by the large ones.
 const CACHES: [f64; 7] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6];
 
 /// The measured times of every plan on one matrix.
@@ -86,6 +88,12 @@ impl Measured {
     pub fn regret(&self, profile: &Profile) -> Option<f64> {
         let best = self.plans.iter().map(|run| run.product).min_by(f64::total_cmp)?;
         Some(self.chosen(profile)?.product / best)
+    }
+
+    /// Whether no cache of a size that is tried holds what a product reads.
+    fn is_large(&self) -> bool {
+        let least = self.plans.iter().map(|run| run.traffic.bytes()).min();
+        least.is_some_and(|bytes| bytes as f64 > CACHES[CACHES.len() - 1])
     }
 
     fn chosen(&self, profile: &Profile) -> Option<&Run> {
@@ -181,17 +189,29 @@ pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str
         profile.validation = validation(measured, &profile);
         profile
     });
-    let best = fitted.min_by(|a, b| a.validation.mean_regret.total_cmp(&b.validation.mean_regret));
-    best.expect("there are sizes to try")
+    let large: Vec<&Measured> = measured.iter().filter(|m| m.is_large()).collect();
+    let judges = if large.is_empty() { measured.iter().collect() } else { large };
+    let regret = |profile: &Profile| mean(&regrets(judges.iter().copied(), profile));
+    let best = fitted.map(|profile| (regret(&profile), profile)).min_by(|a, b| a.0.total_cmp(&b.0));
+    best.expect("there are sizes to try").1
+}
+
+/// The regret of every choice.
+fn regrets<'a>(measured: impl Iterator<Item = &'a Measured>, profile: &Profile) -> Vec<f64> {
+    measured.filter_map(|m| m.regret(profile)).collect()
+}
+
+/// The geometric mean; 1 of nothing.
+fn mean(regrets: &[f64]) -> f64 {
+    (regrets.iter().map(|r| r.ln()).sum::<f64>() / regrets.len().max(1) as f64).exp()
 }
 
 /// How well a profile chooses on what was measured.
 pub fn validation(measured: &[Measured], profile: &Profile) -> Validation {
-    let regrets: Vec<f64> = measured.iter().filter_map(|m| m.regret(profile)).collect();
-    let mean = regrets.iter().map(|r| r.ln()).sum::<f64>() / regrets.len().max(1) as f64;
+    let regrets = regrets(measured.iter(), profile);
     Validation {
         matrices: regrets.len(),
-        mean_regret: mean.exp(),
+        mean_regret: mean(&regrets),
         p95_regret: Data::new(regrets.clone()).percentile(95),
         worst_regret: regrets.iter().copied().fold(1.0, f64::max),
     }

@@ -4,7 +4,7 @@ mod simd;
 mod strip;
 mod team;
 
-pub(crate) use simd::{Kernel, PADDING, Vector};
+pub(crate) use simd::{Kernel, PADDING, Vector, prefetch};
 pub(crate) use strip::{Slots, strip};
 
 use crate::Scalar;

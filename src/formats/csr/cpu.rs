@@ -2,8 +2,15 @@
 
 use super::{Host, Plan};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, run_parts};
+use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
 use std::ops::Range;
+
+/// Entries that are asked for ahead; measured on Zen 4, 64 to 512 are alike and a tenth faster than none, except that on long runs of
+/// neighbouring columns more than 64 lose what 64 gain.
+const AHEAD: usize = 64;
+
+/// Asking pays where a step takes at least so many bytes of values: with smaller steps every line is asked for again and again.
+const STEP_BYTES: usize = 32;
 
 /// An offset of either width.
 pub(super) trait Offset: Copy + Send + Sync {
@@ -94,12 +101,22 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         }
     }
 
+    /// Asks for the entries that come some time after entry `k`.
+    #[inline(always)]
+    fn ask_ahead_of(&self, k: usize) {
+        prefetch(self.values.as_ptr().wrapping_add(k + AHEAD));
+        prefetch(self.col_idx.as_ptr().wrapping_add(k + AHEAD));
+    }
+
     #[inline(always)]
     unsafe fn dot_array<const W: usize>(&self, entries: Range<usize>) -> T {
         let mut sums = [T::ZERO; W];
         let whole = entries.start + (entries.len() / W) * W;
         let mut k = entries.start;
         while k < whole {
+            if W * size_of::<T>() >= STEP_BYTES {
+                self.ask_ahead_of(k);
+            }
             for (lane, sum) in sums.iter_mut().enumerate() {
                 // SAFETY: as `dot`.
                 *sum += unsafe { self.term(k + lane) };
@@ -131,6 +148,7 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
             let mut k = entries.start;
             while k + vectors * V::LANES <= entries.end {
                 for sum in sums.iter_mut().take(vectors) {
+                    self.ask_ahead_of(k);
                     let col = cols.add(k);
                     let x =
                         if V::consecutive(col) { V::load(x.add(*col as usize)) } else { V::gather(x, col) };
