@@ -5,7 +5,7 @@ use crate::Error;
 use std::any::Any;
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 /// Why no GPU is used.
 pub(super) const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
@@ -217,7 +217,12 @@ impl Queue {
         match self.never {}
     }
 
-    /// Whether a graph is being captured with [`Queue::capture`].
+    /// Keeps other threads from enqueuing between the launches of one product.
+    pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>, Error> {
+        match self.never {}
+    }
+
+    /// Whether this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
         match self.never {}
     }

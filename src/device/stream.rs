@@ -33,13 +33,17 @@ impl Stream {
 
     /// A stream around a `CUstream` (or `cudaStream_t`) that somebody else made.
     ///
+    /// What is captured from it by somebody else uses the operators and vectors that were enqueued: they must then be kept alive as
+    /// long as that graph. [`Stream::capture`] sees to it itself.
+    ///
     /// # Safety
     ///
     /// It is one of the GPU's primary context and outlives the stream and every graph captured from it.
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceUnavailable`] when the device is the CPU.
+    /// [`Error::DeviceUnavailable`] when the device is the CPU, [`Error::Gpu`] for the per-thread default stream, which is another one
+    /// in every thread.
     pub unsafe fn from_raw(device: &Device, stream: *mut c_void) -> Result<Self, Error> {
         match device {
             Device::Cpu => Err(Error::DeviceUnavailable {
@@ -79,7 +83,8 @@ impl Stream {
         self.on_gpu("time what is enqueued")?.seconds(work)
     }
 
-    /// What `work` enqueues on this stream, as a graph to be launched again and again. It is not done now.
+    /// What `work` enqueues on this stream, as a graph to be launched again and again. It is not done now. Waits first for what was
+    /// enqueued before; other threads are refused on this stream until it is captured.
     ///
     /// The graph owns what it uses: operators and vectors may be dropped before it.
     ///

@@ -81,7 +81,7 @@ impl<T: Scalar> DeviceVec<T> {
         }
     }
 
-    /// Copies `data` in, once everything enqueued on the device is done.
+    /// Copies `data` in, once everything enqueued on the device's [`Stream`](super::Stream)s is done.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(())
     }
 
-    /// Copies everything out, once everything enqueued on the device is done.
+    /// Copies everything out, once everything enqueued on the device's [`Stream`](super::Stream)s is done.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(())
     }
 
-    /// A copy of everything in host memory, once everything enqueued on the device is done.
+    /// A copy of everything in host memory, once everything enqueued on the device's [`Stream`](super::Stream)s is done.
     ///
     /// # Errors
     ///

@@ -111,6 +111,11 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// What copying from the GPU gives.
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
+    /// Whether a product waits until it is done; such a product does not use the queue that it is given, but waits for it first.
+    fn waits(&self) -> bool {
+        false
+    }
+
     /// Bytes of the packed arrays in the memory of the GPU.
     fn device_bytes(&self) -> u64;
 }

@@ -53,6 +53,8 @@ impl<T: Scalar> Placed<T> {
         }
         match (self, stream.queue()) {
             (Self::Gpu(_, matrix), Some(queue)) => {
+                // Not while somebody waits, which may run other work of this thread.
+                let _turn = if matrix.waits() { None } else { Some(queue.turn()?) };
                 if queue.records() {
                     [x.share(), y.share()].into_iter().flatten().for_each(|memory| queue.keep(memory));
                     queue.keep(Arc::new(matrix.clone()));

@@ -95,14 +95,16 @@ fn many_streams_and_threads_share_an_operator() {
     let a = skewed::<f64>();
     for plan in plans(&a) {
         let op = operator(device, &plan, &a);
+        // Two of the threads have it in common.
+        let shared = Stream::new(device).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (op, a) = (&op, &a);
+                let (op, a, shared) = (&op, &a, &shared);
                 scope.spawn(move || {
                     let mut x = x_vector::<f64>(a.ncols());
                     x.rotate_left(thread);
                     let oracle = Oracle::of(a.view(), &x);
-                    let stream = Stream::new(device).unwrap();
+                    let stream = if thread < 2 { shared.clone() } else { Stream::new(device).unwrap() };
                     let on_gpu = DeviceVec::from_slice(device, &x).unwrap();
                     let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
                     let mut host_y = vec![f64::NAN; a.nrows()];
@@ -162,6 +164,51 @@ fn a_captured_chain_gives_the_same_and_outlives_what_it_uses() {
             assert_eq!(got, expected, "{plan}");
         }
     }
+}
+
+#[test]
+fn while_one_thread_captures_others_wait_for_their_own_and_are_refused_on_its_stream() {
+    let Some(device) = gpu() else { return };
+    let a = scattered::<f64>(3000, 3000, |row| row % 19);
+    let op = operator(device, &"csr(balanced)".parse().unwrap(), &a);
+    let (stream, other) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
+    let x = DeviceVec::from_slice(device, &x_vector::<f64>(3000)).unwrap();
+    let y = || DeviceVec::<f64>::zeros(device, 3000).unwrap();
+    let (mut before, mut inside, mut beside) = (y(), y(), y());
+    op.apply_device(&stream, &x, &mut before).unwrap();
+    let graph = stream.capture(&mut || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let refused = op.apply_device(&stream, &x, &mut y()).unwrap_err().to_string();
+                assert!(refused.contains("another thread captures"), "{refused}");
+                op.apply_device(&other, &x, &mut beside).unwrap();
+                assert_eq!(beside.to_vec().unwrap(), before.to_vec().unwrap());
+            });
+        });
+        op.apply_device(&stream, &x, &mut inside)
+    });
+    assert_eq!(inside.to_vec().unwrap(), [0.0; 3000], "a capture does nothing yet");
+    graph.unwrap().launch(&stream).unwrap();
+    assert_eq!(inside.to_vec().unwrap(), before.to_vec().unwrap());
+}
+
+#[test]
+fn what_is_enqueued_through_a_wrapper_that_is_gone_is_waited_for() {
+    let Some(device) = gpu() else { return };
+    let a = "banded,rows=200k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let op = operator(device, &"csr(scalar)".parse().unwrap(), &a);
+    let owner = Stream::new(device).unwrap();
+    let x = DeviceVec::from_slice(device, &x_vector::<f64>(a.ncols())).unwrap();
+    let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
+    for _ in 0..20 {
+        // SAFETY: the owner outlives it.
+        let wrapped = unsafe { Stream::from_raw(device, owner.raw()) }.unwrap();
+        op.apply_device(&wrapped, &x, &mut y).unwrap();
+    }
+    Oracle::of(a.view(), &x_vector(a.ncols())).check(&y.to_vec().unwrap()).unwrap();
+    // SAFETY: it is refused before anything is done with it.
+    let per_thread = unsafe { Stream::from_raw(device, 2 as *mut std::ffi::c_void) };
+    assert!(per_thread.unwrap_err().to_string().contains("per-thread"));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use cudarc::driver::{DriverError, result, sys};
 const OLDEST: (i32, i32) = (11, 4);
 
 /// Every function that is called. cudarc panics on one that is missing, so they are looked up before the first call.
-const SYMBOLS: [&str; 41] = [
+const SYMBOLS: [&str; 42] = [
+    "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -19,6 +20,7 @@ const SYMBOLS: [&str; 41] = [
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventElapsedTime",
+    "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
     "cuGetErrorName",
@@ -46,9 +48,8 @@ const SYMBOLS: [&str; 41] = [
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamIsCapturing",
-    "cuStreamSynchronize",
     "cuStreamWaitEvent",
-    "cuFuncSetAttribute",
+    "cuThreadExchangeStreamCaptureMode",
 ];
 
 /// The driver's version as `(major, minor)`, once it has been found usable; else the reason in one line.

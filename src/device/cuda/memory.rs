@@ -25,7 +25,7 @@ unsafe impl<T: Sync> Sync for Buffer<T> {}
 impl Gpu {
     /// Bytes of its memory that are free.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
-        self.bind()?;
+        let _current = self.bind()?;
         let (free, _) =
             result::mem_get_info().attempt(self.ordinal(), || "ask for free memory".to_owned())?;
         Ok(free as u64)
@@ -35,7 +35,8 @@ impl Gpu {
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         // Not the context as a whole: that would break captures in other threads.
         let queues: Vec<_> = self.queues().iter().filter_map(Weak::upgrade).collect();
-        queues.iter().try_for_each(|queue| queue.synchronize())
+        // All of them, whatever becomes of one.
+        queues.iter().map(|queue| queue.synchronize()).fold(Ok(()), Result::and)
     }
 
     /// Memory for `len` elements, with anything in it; enqueues nothing.
@@ -44,7 +45,8 @@ impl Gpu {
         if len == 0 || size_of::<T>() == 0 {
             return Ok(buffer(0));
         }
-        self.bind()?;
+        let _current = self.bind()?;
+        let _relaxed = Relaxed::new();
         let needed = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
         let allocated = match needed {
             // SAFETY: what the memory holds is of no type until it is written.
@@ -84,7 +86,7 @@ impl Gpu {
         let start = if bytes == 0 {
             std::ptr::NonNull::dangling().as_ptr()
         } else {
-            self.bind()?;
+            let _current = self.bind()?;
             // Portable: every context of the process may copy from it.
             let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
             // SAFETY: a fresh allocation, zeroed before anything reads it.
@@ -139,19 +141,41 @@ impl<T: Copy> Buffer<T> {
     /// A copy of everything, after everything enqueued on the GPU's own queue.
     pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut data = Vec::with_capacity(self.len);
-        // SAFETY: the copy fills all of it before the length is set; `T` is plain data that was copied in or zeroed.
+        let queue = self.gpu.queue();
+        // SAFETY: the vector has room, and the copy fills all of it before the length is set; `T` is plain data that was copied in
+        // or zeroed.
         unsafe {
-            let spare = std::slice::from_raw_parts_mut(data.as_mut_ptr(), self.len);
-            self.read(self.gpu.queue(), spare)?;
+            queue.copy_out_to(data.as_mut_ptr(), self.len, self.ptr())?;
+            queue.synchronize()?;
             data.set_len(self.len);
         }
         Ok(data)
     }
 }
 
+/// While it lives, this thread may allocate even while somebody captures in a stricter mode: nothing here becomes part of a graph.
+struct Relaxed(sys::CUstreamCaptureMode);
+
+impl Relaxed {
+    fn new() -> Self {
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: exchanges the mode of this thread with the one given.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Self(mode)
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
+}
+
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        if self.address != 0 && self.gpu.bind().is_ok() {
+        if let (Ok(_current), true) = (self.gpu.bind(), self.address != 0) {
+            let _relaxed = Relaxed::new();
             // SAFETY: the address came from the driver and is freed once. The driver waits for work that may use it.
             // An error here belongs to earlier work, which reports it itself.
             let _ = unsafe { result::free_sync(self.address) };
@@ -188,7 +212,7 @@ impl<T: Copy> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        if self.len * size_of::<T>() != 0 && self.gpu.bind().is_ok() {
+        if let (Ok(_current), true) = (self.gpu.bind(), self.len * size_of::<T>() != 0) {
             // SAFETY: the memory came from the driver and is freed once.
             let _ = unsafe { result::free_host(self.start.cast()) };
         }

@@ -4,12 +4,15 @@ mod cache;
 pub(crate) mod compiler;
 mod driver;
 mod embedded;
+mod event;
+mod graph;
 mod memory;
 mod nvrtc;
 mod queue;
 
+pub(crate) use graph::Recording;
 pub(crate) use memory::{Buffer, Pinned};
-pub(crate) use queue::{Queue, Recording};
+pub(crate) use queue::Queue;
 
 use super::{DeviceSpec, GpuSpec, Launch};
 use crate::Error;
@@ -49,6 +52,18 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
+
+/// While it lives, calls of this thread go to a GPU's context; afterwards again to the one before.
+struct Current(Option<sys::CUcontext>);
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // SAFETY: it was current, or none was.
+            let _ = unsafe { result::ctx::set_current(before) };
+        }
+    }
+}
 
 /// Machine code that was loaded; never unloaded.
 #[derive(Clone, Copy)]
@@ -136,7 +151,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         modules: Mutex::default(),
         copy_bandwidth: OnceLock::new(),
     })));
-    gpu.bind().map_err(|e| e.to_string())?;
+    let _current = gpu.bind().map_err(|e| e.to_string())?;
     let queue = Queue::create(gpu).map_err(driver::text)?;
     gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");
     Ok(gpu)
@@ -162,11 +177,17 @@ impl Gpu {
         compiler::ready(self.0.capability)
     }
 
-    /// Makes its context the one that this thread's calls go to.
-    fn bind(&self) -> Result<(), Error> {
+    /// Makes its context the one that this thread's calls go to, until the guard is dropped.
+    fn bind(&self) -> Result<Current, Error> {
+        let attempt = || "use its context".to_owned();
+        let before = result::ctx::get_current().attempt(self.0.ordinal, attempt)?;
+        let before = before.unwrap_or(std::ptr::null_mut());
+        if before == self.0.context {
+            return Ok(Current(None));
+        }
         // SAFETY: the context is retained as long as the program runs.
         let bound = unsafe { result::ctx::set_current(self.0.context) };
-        bound.attempt(self.0.ordinal, || "use its context".to_owned())
+        bound.attempt(self.0.ordinal, attempt).map(|()| Current(Some(before)))
     }
 
     /// The queue that is used where none is given.
@@ -195,7 +216,7 @@ impl Gpu {
         if let Some(module) = modules.get(name) {
             return Ok(*module);
         }
-        self.bind()?;
+        let _current = self.bind()?;
         let load = |image: compiler::Image| {
             // SAFETY: a whole CUBIN, or PTX that ends in NUL.
             let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };

@@ -1,6 +1,8 @@
-//! Work for a GPU, done in order: CUDA streams, the graphs captured from them, and how long it takes.
+//! Work for a GPU, done in order: CUDA streams.
 
-use super::driver::{Attempt, elapsed_ms};
+use super::driver::Attempt;
+use super::event::Event;
+use super::graph::Kept;
 use super::{Gpu, Kernel};
 use crate::Error;
 use crate::device::{Launch, Ptr};
@@ -8,29 +10,43 @@ use cudarc::driver::{DriverError, result, sys};
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
-/// Numbers of queues: the least that no living one has.
-static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, free: Vec::new() });
+/// Numbers of queues: one that no living queue has, nor one whose work may still be under way.
+static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, retired: Vec::new() });
 
-/// Set in the number of a queue that somebody else owns; no address has it.
-const FOREIGN: u64 = 1 << 63;
+/// The stream that is another one in every thread: nothing can be waited for in it but by the thread itself.
+const PER_THREAD: u64 = 2;
 
 struct Ids {
     next: u64,
-    free: Vec<u64>,
+    /// Numbers of queues that are no more, with the end of their work.
+    retired: Vec<(Event, u64)>,
 }
 
 impl Ids {
     fn take(&mut self) -> u64 {
-        self.free.pop().unwrap_or_else(|| {
-            self.next += 1;
-            self.next
-        })
+        match self.retired.iter().position(|(end, _)| end.is_reached()) {
+            Some(place) => self.retired.swap_remove(place).1,
+            None => {
+                self.next += 1;
+                self.next
+            }
+        }
     }
 }
 
-/// What a graph uses.
-type Kept = Vec<Arc<dyn Any + Send + Sync>>;
+/// A capture that is under way.
+pub(super) struct Recorded {
+    thread: ThreadId,
+    pub(super) kept: Kept,
+}
+
+impl Recorded {
+    pub(super) fn by_this_thread() -> Self {
+        Self { thread: thread::current().id(), kept: Kept::new() }
+    }
+}
 
 /// A CUDA stream.
 pub(crate) struct Queue(Arc<Shared>);
@@ -41,8 +57,10 @@ pub(super) struct Shared {
     stream: sys::CUstream,
     id: u64,
     owned: bool,
-    /// What the graph that is being captured uses. Locked while the stream is waited for: waiting for a capture would break it.
-    kept: Mutex<Option<Kept>>,
+    /// Held while a product is enqueued, which may take several launches, and while a capture begins and ends.
+    order: Mutex<()>,
+    /// The capture that is under way. Locked while an event is recorded to be waited for: that would break a capture.
+    recorded: Mutex<Option<Recorded>>,
 }
 
 // SAFETY: the driver allows a stream to be used from any thread.
@@ -58,12 +76,9 @@ impl fmt::Debug for Queue {
 
 impl Queue {
     fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
-        let id = match owned {
-            true => IDS.lock().unwrap_or_else(PoisonError::into_inner).take(),
-            // Whoever owns the stream may wrap it again and again.
-            false => stream as u64 | FOREIGN,
-        };
-        let shared = Arc::new(Shared { gpu, stream, id, owned, kept: Mutex::new(None) });
+        let id = IDS.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (order, recorded) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { gpu, stream, id, owned, order, recorded });
         let mut queues = gpu.queues();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&shared));
@@ -91,9 +106,38 @@ impl Queue {
         self.0.stream as u64
     }
 
+    pub(super) fn stream(&self) -> sys::CUstream {
+        self.0.stream
+    }
+
+    pub(super) fn recorded(&self) -> MutexGuard<'_, Option<Recorded>> {
+        self.0.recorded()
+    }
+
+    /// Keeps other threads from enqueuing between the launches of one product.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] while another thread captures a graph: what is enqueued would become part of it.
+    pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>, Error> {
+        let turn = self.0.order.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.recorded().as_ref() {
+            Some(recorded) if recorded.thread != thread::current().id() => Err(Error::Gpu {
+                device: self.0.gpu.to_string(),
+                action: "enqueue on this stream".to_owned(),
+                message: "another thread captures a graph from it; use another stream".to_owned(),
+            }),
+            _ => Ok(turn),
+        }
+    }
+
     /// Calls the driver with the GPU's context current.
-    fn call<R>(&self, action: &str, call: impl FnOnce() -> Result<R, DriverError>) -> Result<R, Error> {
-        self.0.gpu.bind()?;
+    pub(super) fn call<R>(
+        &self,
+        action: &str,
+        call: impl FnOnce() -> Result<R, DriverError>,
+    ) -> Result<R, Error> {
+        let _current = self.0.gpu.bind()?;
         call().attempt(self.0.gpu.ordinal(), || action.to_owned())
     }
 
@@ -139,12 +183,28 @@ impl Queue {
     ///
     /// `from` has as many elements as `to`, and both live until it is done.
     pub(crate) unsafe fn copy_out<T: Copy>(&self, to: &mut [T], from: Ptr<T>) -> Result<(), Error> {
-        if size_of_val(to) == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_out_to(to.as_mut_ptr(), to.len(), from) }
+    }
+
+    /// Enqueues a copy of `len` elements from the GPU, to where nothing need have been written yet.
+    ///
+    /// # Safety
+    ///
+    /// As [`copy_out`](Self::copy_out), for so many elements.
+    pub(super) unsafe fn copy_out_to<T: Copy>(
+        &self,
+        to: *mut T,
+        len: usize,
+        from: Ptr<T>,
+    ) -> Result<(), Error> {
+        let bytes = len * size_of::<T>();
+        if bytes == 0 {
             return Ok(());
         }
         // SAFETY: the caller's promise.
         self.call("copy from the GPU", || unsafe {
-            result::memcpy_dtoh_async(to, from.address(), self.0.stream)
+            sys::cuMemcpyDtoHAsync_v2(to.cast(), from.address(), bytes, self.0.stream).result()
         })
     }
 
@@ -185,80 +245,45 @@ impl Queue {
 
     /// Seconds that what `work` enqueues takes on the GPU.
     pub(crate) fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-        let start = Event::new(self.0.gpu)?;
-        let end = Event::new(self.0.gpu)?;
-        start.record(self)?;
+        let start = Event::after(self.0.gpu, self.0.stream)?;
         work()?;
-        end.record(self)?;
+        let end = Event::after(self.0.gpu, self.0.stream)?;
         end.synchronize()?;
-        // SAFETY: both were recorded, and the later one was reached.
-        let ms = self.call("time what was enqueued", || unsafe { elapsed_ms(start.event, end.event) })?;
-        Ok(f64::from(ms) * 1e-3)
+        end.seconds_since(&start)
     }
 
     /// Whether what is enqueued becomes part of a graph instead of being done.
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
-        // SAFETY: the stream is alive.
-        let status =
-            self.call("ask for captures", || unsafe { result::stream::is_capturing(self.0.stream) })?;
-        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        self.0.is_capturing()
     }
 
-    /// Whether a graph is being captured with [`Queue::capture`].
+    /// Whether this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
-        self.0.kept().is_some()
+        self.recorded().as_ref().is_some_and(|recorded| recorded.thread == thread::current().id())
     }
 
     /// Keeps something until the graph that is being captured is gone; forever when somebody else captures.
     pub(crate) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
-        match self.0.kept().as_mut() {
-            Some(graph) => graph.push(kept),
+        match self.recorded().as_mut() {
+            Some(recorded) => recorded.kept.push(kept),
             None => std::mem::forget(kept),
         }
     }
+}
 
-    /// What `work` enqueues, as a graph.
-    pub(crate) fn capture(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Recording, Error> {
-        // Relaxed: other threads may go on allocating.
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        let mut kept = self.0.kept();
-        // SAFETY: the stream is alive.
-        self.call("begin a capture", || unsafe { result::stream::begin_capture(self.0.stream, mode) })?;
-        *kept = Some(Vec::new());
-        drop(kept);
-        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        let mut recorded = self.0.kept();
-        // SAFETY: the capture was begun above.
-        let graph = self.call("end a capture", || unsafe { result::stream::end_capture(self.0.stream) });
-        let kept = recorded.take().unwrap_or_default();
-        drop(recorded);
-        let graph = match worked {
-            Err(panic) => std::panic::resume_unwind(panic),
-            Ok(Err(error)) => {
-                if let Ok(graph) = graph {
-                    // SAFETY: nothing else knows the graph.
-                    let _ = unsafe { result::graph::destroy(graph) };
-                }
-                return Err(error);
-            }
-            Ok(Ok(())) => graph?,
-        };
-        let executable = self.call("instantiate a graph", || {
-            // SAFETY: the graph is whole, and not used afterwards.
-            unsafe {
-                let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
-                let destroyed = result::graph::destroy(graph);
-                executable.and_then(|e| destroyed.map(|()| e))
-            }
-        })?;
-        Ok(Recording { gpu: self.0.gpu, executable, _kept: kept })
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // Whoever drops it may free next what is still being copied.
+        if self.0.owned {
+            let _ = self.0.synchronize();
+        }
     }
 }
 
 impl Gpu {
     /// A queue of its own.
     pub(crate) fn new_queue(&self) -> Result<Queue, Error> {
-        self.bind()?;
+        let _current = self.bind()?;
         Queue::create(*self).attempt(self.ordinal(), || "create a stream".to_owned())
     }
 
@@ -268,109 +293,58 @@ impl Gpu {
     ///
     /// The stream belongs to this GPU's primary context and outlives the queue.
     pub(crate) unsafe fn foreign_queue(&self, stream: u64) -> Result<Queue, Error> {
+        if stream == PER_THREAD {
+            return Err(Error::Gpu {
+                device: self.to_string(),
+                action: "use this stream".to_owned(),
+                message: "the per-thread default stream is another one in every thread; make one".to_owned(),
+            });
+        }
         Ok(Queue::around(*self, stream as sys::CUstream, false))
     }
 }
 
 impl Shared {
-    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorded(&self) -> MutexGuard<'_, Option<Recorded>> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until everything is done; what is captured is not to be done, and so not waited for.
-    pub(super) fn synchronize(&self) -> Result<(), Error> {
-        let recorded = self.kept();
-        if recorded.is_some() {
-            return Ok(());
-        }
-        self.gpu.bind()?;
+    fn is_capturing(&self) -> Result<bool, Error> {
+        let _current = self.gpu.bind()?;
         // SAFETY: the stream is alive.
-        let done = unsafe { result::stream::synchronize(self.stream) };
-        done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
+        let status = unsafe { result::stream::is_capturing(self.stream) };
+        let status = status.attempt(self.gpu.ordinal(), || "ask for captures".to_owned())?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// The end of what is enqueued; none while it is captured, and so not to be done.
+    fn end(&self) -> Result<Option<Event>, Error> {
+        let recorded = self.recorded();
+        // What somebody else captures is not in our books.
+        if recorded.is_some() || (!self.owned && self.is_capturing()?) {
+            return Ok(None);
+        }
+        Event::after(self.gpu, self.stream).map(Some)
+    }
+
+    /// Waits until everything is done; what is captured is not to be done, and so not waited for. Others may go on enqueuing.
+    pub(super) fn synchronize(&self) -> Result<(), Error> {
+        self.end()?.map_or(Ok(()), |end| end.synchronize())
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.owned && self.gpu.bind().is_ok() {
-            // SAFETY: the stream is ours. What is enqueued is done before another queue gets its number, and with it its scratch.
-            unsafe {
-                let _ = result::stream::synchronize(self.stream);
-                let _ = result::stream::destroy(self.stream);
-            }
-            IDS.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.id);
+        let end = self.end();
+        if let (Ok(_current), true) = (self.gpu.bind(), self.owned) {
+            // SAFETY: the stream is ours; the driver finishes what is enqueued.
+            let _ = unsafe { result::stream::destroy(self.stream) };
         }
-    }
-}
-
-/// A captured graph, ready to be launched, and what it uses.
-pub(crate) struct Recording {
-    gpu: Gpu,
-    executable: sys::CUgraphExec,
-    _kept: Kept,
-}
-
-// SAFETY: the driver allows a graph to be launched from any thread, one at a time; `Graph` sees to that.
-unsafe impl Send for Recording {}
-// SAFETY: as above.
-unsafe impl Sync for Recording {}
-
-impl fmt::Debug for Recording {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a graph on {}", self.gpu)
-    }
-}
-
-impl Recording {
-    /// Enqueues everything that was captured.
-    pub(crate) fn launch(&self, queue: &Queue) -> Result<(), Error> {
-        // SAFETY: both are alive and of one GPU, which the caller has checked.
-        queue.call("launch a graph", || unsafe { result::graph::launch(self.executable, queue.0.stream) })
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        if self.gpu.bind().is_ok() {
-            // What it uses must outlive its last launch.
-            let _ = self.gpu.synchronize();
-            // SAFETY: nothing launches it any more.
-            let _ = unsafe { result::graph::exec_destroy(self.executable) };
-        }
-    }
-}
-
-/// A point in a queue whose time is taken.
-struct Event {
-    gpu: Gpu,
-    event: sys::CUevent,
-}
-
-impl Event {
-    fn new(gpu: Gpu) -> Result<Self, Error> {
-        gpu.bind()?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        Ok(Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? })
-    }
-
-    fn record(&self, queue: &Queue) -> Result<(), Error> {
-        // SAFETY: both are alive and of one GPU.
-        queue.call("record an event", || unsafe { result::event::record(self.event, queue.0.stream) })
-    }
-
-    fn synchronize(&self) -> Result<(), Error> {
-        self.gpu.bind()?;
-        // SAFETY: the event is alive.
-        let done = unsafe { result::event::synchronize(self.event) };
-        done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if self.gpu.bind().is_ok() {
-            // SAFETY: the event is ours.
-            let _ = unsafe { result::event::destroy(self.event) };
+        // Without an end to wait for, the number is not used again.
+        if let Ok(Some(end)) = end {
+            // Whoever waits for all of the GPU's queues waits for this one, too.
+            let _ = end.hold_up(self.gpu.queue().stream());
+            IDS.lock().unwrap_or_else(PoisonError::into_inner).retired.push((end, self.id));
         }
     }
 }

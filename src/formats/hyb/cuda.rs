@@ -30,11 +30,22 @@ struct HostTail<T> {
     coo: coo::Host<T>,
     /// Which rows these are.
     rows: Buffer<u32>,
-    /// Their sums, come from the host.
-    sums: Buffer<T>,
+    ncols: usize,
     add_rows: Kernel,
-    /// What `x` comes to the host in, and what the sums go from it in.
-    staging: Mutex<(Pinned<T>, Pinned<T>)>,
+    /// As many as products were under way at a time.
+    stages: Mutex<Vec<Stage<T>>>,
+}
+
+/// What a product whose tail the host multiplies goes through.
+#[derive(Debug)]
+struct Stage<T> {
+    /// Its own: what others do with theirs, capturing graphs for one, is of no account.
+    queue: Queue,
+    /// What `x` comes to the host in.
+    x: Pinned<T>,
+    /// What the sums go from the host in, and where they go.
+    host_sums: Pinned<T>,
+    sums: Buffer<T>,
 }
 
 impl<T: Scalar> HostTail<T> {
@@ -42,41 +53,73 @@ impl<T: Scalar> HostTail<T> {
         let (coo, rows) = whole.compacted();
         Ok(Self {
             nrows,
-            sums: gpu.zeroed(rows.len())?,
+            ncols,
             add_rows: gpu.kernel("hyb", &format!("hyb_add_{}", T::KIND))?,
-            staging: Mutex::new((gpu.pinned(ncols)?, gpu.pinned(rows.len())?)),
+            stages: Mutex::default(),
             rows: gpu.upload(&rows)?,
             coo,
         })
     }
 
-    /// `y = y + A x` once `first` has made `y` what is added to; returns when it is done.
+    /// `y = y + A x` once `first` has enqueued, on the queue it is given, what is added to; begins when everything on `queue` is done,
+    /// and returns when it is done itself.
     ///
     /// # Safety
     ///
     /// As [`DeviceMatrix::spmv`].
     unsafe fn spmv_add_to(
         &self,
-        first: impl FnOnce() -> Result<(), Error>,
+        first: impl FnOnce(&Queue) -> Result<(), Error>,
         queue: &Queue,
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {
-        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        let (host_x, host_sums) = &mut *staging;
-        // SAFETY: `x` has as many elements, the caller promises; the staging is ours until the wait is over.
-        unsafe { queue.copy_out(host_x.as_mut_slice(), x)? };
         queue.synchronize()?;
-        first()?;
-        self.coo.spmv(host_x.as_slice(), host_sums.as_mut_slice());
-        let launch = Launch::over(self.rows.len(), 1).arg(self.rows.ptr()).arg(self.sums.ptr());
+        let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // No lock is held while the host multiplies: its threads may begin another product.
+        let mut stage = free.map_or_else(|| self.stage(), Ok)?;
+        // SAFETY: the caller's promise.
+        let done = unsafe { self.through(&mut stage, first, x, y) };
+        // Also when something failed: no copy is under way any more once this is over.
+        let over = stage.queue.synchronize();
+        self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
+        done.and(over)
+    }
+
+    fn stage(&self) -> Result<Stage<T>, Error> {
+        let gpu = self.rows.gpu();
+        Ok(Stage {
+            queue: gpu.new_queue()?,
+            x: gpu.pinned(self.ncols)?,
+            host_sums: gpu.pinned(self.rows.len())?,
+            sums: gpu.unset(self.rows.len())?,
+        })
+    }
+
+    /// The product, not waited for at the end.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv`], and the stage is used by nothing else until the wait.
+    unsafe fn through(
+        &self,
+        stage: &mut Stage<T>,
+        first: impl FnOnce(&Queue) -> Result<(), Error>,
+        x: Ptr<T>,
+        y: Ptr<T>,
+    ) -> Result<(), Error> {
+        let queue = &stage.queue;
+        // SAFETY: `x` has as many elements, the caller promises; the stage is ours until the wait is over.
+        unsafe { queue.copy_out(stage.x.as_mut_slice(), x)? };
+        queue.synchronize()?;
+        first(queue)?;
+        self.coo.spmv(stage.x.as_slice(), stage.host_sums.as_mut_slice());
+        let launch = Launch::over(self.rows.len(), 1).arg(self.rows.ptr()).arg(stage.sums.ptr());
         // SAFETY: there is a sum for every row; these are the parameters of `hyb_add`.
         unsafe {
-            queue.copy_in(self.sums.ptr(), host_sums.as_slice())?;
-            self.add_rows.launch(queue, launch.arg(self.rows.len() as u32).arg(y))?;
+            queue.copy_in(stage.sums.ptr(), stage.host_sums.as_slice())?;
+            self.add_rows.launch(queue, launch.arg(self.rows.len() as u32).arg(y))
         }
-        // The next product uses the same staging.
-        queue.synchronize()
     }
 }
 
@@ -97,10 +140,10 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     /// With `tail:host` this waits, and is refused while a graph is being captured.
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        let ell = || unsafe { self.ell.spmv(queue, x, y) };
+        let ell = |queue: &Queue| unsafe { self.ell.spmv(queue, x, y) };
         match &self.tail {
             Tail::Gpu(tail) => {
-                ell()?;
+                ell(queue)?;
                 // SAFETY: as above.
                 tail.as_ref().map_or(Ok(()), |tail| unsafe { tail.spmv_add(queue, x, y) })
             }
@@ -108,10 +151,14 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
                 plan: format!("hyb{}", self.plan),
                 reason: "the host takes part in its products",
             }),
-            Tail::Host(None) => ell(),
+            Tail::Host(None) => ell(queue),
             // SAFETY: as above.
             Tail::Host(Some(tail)) => unsafe { tail.spmv_add_to(ell, queue, x, y) },
         }
+    }
+
+    fn waits(&self) -> bool {
+        matches!(self.tail, Tail::Host(Some(_)))
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
@@ -128,7 +175,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     fn device_bytes(&self) -> u64 {
         let tail = match &self.tail {
             Tail::Gpu(tail) => tail.as_ref().map_or(0, coo::Tail::bytes),
-            Tail::Host(tail) => tail.as_ref().map_or(0, |tail| tail.rows.bytes() + tail.sums.bytes()),
+            Tail::Host(tail) => tail.as_ref().map_or(0, |tail| tail.rows.bytes()),
         };
         self.ell.device_bytes() + tail
     }

@@ -1,0 +1,68 @@
+//! Points in a stream that can be waited for, and whose time is taken.
+
+use super::Gpu;
+use super::driver::{Attempt, elapsed_ms};
+use crate::Error;
+use cudarc::driver::{result, sys};
+
+/// A point in a stream.
+pub(super) struct Event {
+    gpu: Gpu,
+    event: sys::CUevent,
+}
+
+// SAFETY: the driver allows an event to be used from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// The point after everything that was enqueued on `stream`, which is one of `gpu` and alive.
+    pub(super) fn after(gpu: Gpu, stream: sys::CUstream) -> Result<Self, Error> {
+        let _current = gpu.bind()?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let event = Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? };
+        // SAFETY: both are alive and of one GPU.
+        let recorded = unsafe { result::event::record(event.event, stream) };
+        recorded.attempt(gpu.ordinal(), || "record an event".to_owned())?;
+        Ok(event)
+    }
+
+    /// Waits until it is reached.
+    pub(super) fn synchronize(&self) -> Result<(), Error> {
+        let _current = self.gpu.bind()?;
+        // SAFETY: the event is alive.
+        let done = unsafe { result::event::synchronize(self.event) };
+        done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
+    }
+
+    /// Whether it has been reached.
+    pub(super) fn is_reached(&self) -> bool {
+        // SAFETY: the event is alive.
+        self.gpu.bind().is_ok_and(|_current| unsafe { result::event::query(self.event) }.is_ok())
+    }
+
+    /// Lets what is enqueued on `stream` from now on wait for it.
+    pub(super) fn hold_up(&self, stream: sys::CUstream) -> Result<(), Error> {
+        let _current = self.gpu.bind()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both are alive and of one GPU.
+        let waits = unsafe { result::stream::wait_event(stream, self.event, flags) };
+        waits.attempt(self.gpu.ordinal(), || "let a stream wait for another".to_owned())
+    }
+
+    /// Seconds from an earlier event to this one; both have been reached.
+    pub(super) fn seconds_since(&self, earlier: &Self) -> Result<f64, Error> {
+        let _current = self.gpu.bind()?;
+        // SAFETY: both were recorded and reached.
+        let ms = unsafe { elapsed_ms(earlier.event, self.event) };
+        Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time what was enqueued".to_owned())?) * 1e-3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.gpu.bind() {
+            // SAFETY: the event is ours.
+            let _ = unsafe { result::event::destroy(self.event) };
+        }
+    }
+}

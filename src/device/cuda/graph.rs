@@ -1,0 +1,108 @@
+//! Graphs: what is enqueued on a stream, captured to be launched again and again.
+
+use super::queue::Recorded;
+use super::{Gpu, Queue};
+use crate::Error;
+use cudarc::driver::{result, sys};
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+/// What a graph uses.
+pub(super) type Kept = Vec<Arc<dyn Any + Send + Sync>>;
+
+impl Queue {
+    /// What `work` enqueues, as a graph; first waits for what was enqueued before.
+    pub(crate) fn capture(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Recording, Error> {
+        // Relaxed: other threads may go on allocating.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let gpu = self.gpu();
+        {
+            let _turn = self.turn()?;
+            self.synchronize()?;
+            let mut recorded = self.recorded();
+            // SAFETY: the stream is alive.
+            self.call("begin a capture", || unsafe { result::stream::begin_capture(self.stream(), mode) })?;
+            *recorded = Some(Recorded::by_this_thread());
+        }
+        let worked = catch_unwind(AssertUnwindSafe(work));
+        let (graph, kept) = {
+            let _turn = self.turn()?;
+            let mut recorded = self.recorded();
+            // SAFETY: the capture was begun above.
+            let graph = self.call("end a capture", || unsafe { result::stream::end_capture(self.stream()) });
+            (graph, recorded.take().map_or_else(Kept::new, |recorded| recorded.kept))
+        };
+        let graph = graph.map(|graph| Captured { gpu, graph });
+        match worked {
+            Err(panic) => resume_unwind(panic),
+            Ok(worked) => worked?,
+        }
+        let graph = graph?;
+        let executable = self.call("instantiate a graph", || {
+            // SAFETY: the graph is whole.
+            unsafe { result::graph::instantiate(graph.graph, sys::CUgraphInstantiate_flags(0)) }
+        })?;
+        Ok(Recording { gpu, executable, _kept: kept })
+    }
+}
+
+/// A graph that was captured and is not needed once it has been instantiated.
+struct Captured {
+    gpu: Gpu,
+    graph: sys::CUgraph,
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.gpu.bind() {
+            // SAFETY: nothing else knows the graph.
+            let _ = unsafe { result::graph::destroy(self.graph) };
+        }
+    }
+}
+
+/// A captured graph, ready to be launched, and what it uses.
+pub(crate) struct Recording {
+    gpu: Gpu,
+    executable: sys::CUgraphExec,
+    _kept: Kept,
+}
+
+// SAFETY: the driver allows a graph to be launched from any thread, one at a time; `Graph` sees to that.
+unsafe impl Send for Recording {}
+// SAFETY: as above.
+unsafe impl Sync for Recording {}
+
+impl fmt::Debug for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a graph on {}", self.gpu)
+    }
+}
+
+impl Recording {
+    /// Enqueues everything that was captured; refused while another graph is being captured, which would not own what this one uses.
+    pub(crate) fn launch(&self, queue: &Queue) -> Result<(), Error> {
+        let _turn = queue.turn()?;
+        if queue.records() {
+            return Err(Error::NotCapturable {
+                plan: "a graph".to_owned(),
+                reason: "it cannot be part of another one",
+            });
+        }
+        // SAFETY: both are alive and of one GPU, which the caller has checked.
+        queue.call("launch a graph", || unsafe { result::graph::launch(self.executable, queue.stream()) })
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // What it uses must outlive its last launch.
+        let _ = self.gpu.synchronize();
+        if let Ok(_current) = self.gpu.bind() {
+            // SAFETY: nothing launches it any more.
+            let _ = unsafe { result::graph::exec_destroy(self.executable) };
+        }
+    }
+}
