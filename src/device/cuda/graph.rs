@@ -21,6 +21,7 @@ impl Queue {
         {
             let _turn = self.turn()?;
             self.synchronize()?;
+            let _gate = self.unwaited();
             let mut recorded = self.recorded();
             // SAFETY: the stream is alive.
             self.call("begin a capture", || unsafe { result::stream::begin_capture(self.stream(), mode) })?;

@@ -181,13 +181,13 @@ impl Gpu {
     fn bind(&self) -> Result<Current, Error> {
         let attempt = || "use its context".to_owned();
         let before = result::ctx::get_current().attempt(self.0.ordinal, attempt)?;
-        let before = before.unwrap_or(std::ptr::null_mut());
-        if before == self.0.context {
+        if before == Some(self.0.context) {
             return Ok(Current(None));
         }
         // SAFETY: the context is retained as long as the program runs.
         let bound = unsafe { result::ctx::set_current(self.0.context) };
-        bound.attempt(self.0.ordinal, attempt).map(|()| Current(Some(before)))
+        // A thread that had none keeps this one: changing to and fro takes longer than a launch.
+        bound.attempt(self.0.ordinal, attempt).map(|()| Current(before))
     }
 
     /// The queue that is used where none is given.

@@ -9,30 +9,31 @@ use crate::device::{Launch, Ptr};
 use cudarc::driver::{DriverError, result, sys};
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, ThreadId};
 
 /// Numbers of queues: one that no living queue has, nor one whose work may still be under way.
-static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, retired: Vec::new() });
+static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, free: Vec::new(), retired: Vec::new() });
 
 /// The stream that is another one in every thread: nothing can be waited for in it but by the thread itself.
 const PER_THREAD: u64 = 2;
 
 struct Ids {
     next: u64,
-    /// Numbers of queues that are no more, with the end of their work.
+    free: Vec<u64>,
+    /// Numbers of foreign streams that are not used any more, with the end of their work.
     retired: Vec<(Event, u64)>,
 }
 
 impl Ids {
     fn take(&mut self) -> u64 {
-        match self.retired.iter().position(|(end, _)| end.is_reached()) {
-            Some(place) => self.retired.swap_remove(place).1,
-            None => {
-                self.next += 1;
-                self.next
-            }
+        if let Some(place) = self.retired.iter().position(|(end, _)| end.is_reached()) {
+            return self.retired.swap_remove(place).1;
         }
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        })
     }
 }
 
@@ -59,8 +60,10 @@ pub(super) struct Shared {
     owned: bool,
     /// Held while a product is enqueued, which may take several launches, and while a capture begins and ends.
     order: Mutex<()>,
-    /// The capture that is under way. Locked while an event is recorded to be waited for: that would break a capture.
+    /// The capture that is under way.
     recorded: Mutex<Option<Recorded>>,
+    /// Shared while the stream is waited for, which would break a capture, and so held alone when one begins.
+    gate: RwLock<()>,
 }
 
 // SAFETY: the driver allows a stream to be used from any thread.
@@ -77,8 +80,8 @@ impl fmt::Debug for Queue {
 impl Queue {
     fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
         let id = IDS.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (order, recorded) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { gpu, stream, id, owned, order, recorded });
+        let (order, recorded, gate) = (Mutex::default(), Mutex::default(), RwLock::default());
+        let shared = Arc::new(Shared { gpu, stream, id, owned, order, recorded, gate });
         let mut queues = gpu.queues();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&shared));
@@ -112,6 +115,11 @@ impl Queue {
 
     pub(super) fn recorded(&self) -> MutexGuard<'_, Option<Recorded>> {
         self.0.recorded()
+    }
+
+    /// Waits until nobody waits for the stream, and keeps others from it.
+    pub(super) fn unwaited(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps other threads from enqueuing between the launches of one product.
@@ -317,34 +325,35 @@ impl Shared {
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// The end of what is enqueued; none while it is captured, and so not to be done.
-    fn end(&self) -> Result<Option<Event>, Error> {
-        let recorded = self.recorded();
-        // What somebody else captures is not in our books.
-        if recorded.is_some() || (!self.owned && self.is_capturing()?) {
-            return Ok(None);
-        }
-        Event::after(self.gpu, self.stream).map(Some)
-    }
-
     /// Waits until everything is done; what is captured is not to be done, and so not waited for. Others may go on enqueuing.
     pub(super) fn synchronize(&self) -> Result<(), Error> {
-        self.end()?.map_or(Ok(()), |end| end.synchronize())
+        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        // What somebody else captures is not in our books.
+        if self.recorded().is_some() || (!self.owned && self.is_capturing()?) {
+            return Ok(());
+        }
+        let _current = self.gpu.bind()?;
+        // SAFETY: the stream is alive.
+        let done = unsafe { result::stream::synchronize(self.stream) };
+        done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let end = self.end();
-        if let (Ok(_current), true) = (self.gpu.bind(), self.owned) {
-            // SAFETY: the stream is ours; the driver finishes what is enqueued.
-            let _ = unsafe { result::stream::destroy(self.stream) };
-        }
-        // Without an end to wait for, the number is not used again.
-        if let Ok(Some(end)) = end {
-            // Whoever waits for all of the GPU's queues waits for this one, too.
+        let Ok(_current) = self.gpu.bind() else { return };
+        let ids = || IDS.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.owned {
+            // SAFETY: the stream is ours. What is enqueued is done before another queue gets its number, and with it its scratch.
+            unsafe {
+                let _ = result::stream::synchronize(self.stream);
+                let _ = result::stream::destroy(self.stream);
+            }
+            ids().free.push(self.id);
+        } else if let (Ok(false), Ok(end)) = (self.is_capturing(), Event::after(self.gpu, self.stream)) {
+            // Whoever waits for all of the GPU's queues waits for this one, too. Without an end, the number is not used again.
             let _ = end.hold_up(self.gpu.queue().stream());
-            IDS.lock().unwrap_or_else(PoisonError::into_inner).retired.push((end, self.id));
+            ids().retired.push((end, self.id));
         }
     }
 }
