@@ -126,11 +126,17 @@ impl Device {
         taken.clone()
     }
 
-    /// Bytes of its memory that a matrix could take.
-    pub(crate) fn memory(&self) -> u64 {
+    /// Bytes that a matrix could take: on the CPU the machine's memory, on a GPU what is free of its own, and no more than the machine
+    /// has, where matrices are packed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when the GPU does not say.
+    pub fn memory(&self) -> Result<u64, Error> {
+        let host = crate::memory::physical();
         match self {
-            Self::Cpu => crate::memory::physical(),
-            Self::Cuda(gpu) => gpu.free_memory().unwrap_or(0),
+            Self::Cpu => Ok(host),
+            Self::Cuda(gpu) => Ok(gpu.free_memory()?.min(host)),
         }
     }
 
