@@ -248,7 +248,8 @@ impl SparseOpBuilder {
         Self::default()
     }
 
-    /// Where products are to run; [`Device::auto`] when not set.
+    /// Where products are to run. When not set it is [`Device::auto`], and the CPU when that is a GPU which has not enough memory or
+    /// fails while the operator is built; [`SparseOp::explain`] then says so.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         self.device = Some(device);
@@ -264,7 +265,7 @@ impl SparseOpBuilder {
     }
 
     /// Bytes the packed matrix may take; [`select::DEFAULT_LIMIT_RATIO`] times plain CSR when not set,
-    /// and never more than the machine has.
+    /// and never more than the device has left and the machine has.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
@@ -289,11 +290,12 @@ impl SparseOpBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit.
+    /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit; [`Error::Gpu`] when the GPU does not
+    /// say how much memory it has left.
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = self.profile.clone().unwrap_or_else(|| Profile::builtin(&device));
-        let available = device.memory();
+        let available = device.memory()?;
         let mut request = Request::new(analysis, scalar, available);
         request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
         request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
@@ -340,6 +342,35 @@ impl SparseOpBuilder {
             return Err(Error::InvalidMatrix { format: "analysed", message });
         }
         let device = self.device.clone().unwrap_or_else(Device::auto);
+        let reason = match self.build_on(device.clone(), a, analysis) {
+            Err(error) if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) => {
+                error
+            }
+            built => return built,
+        };
+        // What was measured on GPUs is of no use here.
+        let profile = self.profile.clone().filter(|profile| profile.device.gpu.is_none());
+        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a, analysis)?;
+        op.decision.fallback = Some(reason.to_string());
+        Ok(op)
+    }
+
+    /// Whether something may go well on the CPU that did not on a GPU.
+    fn is_due_to_gpu(&self, error: &Error) -> bool {
+        match error {
+            Error::GpuMemory { .. } | Error::KernelCompile { .. } | Error::Gpu { .. } => true,
+            Error::MemoryLimit { limit, .. } => self.memory_limit.is_none_or(|set| *limit < set),
+            _ => false,
+        }
+    }
+
+    /// Decides and packs for a device.
+    fn build_on<T: Scalar>(
+        &self,
+        device: Device,
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+    ) -> Result<SparseOp<T>, Error> {
         let (decision, select) = timed(|| self.clone().device(device.clone()).decide(analysis, T::KIND));
         let decision = decision?;
         let (packed, pack) = timed(|| decision.plan.pack(a.view()));
@@ -406,5 +437,19 @@ mod tests {
         assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
         let refused = builder.memory_limit(10).build(&a).unwrap_err();
         assert!(refused.to_string().contains("but the limit is 10 bytes"), "{refused}");
+    }
+
+    #[test]
+    fn what_a_gpu_lacks_the_cpu_may_have_and_a_limit_holds_everywhere() {
+        let over = |limit| Error::MemoryLimit { plan: "ell".to_owned(), needed: 100, limit };
+        let limited = SparseOpBuilder::new().memory_limit(50);
+        assert!(SparseOpBuilder::new().is_due_to_gpu(&over(50)));
+        assert!(limited.is_due_to_gpu(&over(40)) && !limited.is_due_to_gpu(&over(50)));
+        assert!(limited.is_due_to_gpu(&Error::GpuMemory { device: "cuda:0".to_owned(), needed: 2, free: 1 }));
+        let invalid = Error::InvalidMatrix { format: "CSR", message: String::new() };
+        assert!(!limited.is_due_to_gpu(&invalid));
+        let mut op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
+        op.decision.fallback = Some("it is full".to_owned());
+        assert!(op.explain().to_string().contains("\ndevice   on the CPU: it is full\n"));
     }
 }

@@ -7,10 +7,16 @@ use sparseop::{Device, SparseOpBuilder, Tuning};
 /// What a first call may take once kernels are compiled, in seconds.
 const LIMIT: f64 = 0.05;
 
+/// Set to 1 where a GPU has to be there.
+const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
+
 #[test]
 fn the_first_call_is_quick_when_kernels_are_there() {
     let device = match Device::cuda(0) {
         Ok(device) => device,
+        Err(reason) if std::env::var(REQUIRED).is_ok_and(|value| value == "1") => {
+            panic!("{REQUIRED}=1: {reason}")
+        }
         Err(reason) => return eprintln!("left out: {reason}"),
     };
     let a = "small".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[path = "../build/splice.rs"]
 mod splice;
 
-/// The architectures that are compiled for: A100, H100 and H200, B200.
-const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (10, 0)];
+/// The architectures that are compiled for: T4, A100, H100 and H200, B200.
+const ARCHITECTURES: [(u32, u32); 4] = [(7, 5), (8, 0), (9, 0), (10, 0)];
 
 /// Set to 1 where NVRTC has to be there.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_NVRTC";

@@ -159,6 +159,35 @@ fn a_driver_that_fails_at_everything() {
 }
 
 #[test]
+fn a_gpu_without_memory_for_a_context() {
+    // An H200 as far as its attributes go: 75 and 76 are its compute capability.
+    let functions = [
+        ("cuInit", "_: u32", "0"),
+        ("cuDriverGetVersion", "version: *mut i32", "*version = 13000; 0"),
+        ("cuDeviceGetCount", "count: *mut i32", "*count = 1; 0"),
+        ("cuDeviceGet", "device: *mut i32, n: i32", "*device = n; 0"),
+        ("cuDeviceGetName", "name: *mut u8, _: i32, _: i32", "*name = b'H'; *name.add(1) = 0; 0"),
+        (
+            "cuDeviceGetAttribute",
+            "value: *mut i32, which: u32, _: i32",
+            "*value = match which { 75 => 9, 76 => 0, _ => 132 }; 0",
+        ),
+        ("cuDeviceTotalMem_v2", "bytes: *mut usize, _: i32", "*bytes = 1 << 37; 0"),
+        ("cuDevicePrimaryCtxRetain", "_: *mut usize, _: i32", "2"),
+        (
+            "cuGetErrorName",
+            "_: u32, text: *mut *const u8",
+            "*text = b\"CUDA_ERROR_OUT_OF_MEMORY\\0\".as_ptr(); 0",
+        ),
+        ("cuGetErrorString", "_: u32, text: *mut *const u8", "*text = b\"out of memory\\0\".as_ptr(); 0"),
+    ];
+    let Some(driver) = whole_driver(&functions) else { return };
+    let (listed, _) = output(with_driver(&driver, &["devices"]), 0);
+    assert!(line(&listed, "cuda:0 ").contains("out of memory"), "{listed}");
+    falls_back(Some(driver), "out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
+}
+
+#[test]
 fn a_driver_that_is_not_wanted_is_not_touched() {
     // Whoever calls it does not live to tell.
     let Some(driver) = driver(&[("cuInit", "_: u32", "extern \"C\" { fn abort() -> !; } abort()")]) else {

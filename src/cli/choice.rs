@@ -36,7 +36,11 @@ impl Choice {
 
     /// A builder with these settings.
     pub(super) fn builder(&self) -> Result<SparseOpBuilder> {
-        let mut builder = SparseOpBuilder::new().device(self.device()?);
+        let mut builder = SparseOpBuilder::new();
+        // With `auto` the builder may yet fall back on the CPU.
+        if !self.device.is_auto() {
+            builder = builder.device(self.device()?);
+        }
         if let Some(calls) = self.expected_calls {
             builder = builder.expected_calls(calls);
         }
@@ -58,6 +62,10 @@ impl DeviceArg {
     /// The device.
     pub(super) fn get(&self) -> Result<Device> {
         Ok(self.0.parse()?)
+    }
+
+    fn is_auto(&self) -> bool {
+        self.0 == "auto"
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, Error> {

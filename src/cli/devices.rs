@@ -27,41 +27,62 @@ struct Line {
     gpu: Option<GpuLine>,
 }
 
-/// What is known of a GPU besides.
+/// What is known of a GPU besides; the bandwidth of copies is measured now.
 #[derive(Serialize)]
 struct GpuLine {
     #[serde(flatten)]
     spec: GpuSpec,
-    /// Bytes a second that a copy within its memory reads and writes, measured now.
-    copy_bandwidth: f64,
+    /// Why that bandwidth is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copy_error: Option<String>,
 }
 
 /// The line for what is not there.
 #[derive(Serialize)]
 struct Missing {
-    device: &'static str,
+    device: String,
     error: String,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
-    for device in [Device::Cpu].into_iter().chain(Device::gpus()) {
-        let spec = device.spec();
-        let bandwidth = device.copy_bandwidth()?;
-        if args.json {
-            let gpu = spec.gpu.zip(bandwidth).map(|(spec, copy_bandwidth)| GpuLine { spec, copy_bandwidth });
-            let (name, instructions, threads) = (spec.name, spec.instructions, spec.threads);
-            console.print_json(&Line { device: device.to_string(), name, instructions, threads, gpu })?;
-        } else {
-            let copies = bandwidth.map_or(String::new(), |b| format!(", copies at {:.2} TB/s", b * 1e-12));
-            console.print(&format!("{:<8}{spec}{copies}\n", device.to_string()))?;
+    list(&Device::Cpu, args, console)?;
+    for n in 0..Device::gpu_count() {
+        match Device::cuda(n) {
+            Ok(gpu) => list(&gpu, args, console)?,
+            Err(error) => missing(&format!("cuda:{n}"), error.to_string(), args, console)?,
         }
     }
-    if let Some(error) = Device::why_no_gpu() {
-        if args.json {
-            console.print_json(&Missing { device: "cuda", error })?;
-        } else {
-            console.print(&format!("{:<8}none: {error}\n", "cuda"))?;
-        }
+    match Device::why_no_gpu() {
+        Some(error) => missing("cuda", error, args, console),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The line for a device.
+fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
+    let mut spec = device.spec();
+    let (bandwidth, copy_error) = match device.copy_bandwidth() {
+        Ok(bandwidth) => (bandwidth, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    if !args.json {
+        let copies = match (bandwidth, copy_error) {
+            (Some(bandwidth), _) => format!(", copies at {:.2} TB/s", bandwidth * 1e-12),
+            (None, Some(error)) => format!(", copies not measured: {error}"),
+            (None, None) => String::new(),
+        };
+        return console.print(&format!("{:<8}{spec}{copies}\n", device.to_string()));
+    }
+    let gpu = spec.gpu.take();
+    let gpu = gpu.map(|spec| GpuLine { spec: GpuSpec { copy_bandwidth: bandwidth, ..spec }, copy_error });
+    let (name, instructions, threads) = (spec.name, spec.instructions, spec.threads);
+    console.print_json(&Line { device: device.to_string(), name, instructions, threads, gpu })
+}
+
+/// The line for what is not there.
+fn missing(device: &str, error: String, args: &Args, console: &Console) -> Result<()> {
+    if args.json {
+        return console.print_json(&Missing { device: device.to_owned(), error });
+    }
+    console.print(&format!("{device:<8}none: {error}\n"))
 }

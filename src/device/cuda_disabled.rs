@@ -42,11 +42,6 @@ impl Gpu {
         match *self {}
     }
 
-    /// Whether there is a way to its kernels; nothing is compiled.
-    pub(super) fn ready(&self) -> Result<(), String> {
-        match *self {}
-    }
-
     /// Bytes of its memory that are free.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         match *self {}

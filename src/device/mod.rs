@@ -25,6 +25,7 @@ use crate::error::suggestion;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 /// The environment variable that settles what [`Device::auto`] gives: `cpu` keeps every product on the CPU, `cuda:1` takes the
 /// second GPU.
@@ -67,6 +68,10 @@ pub struct GpuSpec {
     pub memory_bytes: u64,
     /// The version of CUDA its driver is for.
     pub driver: String,
+    /// Bytes a second that a copy within its memory reads and writes. Measuring takes a while: known in profiles, and unknown in what
+    /// [`Device::spec`] gives.
+    #[serde(default)]
+    pub copy_bandwidth: Option<f64>,
 }
 
 impl Device {
@@ -88,8 +93,12 @@ impl Device {
 
     /// Every GPU that can be used.
     pub fn gpus() -> Vec<Self> {
-        let count = cuda::count().unwrap_or(0);
-        (0..count).filter_map(|n| Self::cuda(n).ok()).collect()
+        (0..Self::gpu_count()).filter_map(|n| Self::cuda(n).ok()).collect()
+    }
+
+    /// How many GPUs the driver finds, whether they can be used or not.
+    pub fn gpu_count() -> usize {
+        cuda::count().unwrap_or(0)
     }
 
     /// Why [`Device::auto`] gives the CPU, in one line; none when it gives a GPU.
@@ -97,8 +106,9 @@ impl Device {
         Self::first_gpu().err()
     }
 
-    /// The GPU that [`Device::auto`] takes, or why it takes none.
+    /// The GPU that [`Device::auto`] takes, or why it takes none. It is opened, and tried, once in the life of the program.
     fn first_gpu() -> Result<Gpu, String> {
+        static TAKEN: OnceLock<Result<Gpu, String>> = OnceLock::new();
         let n = match std::env::var(DEVICE_VARIABLE).ok().as_deref() {
             None | Some("" | "auto" | "cuda") => 0,
             Some("cpu") => return Err(format!("{DEVICE_VARIABLE}=cpu")),
@@ -107,17 +117,26 @@ impl Device {
                 None => return Err(format!("{DEVICE_VARIABLE}={text} is not auto, cpu, cuda or cuda:N")),
             },
         };
-        let gpu = cuda::open(n)?;
-        // A GPU for which nothing can be compiled is of no use.
-        gpu.ready()?;
-        Ok(gpu)
+        let taken = TAKEN.get_or_init(|| {
+            let gpu = cuda::open(n)?;
+            // A GPU whose driver takes no kernels is of no use. This is the smallest file of them.
+            gpu.kernel("hyb", "hyb_add_f32").map_err(|error| error.to_string())?;
+            Ok(gpu)
+        });
+        taken.clone()
     }
 
-    /// Bytes of its memory that a matrix could take.
-    pub(crate) fn memory(&self) -> u64 {
+    /// Bytes that a matrix could take: on the CPU the machine's memory, on a GPU what is free of its own, and no more than the machine
+    /// has, where matrices are packed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when the GPU does not say.
+    pub fn memory(&self) -> Result<u64, Error> {
+        let host = crate::memory::physical();
         match self {
-            Self::Cpu => crate::memory::physical(),
-            Self::Cuda(gpu) => gpu.free_memory().unwrap_or(0),
+            Self::Cpu => Ok(host),
+            Self::Cuda(gpu) => Ok(gpu.free_memory()?.min(host)),
         }
     }
 

@@ -60,6 +60,11 @@ pub(crate) trait Format: 'static {
         true
     }
 
+    /// Whether a product is only enqueued on such a device. What is not is never chosen, only taken where it is given.
+    fn enqueued(_: &Self::Plan, _: Target) -> bool {
+        true
+    }
+
     /// Packs a matrix.
     ///
     /// # Errors
@@ -331,6 +336,11 @@ macro_rules! registry {
             /// Whether every product under this plan gives the same bits, on every device.
             pub fn is_deterministic(&self) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
+            }
+
+            /// Whether a product is only enqueued on such a device: it does not wait, and can be captured in a graph.
+            pub(crate) fn is_enqueued(&self, on: Target) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::enqueued(plan, on)),+ }
             }
 
             /// Every format's plans worth considering on a kind of device, in registry order.

@@ -62,12 +62,16 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     }
 }
 
-/// Where plans are checked: on the CPU, and on the first GPU if there is one; if not, it is said once.
+/// Set to 1 where a GPU has to be there.
+const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
+
+/// Where plans are checked: on the CPU, and on the first GPU if there is one; if not, it is said once, and fails where one is required.
 pub(crate) fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| match Device::why_no_gpu() {
         None => vec![Device::Cpu, Device::auto()],
         Some(reason) => {
+            assert!(std::env::var(REQUIRED).as_deref() != Ok("1"), "{REQUIRED}=1, but no GPU: {reason}");
             eprintln!("checked on the CPU alone; no GPU: {reason}");
             vec![Device::Cpu]
         }

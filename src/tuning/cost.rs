@@ -2,7 +2,11 @@
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel: entries, padding, row sums, slices,
 //! gathers that miss the caches, bytes that stream from memory. Amounts are exact and come from [`Traffic`] and [`Analysis`];
-//! coefficients come from a [`Profile`](super::profile::Profile). There is no other number in here.
+//! coefficients come from a [`Profile`](super::profile::Profile). What else there is are the sizes of caches and branch predictors that
+//! amounts are counted against.
+//!
+//! A profile that was measured on another device is scaled: by the threads what they share, and by the bandwidths of copies, where both
+//! are known, what a GPU streams.
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, cpu};
@@ -176,8 +180,11 @@ impl Coefficients {
 /// and 1 MiB of a core, half of them `x`.
 const CPU_REACH: (f64, f64) = (4096.0, 131_072.0);
 
-/// The same for the L1 of a multiprocessor, 256 KiB, and for the L2 that all of them share, 50 MiB, half of them `x`.
+/// The same for the L1 of a multiprocessor, 256 KiB of an H200, and for the L2 that all of them share, half of them `x`.
 const GPU_REACH: (f64, f64) = (8192.0, 1_048_576.0);
+
+/// Bytes of the L2 that the second of [`GPU_REACH`] is for: an H200's. That of other GPUs reaches in proportion.
+const GPU_REACH_L2: f64 = (60 << 20) as f64;
 
 /// Changes of the row length that current branch predictors learn when the same rows come again and again (Zen 4: 2000 to 30,000
 /// fit alike).
@@ -186,7 +193,10 @@ const REMEMBERED_BRANCHES: f64 = 8000.0;
 /// The amounts of one product on a device whose last cache holds `cache_bytes`.
 pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, device: &DeviceSpec) -> Amounts {
     let is_gpu = device.gpu.is_some();
-    let (near, far) = if is_gpu { GPU_REACH } else { CPU_REACH };
+    let (near, far) = match &device.gpu {
+        Some(gpu) => (GPU_REACH.0, GPU_REACH.1 * gpu.l2_bytes as f64 / GPU_REACH_L2),
+        None => CPU_REACH,
+    };
     let entries = analysis.rows.nnz as f64;
     let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
     let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
@@ -248,16 +258,25 @@ impl Prediction {
         device: &DeviceSpec,
     ) -> Self {
         let scale = measured.threads as f64 / device.threads.max(1) as f64;
+        let bandwidth = |spec: &DeviceSpec| spec.gpu.as_ref().and_then(|gpu| gpu.copy_bandwidth);
+        let stream = bandwidth(measured).zip(bandwidth(device)).map_or(1.0, |(then, now)| then / now);
         let mut terms = [0.0; Term::COUNT];
         for (i, term) in Term::ALL.iter().enumerate() {
-            terms[i] = c.terms()[i] * amounts[i] * if term.scales() { scale } else { 1.0 };
+            let scale = match term {
+                Term::Stream => stream,
+                _ if term.scales() => scale,
+                _ => 1.0,
+            };
+            terms[i] = c.terms()[i] * amounts[i] * scale;
         }
         let total: f64 = terms.iter().sum();
         // On a GPU the depth stands for it: its threads are too slow to be told from the sum of all.
         let serial = if device.gpu.is_some() { 0 } else { traffic.serial };
         let alone = terms[0] + terms[1] + serial as f64 * c.slot * measured.threads as f64;
         let packed = (traffic.slots + traffic.tail) as f64 * c.pack_slot + traffic.rows as f64 * c.pack_row;
-        Self { terms, imbalance: (alone - total).max(0.0), prepare: packed * scale }
+        // The host packs, whatever the multiprocessors of the GPU it packs for.
+        let pack = if device.gpu.is_some() { 1.0 } else { scale };
+        Self { terms, imbalance: (alone - total).max(0.0), prepare: packed * pack }
     }
 
     /// Nanoseconds of one product.

@@ -46,6 +46,9 @@ impl Explanation<'_> {
             "matrix   {} x {}, {} entries; rows of {} to {}, mean {:.1}, variation {:.2}",
             rows.nrows, rows.ncols, rows.nnz, rows.min, rows.max, rows.mean, rows.cv
         )?;
+        if let Some(reason) = &decision.fallback {
+            writeln!(f, "device   on the CPU: {reason}")?;
+        }
         let profile = &decision.profile;
         writeln!(f, "profile  {} of {}, {}", profile.device, profile.date, decision.fit.describe())?;
         let how = if decision.fixed { "as given" } else { "chosen" };
@@ -117,6 +120,9 @@ pub fn reason(candidate: &Candidate) -> String {
         Verdict::Tied => "as fast, but larger or later in the fixed order".to_owned(),
         Verdict::Slower { ratio, because } => format!("{ratio:.2} times as long: {because}"),
         Verdict::TooLarge { limit } => format!("more than the memory limit of {}", size(*limit)),
+        Verdict::OnRequest => {
+            "waits for the host and cannot be part of a graph: only where it is given".to_owned()
+        }
         Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),
     }
 }

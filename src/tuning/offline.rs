@@ -17,7 +17,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fit chooses best among the products that
 /// are larger than all of them is taken: those within a few of these sizes vary more from one tuning to the next than the sizes differ,
 /// and what they decide is paid for by the large ones.
-const CACHES: [f64; 7] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6];
+const CACHES: [f64; 10] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6, 96e6, 128e6, 192e6];
+
+/// Those of [`CACHES`] that are tried for a device: the last three for GPUs alone, whose L2 and collections of matrices are larger.
+fn caches(on: Target) -> &'static [f64] {
+    match on {
+        Target::Cpu => &CACHES[..CACHES.len() - 3],
+        Target::Gpu => &CACHES,
+    }
+}
 
 /// The measured times of every plan on one matrix.
 #[derive(Debug, Clone)]
@@ -38,7 +46,8 @@ struct Run {
 }
 
 impl Measured {
-    /// Packs every candidate and races them on a device, in groups that together stay within eight times the memory limit of one.
+    /// Packs every candidate and races them on a device, in groups that together stay within eight times the memory limit of
+    /// one, and on a GPU within half of its memory.
     ///
     /// # Errors
     ///
@@ -47,7 +56,12 @@ impl Measured {
         /// Packed matrices held at once, in memory limits of one.
         const TOGETHER: u64 = 8;
         let analysis = Analysis::of(a.view());
-        let limit = Request::new(&analysis, T::KIND, device.memory()).memory_limit;
+        let available = device.memory()?;
+        let limit = Request::new(&analysis, T::KIND, available).memory_limit;
+        let together = match device {
+            Device::Cpu => limit.saturating_mul(TOGETHER),
+            Device::Cuda(_) => limit.saturating_mul(TOGETHER).min(available / 2),
+        };
         let mut plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&device.spec()));
         plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
         let arena = Arena {
@@ -64,7 +78,7 @@ impl Measured {
             let mut bytes = 0;
             let fits = |plan: &&Plan| {
                 bytes += plan.traffic(&analysis, T::KIND).matrix_bytes;
-                bytes <= limit.saturating_mul(TOGETHER)
+                bytes <= together
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
@@ -90,16 +104,17 @@ impl Measured {
         Some(self.chosen(profile)?.product / best)
     }
 
-    /// Whether no cache of a size that is tried holds what a product reads.
-    fn is_large(&self) -> bool {
+    /// Whether none of these caches, rising, holds what a product reads.
+    fn is_large(&self, caches: &[f64]) -> bool {
         let least = self.plans.iter().map(|run| run.traffic.bytes()).min();
-        least.is_some_and(|bytes| bytes as f64 > CACHES[CACHES.len() - 1])
+        least.zip(caches.last()).is_some_and(|(bytes, &last)| bytes as f64 > last)
     }
 
     fn chosen(&self, profile: &Profile) -> Option<&Run> {
         let device = &profile.device;
-        let predicted = self.plans.iter().filter_map(|run| {
-            let c = profile.coefficients(self.scalar, run.plan.kernel(Target::of(device)))?;
+        let on = Target::of(device);
+        let predicted = self.plans.iter().filter(|run| run.plan.is_enqueued(on)).filter_map(|run| {
+            let c = profile.coefficients(self.scalar, run.plan.kernel(on))?;
             let amounts = run.amounts(profile.cache_bytes);
             Some((Prediction::new(c, &run.traffic, &amounts, device, device).product(), run))
         });
@@ -164,12 +179,17 @@ impl Run {
 ///
 /// `date` is the day (`YYYY-MM-DD`) and `command` what produced the measurements; both are only recorded.
 pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str) -> Profile {
-    let on = Target::of(&device.spec());
-    let fitted = CACHES.iter().map(|&cache_bytes| {
+    let mut spec = device.spec();
+    let on = Target::of(&spec);
+    if let Some(gpu) = &mut spec.gpu {
+        // A profile is of use without it.
+        gpu.copy_bandwidth = device.copy_bandwidth().ok().flatten();
+    }
+    let fitted = caches(on).iter().map(|&cache_bytes| {
         let mut profile = Profile {
             schema: SCHEMA,
-            kernels: device.spec().kernels().to_owned(),
-            device: device.spec(),
+            kernels: spec.kernels().to_owned(),
+            device: spec.clone(),
             date: date.to_owned(),
             command: command.to_owned(),
             cache_bytes,
@@ -189,7 +209,7 @@ pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str
         profile.validation = validation(measured, &profile);
         profile
     });
-    let large: Vec<&Measured> = measured.iter().filter(|m| m.is_large()).collect();
+    let large: Vec<&Measured> = measured.iter().filter(|m| m.is_large(caches(on))).collect();
     let judges = if large.is_empty() { measured.iter().collect() } else { large };
     let regret = |profile: &Profile| mean(&regrets(judges.iter().copied(), profile));
     let best = fitted.map(|profile| (regret(&profile), profile)).min_by(|a, b| a.0.total_cmp(&b.0));

@@ -2,7 +2,7 @@
 
 use super::cost::Coefficients;
 use crate::device::{Device, DeviceSpec};
-use crate::formats::{Weights, jds};
+use crate::formats::{Weights, coo, jds};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -166,17 +166,23 @@ impl Profile {
     }
 
     /// What tails and sections cost in slots, from the coefficients of the kernels that have them.
+    ///
+    /// Of what a slot costs a fit may find some in the gather and some in the slot itself; how many slots are gathered depends on the
+    /// matrix. Here every one counts as gathered: rows so uneven that they have tails seldom hold columns that follow one another.
     pub fn weights(&self, scalar: ScalarKind) -> Weights {
         let default = Weights::default();
-        let ratio = |kernel: &str, cost: fn(&Coefficients) -> f64| {
+        let ratio = |kernel: &str, cost: fn(&Coefficients) -> f64, bytes: u64| {
             let c = self.coefficients(scalar, kernel)?;
-            let ratio = cost(c) / (c.slot + c.byte * crate::formats::slot_bytes(scalar) as f64);
+            let slot = c.slot + c.gathered + c.byte * crate::formats::slot_bytes(scalar) as f64;
+            let ratio = (cost(c) + c.byte * bytes as f64) / slot;
             (ratio.is_finite() && ratio > 0.0).then_some(ratio)
         };
-        let section = ratio("jds.sections", |c| c.group).map(|r| (r as u64).max(jds::DEFAULT_SECTION_SLOTS));
+        let section =
+            ratio("jds.sections", |c| c.group, 0).map(|r| (r as u64).max(jds::DEFAULT_SECTION_SLOTS));
         Weights {
             // Below 1 nothing would ever stay in ELL, above 16 nothing would leave it: a fit that far off is noise.
-            tail_slots: ratio("hyb", |c| c.tail).map_or(default.tail_slots, |r| r.clamp(1.0, 16.0)),
+            tail_slots: ratio("hyb", |c| c.tail, coo::entry_bytes(scalar))
+                .map_or(default.tail_slots, |r| r.clamp(1.0, 16.0)),
             section_slots: section.unwrap_or(default.section_slots),
         }
     }

@@ -77,6 +77,8 @@ pub enum Verdict {
         /// Bytes allowed.
         limit: u64,
     },
+    /// Its products wait and cannot be captured in a graph: it has to be asked for.
+    OnRequest,
     /// The profile knows nothing of its kernel.
     Unknown,
 }
@@ -120,6 +122,8 @@ pub struct Decision {
     pub profile: Arc<Profile>,
     /// How well the profile fits the device.
     pub fit: Fit,
+    /// Why it is for the CPU and not for the GPU that would have been taken; none when there was no such GPU, or nothing went wrong.
+    pub fallback: Option<String>,
 }
 
 impl Decision {
@@ -143,6 +147,8 @@ fn predict(
     let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, &profile.device, device));
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
+    } else if !plan.is_enqueued(Target::of(device)) {
+        Verdict::OnRequest
     } else if prediction.is_none() {
         Verdict::Unknown
     } else {
@@ -187,7 +193,7 @@ pub fn select(
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, device, &profile, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
-        (Verdict::TooLarge { .. } | Verdict::Unknown, _) | (_, None) => f64::INFINITY,
+        (Verdict::TooLarge { .. } | Verdict::OnRequest | Verdict::Unknown, _) | (_, None) => f64::INFINITY,
         (_, Some(prediction)) => prediction.amortised(request.expected_calls),
     };
     let times: Vec<_> = candidates.iter().map(|c| (time(c), c.traffic.matrix_bytes)).collect();
@@ -208,7 +214,7 @@ pub fn select(
     let plan = winner.plan.clone();
     candidates.insert(0, winner);
     let fit = profile.fit(device);
-    Ok(Decision { plan, fixed: false, candidates, request, profile, fit })
+    Ok(Decision { plan, fixed: false, candidates, request, profile, fit, fallback: None })
 }
 
 /// The error when no candidate can be chosen.
@@ -256,7 +262,7 @@ pub fn fixed(
     }
     candidate.verdict = Verdict::Chosen;
     let fit = profile.fit(device);
-    Ok(Decision { plan, fixed: true, candidates: vec![candidate], request, profile, fit })
+    Ok(Decision { plan, fixed: true, candidates: vec![candidate], request, profile, fit, fallback: None })
 }
 
 /// The part in which the loser exceeds the winner most.
@@ -324,6 +330,21 @@ mod tests {
     fn one_product_does_not_pay_for_packing() {
         let decision = choose("banded,rows=20k", |r| r.expected_calls = 1).unwrap();
         assert_eq!(decision.plan.format().name(), "csr", "{}", decision.plan);
+    }
+
+    #[test]
+    fn what_waits_is_listed_and_not_chosen() {
+        let analysis = analysis("webbase,rows=20k");
+        let mut profile = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
+        // As if nothing were faster.
+        profile.coefficients.values_mut().for_each(|kernels| {
+            kernels.insert("hyb.host".to_owned(), super::super::cost::Coefficients::default());
+        });
+        let request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
+        let decision = select(&analysis, &profile.device.clone(), Arc::new(profile), request).unwrap();
+        let waits = |c: &&Candidate| c.plan.to_string().contains("tail:host");
+        let waiting: Vec<_> = decision.candidates.iter().filter(waits).collect();
+        assert!(!waiting.is_empty() && waiting.iter().all(|c| c.verdict == Verdict::OnRequest));
     }
 
     #[test]

@@ -13,14 +13,17 @@ use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race};
 use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOpBuilder, Tuning};
 use std::rc::Rc;
 
-/// Packed bytes that are held at a time; plans beyond it race in groups.
+/// Packed bytes that are held at a time; plans beyond it race in groups. Of a GPU's memory, a third of what is free at most.
 const GROUP_BYTES: u64 = 8 << 30;
 
 /// Who takes part, and in what.
 pub(super) struct Contest<'a, T> {
     pub(super) a: &'a CsrMatrix<T>,
     pub(super) analysis: &'a Analysis,
+    /// For this device and this limit.
     pub(super) builder: &'a SparseOpBuilder,
+    /// Bytes that one packed matrix may take, whoever packs it.
+    pub(super) limit: u64,
     pub(super) device: &'a Device,
     pub(super) plans: &'a [Plan],
     pub(super) peers: &'a [Peer],
@@ -47,15 +50,19 @@ struct Entrant<'a, T> {
 ///
 /// # Errors
 ///
-/// When not even the vector to multiply with can be brought to the device.
+/// When not even the vector to multiply with can be brought to the device, or a GPU does not say how much memory it has left.
 pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> Result<Vec<Run>, Error> {
     let x = x_vector::<T>(contest.a.ncols());
     let vectors = Vectors { host: &x, device: Rc::new(DeviceVec::from_slice(contest.device, &x)?) };
     let oracle = Oracle::of(contest.a.view(), &x);
     let bytes: Vec<u64> =
         contest.plans.iter().map(|p| p.traffic(contest.analysis, T::KIND).matrix_bytes).collect();
-    let groups = groups(&bytes, GROUP_BYTES);
-    let shared = Shared::default();
+    let together = match contest.device {
+        Device::Cpu => GROUP_BYTES,
+        gpu => GROUP_BYTES.min(gpu.memory()? / 3),
+    };
+    let groups = groups(&bytes, together);
+    let shared = Shared::within(contest.limit);
     let mut runs: Vec<Option<Run>> = vec![None; contest.plans.len() + contest.peers.len()];
     let bar = console.bar("{msg} {wide_bar} {pos} of {len} plans");
     bar.set_length(contest.plans.len() as u64);

@@ -92,10 +92,13 @@ fn bench<T: Peers>(args: &Args, source: &Source, console: &Console) -> Result<Re
     let plans = asked_plans(&args.plans, &decision);
     let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
     let peers: Vec<Peer> = baselines.into_iter().flat_map(|b| b.peers(&device, console)).collect();
+    // Whatever others hold, everyone may take what the chosen plan might have taken, where it was.
+    let limit = decision.request.memory_limit;
     let entered = Contest {
         a: &a,
         analysis: &analysis,
-        builder: &builder,
+        builder: &builder.device(device.clone()).memory_limit(limit),
+        limit,
         device: &device,
         plans: &plans.iter().map(|p| p.0.clone()).collect::<Vec<_>>(),
         peers: &peers,

@@ -87,21 +87,6 @@ pub(super) fn image_without_embedded(arch: (u32, u32), module: &'static str) -> 
     compiled(arch, find(arch, module)?, Cache::of_user().as_ref()).map(told)
 }
 
-/// Whether [`image`] has a way to the code of every module; nothing is compiled.
-///
-/// # Errors
-///
-/// Why not, in one line.
-pub(super) fn ready(arch: (u32, u32)) -> Result<(), String> {
-    let arch = number(arch);
-    let built_in = |module: &Embedded| module.cubin(arch).is_some() || module.ptx(arch).is_some();
-    if embedded::MODULES.iter().all(built_in) {
-        return Ok(());
-    }
-    let nvrtc = nvrtc::library()?;
-    Target::best(arch, nvrtc.architectures()).map(drop).ok_or_else(|| unknown(nvrtc, arch))
-}
-
 /// The names of all modules.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn modules() -> impl Iterator<Item = &'static str> {

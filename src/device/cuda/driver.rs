@@ -7,13 +7,14 @@ use cudarc::driver::{DriverError, result, sys};
 const OLDEST: (i32, i32) = (11, 4);
 
 /// Every function that is called. cudarc panics on one that is missing, so they are looked up before the first call.
-const SYMBOLS: [&str; 42] = [
+const SYMBOLS: [&str; 43] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
     "cuDeviceGetName",
+    "cuDevicePrimaryCtxRelease_v2",
     "cuDevicePrimaryCtxRetain",
     "cuDeviceTotalMem_v2",
     "cuDriverGetVersion",

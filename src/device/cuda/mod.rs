@@ -125,12 +125,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         ));
     }
     // SAFETY: the device is one that the driver named.
-    let (memory, context) = unsafe {
-        (
-            result::device::total_mem(device).map_err(driver::text)?,
-            result::primary_ctx::retain(device).map_err(driver::text)?,
-        )
-    };
+    let memory = unsafe { result::device::total_mem(device) }.map_err(driver::text)?;
     let spec = DeviceSpec {
         name,
         instructions: format!("sm_{}{}", capability.0, capability.1),
@@ -139,8 +134,11 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
             l2_bytes: u64::from(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
             memory_bytes: memory as u64,
             driver: driver::version().map(|(major, minor)| format!("{major}.{minor}"))?,
+            copy_bandwidth: None,
         }),
     };
+    // SAFETY: as above.
+    let context = unsafe { result::primary_ctx::retain(device) }.map_err(driver::text)?;
     let gpu = Gpu(Box::leak(Box::new(Inner {
         ordinal,
         context,
@@ -151,8 +149,11 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         modules: Mutex::default(),
         copy_bandwidth: OnceLock::new(),
     })));
-    let _current = gpu.bind().map_err(|e| e.to_string())?;
-    let queue = Queue::create(gpu).map_err(driver::text)?;
+    let bound = gpu.bind().map_err(|e| e.to_string());
+    let queue = bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
+        // SAFETY: retained above, and nobody has seen the GPU yet. If this fails too, the first failure is the one to tell.
+        let _ = unsafe { result::primary_ctx::release(device) };
+    })?;
     gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");
     Ok(gpu)
 }
@@ -170,11 +171,6 @@ impl Gpu {
 
     pub(super) fn spec(&self) -> DeviceSpec {
         self.0.spec.clone()
-    }
-
-    /// Whether there is a way to its kernels; nothing is compiled.
-    pub(super) fn ready(&self) -> Result<(), String> {
-        compiler::ready(self.0.capability)
     }
 
     /// Makes its context the one that this thread's calls go to, until the guard is dropped.

@@ -11,7 +11,7 @@
 //!
 //! With `tail:host` a GPU multiplies the ELL part while the host multiplies the COO part, which stays in host memory; its sums are added
 //! afterwards. Such a product waits for `x` to come to the host and for the end: it is not enqueued like others, cannot be captured in a
-//! graph, and one is done at a time. On the CPU it is `hyb` without it.
+//! graph, and one is done at a time; it is never chosen, only done where it is asked for. On the CPU it is `hyb` without it.
 //!
 //! Source: Bell & Garland, SC'09, §4.4; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse Matrix Computation"
 //! (the tail on the host). The rules for the width are in [`Width`].
@@ -109,6 +109,10 @@ impl Format for Hyb {
         };
         let of_width = |w| tails.iter().map(move |&tail| Plan { width: Width::Fixed(w), tail });
         widths.into_iter().flat_map(of_width).collect()
+    }
+
+    fn enqueued(plan: &Plan, on: Target) -> bool {
+        (plan.tail, on) != (Tail::Host, Target::Gpu)
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {

@@ -11,9 +11,6 @@ use std::rc::{Rc, Weak};
 /// Rows of a slice.
 const HEIGHT: usize = 32;
 
-/// Slots for each entry beyond which slices are a disaster that says nothing about cuSPARSE.
-const MAX_SLOTS_PER_ENTRY: usize = 3;
-
 /// A format that cuSPARSE reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
@@ -76,10 +73,19 @@ impl Kept {
 /// What the algorithms share of one matrix on one device.
 #[derive(Debug, Default)]
 pub(in super::super) struct Shared {
+    /// Bytes that a format with padding may take: the limit that our own plans have.
+    limit: u64,
     offsets: Kept,
     rows: Kept,
     columns: Kept,
     values: Kept,
+}
+
+impl Shared {
+    /// Nothing yet, for formats that take at most `limit` bytes.
+    pub(in super::super) fn within(limit: u64) -> Self {
+        Self { limit, ..Self::default() }
+    }
 }
 
 impl Shape {
@@ -105,7 +111,7 @@ impl Arrays {
     ) -> Result<Self, Failure> {
         let wide = Shape::of(a).is_wide();
         if layout == Layout::SlicedEll {
-            return Self::sliced(a, wide, device);
+            return Self::sliced(a, wide, device, shared.limit);
         }
         let columns = a.col_idx().iter().map(|&column| i64::from(column));
         let columns = shared.columns.get(|| indices(device, wide, columns))?;
@@ -119,16 +125,22 @@ impl Arrays {
         Ok(Self::Csr { offsets, columns, values, wide })
     }
 
-    fn sliced<T: Scalar>(a: CsrView<'_, T>, wide: bool, device: &Device) -> Result<Self, Failure> {
+    fn sliced<T: Scalar>(
+        a: CsrView<'_, T>,
+        wide: bool,
+        device: &Device,
+        limit: u64,
+    ) -> Result<Self, Failure> {
         let offsets = slice_offsets(a, HEIGHT);
         let count = offsets.last().copied().unwrap_or(0);
-        if count > MAX_SLOTS_PER_ENTRY * a.nnz() {
-            let times = count as f64 / a.nnz() as f64;
+        let wide = wide || count > i32::MAX as usize;
+        let index = if wide { size_of::<i64>() } else { size_of::<i32>() };
+        let needed = (count * (index + size_of::<T>()) + offsets.len() * index) as u64;
+        if needed > limit {
             return Err(Failure::Refused(format!(
-                "cusparse sell: {times:.1} slots for each entry, and more than {MAX_SLOTS_PER_ENTRY} are not tried"
+                "cusparse sell needs {needed} bytes for the packed matrix, but the limit is {limit} bytes"
             )));
         }
-        let wide = wide || count > i32::MAX as usize;
         let (columns, values) = slots(a, HEIGHT, &offsets);
         let columns = columns.iter().map(|&column| if column == PADDING { -1 } else { i64::from(column) });
         Ok(Self::SlicedEll {
@@ -180,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_are_mostly_padding_are_refused() {
+    fn slices_beyond_the_limit_are_refused() {
         let a = chapter::matrix::<f64>();
-        let refused = Arrays::of(a.view(), Layout::SlicedEll, &Device::Cpu, &Shared::default());
+        let refused = Arrays::of(a.view(), Layout::SlicedEll, &Device::Cpu, &Shared::within(1000));
         let Err(Failure::Refused(text)) = refused else { panic!("{refused:?}") };
-        assert_eq!(text, "cusparse sell: 13.7 slots for each entry, and more than 3 are not tried");
+        assert_eq!(text, "cusparse sell needs 1160 bytes for the packed matrix, but the limit is 1000 bytes");
     }
 
     #[test]
