@@ -9,7 +9,7 @@ use std::str::FromStr;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Array elements that are hashed together. Part of the definition: another value gives other fingerprints.
-pub(super) const CHUNK: usize = 1 << 12;
+const CHUNK: usize = 1 << 12;
 
 /// Elements turned into bytes at a time: at most 2 KiB, which stay in the first-level cache.
 const PIECE: usize = 256;
@@ -18,7 +18,7 @@ const PIECE: usize = 256;
 const HEX_DIGITS: usize = 32;
 
 /// Hashes of consecutive [`CHUNK`]s of one array.
-pub(super) type Digests = Vec<u128>;
+type Digests = Vec<u128>;
 
 /// A 128-bit hash of a matrix's structure, or of its values.
 ///
@@ -39,12 +39,12 @@ pub(super) type Digests = Vec<u128>;
 pub struct Fingerprint(u128);
 
 impl Fingerprint {
-    /// Hashes the structure: the shape, `row_ptr` and `col_idx`. Matrices that differ in their values alone, or in
-    /// the type of their values, share it.
+    /// Hashes the structure: the shape, `row_ptr` (the last offset as the number of entries) and `col_idx`. Matrices
+    /// that differ in their values alone, or in the type of their values, share it.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let offsets = a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
-        let columns = a.col_idx().par_chunks(CHUNK).map(digest_columns).collect();
-        Self::of_digests(a, &offsets, &columns)
+        let offsets: Digests = a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
+        let columns: Digests = a.col_idx().par_chunks(CHUNK).map(digest_columns).collect();
+        Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], [&offsets, &columns])
     }
 
     /// Hashes the values in their order, and their type.
@@ -57,11 +57,6 @@ impl Fingerprint {
         Self::combine(name, &[values.len()], [&digests])
     }
 
-    /// The structure's fingerprint, given the digests of `row_ptr` but for its last offset, and of `col_idx`.
-    pub(super) fn of_digests<T: Scalar>(a: CsrView<'_, T>, offsets: &Digests, columns: &Digests) -> Self {
-        Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], [offsets, columns])
-    }
-
     fn combine<const N: usize>(name: &[u8; 16], sizes: &[usize], digests: [&Digests; N]) -> Self {
         let mut bytes = name.to_vec();
         bytes.extend(sizes.iter().flat_map(|&size| (size as u64).to_le_bytes()));
@@ -71,12 +66,12 @@ impl Fingerprint {
 }
 
 /// Digest of one chunk of row offsets.
-pub(super) fn digest_offsets(offsets: &[usize]) -> u128 {
+fn digest_offsets(offsets: &[usize]) -> u128 {
     digest(offsets, |offset| (offset as u64).to_le_bytes())
 }
 
 /// Digest of one chunk of column indices.
-pub(super) fn digest_columns(columns: &[u32]) -> u128 {
+fn digest_columns(columns: &[u32]) -> u128 {
     digest(columns, u32::to_le_bytes)
 }
 

@@ -1,5 +1,6 @@
 //! What a matrix looks like, measured in two parallel passes: one over its row offsets, one over its columns and
 //! values. Everything that later chooses a format reads an [`Analysis`] and never the matrix.
+//! What no choice reads is measured only when asked for: [`Fingerprint`] and [`Symmetry`].
 
 mod blocks;
 mod distinct;
@@ -44,8 +45,6 @@ pub struct Analysis {
     pub row_lengths: Vec<u32>,
     /// Where the entries lie and what they hold.
     pub structure: Structure,
-    /// Hash of the shape, the row offsets and the columns; not of the values.
-    pub fingerprint: Fingerprint,
 }
 
 impl Analysis {
@@ -56,12 +55,11 @@ impl Analysis {
             let changes = rows::changes(&offsets.row_lengths);
             (offsets, changes)
         };
-        let ((offsets, changes), (structure, columns)) = rayon::join(rows, || Structure::pass(a));
+        let ((offsets, changes), structure) = rayon::join(rows, || Structure::of(a));
         Self {
             rows: RowStats::from_histogram(a.ncols(), offsets.histogram, changes),
             row_lengths: offsets.row_lengths,
             structure,
-            fingerprint: Fingerprint::of_digests(a, &offsets.digests, &columns),
         }
     }
 }

@@ -6,10 +6,12 @@
 //! is the oracle of the tests instead.
 
 use super::Histogram;
-use super::fingerprint::{self, CHUNK, Digests};
 use super::histogram::Counts;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+
+/// Rows one task takes.
+const CHUNK: usize = 1 << 12;
 
 /// The multiples of the mean row length that [`RowStats::tail`] looks beyond.
 pub const TAIL_MULTIPLES: [u32; 4] = [2, 4, 8, 16];
@@ -165,29 +167,22 @@ pub(super) fn changes(row_lengths: &[u32]) -> u64 {
 pub(super) struct Pass {
     pub(super) row_lengths: Vec<u32>,
     pub(super) histogram: Histogram,
-    pub(super) digests: Digests,
 }
 
-/// Reads the offsets once: the length of every row, how often each occurs, and the digests of the offsets.
+/// Reads the offsets once: the length of every row, and how often each occurs.
 pub(super) fn pass(row_ptr: &[usize]) -> Pass {
     let mut row_lengths = vec![0; row_ptr.len() - 1];
-    let tasks = row_lengths.par_chunks_mut(CHUNK).zip(row_ptr.par_chunks(CHUNK)).enumerate();
-    let partial =
-        tasks.fold(<(Counts, Digests)>::default, |(mut counts, mut digests), (i, (lengths, offsets))| {
-            let offsets_and_end = &row_ptr[i * CHUNK..][..lengths.len() + 1];
-            for (length, ends) in lengths.iter_mut().zip(offsets_and_end.windows(2)) {
-                *length = (ends[1] - ends[0]) as u32;
-            }
-            counts.add(lengths);
-            digests.push(fingerprint::digest_offsets(&offsets[..lengths.len()]));
-            (counts, digests)
-        });
-    let all = partial.reduce_with(|(counts, mut digests), (more, after)| {
-        digests.extend(after);
-        (counts.merge(more), digests)
+    let tasks = row_lengths.par_chunks_mut(CHUNK).enumerate();
+    let partial = tasks.fold(Counts::default, |mut counts, (i, lengths)| {
+        let offsets_and_end = &row_ptr[i * CHUNK..][..lengths.len() + 1];
+        for (length, ends) in lengths.iter_mut().zip(offsets_and_end.windows(2)) {
+            *length = (ends[1] - ends[0]) as u32;
+        }
+        counts.add(lengths);
+        counts
     });
-    let (counts, digests) = all.unwrap_or_default();
-    Pass { row_lengths, histogram: counts.into(), digests }
+    let counts = partial.reduce_with(Counts::merge).unwrap_or_default();
+    Pass { row_lengths, histogram: counts.into() }
 }
 
 #[cfg(test)]
@@ -245,7 +240,6 @@ mod tests {
         let pass = pass(&row_ptr);
         assert_eq!(pass.row_lengths, lengths);
         assert_eq!(pass.histogram, Histogram::of(&lengths));
-        assert_eq!(pass.digests.len(), 10_000usize.div_ceil(CHUNK));
     }
 
     proptest! {

@@ -1,7 +1,6 @@
 //! One pass over columns and values, everything measured while they are in the cache.
 
 use super::distinct::ValueSet;
-use super::fingerprint::{self, CHUNK, Digests};
 use crate::Scalar;
 use crate::matrix::CsrView;
 use rayon::prelude::*;
@@ -26,7 +25,6 @@ pub(super) struct Scan {
     /// Whether a column equals the one before it in its row.
     pub(super) repeats: bool,
     pub(super) values: ValueSet,
-    pub(super) digests: Digests,
     /// Counted once all tasks are done; 0 until then.
     pub(super) diagonals: u64,
 }
@@ -64,13 +62,8 @@ impl Scan {
         self.extents(a, rows.clone(), sorted);
         self.diagonals(a, rows, &shared.diagonals);
         if !shared.many_values.load(Relaxed) {
-            self.values.add(&a.values()[entries.clone()]);
+            self.values.add(&a.values()[entries]);
             shared.many_values.fetch_or(self.values.is_full(), Relaxed);
-        }
-        // The chunks to digest that begin among these entries: each begins in exactly one task.
-        for chunk in entries.start.div_ceil(CHUNK)..entries.end.div_ceil(CHUNK) {
-            let columns = &a.col_idx()[chunk * CHUNK..((chunk + 1) * CHUNK).min(a.nnz())];
-            self.digests.push(fingerprint::digest_columns(columns));
         }
     }
 
@@ -150,9 +143,8 @@ impl Scan {
         }
     }
 
-    /// Both together; `other` comes later in the matrix.
-    fn merge(mut self, other: Self) -> Self {
-        self.digests.extend(other.digests);
+    /// Both together.
+    fn merge(self, other: Self) -> Self {
         Self {
             lower: self.lower.max(other.lower),
             upper: self.upper.max(other.upper),
@@ -164,7 +156,6 @@ impl Scan {
             falls: self.falls | other.falls,
             repeats: self.repeats | other.repeats,
             values: self.values.merge(other.values),
-            digests: self.digests,
             diagonals: 0,
         }
     }
@@ -177,6 +168,7 @@ fn continued(columns: &[u32], above: &[u32]) -> usize {
 }
 
 /// Smallest and largest column of a row that has entries.
+#[inline]
 fn extremes(columns: &[u32], sorted: bool) -> (u32, u32) {
     let ends = (columns[0], columns[columns.len() - 1]);
     if sorted { ends } else { columns.iter().fold(ends, |(min, max), &col| (min.min(col), max.max(col))) }

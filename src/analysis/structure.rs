@@ -2,7 +2,6 @@
 
 use super::blocks::BlockFill;
 use super::distinct::Distinct;
-use super::fingerprint::Digests;
 use super::locality::Reuse;
 use super::rows::ratio;
 use super::scan::Scan;
@@ -48,23 +47,13 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Measures `a`.
+    /// Measures `a`: reads columns and values once, and a sample of the columns twice more.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        Self::pass(a).0
-    }
-
-    /// Bandwidth: the largest `|col - row|` of an entry.
-    pub fn bandwidth(&self) -> u32 {
-        self.lower_bandwidth.max(self.upper_bandwidth)
-    }
-
-    /// Reads columns and values once, and a sample of the columns twice more; the digests of the columns come along.
-    pub(super) fn pass<T: Scalar>(a: CsrView<'_, T>) -> (Self, Digests) {
         let samples = || rayon::join(|| Reuse::of(a.ncols(), a.col_idx()), || BlockFill::of(a));
         let (scan, (reuse, blocks)) = rayon::join(|| Scan::of(a), samples);
         let share = |part: u64, whole: usize| ratio(part as f64, whole as f64);
         let nslices = a.nrows().div_ceil(Scan::SLICE_ROWS);
-        let structure = Self {
+        Self {
             lower_bandwidth: scan.lower,
             upper_bandwidth: scan.upper,
             profile: scan.profile,
@@ -79,7 +68,11 @@ impl Structure {
             all_ones: scan.values.is_one::<T>(),
             blocks,
             reuse,
-        };
-        (structure, scan.digests)
+        }
+    }
+
+    /// Bandwidth: the largest `|col - row|` of an entry.
+    pub fn bandwidth(&self) -> u32 {
+        self.lower_bandwidth.max(self.upper_bandwidth)
     }
 }

@@ -95,7 +95,7 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         nnz,
         dtype: findings.scalar,
         device: &findings.device,
-        fingerprint: findings.analysis.fingerprint,
+        fingerprint: findings.fingerprint,
         rows,
         structure: &findings.analysis.structure,
         symmetry: findings.symmetry,

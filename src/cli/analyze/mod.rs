@@ -7,7 +7,7 @@ use super::choice::Choice;
 use super::console::{Console, duration};
 use super::matrix_arg::{Matrices, Source};
 use anyhow::Result;
-use sparseop::analysis::{Analysis, Histogram, Symmetry};
+use sparseop::analysis::{Analysis, Fingerprint, Histogram, Symmetry};
 use sparseop::formats::hyb::{Rule, Width};
 use sparseop::formats::jds::{Method, Split};
 use sparseop::formats::{FormatKind, Traffic, hyb};
@@ -50,6 +50,7 @@ struct Findings {
     matrix: String,
     scalar: ScalarKind,
     device: String,
+    fingerprint: Fingerprint,
     analysis: Analysis,
     symmetry: Option<Symmetry>,
     decision: Decision,
@@ -65,6 +66,7 @@ fn analyze<T: Scalar>(args: &Args, source: &Source, console: &Console) -> Result
         scalar: T::KIND,
         device: args.choice.device()?.spec().name,
         decision: builder.decide(&analysis, T::KIND)?,
+        fingerprint: Fingerprint::of(a.view()),
         symmetry: args.symmetry.then(|| Symmetry::of(a.view())),
         analysis,
     };

@@ -15,7 +15,7 @@ const BAR: usize = 40;
 pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
     let analysis = &findings.analysis;
     let mut out = String::new();
-    writeln!(out, "{} in {}, structure {}\n", findings.matrix, findings.scalar, analysis.fingerprint)?;
+    writeln!(out, "{} in {}, structure {}\n", findings.matrix, findings.scalar, findings.fingerprint)?;
     row_lengths(&mut out, findings)?;
     structure(&mut out, &analysis.structure)?;
     if let Some(symmetry) = &findings.symmetry {
