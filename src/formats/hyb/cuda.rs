@@ -25,6 +25,7 @@ enum Tail<T: Scalar> {
 /// A COO part that the host multiplies.
 #[derive(Debug)]
 struct HostTail<T> {
+    gpu: Gpu,
     nrows: usize,
     /// Only rows with entries.
     coo: coo::Host<T>,
@@ -52,6 +53,7 @@ impl<T: Scalar> HostTail<T> {
     fn new(whole: &coo::Host<T>, (nrows, ncols): (usize, usize), gpu: Gpu) -> Result<Self, Error> {
         let (coo, rows) = whole.compacted();
         Ok(Self {
+            gpu,
             nrows,
             ncols,
             add_rows: gpu.kernel("hyb", &format!("hyb_add_{}", T::KIND))?,
@@ -87,7 +89,7 @@ impl<T: Scalar> HostTail<T> {
     }
 
     fn stage(&self) -> Result<Stage<T>, Error> {
-        let gpu = self.rows.gpu();
+        let gpu = &self.gpu;
         Ok(Stage {
             queue: gpu.new_queue()?,
             x: gpu.pinned(self.ncols)?,
