@@ -120,9 +120,9 @@ impl<T: Scalar> SparseOp<T> {
 
     /// `y = A x` with vectors that live on the operator's device.
     ///
-    /// On a GPU the product is only enqueued on `stream`: it neither waits nor allocates, and can be captured in a graph ([`Stream::capture`]). The vectors may be dropped before it is
-    /// done; reading them ([`DeviceVec::to_vec`]) waits for it. Products on different streams are ordered by nothing. On the CPU it
-    /// is done at once.
+    /// On a GPU the product is only enqueued on `stream`: it neither waits nor allocates, and can be captured in a graph
+    /// ([`Stream::capture`]). The vectors may be dropped before it is done; reading them ([`DeviceVec::to_vec`]) waits for it. Products
+    /// on different streams are ordered by nothing. On the CPU it is done at once.
     ///
     /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate a number for every 2048 entries at the
     /// first product on a stream; `hyb` with `tail:host` waits, and cannot be captured.

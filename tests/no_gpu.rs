@@ -158,10 +158,9 @@ fn a_driver_that_fails_at_everything() {
     falls_back(whole_driver(&functions), "999");
 }
 
-#[test]
-fn a_gpu_without_memory_for_a_context() {
-    // An H200 as far as its attributes go: 75 and 76 are its compute capability.
-    let functions = [
+/// A driver with an H200 as far as its attributes go (75 and 76 are its compute capability); `more` has the rest.
+fn with_a_gpu(more: &[(&str, &str, &str)]) -> Option<TempDir> {
+    let attributes = [
         ("cuInit", "_: u32", "0"),
         ("cuDriverGetVersion", "version: *mut i32", "*version = 13000; 0"),
         ("cuDeviceGetCount", "count: *mut i32", "*count = 1; 0"),
@@ -173,6 +172,13 @@ fn a_gpu_without_memory_for_a_context() {
             "*value = match which { 75 => 9, 76 => 0, _ => 132 }; 0",
         ),
         ("cuDeviceTotalMem_v2", "bytes: *mut usize, _: i32", "*bytes = 1 << 37; 0"),
+    ];
+    whole_driver(&[&attributes, more].concat())
+}
+
+#[test]
+fn a_gpu_without_memory_for_a_context() {
+    let driver = with_a_gpu(&[
         ("cuDevicePrimaryCtxRetain", "_: *mut usize, _: i32", "2"),
         (
             "cuGetErrorName",
@@ -180,11 +186,35 @@ fn a_gpu_without_memory_for_a_context() {
             "*text = b\"CUDA_ERROR_OUT_OF_MEMORY\\0\".as_ptr(); 0",
         ),
         ("cuGetErrorString", "_: u32, text: *mut *const u8", "*text = b\"out of memory\\0\".as_ptr(); 0"),
-    ];
-    let Some(driver) = whole_driver(&functions) else { return };
+    ]);
+    let Some(driver) = driver else { return };
     let (listed, _) = output(with_driver(&driver, &["devices"]), 0);
     assert!(line(&listed, "cuda:0 ").contains("out of memory"), "{listed}");
     falls_back(Some(driver), "out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
+}
+
+#[test]
+fn a_gpu_without_a_way_to_its_kernels() {
+    let driver = with_a_gpu(&[
+        ("cuDevicePrimaryCtxRetain", "context: *mut usize, _: i32", "*context = 1; 0"),
+        ("cuCtxGetCurrent", "context: *mut usize", "*context = 1; 0"),
+        ("cuStreamCreate", "stream: *mut usize, _: u32", "*stream = 1; 0"),
+    ]);
+    let Some(driver) = driver else { return };
+    // Nothing but the driver is found: no NVRTC. Where the build had an nvcc, the driver refuses what that made.
+    let alone = |args: &[&str]| {
+        let mut command = with_driver(&driver, args);
+        command.env("LD_LIBRARY_PATH", driver.path());
+        command
+    };
+    let (listed, _) = output(alone(&["devices"]), 0);
+    let reason = line(&listed, "cuda ");
+    assert!(reason.contains("none: ") && (reason.contains("NVRTC") || reason.contains("hyb.cu")), "{listed}");
+    assert_eq!(output(alone(&APPLY), 0).0, stdout(&APPLY), "not as on the CPU");
+    // Asked for by name, the GPU is not replaced by the CPU.
+    let (out, err) = output(alone(&["apply", "gallery:small", "-q", "--device", "cuda"]), 1);
+    assert!(out.is_empty() && err.lines().count() == 1, "{out}{err}");
+    assert!(line(&err, "error: ").contains("cuda:0") || err.contains("NVRTC"), "{err}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ struct Current(Option<sys::CUcontext>);
 impl Drop for Current {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            // SAFETY: it was current, or none was.
+            // SAFETY: it was current before.
             let _ = unsafe { result::ctx::set_current(before) };
         }
     }

@@ -145,8 +145,7 @@ impl Queue {
         action: &str,
         call: impl FnOnce() -> Result<R, DriverError>,
     ) -> Result<R, Error> {
-        let _current = self.0.gpu.bind()?;
-        call().attempt(self.0.gpu.ordinal(), || action.to_owned())
+        self.0.call(action, call)
     }
 
     /// Waits until everything is done.
@@ -317,11 +316,15 @@ impl Shared {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_capturing(&self) -> Result<bool, Error> {
+    fn call<R>(&self, action: &str, call: impl FnOnce() -> Result<R, DriverError>) -> Result<R, Error> {
         let _current = self.gpu.bind()?;
+        call().attempt(self.gpu.ordinal(), || action.to_owned())
+    }
+
+    fn is_capturing(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.
-        let status = unsafe { result::stream::is_capturing(self.stream) };
-        let status = status.attempt(self.gpu.ordinal(), || "ask for captures".to_owned())?;
+        let status =
+            self.call("ask for captures", || unsafe { result::stream::is_capturing(self.stream) })?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
@@ -332,10 +335,8 @@ impl Shared {
         if self.recorded().is_some() || (!self.owned && self.is_capturing()?) {
             return Ok(());
         }
-        let _current = self.gpu.bind()?;
         // SAFETY: the stream is alive.
-        let done = unsafe { result::stream::synchronize(self.stream) };
-        done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
+        self.call("finish what was enqueued", || unsafe { result::stream::synchronize(self.stream) })
     }
 }
 
