@@ -8,6 +8,7 @@ mod nvcc;
 mod splice;
 
 use nvcc::{Nvcc, Target};
+use splice::Headers;
 use std::error::Error;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -67,22 +68,25 @@ fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
-    let header = match fs::read_to_string(folder.join(splice::HEADER)) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        read => read?,
-    };
     let mut files = Vec::new();
+    let mut headers = Headers::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "cu") {
-            files.push(path);
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("cu") => files.push(path),
+            Some("cuh") => {
+                let name = path.file_name().and_then(|name| name.to_str());
+                let name = name.ok_or("a header's name is not UTF-8")?.to_owned();
+                headers.insert(name, fs::read_to_string(&path)?);
+            }
+            _ => {}
         }
     }
     files.sort();
     let modules = files.into_iter().map(|path| {
         let name =
             path.file_stem().and_then(|stem| stem.to_str()).ok_or("a kernel file's name is not UTF-8")?;
-        let text = splice::splice(&format!("{name}.cu"), &fs::read_to_string(&path)?, &header)?;
+        let text = splice::splice(&format!("{name}.cu"), &fs::read_to_string(&path)?, &headers)?;
         let source = out.join(format!("{name}.cu"));
         fs::write(&source, &text)?;
         Ok(Module { name: name.to_owned(), hash: format!("{:032x}", xxh3_128(text.as_bytes())), source })

@@ -1,31 +1,32 @@
-//! One source from a kernel file and the header, because the compiler that runs later reads no files.
+//! One source from a kernel file and its headers, because the compiler that runs later reads no files.
 
-/// The only header.
-pub(crate) const HEADER: &str = "common.cuh";
+use std::collections::BTreeMap;
 
-/// The kernel file `file` with the header in the place of the line that includes it. Compilers still name the line of the file that
+/// The headers by name: `*.cuh` beside the kernel files. They include nothing.
+pub(crate) type Headers = BTreeMap<String, String>;
+
+/// The kernel file `file` with headers in the place of the lines that include them. Compilers still name the line of the file that
 /// somebody wrote.
 ///
 /// # Errors
 ///
-/// When another file beside the kernels is included.
-pub(crate) fn splice(file: &str, source: &str, header: &str) -> Result<String, String> {
+/// When another file is included.
+pub(crate) fn splice(file: &str, source: &str, headers: &Headers) -> Result<String, String> {
     let mut spliced = format!("#line 1 \"kernels/{file}\"\n");
     for (number, line) in (1..).zip(source.lines()) {
-        match included(line) {
-            Some(HEADER) => {
-                let next = number + 1;
-                spliced += &format!("#line 1 \"kernels/{HEADER}\"\n");
-                header.lines().for_each(|line| push(&mut spliced, line));
-                spliced += &format!("#line {next} \"kernels/{file}\"\n");
-            }
-            Some(other) => {
-                return Err(format!(
-                    "kernels/{file}:{number}: includes \"{other}\", but {HEADER} is the only header"
-                ));
-            }
-            None => push(&mut spliced, line),
-        }
+        let Some(name) = included(line) else {
+            push(&mut spliced, line);
+            continue;
+        };
+        let Some(header) = headers.get(name) else {
+            let known: Vec<_> = headers.keys().map(String::as_str).collect();
+            let known = known.join(", ");
+            return Err(format!("kernels/{file}:{number}: includes \"{name}\", but the headers are {known}"));
+        };
+        let next = number + 1;
+        spliced += &format!("#line 1 \"kernels/{name}\"\n");
+        header.lines().for_each(|line| push(&mut spliced, line));
+        spliced += &format!("#line {next} \"kernels/{file}\"\n");
     }
     Ok(spliced)
 }

@@ -7,7 +7,8 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Working memory of a product: a piece for every queue, so that products on different queues do not meet. What is in a piece when a
-/// product begins is of no account.
+/// product begins is of no account; or, when it was made [`cleared`](Self::cleared), it was zero before the first and is what the product
+/// before left.
 ///
 /// The piece of a queue is made at the first product on it and lives as long as the matrix; a captured product has one of its own, which
 /// belongs to the graph.
@@ -15,13 +16,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Scratch<T> {
     gpu: Gpu,
     len: usize,
+    cleared: bool,
     pieces: Mutex<HashMap<u64, Arc<Buffer<T>>>>,
 }
 
 impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
     /// Pieces of `len` elements.
     pub(crate) fn new(gpu: Gpu, len: usize) -> Self {
-        Self { gpu, len, pieces: Mutex::default() }
+        Self { gpu, len, cleared: false, pieces: Mutex::default() }
+    }
+
+    /// Pieces of `len` elements that are zero before the first product, for products that leave them so.
+    pub(crate) fn cleared(gpu: Gpu, len: usize) -> Self {
+        Self { cleared: true, ..Self::new(gpu, len) }
     }
 
     /// The piece of a queue, or a fresh one for the graph that it captures.
@@ -30,7 +37,7 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
             return Ok(Ptr::NULL);
         }
         if queue.is_capturing()? {
-            let piece = Arc::new(self.gpu.unset(self.len)?);
+            let piece = self.piece(queue)?;
             let ptr = piece.ptr();
             queue.keep(piece);
             return Ok(ptr);
@@ -39,9 +46,19 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         if let Some(piece) = pieces.get(&queue.id()) {
             return Ok(piece.ptr());
         }
-        let piece = Arc::new(self.gpu.unset(self.len)?);
+        let piece = self.piece(queue)?;
         let ptr = piece.ptr();
         pieces.insert(queue.id(), piece);
         Ok(ptr)
+    }
+
+    /// A fresh piece; what clears it is enqueued, or part of the graph.
+    fn piece(&self, queue: &Queue) -> Result<Arc<Buffer<T>>, Error> {
+        let piece = Arc::new(self.gpu.unset(self.len)?);
+        if self.cleared {
+            // SAFETY: the piece has `len` elements, and is kept by the queue's matrix or graph.
+            unsafe { queue.clear(piece.ptr(), self.len)? };
+        }
+        Ok(piece)
     }
 }

@@ -1,0 +1,371 @@
+// Packed slices: see src/encoding/mod.rs for the layout. A warp a slice, a lane a row; and a warp a piece of a long row.
+//
+// For the kernels packed_plain.cu, packed_coded.cu and packed_same.cu, which are in files of their own because each takes seconds to
+// compile. To stand behind common.cuh.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+
+// Bytes at which stretches of values and indices begin: `UNIT` in src/encoding/index.rs.
+constexpr u32 UNIT = 16;
+
+// Words of a table of slots are padded to so many, so that they are loaded together.
+constexpr u32 WORDS = UNIT / sizeof(u32);
+
+__device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
+
+// Values as they are; `at` counts values.
+template <typename T>
+struct Plain {
+    static constexpr u32 CODES = 1;
+    const T *values;
+
+    __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
+    __device__ __forceinline__ void skip_values(u64 count) { values += count; }
+    __device__ __forceinline__ T one(u32 at) const { return __ldcs(values + at); }
+    __device__ __forceinline__ void four(u32 at, T *out) const {
+        if constexpr (sizeof(T) == 4) {
+            float4 v = __ldcs(reinterpret_cast<const float4 *>(values + at));
+            out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+        } else {
+            double2 v = __ldcs(reinterpret_cast<const double2 *>(values + at));
+            double2 w = __ldcs(reinterpret_cast<const double2 *>(values + at) + 1);
+            out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
+        }
+    }
+};
+
+// Values as codes of a dictionary, which every block copies to shared memory.
+template <typename T>
+struct Coded {
+    static constexpr u32 CODES = 256;
+    const u8 *codes;
+    const T *dictionary;
+
+    __device__ __forceinline__ Coded(const u8 *bytes, const T *, const T *shared) : codes(bytes), dictionary(shared) {}
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * UNIT); }
+    __device__ __forceinline__ void skip_values(u64 count) { codes += count; }
+    __device__ __forceinline__ T one(u32 at) const { return dictionary[__ldcs(codes + at)]; }
+    __device__ __forceinline__ void four(u32 at, T *out) const {
+        uchar4 c = __ldcs(reinterpret_cast<const uchar4 *>(codes + at));
+        out[0] = dictionary[c.x], out[1] = dictionary[c.y], out[2] = dictionary[c.z], out[3] = dictionary[c.w];
+    }
+};
+
+// One value for all entries.
+template <typename T>
+struct Same {
+    static constexpr u32 CODES = 1;
+    T value;
+
+    __device__ __forceinline__ Same(const u8 *, const T *dictionary, const T *) : value(__ldg(dictionary)) {}
+    __device__ __forceinline__ void skip(u64) {}
+    __device__ __forceinline__ void skip_values(u64) {}
+    __device__ __forceinline__ T one(u32) const { return value; }
+    __device__ __forceinline__ void four(u32, T *out) const { out[0] = out[1] = out[2] = out[3] = value; }
+};
+
+// N words, of which the first stands at a multiple of UNIT.
+template <u32 N, typename I>
+__device__ __forceinline__ void load_words(const I *words, I *out) {
+#pragma unroll
+    for (u32 g = 0; g < (N + WORDS - 1) / WORDS; ++g) {
+        int4 four = __ldg(reinterpret_cast<const int4 *>(words) + g);
+        I all[WORDS] = {I(four.x), I(four.y), I(four.z), I(four.w)};
+#pragma unroll
+        for (u32 w = 0; w < WORDS; ++w)
+            if (g * WORDS + w < N) out[g * WORDS + w] = all[w];
+    }
+}
+
+// Four indices side by side.
+__device__ __forceinline__ void load_four(const u8 *at, u32 *out) {
+    uchar4 c = __ldcs(reinterpret_cast<const uchar4 *>(at));
+    out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
+}
+__device__ __forceinline__ void load_four(const u16 *at, u32 *out) {
+    ushort4 c = __ldcs(reinterpret_cast<const ushort4 *>(at));
+    out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
+}
+__device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
+    uint4 c = __ldcs(reinterpret_cast<const uint4 *>(at));
+    out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
+}
+
+// N slots that every lane has, from slot `first` on, V of them side by side as far as there are V.
+template <u32 N, u32 V, typename T, typename Values>
+__device__ __forceinline__ void load_full(const Values &values, u32 first, u32 lane, T *out) {
+    constexpr u32 GROUPED = V == 4 ? N / 4 * 4 : 0;
+#pragma unroll
+    for (u32 k = 0; k + 4 <= GROUPED; k += 4) values.four((first + k) * WARP + lane * 4, out + k);
+#pragma unroll
+    for (u32 k = GROUPED; k < N; ++k) out[k] = values.one((first + k) * WARP + lane);
+}
+
+template <u32 N, typename T>
+__device__ __forceinline__ T add_products(T sum, const T *values, const T *factors) {
+#pragma unroll
+    for (u32 k = 0; k < N; ++k) sum += values[k] * factors[k];
+    return sum;
+}
+
+// Calls `step(n, k)`, n a constant, for k from 0 to `count`: N at a time, then what is left at once; quick when the warp agrees on `count`.
+template <u32 N>
+struct Constant {
+    static constexpr u32 value = N;
+};
+template <u32 N, typename Step>
+__device__ __forceinline__ void rest_at_once(u32 left, u32 k, Step &step) {
+    if constexpr (N > 0) {
+        if (left == N) step(Constant<N>{}, k);
+        else rest_at_once<N - 1>(left, k, step);
+    }
+}
+template <u32 N, typename Step>
+__device__ __forceinline__ void in_batches(u32 count, Step step) {
+    u32 k = 0;
+#pragma unroll 1
+    for (; k + N <= count; k += N) step(Constant<N>{}, k);
+    rest_at_once<N - 1>(count - k, k, step);
+}
+
+// Slots that some lanes lack are taken so many at a time: each has a mask and a place of its own.
+constexpr u32 PARTIAL = 4;
+
+// The sum of a lane over the slots of a diagonal slice. `x` points at the element of the lane's own row.
+template <u32 N, u32 V, typename T, typename Values>
+__device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 lane, const T *x) {
+    const int *deltas = reinterpret_cast<const int *>(index);
+    T sum = 0;
+    in_batches<N>(full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        int delta[COUNT];
+        T value[COUNT], factor[COUNT];
+        load_words<COUNT>(deltas + k, delta);
+        load_full<COUNT, V>(values, k, lane, value);
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = __ldg(x + delta[u]);
+        sum = add_products<COUNT>(sum, value, factor);
+    });
+    if (width == full) return sum;
+    const int *partial_deltas = deltas + padded(full);
+    const u32 *masks = reinterpret_cast<const u32 *>(partial_deltas + padded(width - full));
+    u32 at = full * WARP, bit = 1u << lane;
+    in_batches<PARTIAL>(width - full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        int delta[COUNT];
+        u32 mask[COUNT];
+        T value[COUNT], factor[COUNT];
+        load_words<COUNT>(partial_deltas + k, delta);
+        load_words<COUNT>(masks + k, mask);
+        // A lane without the slot loads the value of the next lane that has it, and its own row's factor.
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) {
+            value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
+            at += __popc(mask[u]);
+        }
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = __ldg(x + (mask[u] & bit ? delta[u] : 0));
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u)
+            if (mask[u] & bit) sum += value[u] * factor[u];
+    });
+    return sum;
+}
+
+// The sum of a lane over the steps of a relative slice, N at a time, of R slots each. `x` points at the column that indices count from.
+template <u32 N, u32 V, u32 R, typename I, typename T, typename Values>
+__device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 lane, const T *x) {
+    const u32 *masks = reinterpret_cast<const u32 *>(index);
+    const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
+    constexpr u32 GROUP = R == 1 ? V : 1;
+    T sum = 0;
+    in_batches<N>(full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
+        u32 col[COUNT];
+        T value[COUNT * R], factor[COUNT * R];
+#pragma unroll
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four(indices + (k + u) * WARP + lane * 4, col + u);
+#pragma unroll
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = __ldcs(indices + (k + u) * WARP + lane);
+        load_full<COUNT * R, GROUP>(values, k * R, lane, value);
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = __ldg(x + col[u / R] + u % R);
+        sum = add_products<COUNT * R>(sum, value, factor);
+    });
+    if (width == full) return sum;
+    u32 at = full * WARP, bit = 1u << lane;
+    constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
+    in_batches<STEPS>(width - full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        u32 col[COUNT], mask[COUNT];
+        T value[COUNT * R], factor[COUNT * R];
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) mask[u] = __ldg(masks + k + u);
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) {
+            // A lane without the step loads what another has: every step has one.
+            u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
+            col[u] = __ldcs(indices + at + place);
+#pragma unroll
+            for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
+            at += lanes;
+        }
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = __ldg(x + col[u / R] + u % R);
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u)
+            if (mask[u / R] & bit) sum += value[u] * factor[u];
+    });
+    return sum;
+}
+
+// The kinds of a slice: `Kind` in src/encoding/index.rs.
+enum { DIAGONAL, RELATIVE8, RELATIVE16, RELATIVE32 };
+
+// Steps of a relative slice that are taken at a time, by the slots of one.
+template <u32 R>
+constexpr u32 STEPS_OF = R == 1 ? 8 : R == 2 ? 4 : 3;
+
+template <u32 V, u32 R, typename T, typename Values>
+__device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Values &values, u32 full, u32 width, u32 lane, const T *x) {
+    constexpr u32 N = STEPS_OF<R>;
+    if (kind == RELATIVE16) return relative_sum<N, V, R, u16>(index, values, full, width, lane, x);
+    if (kind == RELATIVE8) return relative_sum<N, V, R, u8>(index, values, full, width, lane, x);
+    return relative_sum<N, V, R, u32>(index, values, full, width, lane, x);
+}
+
+// What a warp does of a long row: `Piece` in src/encoding/cuda.rs.
+struct Piece {
+    u64 begin;
+    u32 count;
+    u32 row;
+    // The row's first piece, and how many it has.
+    u32 first;
+    u32 pieces;
+};
+
+// The long rows: entries as in CSR, cut into pieces.
+template <typename T>
+struct Long {
+    const Piece *pieces;
+    const u32 *cols;
+    const u8 *values;
+    u32 count;
+    // The sum of every piece, and how many pieces of the row of every first piece are done: 0 between products.
+    T *sums;
+    u32 *done;
+};
+
+// Entries of a long row that a lane loads together.
+constexpr u32 LONG_ENTRIES = 4;
+
+// Adds a piece up; the warp that is last with its row adds up the row's pieces, always in the same order.
+template <typename T, typename Values>
+__device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, T *y) {
+    Piece piece = rows.pieces[p];
+    T sum = 0;
+#pragma unroll 1
+    for (u32 k = lane; k < piece.count; k += LONG_ENTRIES * WARP) {
+        u32 col[LONG_ENTRIES];
+        T value[LONG_ENTRIES], factor[LONG_ENTRIES];
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u) {
+            u32 at = min(k + u * WARP, piece.count - 1);
+            col[u] = __ldcs(rows.cols + piece.begin + at);
+            value[u] = values.one(at);
+        }
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u) factor[u] = __ldg(x + col[u]);
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u)
+            if (k + u * WARP < piece.count) sum += value[u] * factor[u];
+    }
+    sum = lanes_sum(sum, WARP);
+    if (piece.pieces > 1) {
+        u32 before = 0;
+        if (lane == 0) {
+            rows.sums[p] = sum;
+            __threadfence();
+            before = atomicInc(rows.done + piece.first, piece.pieces - 1);
+        }
+        if (__shfl_sync(ALL_LANES, before, 0) != piece.pieces - 1) return;
+        __threadfence();
+        sum = 0;
+        for (u32 i = lane; i < piece.pieces; i += WARP) sum += __ldcg(rows.sums + piece.first + i);
+        sum = lanes_sum(sum, WARP);
+    }
+    if (lane == 0) y[piece.row] = sum;
+}
+
+// The first blocks take the pieces of long rows, a warp each; the others the slices. With DIAGONALS all slices are diagonal. `skip` has
+// the lanes of every slice whose rows are long.
+template <bool DIAGONALS, u32 V, typename Values, typename T>
+__device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
+                                            const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
+                                            u32 nrows, Long<T> rows, const T *__restrict__ x, T *__restrict__ y) {
+    __shared__ T shared[Values::CODES];
+    if constexpr (Values::CODES > 1) {
+        for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = dictionary[c];
+        __syncthreads();
+    }
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 long_blocks = (rows.count + WARPS - 1) / WARPS;
+    if (blockIdx.x < long_blocks) {
+        u32 p = blockIdx.x * WARPS + warp;
+        if (p < rows.count) {
+            Values own(rows.values, dictionary, shared);
+            own.skip_values(rows.pieces[p].begin);
+            long_piece(rows, own, p, lane, x, y);
+        }
+        return;
+    }
+    u32 slice = (blockIdx.x - long_blocks) * WARPS + warp;
+    u64 i = u64(slice) * WARP + lane;
+    if (u64(slice) * WARP >= nrows) return;
+    uint4 header = __ldg(headers + slice);
+    Values own(values, dictionary, shared);
+    own.skip(header.x);
+    const u8 *at = index + u64(header.y) * UNIT;
+    u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+    u32 row = min(u32(i), nrows - 1);
+    T sum = 0;
+    if (DIAGONALS || kind == DIAGONAL) {
+        sum = diagonal_sum<8, V>(at, own, full, width, lane, x + row);
+    } else if constexpr (!DIAGONALS) {
+        if (perm) row = __ldcs(perm + row);
+        const T *base = x + header.z;
+        if (run == 0) sum = relative_sum<V, 1>(kind, at, own, full, width, lane, base);
+        else if (run == 1) sum = relative_sum<V, 2>(kind, at, own, full, width, lane, base);
+        else sum = relative_sum<V, 3>(kind, at, own, full, width, lane, base);
+    }
+    if (i < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) y[row] = sum;
+}
+
+#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                 \
+    KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
+                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,   \
+                             T *sums, u32 *done, const T *x, T *y) {                                                                    \
+        packed_rows<DIAGONALS, V, VALUES<T>>(headers, values, index, dictionary, perm, skip, nrows,                                     \
+                                             Long<T>{pieces, long_cols, long_values, count, sums, done}, x, y);                         \
+    }
+
+// Blocks a multiprocessor holds at least. Short rows wait for memory more than they read, so that the diagonal kernels, which need few
+// registers, get as many warps as they can without spilling. Turing holds half as many threads, and what is older than Hopper needs a few
+// registers more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+#define BLOCKS(HOPPER) 4
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define BLOCKS(HOPPER) (HOPPER - 1)
+#else
+#define BLOCKS(HOPPER) HOPPER
+#endif
+
+// V slots of a row are side by side; the numbers are blocks, of the diagonal kernels and the general ones.
+#define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, F32, F64)              \
+    PACKED(NAME##_diagonal_v##V##_f32, BLOCKS(DIAGONAL_F32), true, V, VALUES, float)  \
+    PACKED(NAME##_diagonal_v##V##_f64, BLOCKS(DIAGONAL_F64), true, V, VALUES, double) \
+    PACKED(NAME##_v##V##_f32, BLOCKS(F32), false, V, VALUES, float)                   \
+    PACKED(NAME##_v##V##_f64, BLOCKS(F64), false, V, VALUES, double)

@@ -1,0 +1,7 @@
+// Packed slices whose values are codes of a dictionary.
+
+#include "common.cuh"
+#include "packed.cuh"
+
+INSTANCES(packed_coded, 1, Coded, 8, 6, 5, 5)
+INSTANCES(packed_coded, 4, Coded, 8, 6, 6, 5)

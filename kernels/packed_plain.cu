@@ -1,0 +1,7 @@
+// Packed slices whose values are as they are.
+
+#include "common.cuh"
+#include "packed.cuh"
+
+INSTANCES(packed_plain, 1, Plain, 5, 6, 5, 5)
+INSTANCES(packed_plain, 4, Plain, 8, 5, 6, 5)

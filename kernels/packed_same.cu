@@ -1,0 +1,7 @@
+// Packed slices whose values are the same for all entries, and kept once.
+
+#include "common.cuh"
+#include "packed.cuh"
+
+INSTANCES(packed_same, 1, Same, 8, 6, 6, 5)
+INSTANCES(packed_same, 4, Same, 8, 6, 6, 5)
