@@ -32,6 +32,8 @@ struct Line {
 struct GpuLine {
     #[serde(flatten)]
     spec: GpuSpec,
+    /// Bytes a second that a copy within its memory reads and writes.
+    copy_bandwidth: Option<f64>,
     /// Why that bandwidth is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     copy_error: Option<String>,
@@ -74,7 +76,7 @@ fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
         return console.print(&format!("{:<8}{spec}{copies}\n", device.to_string()));
     }
     let gpu = spec.gpu.take();
-    let gpu = gpu.map(|spec| GpuLine { spec: GpuSpec { copy_bandwidth: bandwidth, ..spec }, copy_error });
+    let gpu = gpu.map(|spec| GpuLine { spec, copy_bandwidth: bandwidth, copy_error });
     let (name, instructions, threads) = (spec.name, spec.instructions, spec.threads);
     console.print_json(&Line { device: device.to_string(), name, instructions, threads, gpu })
 }

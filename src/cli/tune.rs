@@ -126,10 +126,10 @@ fn report(measured: &[(String, ScalarKind, Measured)], profile: &Profile) -> Str
         .collect();
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let columns = [("matrix", Left), ("dtype", Left), ("regret", Right), ("chosen", Left), ("fastest", Left)];
-    let v = &profile.validation;
+    let v = &profile.validation.in_sample;
     let summary = format!(
         "regret over {} matrices: geometric mean {:.3}, 95th percentile {:.3}, worst {:.3}\n",
-        v.matrices, v.mean_regret, v.p95_regret, v.worst_regret
+        v.matrices, v.geometric_mean, v.p95, v.worst
     );
     table(&columns, rows.into_iter().map(|r| r.1)) + &summary
 }

@@ -68,10 +68,28 @@ pub struct GpuSpec {
     pub memory_bytes: u64,
     /// The version of CUDA its driver is for.
     pub driver: String,
-    /// Bytes a second that a copy within its memory reads and writes. Measuring takes a while: known in profiles, and unknown in what
-    /// [`Device::spec`] gives.
-    #[serde(default)]
+}
+
+/// What a device reaches at best, by measurement; what is not known is none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// Bytes a second that a copy within the device's memory reads and writes, on all threads or multiprocessors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_bandwidth: Option<f64>,
+    /// Microseconds between kernels of next to no work that are enqueued one after the other; of GPUs alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_us: Option<f64>,
+    /// Bytes a second from page-locked memory of the host to the device; of GPUs alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_bandwidth: Option<f64>,
+}
+
+impl Ceilings {
+    /// Whether what is known is finite and above 0.
+    pub(crate) fn is_valid(&self) -> bool {
+        let known = [self.copy_bandwidth, self.launch_us, self.upload_bandwidth];
+        known.into_iter().flatten().all(|ceiling| ceiling.is_finite() && ceiling > 0.0)
+    }
 }
 
 impl Device {

@@ -5,8 +5,7 @@
 //! coefficients come from a [`Profile`](super::profile::Profile). What else there is are the sizes of caches and branch predictors that
 //! amounts are counted against.
 //!
-//! A profile that was measured on another device is scaled: by the threads what they share, and by the bandwidths of copies, where both
-//! are known, what a GPU streams.
+//! Coefficients that were measured on another device are scaled first: see [`Scale`](super::scale::Scale).
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, cpu};
@@ -79,7 +78,7 @@ impl Term {
     ];
 
     /// Whether more threads make it shorter; memory and the call do not.
-    const fn scales(self) -> bool {
+    pub(super) const fn scales(self) -> bool {
         !matches!(self, Self::Call | Self::Wake | Self::Depth | Self::Stream)
     }
 
@@ -249,34 +248,16 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Predicts a product on a device with coefficients measured on another one, or on itself.
-    pub fn new(
-        c: &Coefficients,
-        traffic: &Traffic,
-        amounts: &Amounts,
-        measured: &DeviceSpec,
-        device: &DeviceSpec,
-    ) -> Self {
-        let scale = measured.threads as f64 / device.threads.max(1) as f64;
-        let bandwidth = |spec: &DeviceSpec| spec.gpu.as_ref().and_then(|gpu| gpu.copy_bandwidth);
-        let stream = bandwidth(measured).zip(bandwidth(device)).map_or(1.0, |(then, now)| then / now);
-        let mut terms = [0.0; Term::COUNT];
-        for (i, term) in Term::ALL.iter().enumerate() {
-            let scale = match term {
-                Term::Stream => stream,
-                _ if term.scales() => scale,
-                _ => 1.0,
-            };
-            terms[i] = c.terms()[i] * amounts[i] * scale;
-        }
+    /// Predicts a product on a device from its coefficients.
+    pub fn new(c: &Coefficients, traffic: &Traffic, amounts: &Amounts, device: &DeviceSpec) -> Self {
+        let coefficients = c.terms();
+        let terms: [f64; Term::COUNT] = std::array::from_fn(|i| coefficients[i] * amounts[i]);
         let total: f64 = terms.iter().sum();
         // On a GPU the depth stands for it: its threads are too slow to be told from the sum of all.
         let serial = if device.gpu.is_some() { 0 } else { traffic.serial };
-        let alone = terms[0] + terms[1] + serial as f64 * c.slot * measured.threads as f64;
+        let alone = terms[0] + terms[1] + serial as f64 * c.slot * device.threads as f64;
         let packed = (traffic.slots + traffic.tail) as f64 * c.pack_slot + traffic.rows as f64 * c.pack_row;
-        // The host packs, whatever the multiprocessors of the GPU it packs for.
-        let pack = if device.gpu.is_some() { 1.0 } else { scale };
-        Self { terms, imbalance: (alone - total).max(0.0), prepare: packed * pack }
+        Self { terms, imbalance: (alone - total).max(0.0), prepare: packed }
     }
 
     /// Nanoseconds of one product.

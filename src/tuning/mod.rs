@@ -6,5 +6,8 @@ pub mod fit;
 #[cfg(any(test, feature = "testing"))]
 pub mod offline;
 pub mod profile;
+pub mod record;
+pub mod scale;
+mod schema1;
 pub mod select;
 pub mod stopwatch;

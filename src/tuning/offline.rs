@@ -2,15 +2,15 @@
 
 use super::cost::{self, Amounts, Prediction};
 use super::fit::{Observation, fit};
-use super::profile::{Profile, SCHEMA, Validation};
+use super::profile::{Profile, SCHEMA};
+use super::record::{Regret, Validation};
 use super::select::{self, Request};
 use super::stopwatch::{Contestant, Policy, Samples, race, timed, turn};
 use crate::analysis::Analysis;
-use crate::device::{Device, DeviceVec, Stream};
+use crate::device::{Ceilings, Device, DeviceVec, Stream};
 use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
-use statrs::statistics::{Data, OrderStatistics};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -116,7 +116,7 @@ impl Measured {
         let predicted = self.plans.iter().filter(|run| run.plan.is_enqueued(on)).filter_map(|run| {
             let c = profile.coefficients(self.scalar, run.plan.kernel(on))?;
             let amounts = run.amounts(profile.cache_bytes);
-            Some((Prediction::new(c, &run.traffic, &amounts, device, device).product(), run))
+            Some((Prediction::new(c, &run.traffic, &amounts, device).product(), run))
         });
         let (times, runs): (Vec<_>, Vec<_>) =
             predicted.map(|(product, run)| ((product, run.traffic.matrix_bytes), run)).unzip();
@@ -179,12 +179,10 @@ impl Run {
 ///
 /// `date` is the day (`YYYY-MM-DD`) and `command` what produced the measurements; both are only recorded.
 pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str) -> Profile {
-    let mut spec = device.spec();
+    let spec = device.spec();
     let on = Target::of(&spec);
-    if let Some(gpu) = &mut spec.gpu {
-        // A profile is of use without it.
-        gpu.copy_bandwidth = device.copy_bandwidth().ok().flatten();
-    }
+    // A profile is of use without it.
+    let copy_bandwidth = device.copy_bandwidth().ok().flatten();
     let fitted = caches(on).iter().map(|&cache_bytes| {
         let mut profile = Profile {
             schema: SCHEMA,
@@ -192,9 +190,11 @@ pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str
             device: spec.clone(),
             date: date.to_owned(),
             command: command.to_owned(),
+            ceilings: Ceilings { copy_bandwidth, ..Ceilings::default() },
             cache_bytes,
             validation: Validation::default(),
             coefficients: BTreeMap::new(),
+            records: Vec::new(),
         };
         for scalar in ScalarKind::ALL {
             let runs: Vec<&Run> =
@@ -211,7 +211,7 @@ pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str
     });
     let large: Vec<&Measured> = measured.iter().filter(|m| m.is_large(caches(on))).collect();
     let judges = if large.is_empty() { measured.iter().collect() } else { large };
-    let regret = |profile: &Profile| mean(&regrets(judges.iter().copied(), profile));
+    let regret = |profile: &Profile| Regret::of(&regrets(judges.iter().copied(), profile)).geometric_mean;
     let best = fitted.map(|profile| (regret(&profile), profile)).min_by(|a, b| a.0.total_cmp(&b.0));
     best.expect("there are sizes to try").1
 }
@@ -221,20 +221,9 @@ fn regrets<'a>(measured: impl Iterator<Item = &'a Measured>, profile: &Profile) 
     measured.filter_map(|m| m.regret(profile)).collect()
 }
 
-/// The geometric mean; 1 of nothing.
-fn mean(regrets: &[f64]) -> f64 {
-    (regrets.iter().map(|r| r.ln()).sum::<f64>() / regrets.len().max(1) as f64).exp()
-}
-
 /// How well a profile chooses on what was measured.
 pub fn validation(measured: &[Measured], profile: &Profile) -> Validation {
-    let regrets = regrets(measured.iter(), profile);
-    Validation {
-        matrices: regrets.len(),
-        mean_regret: mean(&regrets),
-        p95_regret: Data::new(regrets.clone()).percentile(95),
-        worst_regret: regrets.iter().copied().fold(1.0, f64::max),
-    }
+    Validation { in_sample: Regret::of(&regrets(measured.iter(), profile)), ..Validation::default() }
 }
 
 /// Every kernel that a profile of a device should know.

@@ -1,16 +1,23 @@
 //! Profiles: what was measured on a device, as RON.
 
 use super::cost::Coefficients;
-use crate::device::{Device, DeviceSpec};
+use super::record::{Record, Validation};
+use super::schema1::Profile1;
+use crate::device::{Ceilings, Device, DeviceSpec};
 use crate::formats::{Weights, coo, jds};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// The version of the layout below; a profile of another version is refused.
-pub const SCHEMA: u32 = 1;
+/// The version of the layout below. Older ones are read too.
+pub const SCHEMA: u32 = 2;
+
+/// Bytes that the file of a profile may have: records of some ten thousand matrices.
+pub const MAX_BYTES: u64 = 64 << 20;
 
 /// The profiles that come with the library.
 const CPU: &str = include_str!("../../models/cpu.ron");
@@ -29,26 +36,23 @@ pub struct Profile {
     pub date: String,
     /// The command that made it.
     pub command: String,
+    /// What the device reaches at best.
+    pub ceilings: Ceilings,
     /// Bytes above which what a product reads does not stay in the caches until the next one.
     pub cache_bytes: f64,
-    /// How well the predictions fit the measurements they were made from.
+    /// How well it chooses.
     pub validation: Validation,
     /// Coefficients of every kernel, by scalar.
     pub coefficients: BTreeMap<ScalarKind, BTreeMap<String, Coefficients>>,
+    /// What was measured; the profiles that come with the library are kept without.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<Record>,
 }
 
-/// How well the choice by prediction does on the matrices a profile was made from: regret is the time of the chosen plan over
-/// that of the fastest one.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Validation {
-    /// Matrices, counted once for every scalar.
-    pub matrices: usize,
-    /// Geometric mean of the regret.
-    pub mean_regret: f64,
-    /// Its 95th percentile.
-    pub p95_regret: f64,
-    /// Its largest.
-    pub worst_regret: f64,
+/// What every schema has.
+#[derive(Deserialize)]
+struct Header {
+    schema: u32,
 }
 
 /// How well a profile fits the device it is used for.
@@ -93,40 +97,66 @@ impl Profile {
         profile.get_or_init(parse).clone()
     }
 
-    /// Reads a profile from RON text; `origin` names it in errors.
+    /// Reads a profile from RON text; `origin` names it in errors. Older schemas are read as the present one.
     ///
     /// # Errors
     ///
-    /// [`Error::Profile`] when the text is not RON, of another schema, or holds coefficients that are not finite and at least 0.
+    /// [`Error::Profile`] when the text is not RON, of a schema that is not known, or holds numbers that cannot be: a coefficient that is
+    /// not finite and at least 0, a ceiling that is not above 0, a regret below 1.
     pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
         let fail = |message: String| Error::Profile { origin: origin.to_owned(), message };
-        let profile: Self = ron::from_str(text).map_err(|e| fail(format!("not a profile: {e}")))?;
-        if profile.schema != SCHEMA {
-            return Err(fail(format!(
-                "schema {} is not {SCHEMA}; make it again with `sparseop tune`",
-                profile.schema
-            )));
-        }
-        let kernels = profile.coefficients.values().flatten();
-        if let Some((kernel, _)) = kernels.into_iter().find(|(_, c)| !c.is_valid()) {
-            return Err(fail(format!("the coefficients of `{kernel}` must be finite and not negative")));
-        }
-        if !(profile.cache_bytes.is_finite() && profile.cache_bytes >= 1.0) {
-            return Err(fail(format!("cache_bytes is {}; it must be at least 1", profile.cache_bytes)));
-        }
-        if profile.device.threads == 0 {
-            return Err(fail("it was measured on 0 threads; there must be at least 1".to_owned()));
-        }
-        Ok(profile)
+        let profile = Self::deserialize_any_schema(text).map_err(fail)?;
+        profile.defect().map_or(Ok(profile), |defect| Err(fail(defect)))
     }
 
-    /// Reads a profile from a file.
+    fn deserialize_any_schema(text: &str) -> Result<Self, String> {
+        let not_a_profile = |e: ron::error::SpannedError| format!("not a profile: {e}");
+        match ron::from_str::<Header>(text).map_err(not_a_profile)?.schema {
+            SCHEMA => ron::from_str(text).map_err(not_a_profile),
+            1 => ron::from_str::<Profile1>(text).map(Self::from).map_err(not_a_profile),
+            other => {
+                let hint = "make it again with `sparseop tune`";
+                Err(format!("schema {other} is none of 1 to {SCHEMA}; {hint}"))
+            }
+        }
+    }
+
+    /// What is wrong with the numbers, if anything is.
+    fn defect(&self) -> Option<String> {
+        let mut kernels = self.coefficients.values().flatten();
+        if let Some((kernel, _)) = kernels.find(|(_, c)| !c.is_valid()) {
+            return Some(format!("the coefficients of `{kernel}` must be finite and not negative"));
+        }
+        if !(self.cache_bytes.is_finite() && self.cache_bytes >= 1.0) {
+            return Some(format!("cache_bytes is {}; it must be at least 1", self.cache_bytes));
+        }
+        if self.device.threads == 0 {
+            return Some("it was measured on 0 threads; there must be at least 1".to_owned());
+        }
+        if !self.ceilings.is_valid() {
+            return Some("its ceilings must be finite and above 0".to_owned());
+        }
+        if !self.validation.is_valid() {
+            return Some("the regrets of its validation must be finite and at least 1".to_owned());
+        }
+        self.records.iter().find_map(Record::defect)
+    }
+
+    /// Reads a profile from a file of at most [`MAX_BYTES`].
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when it cannot be read, else as [`Profile::parse`].
+    /// [`Error::Io`] when it cannot be read, [`Error::Profile`] when it is too large or not UTF-8, else as [`Profile::parse`].
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+        let fail = |message: String| Error::Profile { origin: path.display().to_string(), message };
+        let io = |e| Error::io("read", path, e);
+        let mut bytes = Vec::new();
+        // What has no length to ask for, a device or a pipe, ends here too.
+        File::open(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(fail(format!("it has more than {MAX_BYTES} bytes, which no profile has")));
+        }
+        let text = String::from_utf8(bytes).map_err(|e| fail(format!("not a profile: {e}")))?;
         Self::parse(&path.display().to_string(), &text)
     }
 
@@ -199,6 +229,7 @@ impl Profile {
 mod tests {
     use super::*;
     use crate::formats::{FormatKind, Target};
+    use crate::tuning::record::{RecordedRun, RecordedStats, Regret};
 
     #[test]
     fn the_built_in_profiles_know_every_kernel() {
@@ -220,10 +251,14 @@ mod tests {
         for (text, expected) in [
             (String::new(), "not a profile"),
             ("[1, 2".to_owned(), "not a profile"),
-            (good.replacen("schema: 1", "schema: 99", 1), "schema 99 is not 1"),
+            (good.replacen("schema: 2", "schema: 99", 1), "schema 99 is none of 1 to 2"),
             (good.replacen("cache_bytes: ", "cache_bytes: -", 1), "at least 1"),
             (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),
             (good.replacen("slot: ", "slot: -1", 1), "finite and not negative"),
+            (good.replacen("call: ", "call: NaN, x: ", 1), "finite and not negative"),
+            (good.replacen("worst: 1", "worst: 0", 1), "at least 1"),
+            (good.replacen("ceilings: (", "ceilings: (launch_us: Some(0),", 1), "above 0"),
+            (good.replacen("ceilings: (", &format!("x: {}", "(".repeat(1 << 20)), 1), "not a profile"),
         ] {
             let message = Profile::parse("some.ron", &text).unwrap_err().to_string();
             assert!(message.starts_with("profile some.ron:") && message.contains(expected), "{message}");
@@ -231,11 +266,55 @@ mod tests {
     }
 
     #[test]
+    fn older_schemas_are_read_for_ever() {
+        let old = Profile::parse("old", include_str!("../../tests/data/profile-schema1.ron")).unwrap();
+        let new = Profile::parse("new", include_str!("../../tests/data/profile.ron")).unwrap();
+        assert_eq!(old, new);
+        let gpu = "gpu: Some((l2_bytes: 1, memory_bytes: 2, driver: \"13.0\", copy_bandwidth: Some(4e12)))";
+        let text = include_str!("../../tests/data/profile-schema1.ron")
+            .replacen("threads: 2", &format!("threads: 2, {gpu}"), 1)
+            .replacen("p95_regret: 1.0", "p95_regret: 1.5", 1);
+        let old = Profile::parse("old", &text).unwrap();
+        assert_eq!((old.ceilings.copy_bandwidth, old.validation.in_sample.p95), (Some(4e12), 1.5));
+    }
+
+    #[test]
+    fn what_cannot_be_a_profile_is_refused_before_it_is_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large.ron");
+        File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        let message = Profile::read(&path).unwrap_err().to_string();
+        assert!(message.contains("large.ron") && message.contains("more than 67108864 bytes"), "{message}");
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(Profile::read(&path).unwrap_err().to_string().contains("utf-8"));
+        assert!(Profile::read(folder.path()).is_err());
+    }
+
+    #[test]
     fn written_and_read_again() {
-        let profile = Profile::builtin(&Device::Cpu);
+        let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
+        profile.validation.held_out = Some(Regret::of(&[1.0, 1.25]));
+        profile.validation.held_out_classes.insert("road".to_owned(), Regret::of(&[1.5]));
+        profile.records.push(Record {
+            matrix: "road_usa.mtx".to_owned(),
+            class: "road".to_owned(),
+            fingerprint: Default::default(),
+            scalar: ScalarKind::F32,
+            nrows: 3,
+            ncols: 3,
+            nnz: 4,
+            stats: RecordedStats { mean: 4.0 / 3.0, max: 2, cv: 0.5, empty_rows: 0 },
+            runs: vec![RecordedRun {
+                plan: "ell".to_owned(),
+                product_us: 0.0,
+                prepare_us: 0.0,
+                traffic_bytes: 100,
+                failed: Some("too large".to_owned()),
+            }],
+        });
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("profile.ron");
         profile.write(&path).unwrap();
-        assert_eq!(Profile::read(&path).unwrap(), *profile);
+        assert_eq!(Profile::read(&path).unwrap(), profile);
     }
 }

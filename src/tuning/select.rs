@@ -2,8 +2,9 @@
 
 use super::cost::{Amounts, Prediction, Term, amounts};
 use super::profile::{Fit, Profile};
+use super::scale::Scale;
 use crate::analysis::Analysis;
-use crate::device::DeviceSpec;
+use crate::device::{Ceilings, DeviceSpec};
 use crate::formats::{Plan, Target, Traffic};
 use crate::{Error, ScalarKind};
 use std::fmt::{self, Display};
@@ -143,8 +144,10 @@ fn predict(
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
     let coefficients = profile.coefficients(request.scalar, plan.kernel(Target::of(device)));
-    let amounts = amounts(&traffic, analysis, profile.cache_bytes, device);
-    let prediction = coefficients.map(|c| Prediction::new(c, &traffic, &amounts, &profile.device, device));
+    let scale = Scale::between((&profile.device, &profile.ceilings), (device, &Ceilings::default()));
+    let amounts = amounts(&traffic, analysis, profile.cache_bytes * scale.cache, device);
+    let prediction =
+        coefficients.map(|c| Prediction::new(&scale.coefficients(c), &traffic, &amounts, device));
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
     } else if !plan.is_enqueued(Target::of(device)) {

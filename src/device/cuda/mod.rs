@@ -134,7 +134,6 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
             l2_bytes: u64::from(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
             memory_bytes: memory as u64,
             driver: driver::version().map(|(major, minor)| format!("{major}.{minor}"))?,
-            copy_bandwidth: None,
         }),
     };
     // SAFETY: as above.
