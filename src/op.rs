@@ -5,11 +5,11 @@ use crate::device::{Buffer, Device, DeviceVec, Gpu, Pinned, Queue, Stream};
 use crate::formats::{DeviceMatrix, Placed, Plan};
 use crate::matrix::{CsrMatrix, ToCsr};
 use crate::tuning::explain::{Explanation, Preparation};
-use crate::tuning::profile::Profile;
+use crate::tuning::lookup::{self, Given};
 use crate::tuning::select::{self, Decision, Request};
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, memory};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// A sparse matrix, stored as suits it, to be multiplied with again and again.
 ///
@@ -238,7 +238,7 @@ pub struct SparseOpBuilder {
     device: Option<Device>,
     expected_calls: Option<u64>,
     memory_limit: Option<u64>,
-    profile: Option<Arc<Profile>>,
+    profile: Option<Given>,
     tuning: Tuning,
 }
 
@@ -272,10 +272,11 @@ impl SparseOpBuilder {
         self
     }
 
-    /// The measurements to predict from; those that come with the library when not set.
+    /// The measurements to predict from: a [`Profile`](crate::tuning::profile::Profile) or the path of one, which is read when it is needed. When not set, the best that
+    /// there are: see [`tuning::lookup`](crate::tuning::lookup).
     #[must_use]
-    pub fn profile(mut self, profile: Arc<Profile>) -> Self {
-        self.profile = Some(profile);
+    pub fn profile(mut self, profile: impl Into<Given>) -> Self {
+        self.profile = Some(profile.into());
         self
     }
 
@@ -291,10 +292,10 @@ impl SparseOpBuilder {
     /// # Errors
     ///
     /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit; [`Error::Gpu`] when the GPU does not
-    /// say how much memory it has left.
+    /// say how much memory it has left; [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let profile = self.profile.clone().unwrap_or_else(|| Profile::builtin(&device));
+        let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
         let available = device.memory()?;
         let mut request = Request::new(analysis, scalar, available);
         request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
@@ -349,7 +350,8 @@ impl SparseOpBuilder {
             built => return built,
         };
         // What was measured on GPUs is of no use here.
-        let profile = self.profile.clone().filter(|profile| profile.device.gpu.is_none());
+        let of_cpu = |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
+        let profile = self.profile.clone().filter(of_cpu);
         let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a, analysis)?;
         op.decision.fallback = Some(reason.to_string());
         Ok(op)

@@ -2,10 +2,8 @@
 
 use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use sparseop::tuning::profile::Profile;
 use sparseop::{Device, Error, ScalarKind, SparseOpBuilder};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// The options on which the choice of a plan depends.
 #[derive(Debug, clap::Args)]
@@ -23,7 +21,8 @@ pub(super) struct Choice {
     /// Bytes the packed matrix may take: 2G, 512M, 1000000
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<u64>,
-    /// Measurements to predict from, in RON, instead of those that come with the program
+    /// Measurements to predict from, in RON, as `sparseop tune` writes them; `sparseop profile show` tells which ones are used when
+    /// not given
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 }
@@ -48,7 +47,7 @@ impl Choice {
             builder = builder.memory_limit(bytes);
         }
         if let Some(path) = &self.profile {
-            builder = builder.profile(Arc::new(Profile::read(path)?));
+            builder = builder.profile(path.as_path());
         }
         Ok(builder)
     }

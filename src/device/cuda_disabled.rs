@@ -52,6 +52,16 @@ impl Gpu {
         match *self {}
     }
 
+    /// Microseconds between kernels of next to no work, measured once.
+    pub(crate) fn launch_us(&self) -> Result<f64, Error> {
+        match *self {}
+    }
+
+    /// Bytes a second from page-locked memory of the host, measured once.
+    pub(crate) fn upload_bandwidth(&self) -> Result<f64, Error> {
+        match *self {}
+    }
+
     /// Waits until everything enqueued on any of its queues is done.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         match *self {}

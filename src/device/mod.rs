@@ -85,10 +85,13 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
-    /// Whether what is known is finite and above 0.
+    /// What a ceiling can be at all, in its unit: ratios of such numbers stay finite.
+    const POSSIBLE: std::ops::RangeInclusive<f64> = 1e-6..=1e18;
+
+    /// Whether what is known is possible.
     pub(crate) fn is_valid(&self) -> bool {
         let known = [self.copy_bandwidth, self.launch_us, self.upload_bandwidth];
-        known.into_iter().flatten().all(|ceiling| ceiling.is_finite() && ceiling > 0.0)
+        known.iter().flatten().all(|ceiling| Self::POSSIBLE.contains(ceiling))
     }
 }
 

@@ -117,6 +117,9 @@ macro_rules! coefficients {
         }
 
         impl Coefficients {
+            /// The names of the coefficients of the product, in the order of [`Term::ALL`].
+            pub const NAMES: [&'static str; Term::COUNT] = [$(stringify!($name)),+];
+
             /// The coefficients of the product, in the order of [`Term::ALL`].
             pub const fn terms(&self) -> [f64; Term::COUNT] {
                 [$(self.$name),+]
@@ -168,10 +171,12 @@ coefficients! {
 }
 
 impl Coefficients {
-    /// Whether every coefficient is finite and at least 0.
+    /// Whether every coefficient is at least 0, and at most a quarter of an hour: then no prediction is anything but a finite number.
     pub fn is_valid(&self) -> bool {
+        /// Nanoseconds that no amount takes.
+        const MOST: f64 = 1e12;
         let pack = [self.pack_slot, self.pack_row];
-        self.terms().iter().chain(&pack).all(|c| c.is_finite() && *c >= 0.0)
+        self.terms().iter().chain(&pack).all(|c| (0.0..=MOST).contains(c))
     }
 }
 

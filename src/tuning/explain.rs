@@ -1,5 +1,6 @@
 //! The decision in words.
 
+use super::scale::Scale;
 use super::select::{Candidate, Decision, Verdict};
 use crate::analysis::RowStats;
 use crate::formats::{FormatKind, Plan, csr};
@@ -51,6 +52,15 @@ impl Explanation<'_> {
         }
         let profile = &decision.profile;
         writeln!(f, "profile  {} of {}, {}", profile.device, profile.date, decision.fit.describe())?;
+        write!(f, "         {}", decision.origin)?;
+        if decision.scale != Scale::NONE {
+            let Scale { shared, stream, .. } = decision.scale;
+            write!(f, "; times {shared:.2} where threads share, {stream:.2} for bytes from memory")?;
+        }
+        writeln!(f)?;
+        for warning in &decision.warnings {
+            writeln!(f, "         passed over: {warning}")?;
+        }
         let how = if decision.fixed { "as given" } else { "chosen" };
         let calls = decision.request.expected_calls;
         writeln!(

@@ -1,8 +1,11 @@
 //! How a plan is chosen: candidates, predicted times, and the decision with its reasons.
 
+mod builtin;
+pub mod ceilings;
 pub mod cost;
 pub mod explain;
 pub mod fit;
+pub mod lookup;
 #[cfg(any(test, feature = "testing"))]
 pub mod offline;
 pub mod profile;

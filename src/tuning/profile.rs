@@ -3,25 +3,20 @@
 use super::cost::Coefficients;
 use super::record::{Record, Validation};
 use super::schema1::Profile1;
-use crate::device::{Ceilings, Device, DeviceSpec};
-use crate::formats::{Weights, coo, jds};
+use crate::device::{Ceilings, DeviceSpec};
+use crate::formats::{FormatKind, Plan, Target, Weights, coo, jds};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 
 /// The version of the layout below. Older ones are read too.
 pub const SCHEMA: u32 = 2;
 
 /// Bytes that the file of a profile may have: records of some ten thousand matrices.
 pub const MAX_BYTES: u64 = 64 << 20;
-
-/// The profiles that come with the library.
-const CPU: &str = include_str!("../../models/cpu.ron");
-const GPU: &str = include_str!("../../models/nvidia-h200.ron");
 
 /// What was measured on one device: the coefficients from which the times of plans are predicted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,25 +44,40 @@ pub struct Profile {
     pub records: Vec<Record>,
 }
 
+/// The instructions of a profile for any device of its kind; see [`Profile::generic`].
+pub(super) const ANY: &str = "any";
+
+/// Characters that a name in a profile may have.
+const MAX_NAME: usize = 200;
+
+/// Whether a name can be quoted in a line.
+fn is_plain(name: &str) -> bool {
+    name.chars().count() <= MAX_NAME && !name.chars().any(char::is_control)
+}
+
 /// What every schema has.
 #[derive(Deserialize)]
 struct Header {
     schema: u32,
 }
 
-/// How well a profile fits the device it is used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// How well a profile fits the device it is used for; the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fit {
-    /// Measured on a device of this name, instructions and threads.
+    /// Measured on a device of this name, architecture and number of threads.
     Exact,
-    /// Measured with the same instructions on another device or with other threads.
-    SameInstructions,
-    /// Measured on another kind of device.
-    Other,
+    /// Measured on another device with the same instructions, and scaled.
+    SameArchitecture,
+    /// Measured on another device of the same kind, a CPU or a GPU, and scaled.
+    SameKind,
+    /// Measured on a GPU and expressed for one multiprocessor, to be scaled to any.
+    Generic,
     /// Measured with kernels of another version.
     OldKernels,
+    /// Measured on another kind of device.
+    OtherKind,
 }
 
 impl Fit {
@@ -75,28 +85,20 @@ impl Fit {
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Exact => "measured on this device",
-            Self::SameInstructions => "measured on another device with the same instructions",
-            Self::Other => "measured on another kind of device",
+            Self::SameArchitecture => {
+                "measured on another device with the same instructions, scaled to this one"
+            }
+            Self::SameKind => "measured on another device with other instructions, scaled to this one",
+            Self::Generic => "measured on another GPU with other instructions, scaled to this one",
             Self::OldKernels => {
                 "measured with kernels of another version; make it again with `sparseop tune`"
             }
+            Self::OtherKind => "measured on another kind of device",
         }
     }
 }
 
 impl Profile {
-    /// The profile that comes with the library for a device.
-    pub fn builtin(device: &Device) -> Arc<Self> {
-        static PROFILES: [OnceLock<Arc<Profile>>; 2] = [OnceLock::new(), OnceLock::new()];
-        let (profile, name, text) = match device {
-            Device::Cpu => (&PROFILES[0], "built-in cpu", CPU),
-            Device::Cuda(_) => (&PROFILES[1], "built-in nvidia-h200", GPU),
-        };
-        // Our own files, read by a test: they cannot be damaged in a build that passed.
-        let parse = || Arc::new(Self::parse(name, text).expect("the built-in profiles are valid"));
-        profile.get_or_init(parse).clone()
-    }
-
     /// Reads a profile from RON text; `origin` names it in errors. Older schemas are read as the present one.
     ///
     /// # Errors
@@ -121,13 +123,20 @@ impl Profile {
         }
     }
 
-    /// What is wrong with the numbers, if anything is.
+    /// What cannot be, if anything is.
     fn defect(&self) -> Option<String> {
+        /// Bytes that no cache has.
+        const MOST: f64 = 1e15;
+        if !self.names().all(is_plain) {
+            return Some(format!(
+                "its names must be printable and have at most {MAX_NAME} characters, as those of devices do"
+            ));
+        }
         let mut kernels = self.coefficients.values().flatten();
         if let Some((kernel, _)) = kernels.find(|(_, c)| !c.is_valid()) {
             return Some(format!("the coefficients of `{kernel}` must be finite and not negative"));
         }
-        if !(self.cache_bytes.is_finite() && self.cache_bytes >= 1.0) {
+        if !(1.0..=MOST).contains(&self.cache_bytes) {
             return Some(format!("cache_bytes is {}; it must be at least 1", self.cache_bytes));
         }
         if self.device.threads == 0 {
@@ -140,6 +149,15 @@ impl Profile {
             return Some("the regrets of its validation must be finite and at least 1".to_owned());
         }
         self.records.iter().find_map(Record::defect)
+    }
+
+    /// The texts that explanations quote.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let device = [&self.device.name, &self.device.instructions, &self.kernels, &self.date];
+        let driver = self.device.gpu.iter().map(|gpu| &gpu.driver);
+        let kernels = self.coefficients.values().flat_map(BTreeMap::keys);
+        let classes = self.validation.held_out_classes.keys();
+        device.into_iter().chain(driver).chain(kernels).chain(classes).map(String::as_str)
     }
 
     /// Reads a profile from a file of at most [`MAX_BYTES`].
@@ -179,15 +197,36 @@ impl Profile {
 
     /// How well the profile fits a device.
     pub fn fit(&self, device: &DeviceSpec) -> Fit {
-        if self.kernels != device.kernels() {
-            Fit::OldKernels
+        match self.fit_of_device(device) {
+            Fit::OtherKind => Fit::OtherKind,
+            _ if self.kernels != device.kernels() => Fit::OldKernels,
+            fit => fit,
+        }
+    }
+
+    /// How well it fits, whatever kernels were measured.
+    pub(super) fn fit_of_device(&self, device: &DeviceSpec) -> Fit {
+        if self.device.gpu.is_some() != device.gpu.is_some() {
+            Fit::OtherKind
         } else if self.device.is_same(device) {
             Fit::Exact
         } else if self.device.instructions == device.instructions {
-            Fit::SameInstructions
+            Fit::SameArchitecture
+        } else if self.device.instructions == ANY {
+            Fit::Generic
         } else {
-            Fit::Other
+            Fit::SameKind
         }
+    }
+
+    /// The kernels of plans for such a device that it does not know in a scalar: those plans are never chosen.
+    pub fn missing_kernels(&self, scalar: ScalarKind) -> Vec<&'static str> {
+        let on = Target::of(&self.device);
+        let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
+        let kernels = examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel(on));
+        let known = |kernel: &&str| self.coefficients(scalar, kernel).is_some();
+        // In order, each once.
+        BTreeSet::from_iter(kernels).into_iter().filter(|kernel| !known(kernel)).collect()
     }
 
     /// The coefficients of a kernel, if it was measured.
@@ -202,6 +241,10 @@ impl Profile {
     /// For the CPU none does: that makes up for the rows of the COO part, which are not counted either (counting gathers took the
     /// gallery's `circuit` in f64 from width 6 to 5, a tenth slower on Zen 4).
     pub fn weights(&self, scalar: ScalarKind) -> Weights {
+        /// The cost of a section, at least: what is lost of its strips.
+        const LEAST: f64 = jds::DEFAULT_SECTION_SLOTS as f64;
+        /// And at most: what a plan can be spelled with.
+        const MOST: f64 = u32::MAX as f64;
         let default = Weights::default();
         let gathers = self.device.gpu.is_some();
         let ratio = |kernel: &str, cost: fn(&Coefficients) -> f64, bytes: u64| {
@@ -214,8 +257,7 @@ impl Profile {
             };
             (ratio.is_finite() && ratio > 0.0).then_some(ratio)
         };
-        let section =
-            ratio("jds.sections", |c| c.group, 0).map(|r| (r as u64).max(jds::DEFAULT_SECTION_SLOTS));
+        let section = ratio("jds.sections", |c| c.group, 0).map(|r| r.clamp(LEAST, MOST) as u64);
         Weights {
             // Below 1 nothing would ever stay in ELL, above 16 nothing would leave it: a fit that far off is noise.
             tail_slots: ratio("hyb", |c| c.tail, coo::entry_bytes(scalar))
@@ -228,26 +270,12 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::{FormatKind, Target};
+    use crate::device::Device;
     use crate::tuning::record::{RecordedRun, RecordedStats, Regret};
 
     #[test]
-    fn the_built_in_profiles_know_every_kernel() {
-        for (on, name, text) in [(Target::Cpu, "cpu", CPU), (Target::Gpu, "nvidia-h200", GPU)] {
-            let profile = Profile::parse(name, text).unwrap();
-            for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
-                let kernel = text.parse::<crate::formats::Plan>().unwrap().kernel(on);
-                for scalar in ScalarKind::ALL {
-                    let known = profile.coefficients(scalar, kernel).is_some();
-                    assert!(known, "{kernel} in {scalar} is not in models/{name}.ron");
-                }
-            }
-        }
-    }
-
-    #[test]
     fn damaged_profiles_are_refused_with_their_origin() {
-        let good = CPU.to_owned();
+        let good = include_str!("../../models/cpu.ron").to_owned();
         for (text, expected) in [
             (String::new(), "not a profile"),
             ("[1, 2".to_owned(), "not a profile"),
@@ -256,6 +284,8 @@ mod tests {
             (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),
             (good.replacen("slot: ", "slot: -1", 1), "finite and not negative"),
             (good.replacen("call: ", "call: NaN, x: ", 1), "finite and not negative"),
+            (good.replacen("slot: ", "slot: 1e300, x: ", 1), "finite and not negative"),
+            (good.replacen("date: \"", "date: \"\\u{1b}[2J", 1), "printable"),
             (good.replacen("worst: 1", "worst: 0", 1), "at least 1"),
             (good.replacen("ceilings: (", "ceilings: (launch_us: Some(0),", 1), "above 0"),
             (good.replacen("ceilings: (", &format!("x: {}", "(".repeat(1 << 20)), 1), "not a profile"),
@@ -263,6 +293,26 @@ mod tests {
             let message = Profile::parse("some.ron", &text).unwrap_err().to_string();
             assert!(message.starts_with("profile some.ron:") && message.contains(expected), "{message}");
         }
+    }
+
+    #[test]
+    fn fits_are_told_apart() {
+        let h200 = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
+        let here = DeviceSpec { ..h200.device.clone() };
+        let current = Profile { kernels: here.kernels().to_owned(), ..h200.clone() };
+        let change = |f: &dyn Fn(&mut DeviceSpec)| {
+            let mut device = here.clone();
+            f(&mut device);
+            current.fit(&device)
+        };
+        assert_eq!(current.fit(&here), Fit::Exact);
+        assert_eq!(change(&|d| d.threads = 114), Fit::SameArchitecture);
+        assert_eq!(change(&|d| d.instructions = "sm_80".to_owned()), Fit::SameKind);
+        assert_eq!(current.generic("").unwrap().fit(&here), Fit::Generic);
+        assert_eq!(current.fit(&Device::Cpu.spec()), Fit::OtherKind);
+        let old = Profile { kernels: "old".to_owned(), ..current.clone() };
+        assert_eq!(old.fit(&here), Fit::OldKernels);
+        assert!(Fit::Exact < Fit::Generic && Fit::Generic < Fit::OldKernels);
     }
 
     #[test]
@@ -304,6 +354,8 @@ mod tests {
             ncols: 3,
             nnz: 4,
             stats: RecordedStats { mean: 4.0 / 3.0, max: 2, cv: 0.5, empty_rows: 0 },
+            chosen: Some("csr(scalar)".to_owned()),
+            held_out: None,
             runs: vec![RecordedRun {
                 plan: "ell".to_owned(),
                 product_us: 0.0,

@@ -98,6 +98,12 @@ pub struct Record {
     pub nnz: u64,
     /// What its rows look like.
     pub stats: RecordedStats,
+    /// The spelling of the plan that the profile chooses for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<String>,
+    /// The same, by coefficients that were fitted without its class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<String>,
     /// Every plan that was measured.
     pub runs: Vec<RecordedRun>,
 }
@@ -154,6 +160,16 @@ impl Record {
         timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, run)| run)
     }
 
+    /// The run of a plan, by its spelling, if it was measured.
+    pub fn run(&self, plan: &str) -> Option<&RecordedRun> {
+        self.runs.iter().find(|run| run.plan == plan)
+    }
+
+    /// The time of a plan's product over that of the fastest, if both were measured.
+    pub fn regret(&self, plan: &str) -> Option<f64> {
+        Some(self.run(plan)?.time()? / self.fastest()?.time()?)
+    }
+
     /// What is wrong with the numbers, if anything is.
     pub(super) fn defect(&self) -> Option<String> {
         let stats = [self.stats.mean, self.stats.cv];
@@ -195,9 +211,15 @@ mod tests {
             ncols: 1,
             nnz: 1,
             stats: RecordedStats::default(),
+            chosen: None,
+            held_out: None,
             runs: vec![run("ell", 0.0, Some("too large")), run("csr", 3.0, None), run("coo", 2.0, None)],
         };
         assert_eq!(record.fastest().unwrap().plan, "coo");
+        assert_eq!(
+            ["csr", "coo", "ell", "jds"].map(|p| record.regret(p)),
+            [Some(1.5), Some(1.0), None, None]
+        );
         assert_eq!(record.defect(), None);
         record.runs[1].prepare_us = f64::INFINITY;
         assert!(record.defect().unwrap().contains("`a`"));

@@ -1,10 +1,11 @@
 //! The choice: every candidate's prediction, limits and ties, and the reasons in words.
 
 use super::cost::{Amounts, Prediction, Term, amounts};
+use super::lookup::{Found, Origin};
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
 use crate::analysis::Analysis;
-use crate::device::{Ceilings, DeviceSpec};
+use crate::device::DeviceSpec;
 use crate::formats::{Plan, Target, Traffic};
 use crate::{Error, ScalarKind};
 use std::fmt::{self, Display};
@@ -119,15 +120,34 @@ pub struct Decision {
     pub candidates: Vec<Candidate>,
     /// What was asked for.
     pub request: Request,
-    /// The profile's device and date.
+    /// The profile that predicted, as it was measured.
     pub profile: Arc<Profile>,
+    /// Where the profile is from.
+    pub origin: Origin,
     /// How well the profile fits the device.
     pub fit: Fit,
+    /// What its times were multiplied by.
+    pub scale: Scale,
+    /// What was wrong with profiles that would have come before it, a line each.
+    pub warnings: Vec<String>,
     /// Why it is for the CPU and not for the GPU that would have been taken; none when there was no such GPU, or nothing went wrong.
     pub fallback: Option<String>,
 }
 
 impl Decision {
+    fn new(
+        plan: Plan,
+        fixed: bool,
+        candidates: Vec<Candidate>,
+        request: Request,
+        found: Found,
+        device: &DeviceSpec,
+    ) -> Self {
+        let (fit, scale) = (found.profile.fit(device), found.scale(device));
+        let Found { profile, origin, warnings, .. } = found;
+        Self { plan, fixed, candidates, request, profile, origin, fit, scale, warnings, fallback: None }
+    }
+
     /// The chosen plan as a candidate.
     pub fn chosen(&self) -> Option<&Candidate> {
         self.candidates.iter().find(|c| c.plan == self.plan)
@@ -140,11 +160,11 @@ fn predict(
     analysis: &Analysis,
     device: &DeviceSpec,
     profile: &Profile,
+    scale: &Scale,
     request: &Request,
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
     let coefficients = profile.coefficients(request.scalar, plan.kernel(Target::of(device)));
-    let scale = Scale::between((&profile.device, &profile.ceilings), (device, &Ceilings::default()));
     let amounts = amounts(&traffic, analysis, profile.cache_bytes * scale.cache, device);
     let prediction =
         coefficients.map(|c| Prediction::new(&scale.coefficients(c), &traffic, &amounts, device));
@@ -189,19 +209,21 @@ pub(super) fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
 pub fn select(
     analysis: &Analysis,
     device: &DeviceSpec,
-    profile: Arc<Profile>,
+    found: impl Into<Found>,
     request: Request,
 ) -> Result<Decision, Error> {
+    let found = found.into();
+    let (profile, scale) = (&*found.profile, found.scale(device));
     let plans = Plan::candidates(analysis, &profile.weights(request.scalar), Target::of(device));
     let mut candidates: Vec<_> =
-        plans.into_iter().map(|plan| predict(plan, analysis, device, &profile, &request)).collect();
+        plans.into_iter().map(|plan| predict(plan, analysis, device, profile, &scale, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
         (Verdict::TooLarge { .. } | Verdict::OnRequest | Verdict::Unknown, _) | (_, None) => f64::INFINITY,
         (_, Some(prediction)) => prediction.amortised(request.expected_calls),
     };
     let times: Vec<_> = candidates.iter().map(|c| (time(c), c.traffic.matrix_bytes)).collect();
     let Some(choice) = choose(&times) else {
-        return Err(nothing_fits(&candidates, &profile, &request));
+        return Err(nothing_fits(&candidates, profile, &request));
     };
     let mut winner = candidates.remove(choice.place);
     // A stable sort: equal times keep the order of the formats.
@@ -216,8 +238,7 @@ pub fn select(
     winner.verdict = Verdict::Chosen;
     let plan = winner.plan.clone();
     candidates.insert(0, winner);
-    let fit = profile.fit(device);
-    Ok(Decision { plan, fixed: false, candidates, request, profile, fit, fallback: None })
+    Ok(Decision::new(plan, false, candidates, request, found, device))
 }
 
 /// The error when no candidate can be chosen.
@@ -250,12 +271,14 @@ pub fn fixed(
     plan: Plan,
     analysis: &Analysis,
     device: &DeviceSpec,
-    profile: Arc<Profile>,
+    found: impl Into<Found>,
     request: Request,
 ) -> Result<Decision, Error> {
+    let found = found.into();
     // A plan that was put together by hand is held to the same rules as one that is spelled.
     let plan: Plan = plan.to_string().parse()?;
-    let mut candidate = predict(plan.clone(), analysis, device, &profile, &request);
+    let scale = found.scale(device);
+    let mut candidate = predict(plan.clone(), analysis, device, &found.profile, &scale, &request);
     if let Verdict::TooLarge { limit } = candidate.verdict {
         return Err(Error::MemoryLimit {
             plan: plan.to_string(),
@@ -264,8 +287,7 @@ pub fn fixed(
         });
     }
     candidate.verdict = Verdict::Chosen;
-    let fit = profile.fit(device);
-    Ok(Decision { plan, fixed: true, candidates: vec![candidate], request, profile, fit, fallback: None })
+    Ok(Decision::new(plan, true, vec![candidate], request, found, device))
 }
 
 /// The part in which the loser exceeds the winner most.

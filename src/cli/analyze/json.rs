@@ -4,7 +4,9 @@ use super::{Findings, padding_ratio};
 use serde::Serialize;
 use sparseop::analysis::{Fingerprint, RowStats, Structure, Symmetry};
 use sparseop::tuning::explain::reason;
+use sparseop::tuning::lookup::Origin;
 use sparseop::tuning::profile::Fit;
+use sparseop::tuning::scale::Scale;
 use sparseop::{Plan, ScalarKind};
 
 /// One line of `--json`.
@@ -25,8 +27,19 @@ pub(super) struct Report<'a> {
     jds_splits: Vec<JdsSplit>,
     plan: &'a Plan,
     expected_calls: u64,
-    profile_fit: Fit,
+    profile: Predictor<'a>,
     candidates: Vec<Candidate<'a>>,
+}
+
+/// What the times were predicted from.
+#[derive(Serialize)]
+struct Predictor<'a> {
+    device: String,
+    date: &'a str,
+    origin: &'a Origin,
+    fit: Fit,
+    scale: Scale,
+    warnings: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -104,7 +117,14 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         jds_splits: jds_splits.collect(),
         plan: &decision.plan,
         expected_calls: decision.request.expected_calls,
-        profile_fit: decision.fit,
+        profile: Predictor {
+            device: decision.profile.device.to_string(),
+            date: &decision.profile.date,
+            origin: &decision.origin,
+            fit: decision.fit,
+            scale: decision.scale,
+            warnings: &decision.warnings,
+        },
         candidates: candidates.collect(),
     }
 }

@@ -1,6 +1,7 @@
 //! NVIDIA GPUs through the CUDA driver; the only place, with its neighbours in this folder, that names cudarc.
 
 mod cache;
+mod ceilings;
 pub(crate) mod compiler;
 mod driver;
 mod embedded;
@@ -45,7 +46,7 @@ struct Inner {
     queue: OnceLock<Queue>,
     queues: Mutex<Vec<Weak<queue::Shared>>>,
     modules: Mutex<HashMap<&'static str, Module>>,
-    copy_bandwidth: OnceLock<f64>,
+    ceilings: ceilings::Measured,
 }
 
 // SAFETY: the driver allows a context and its modules to be used from any thread.
@@ -146,7 +147,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         queue: OnceLock::new(),
         queues: Mutex::default(),
         modules: Mutex::default(),
-        copy_bandwidth: OnceLock::new(),
+        ceilings: ceilings::Measured::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
     let queue = bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
@@ -223,26 +224,6 @@ impl Gpu {
         })?;
         modules.insert(name, module);
         Ok(module)
-    }
-
-    /// Bytes a second that a copy within its memory reads and writes, measured once.
-    pub(crate) fn copy_bandwidth(&self) -> Result<f64, Error> {
-        /// Well beyond any L2, and nothing to the memory of a GPU.
-        const BYTES: usize = 256 << 20;
-        const REPEATS: usize = 10;
-        if let Some(measured) = self.0.copy_bandwidth.get() {
-            return Ok(*measured);
-        }
-        let (from, to) = (self.zeroed::<u8>(BYTES)?, self.zeroed::<u8>(BYTES)?);
-        let queue = self.new_queue()?;
-        // SAFETY: both have so many bytes and live until the time is taken.
-        let mut copy = || unsafe { queue.copy_within(to.ptr(), from.ptr(), BYTES) };
-        copy()?;
-        let mut least = f64::INFINITY;
-        for _ in 0..REPEATS {
-            least = queue.seconds(&mut copy)?.min(least);
-        }
-        Ok(*self.0.copy_bandwidth.get_or_init(|| 2.0 * BYTES as f64 / least))
     }
 }
 

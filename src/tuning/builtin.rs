@@ -1,0 +1,123 @@
+//! The profiles that come with the library, and the one for GPUs that no profile fits.
+
+use super::profile::{ANY, Profile};
+use super::scale::Scale;
+use crate::device::{Ceilings, Device, DeviceSpec, GpuSpec};
+use std::sync::{Arc, OnceLock};
+
+/// A profile that comes with the library.
+struct BuiltIn {
+    name: &'static str,
+    text: &'static str,
+    parsed: OnceLock<Arc<Profile>>,
+}
+
+impl BuiltIn {
+    const fn new(name: &'static str, text: &'static str) -> Self {
+        Self { name, text, parsed: OnceLock::new() }
+    }
+
+    fn profile(&self) -> Arc<Profile> {
+        // Our own files, read by a test: they cannot be damaged in a build that passed.
+        let parse =
+            || Arc::new(Profile::parse(self.name, self.text).expect("the built-in profiles are valid"));
+        self.parsed.get_or_init(parse).clone()
+    }
+}
+
+static CPU: BuiltIn = BuiltIn::new("cpu", include_str!("../../models/cpu.ron"));
+static H200: BuiltIn = BuiltIn::new("nvidia-h200", include_str!("../../models/nvidia-h200.ron"));
+static GENERIC: BuiltIn = BuiltIn::new("generic", include_str!("../../models/generic.ron"));
+
+impl Profile {
+    /// The profile that comes with the library for a device.
+    pub fn builtin(device: &Device) -> Arc<Self> {
+        Self::builtin_for(&device.spec()).1
+    }
+
+    /// The name and the profile that comes with the library for a device.
+    pub(super) fn builtin_for(device: &DeviceSpec) -> (&'static str, Arc<Self>) {
+        let profile = match &device.gpu {
+            None => &CPU,
+            Some(_) if H200.profile().device.instructions == device.instructions => &H200,
+            Some(_) => &GENERIC,
+        };
+        (profile.name, profile.profile())
+    }
+
+    /// The profile of one multiprocessor with its share of everything, for GPUs that no profile fits: to scale it to a GPU is to count
+    /// multiprocessors and to compare the bandwidths of copies. None for the profile of a CPU.
+    ///
+    /// `command` is what is recorded as having made it.
+    pub fn generic(&self, command: &str) -> Option<Self> {
+        let share = 1.0 / self.device.threads as f64;
+        let gpu = self.device.gpu.as_ref()?;
+        let part = |bytes: u64| (bytes as f64 * share) as u64;
+        let device = DeviceSpec {
+            name: format!("a multiprocessor of {}", self.device.name),
+            instructions: ANY.to_owned(),
+            threads: 1,
+            gpu: Some(GpuSpec {
+                l2_bytes: part(gpu.l2_bytes),
+                memory_bytes: part(gpu.memory_bytes),
+                driver: gpu.driver.clone(),
+            }),
+        };
+        let of_one = |bandwidth: Option<f64>| bandwidth.map(|b| b * share);
+        let ceilings = Ceilings {
+            copy_bandwidth: of_one(self.ceilings.copy_bandwidth),
+            launch_us: self.ceilings.launch_us,
+            upload_bandwidth: of_one(self.ceilings.upload_bandwidth),
+        };
+        let scale = Scale::between((&self.device, &self.ceilings), (&device, &ceilings));
+        let mut coefficients = self.coefficients.clone();
+        coefficients.values_mut().flat_map(|k| k.values_mut()).for_each(|c| *c = scale.coefficients(c));
+        Some(Self {
+            device,
+            ceilings,
+            coefficients,
+            command: command.to_owned(),
+            cache_bytes: self.cache_bytes * scale.cache,
+            records: Vec::new(),
+            ..self.clone()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScalarKind;
+
+    #[test]
+    fn the_built_in_profiles_know_every_kernel() {
+        for BuiltIn { name, text, .. } in [&CPU, &H200, &GENERIC] {
+            let profile = Profile::parse(name, text).unwrap();
+            for scalar in ScalarKind::ALL {
+                let missing = profile.missing_kernels(scalar);
+                assert!(missing.is_empty(), "models/{name}.ron has no {missing:?} in {scalar}");
+            }
+        }
+        let mut without = (*CPU.profile()).clone();
+        without.coefficients.get_mut(&ScalarKind::F32).unwrap().remove("ell").unwrap();
+        assert_eq!(without.missing_kernels(ScalarKind::F32), ["ell"]);
+        assert!(without.missing_kernels(ScalarKind::F64).is_empty());
+    }
+
+    #[test]
+    fn the_generic_profile_is_that_of_the_h200() {
+        let (h200, generic) = (H200.profile(), GENERIC.profile());
+        let made = h200.generic(&generic.command).unwrap();
+        assert_eq!(*generic, made, "make it again: {}", generic.command);
+        assert!(CPU.profile().generic("").is_none());
+        // On the device it comes from it predicts the same.
+        let scale = Scale::between((&generic.device, &generic.ceilings), (&h200.device, &h200.ceilings));
+        for (ours, theirs) in
+            generic.coefficients[&ScalarKind::F32].values().zip(h200.coefficients[&ScalarKind::F32].values())
+        {
+            for (ours, theirs) in scale.coefficients(ours).terms().into_iter().zip(theirs.terms()) {
+                assert!((ours - theirs).abs() <= 1e-9 * theirs);
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Which profile predicts, and how well it fits: stated with every choice.
+//!
+//! The order of precedence: the one that was asked for in the program; those that [`VARIABLE`] names; of those in the user's folder and
+//! those that come with the library, the best fit. What the user has is read once in the life of a program.
+//!
+//! A profile that was asked for and cannot be read is an error. One of the user's that cannot is passed over with a warning: nothing that
+//! lies in a folder may keep a product from being made.
+
+use super::profile::{Fit, Profile};
+use super::scale::Scale;
+use crate::device::{Ceilings, Device, DeviceSpec};
+use crate::formats::{Plan, Target, csr};
+use crate::{Error, ScalarKind};
+use etcetera::BaseStrategy;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::ffi::OsStr;
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// The environment variable that names profiles, as many as are separated like the folders of `PATH`; `off` leaves only those that come
+/// with the library.
+pub const VARIABLE: &str = "SPARSEOP_PROFILE";
+
+/// Where a user's profiles are, below the platform's folder of configurations.
+const FOLDER: &str = "sparseop/profiles";
+
+/// How the files there end.
+const ENDING: &str = "ron";
+
+/// Files of that folder that are read, the first by name: more are a mistake, and would take long.
+const MAX_FILES: usize = 64;
+
+/// Where a profile is from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Origin {
+    /// The program handed it over.
+    Given,
+    /// The program named its file.
+    File(PathBuf),
+    /// [`VARIABLE`] names its file.
+    Variable(PathBuf),
+    /// It is in the user's folder.
+    Folder(PathBuf),
+    /// It comes with the library, under this name.
+    BuiltIn(String),
+}
+
+impl Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Given => f.write_str("given by the program"),
+            Self::File(path) => write!(f, "read from {}", path.display()),
+            Self::Variable(path) => write!(f, "read from {}, which {VARIABLE} names", path.display()),
+            Self::Folder(path) => write!(f, "read from {}", path.display()),
+            Self::BuiltIn(name) => write!(f, "built in as {name}"),
+        }
+    }
+}
+
+/// A profile that was asked for: itself or its file, which is read when it is needed, once.
+#[derive(Debug, Clone)]
+pub struct Given(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Profile(Arc<Profile>),
+    File(PathBuf, Arc<OnceLock<Arc<Profile>>>),
+}
+
+impl From<Arc<Profile>> for Given {
+    fn from(profile: Arc<Profile>) -> Self {
+        Self(Source::Profile(profile))
+    }
+}
+
+impl From<Profile> for Given {
+    fn from(profile: Profile) -> Self {
+        Arc::new(profile).into()
+    }
+}
+
+impl From<PathBuf> for Given {
+    fn from(path: PathBuf) -> Self {
+        Self(Source::File(path, Arc::default()))
+    }
+}
+
+impl From<&Path> for Given {
+    fn from(path: &Path) -> Self {
+        path.to_owned().into()
+    }
+}
+
+impl From<&str> for Given {
+    fn from(path: &str) -> Self {
+        PathBuf::from(path).into()
+    }
+}
+
+impl Given {
+    /// The profile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Profile::read`].
+    pub fn profile(&self) -> Result<Arc<Profile>, Error> {
+        match &self.0 {
+            Source::Profile(profile) => Ok(profile.clone()),
+            Source::File(path, read) => match read.get() {
+                Some(profile) => Ok(profile.clone()),
+                None => Profile::read(path).map(|profile| read.get_or_init(|| Arc::new(profile)).clone()),
+            },
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match &self.0 {
+            Source::Profile(_) => Origin::Given,
+            Source::File(path, _) => Origin::File(path.clone()),
+        }
+    }
+}
+
+/// The profile that predicts, and how it came to be the one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The profile, as it was measured.
+    pub profile: Arc<Profile>,
+    /// Where it is from.
+    pub origin: Origin,
+    /// What the device reaches, as far as it was measured to scale the profile.
+    pub ceilings: Ceilings,
+    /// What was wrong with profiles that would have come before it, a line each.
+    pub warnings: Vec<String>,
+}
+
+impl From<Arc<Profile>> for Found {
+    fn from(profile: Arc<Profile>) -> Self {
+        Self { profile, origin: Origin::Given, ceilings: Ceilings::default(), warnings: Vec::new() }
+    }
+}
+
+impl Found {
+    /// What the profile's times are multiplied by on a device.
+    pub fn scale(&self, device: &DeviceSpec) -> Scale {
+        Scale::between((&self.profile.device, &self.profile.ceilings), (device, &self.ceilings))
+    }
+
+    /// Measures what it takes to scale the profile to a device that it was not measured on.
+    fn scaled_to(mut self, device: &Device) -> Self {
+        if let Device::Cuda(gpu) = device
+            && !self.profile.device.is_same(&device.spec())
+        {
+            let mut known = |ceiling: Result<f64, Error>| match ceiling {
+                Ok(ceiling) => Some(ceiling),
+                Err(error) => {
+                    self.warnings.push(format!("times are scaled by multiprocessors alone: {error}"));
+                    None
+                }
+            };
+            let then = self.profile.ceilings;
+            self.ceilings = Ceilings {
+                copy_bandwidth: then.copy_bandwidth.and_then(|_| known(gpu.copy_bandwidth())),
+                launch_us: then.launch_us.and_then(|_| known(gpu.launch_us())),
+                upload_bandwidth: None,
+            };
+        }
+        self
+    }
+}
+
+/// The profile that predicts for a device and a scalar: `given`, or the best there is.
+///
+/// Times of another GPU are scaled by what this one reaches, which is measured once and takes some milliseconds.
+///
+/// # Errors
+///
+/// As [`Given::profile`]; never without one.
+pub fn find(device: &Device, scalar: ScalarKind, given: Option<&Given>) -> Result<Found, Error> {
+    static USERS: OnceLock<Shelf> = OnceLock::new();
+    let found = match given {
+        Some(given) => Found { origin: given.origin(), ..given.profile()?.into() },
+        None => USERS.get_or_init(Shelf::of_user).best(&device.spec(), scalar),
+    };
+    Ok(found.scaled_to(device))
+}
+
+/// The folder of the user's profiles, which need not exist; none where the platform has no place for it.
+pub fn user_folder() -> Option<PathBuf> {
+    Some(etcetera::choose_base_strategy().ok()?.config_dir().join(FOLDER))
+}
+
+/// A profile and where it is from.
+type Kept = (Origin, Arc<Profile>);
+
+/// The user's profiles.
+#[derive(Debug, Default)]
+struct Shelf {
+    /// Those that [`VARIABLE`] names, then those in the folder by name.
+    profiles: Vec<Kept>,
+    /// What could not be read, and why.
+    warnings: Vec<String>,
+}
+
+impl Shelf {
+    fn of_user() -> Self {
+        Self::read(std::env::var_os(VARIABLE).as_deref(), user_folder().as_deref())
+    }
+
+    fn read(variable: Option<&OsStr>, folder: Option<&Path>) -> Self {
+        let mut shelf = Self::default();
+        if variable == Some(OsStr::new("off")) {
+            return shelf;
+        }
+        for path in variable.iter().flat_map(std::env::split_paths).filter(|p| !p.as_os_str().is_empty()) {
+            shelf.add(&path, Origin::Variable);
+        }
+        for path in folder.map(|folder| shelf.files(folder)).unwrap_or_default() {
+            shelf.add(&path, Origin::Folder);
+        }
+        shelf
+    }
+
+    /// The profiles of a folder, by name.
+    fn files(&mut self, folder: &Path) -> Vec<PathBuf> {
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => {
+                self.warnings.push(Error::io("read", folder, error).to_string());
+                return Vec::new();
+            }
+        };
+        let paths = entries.flatten().map(|entry| entry.path());
+        let mut paths: Vec<_> = paths.filter(|path| path.extension() == Some(OsStr::new(ENDING))).collect();
+        paths.sort();
+        if paths.len() > MAX_FILES {
+            let (there, folder) = (paths.len(), folder.display());
+            self.warnings.push(format!("{folder} has {there} profiles; only the first {MAX_FILES} are read"));
+            paths.truncate(MAX_FILES);
+        }
+        paths
+    }
+
+    /// Adds a profile without its records, which nobody predicts from; a warning where it is none.
+    fn add(&mut self, path: &Path, origin: fn(PathBuf) -> Origin) {
+        let not_a_file =
+            || Error::Profile { origin: path.display().to_string(), message: "it is not a file".to_owned() };
+        // Only files: to open a pipe would wait for whoever writes to it.
+        let read = match std::fs::metadata(path) {
+            Ok(found) if found.is_file() => Profile::read(path),
+            Ok(_) => Err(not_a_file()),
+            Err(error) => Err(Error::io("read", path, error)),
+        };
+        match read {
+            Ok(profile) => {
+                let profile = Arc::new(Profile { records: Vec::new(), ..profile });
+                self.profiles.push((origin(path.to_owned()), profile));
+            }
+            Err(error) => self.warnings.push(error.to_string()),
+        }
+    }
+
+    /// The best there is for a device: of what is named, else of what is kept and what is built in.
+    fn best(&self, device: &DeviceSpec, scalar: ScalarKind) -> Found {
+        let on = Target::of(device);
+        let (name, profile) = Profile::builtin_for(device);
+        let built_in = (Origin::BuiltIn(name.to_owned()), profile);
+        let of_kind = self.profiles.iter().filter(|(_, profile)| Target::of(&profile.device) == on);
+        let (usable, unusable): (Vec<&Kept>, Vec<_>) =
+            of_kind.partition(|(_, profile)| profile.coefficients(scalar, plain_kernel(on)).is_some());
+        // The first of the best: equal ones keep their order.
+        let chosen = usable.iter().copied().chain([&built_in]).min_by_key(|kept| rank(kept, device));
+        let (origin, profile) = chosen.unwrap_or(&built_in).clone();
+        let mut warnings = self.warnings.clone();
+        for (origin, _) in unusable {
+            warnings
+                .push(format!("the profile {origin} is not used: it does not know plain CSR in {scalar}"));
+        }
+        for (passed, old) in usable {
+            if *passed != origin && old.device.is_same(device) && old.fit(device) == Fit::OldKernels {
+                warnings.push(format!("the profile {passed} is not used: {}", Fit::OldKernels.describe()));
+            }
+        }
+        Found { profile, origin, ceilings: Ceilings::default(), warnings }
+    }
+}
+
+/// The kernel of the one plan that every matrix has and that every memory limit admits: without it a profile is of no use.
+fn plain_kernel(on: Target) -> &'static str {
+    Plan::Csr(csr::Plan::Scalar).kernel(on)
+}
+
+/// The order of profiles for a device, best first: what is named, then by fit, old ones by that of their device, then the latest.
+fn rank<'a>((origin, profile): &'a Kept, device: &DeviceSpec) -> (bool, Fit, Fit, Reverse<&'a str>) {
+    let is_named = matches!(origin, Origin::Variable(_));
+    (!is_named, profile.fit(device), profile.fit_of_device(device), Reverse(&profile.date))
+}
+
+#[cfg(test)]
+mod tests;
