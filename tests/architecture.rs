@@ -32,6 +32,7 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
         &[
             "matrix/market/",
             "files.rs",
+            "tuning/lookup.rs",
             "tuning/profile.rs",
             "tuning/store.rs",
             "device/cuda/cache.rs",

@@ -213,7 +213,7 @@ fn analyze_and_the_others_print_objects_too() {
         "nnz",
         "nrows",
         "plan",
-        "profile_fit",
+        "profile",
         "rows",
         "structure",
         "symmetry",

@@ -16,29 +16,32 @@ macro_rules! golden {
     };
 }
 
-/// How well the profile fits the machine that runs the test.
-const FIT: (&str, &str) = (r"(?m)measured on (this|another) .*$", "[fit]");
+/// How well the profile fits the machine that runs the test, and where it is.
+const FIT: [(&str, &str); 2] =
+    [(r"(?m)measured on (this|another) .*$", "[fit]"), (r"(?m)read from .*$", "read from [file]")];
 
 #[test]
 fn help() {
     golden!("help", &["--help"], Vec::<(&str, &str)>::new());
     golden!("help_bench", &["bench", "--help"], Vec::<(&str, &str)>::new());
+    golden!("help_profile", &["profile", "--help"], Vec::<(&str, &str)>::new());
+    golden!("help_profile_check", &["profile", "check", "--help"], Vec::<(&str, &str)>::new());
 }
 
 #[test]
 fn analyze_a_stencil() {
-    golden!("analyze_small", &["analyze", "gallery:small", "--symmetry", "--profile", PROFILE], [FIT]);
+    golden!("analyze_small", &["analyze", "gallery:small", "--symmetry", "--profile", PROFILE], FIT);
 }
 
 #[test]
 fn analyze_a_skewed_matrix() {
     let args = ["analyze", "gallery:circuit,rows=30k", "--dtype", "f32", "--profile", PROFILE];
-    golden!("analyze_circuit", &args, [FIT]);
+    golden!("analyze_circuit", &args, FIT);
 }
 
 #[test]
 fn analyze_nothing() {
-    golden!("analyze_empty", &["analyze", "gallery:dense,n=0", "--symmetry", "--profile", PROFILE], [FIT]);
+    golden!("analyze_empty", &["analyze", "gallery:dense,n=0", "--symmetry", "--profile", PROFILE], FIT);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod console;
 mod devices;
 mod gallery;
 mod matrix_arg;
+mod profile;
 mod tune;
 
 use clap::{Parser, Subcommand};
@@ -51,6 +52,7 @@ enum Command {
     Bench(bench::Args),
     Apply(apply::Args),
     Tune(tune::Args),
+    Profile(profile::Args),
     Gallery(gallery::Args),
     Devices(devices::Args),
 }
@@ -71,6 +73,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args, &console),
         Command::Apply(args) => apply::run(args, &console),
         Command::Tune(args) => tune::run(args, &console),
+        Command::Profile(args) => profile::run(args, &console),
         Command::Gallery(args) => gallery::run(args, &console),
         Command::Devices(args) => devices::run(args, &console),
     };
@@ -87,4 +90,10 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line, as profiles record what made them.
+fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    std::iter::once("sparseop".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }

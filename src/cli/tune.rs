@@ -80,8 +80,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     }
     bar.finish_and_clear();
 
-    let command =
-        std::iter::once("sparseop".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ");
+    let command = super::command_line();
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let times: Vec<Measured> = measured.iter().map(|m| m.2.clone()).collect();
     if times.is_empty() {

@@ -204,6 +204,11 @@ impl Profile {
         }
     }
 
+    /// Whether it is meant to be scaled to any GPU; see [`Profile::generic`].
+    pub fn is_generic(&self) -> bool {
+        self.device.instructions == ANY
+    }
+
     /// How well it fits, whatever kernels were measured.
     pub(super) fn fit_of_device(&self, device: &DeviceSpec) -> Fit {
         if self.device.gpu.is_some() != device.gpu.is_some() {
@@ -212,7 +217,7 @@ impl Profile {
             Fit::Exact
         } else if self.device.instructions == device.instructions {
             Fit::SameArchitecture
-        } else if self.device.instructions == ANY {
+        } else if self.is_generic() {
             Fit::Generic
         } else {
             Fit::SameKind
@@ -244,7 +249,7 @@ impl Profile {
         /// The cost of a section, at least: what is lost of its strips.
         const LEAST: f64 = jds::DEFAULT_SECTION_SLOTS as f64;
         /// And at most: what a plan can be spelled with.
-        const MOST: f64 = u32::MAX as f64;
+        const MOST: f64 = (u32::MAX - 1) as f64;
         let default = Weights::default();
         let gathers = self.device.gpu.is_some();
         let ratio = |kernel: &str, cost: fn(&Coefficients) -> f64, bytes: u64| {

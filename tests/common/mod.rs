@@ -2,10 +2,12 @@
 
 use assert_cmd::Command;
 
-/// The program, in surroundings that are the same everywhere: two threads, a terminal of 100 columns.
+/// The program, in surroundings that are the same everywhere: two threads, a terminal of 100 columns, no profiles but
+/// those that come with it.
 pub(crate) fn sparseop(args: &[&str]) -> Command {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("sparseop");
     command.args(args).env("RAYON_NUM_THREADS", "2").env("COLUMNS", "100").env("SPARSEOP_DEVICE", "cpu");
+    command.env("SPARSEOP_PROFILE", "off");
     command
 }
 

@@ -1,0 +1,139 @@
+//! `sparseop profile`.
+
+mod check;
+mod diff;
+mod show;
+
+use super::choice::DeviceArg;
+use super::console::Console;
+use anyhow::{Context, Result};
+use sparseop::device::{Ceilings, DeviceSpec};
+use sparseop::tuning::profile::Profile;
+use sparseop::{Device, ScalarKind};
+use std::path::{Path, PathBuf};
+
+/// Looks at profiles: what was measured on a device, from which the times of plans are predicted
+///
+/// `sparseop tune` makes them. In order of precedence, a choice is made by the profile that --profile names; by those that SPARSEOP_PROFILE
+/// names; by the best fit among those in the folder that `sparseop profile show` tells and those that come with the program: measured on
+/// this device, on another with the same instructions, on another of its kind. SPARSEOP_PROFILE=off leaves only the last.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop profile show                         which profile is used here, and why
+  sparseop profile show mine.ron                device, fit, regret by class, coefficients
+  sparseop profile check mine.ron               may it be relied on? exits with 1 and reasons if not
+  sparseop profile diff old.ron new.ron         what another tuning changed
+  sparseop profile generic models/nvidia-h200.ron --out models/generic.ron")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Show(show::Args),
+    Check(check::Args),
+    Diff(diff::Args),
+    Generic(GenericArgs),
+}
+
+/// Writes the profile of one multiprocessor, to be scaled to GPUs that no profile fits
+///
+/// Of a measured GPU with n multiprocessors it keeps the n-th part of the bandwidths and caches and n times the times that
+/// multiprocessors share. For another GPU those are counted, and its copies are measured.
+#[derive(Debug, clap::Args)]
+struct GenericArgs {
+    /// A profile that was measured on a GPU
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where to write the profile
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    match &args.command {
+        Command::Show(args) => show::run(args, console),
+        Command::Check(args) => check::run(args, console),
+        Command::Diff(args) => diff::run(args, console),
+        Command::Generic(args) => generic(args),
+    }
+}
+
+fn generic(args: &GenericArgs) -> Result<()> {
+    let profile = Profile::read(&args.file)?.generic(&super::command_line()).with_context(|| {
+        format!("{}: it was measured on a CPU, which has no multiprocessors", args.file.display())
+    })?;
+    Ok(profile.write(&args.out)?)
+}
+
+/// The device of this machine that a profile is held against: the one that was asked for, else one of the profile's kind, if there is one.
+fn device_for(profile: &Profile, asked: Option<&DeviceArg>) -> Result<Option<Device>> {
+    match asked {
+        Some(device) => device.get().map(Some),
+        None if profile.device.gpu.is_none() => Ok(Some(Device::Cpu)),
+        None => Ok(Device::cuda(0).ok()),
+    }
+}
+
+/// Whether its kernels are those of this program.
+fn is_current(profile: &Profile) -> bool {
+    profile.kernels == profile.device.kernels()
+}
+
+/// What a device reaches at best, in words, each with what it was called before.
+fn ceilings(c: &Ceilings) -> [(&'static str, String); 3] {
+    let in_words = |value: Option<f64>, unit: f64, name: &str| {
+        value.map_or("not measured".to_owned(), |value| format!("{:.4} {name}", rounded(value * unit)))
+    };
+    [
+        ("copies", in_words(c.copy_bandwidth, 1e-9, "GB/s")),
+        ("launches", in_words(c.launch_us, 1.0, "µs apart")),
+        ("uploads", in_words(c.upload_bandwidth, 1e-9, "GB/s")),
+    ]
+}
+
+/// A number with a few digits that count, whatever its size.
+fn rounded(value: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        v if v.abs() >= 100.0 => format!("{v:.0}"),
+        v if v.abs() >= 10.0 => format!("{v:.1}"),
+        v if v.abs() >= 0.1 => format!("{v:.2}"),
+        v if v.abs() >= 0.001 => format!("{v:.4}"),
+        v => format!("{v:.1e}"),
+    }
+}
+
+/// A text that others wrote, on one line and without what a terminal would take for a command.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// `path` as it is written.
+fn name(path: &Path) -> String {
+    printable(&path.display().to_string())
+}
+
+/// A device in one line, as far as a profile tells.
+fn device_line(device: &DeviceSpec) -> String {
+    printable(&device.to_string())
+}
+
+/// The scalars a profile has coefficients in.
+fn scalars(profile: &Profile) -> impl Iterator<Item = ScalarKind> + '_ {
+    profile.coefficients.keys().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_the_digits_that_count() {
+        let texts = [0.0, 4180.0, 12.34, 0.5, 0.0123, 1.5e-7].map(rounded);
+        assert_eq!(texts, ["0", "4180", "12.3", "0.50", "0.0123", "1.5e-7"]);
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+    }
+}
