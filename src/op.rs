@@ -272,8 +272,8 @@ impl SparseOpBuilder {
         self
     }
 
-    /// The measurements to predict from: a [`Profile`](crate::tuning::profile::Profile) or the path of one, which is read when it is needed. When not set, the best that
-    /// there are: see [`tuning::lookup`](crate::tuning::lookup).
+    /// The measurements to predict from: a [`Profile`](crate::tuning::profile::Profile), or the path of one, which is read when it is
+    /// needed. When not set, the best there are: see [`tuning::lookup`](crate::tuning::lookup).
     #[must_use]
     pub fn profile(mut self, profile: impl Into<Given>) -> Self {
         self.profile = Some(profile.into());

@@ -175,9 +175,11 @@ impl Device {
 
     /// What is known of the device.
     pub fn spec(&self) -> DeviceSpec {
+        /// Asked once: in a virtual machine the processor's answer takes microseconds.
+        static BRAND: OnceLock<String> = OnceLock::new();
         match self {
             Self::Cpu => DeviceSpec {
-                name: cpu::brand(),
+                name: BRAND.get_or_init(cpu::brand).clone(),
                 instructions: cpu::simd_name().to_owned(),
                 threads: rayon::current_num_threads(),
                 gpu: None,

@@ -14,6 +14,17 @@ fn gpu() -> Option<&'static Device> {
     devices().iter().find(|device| **device != Device::Cpu)
 }
 
+#[test]
+fn ceilings_are_those_of_a_gpu_and_measured_once() {
+    let Some(device) = gpu() else { return };
+    let ceilings = crate::tuning::ceilings::measure(device).unwrap();
+    eprintln!("{ceilings:?}");
+    assert!(ceilings.is_valid());
+    assert!(ceilings.copy_bandwidth.unwrap() > ceilings.upload_bandwidth.unwrap());
+    assert!((0.1..100.0).contains(&ceilings.launch_us.unwrap()));
+    assert_eq!(crate::tuning::ceilings::measure(device).unwrap(), ceilings);
+}
+
 /// Rows of all lengths, one of them cut many times.
 fn skewed<T: Scalar>() -> CsrMatrix<T> {
     scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 })

@@ -1,5 +1,6 @@
 //! Offline tuning: every plan measured on a collection of matrices, and a profile fitted to the times.
 
+use super::ceilings;
 use super::cost::{self, Amounts, Prediction};
 use super::fit::{Observation, fit};
 use super::profile::{Profile, SCHEMA};
@@ -7,7 +8,7 @@ use super::record::{Regret, Validation};
 use super::select::{self, Request};
 use super::stopwatch::{Contestant, Policy, Samples, race, timed, turn};
 use crate::analysis::Analysis;
-use crate::device::{Ceilings, Device, DeviceVec, Stream};
+use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
@@ -182,7 +183,7 @@ pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str
     let spec = device.spec();
     let on = Target::of(&spec);
     // A profile is of use without it.
-    let copy_bandwidth = device.copy_bandwidth().ok().flatten();
+    let ceilings = ceilings::measure(device).unwrap_or_default();
     let fitted = caches(on).iter().map(|&cache_bytes| {
         let mut profile = Profile {
             schema: SCHEMA,
@@ -190,7 +191,7 @@ pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str
             device: spec.clone(),
             date: date.to_owned(),
             command: command.to_owned(),
-            ceilings: Ceilings { copy_bandwidth, ..Ceilings::default() },
+            ceilings,
             cache_bytes,
             validation: Validation::default(),
             coefficients: BTreeMap::new(),

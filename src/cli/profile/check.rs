@@ -37,7 +37,7 @@ const TOLD: usize = 5;
 #[command(after_help = "\
 Examples:
   sparseop profile check ~/.config/sparseop/profiles/*.ron
-  sparseop profile check models/*.ron --any-device            where the profiles of a project are kept
+  sparseop profile check models/*.ron --any-device      of whatever device
   sparseop profile check mine.ron --bars 1.04,1.2,1.5 --json")]
 pub(super) struct Args {
     /// Profiles, in RON
@@ -203,18 +203,23 @@ fn outliers(profile: &Profile) -> Vec<Problem> {
         let from_memory = run.traffic_bytes as f64 > FROM_MEMORY * profile.cache_bytes;
         Some(run.traffic_bytes as f64 / (run.time()? * 1e-6)).filter(|_| from_memory)
     };
-    let message = |record: &Record, run: &RecordedRun, reached: f64| {
+    let message = |record: &Record, run: &RecordedRun, reached: f64, what: &str| {
         let [reached, ceiling] = [reached, ceiling].map(|b| rounded(b * 1e-9));
-        format!("{} moved {reached} GB/s, and copies {ceiling} GB/s", run_name(record, run))
+        let name = run_name(record, run);
+        format!("{name} moved {reached} GB/s, {what}, where copies reach {ceiling} GB/s; measure it again")
+    };
+    let too_fast = |record, run| {
+        let reached = bandwidth(run).filter(|reached| *reached > FASTEST * ceiling)?;
+        Some(message(record, run, reached, "more than it can"))
+    };
+    let too_slow = |record, run| {
+        let reached = bandwidth(run).filter(|reached| *reached < SLOWEST * ceiling)?;
+        Some(message(record, run, reached, "less than any matrix would"))
     };
     let mut whys = Vec::new();
     for record in &profile.records {
-        for run in &record.runs {
-            whys.extend(bandwidth(run).filter(|b| *b > FASTEST * ceiling).map(|b| message(record, run, b)));
-        }
-        if let Some(run) = record.fastest() {
-            whys.extend(bandwidth(run).filter(|b| *b < SLOWEST * ceiling).map(|b| message(record, run, b)));
-        }
+        whys.extend(record.runs.iter().filter_map(|run| too_fast(record, run)));
+        whys.extend(record.fastest().and_then(|run| too_slow(record, run)));
     }
     told("outlier", whys)
 }

@@ -51,7 +51,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 /// Everything that differs.
 #[derive(Serialize)]
 struct Diff {
-    /// What is not a number for many kernels: `(what, A, B)`.
+    /// What there is once: `(what, A, B)`.
     facts: Vec<(&'static str, String, String)>,
     coefficients: Vec<Change>,
     choices: Choices,
@@ -63,25 +63,19 @@ struct Change {
     dtype: ScalarKind,
     kernel: String,
     coefficient: &'static str,
-    /// Nanoseconds; none where the profile does not know the kernel.
-    a: Option<f64>,
-    b: Option<f64>,
+    /// Nanoseconds.
+    a: f64,
+    b: f64,
 }
 
 impl Change {
     /// By how much, to put the largest first: from nothing or to nothing is the most there is.
     fn size(&self) -> f64 {
-        match (self.a, self.b) {
-            (Some(a), Some(b)) if a > 0.0 && b > 0.0 => (b / a).ln().abs(),
-            _ => f64::INFINITY,
-        }
+        if self.a > 0.0 && self.b > 0.0 { (self.b / self.a).ln().abs() } else { f64::INFINITY }
     }
 
     fn percent(&self) -> String {
-        match (self.a, self.b) {
-            (Some(a), Some(b)) if a > 0.0 => format!("{:+.0} %", (b / a - 1.0) * 100.0),
-            _ => String::new(),
-        }
+        if self.a > 0.0 { format!("{:+.0} %", (self.b / self.a - 1.0) * 100.0) } else { String::new() }
     }
 }
 
@@ -144,37 +138,33 @@ fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
         facts.push(("records", p.records.len().to_string()));
         facts
     };
+    let only = |p: &Profile, other: &Profile| {
+        let all = p.coefficients.iter().flat_map(|(s, kernels)| kernels.keys().map(move |k| (*s, k)));
+        let lacking = all.filter(|(scalar, kernel)| other.coefficients(*scalar, kernel).is_none());
+        lacking.map(|(scalar, kernel)| format!("{kernel} in {scalar}")).collect::<Vec<_>>().join(", ")
+    };
+    let kernels = ("known only there", only(a, b), only(b, a));
     let pairs = of(a).into_iter().zip(of(b));
-    pairs.filter(|(a, b)| a.1 != b.1).map(|(a, b)| (a.0, a.1, b.1)).collect()
+    let facts = pairs.map(|(a, b)| (a.0, a.1, b.1)).chain([kernels]);
+    facts.filter(|(_, a, b)| a != b).collect()
 }
 
-/// The coefficients that changed by more than so many per cent, the largest change first.
+/// The coefficients of common kernels that changed by more than so many per cent, the largest change first.
 fn coefficients(a: &Profile, b: &Profile, percent: f64) -> Vec<Change> {
-    let all = |p: &Profile| {
-        let mut all = BTreeMap::new();
-        for (&scalar, kernels) in &p.coefficients {
-            for (kernel, c) in kernels {
-                let packing = [("pack_slot", c.pack_slot), ("pack_row", c.pack_row)];
-                for (name, value) in Coefficients::NAMES.into_iter().zip(c.terms()).chain(packing) {
-                    all.insert((scalar, kernel.clone(), name), value);
-                }
+    let named = |c: &Coefficients| {
+        let packing = [("pack_slot", c.pack_slot), ("pack_row", c.pack_row)];
+        Coefficients::NAMES.into_iter().zip(c.terms()).chain(packing).collect::<Vec<_>>()
+    };
+    let mut changes = Vec::new();
+    for (&dtype, kernels) in &a.coefficients {
+        for (kernel, of_a) in kernels {
+            let Some(of_b) = b.coefficients(dtype, kernel) else { continue };
+            for ((coefficient, a), (_, b)) in named(of_a).into_iter().zip(named(of_b)) {
+                changes.push(Change { dtype, kernel: kernel.clone(), coefficient, a, b });
             }
         }
-        all
-    };
-    let (a, b) = (all(a), all(b));
-    let keys: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
-    let mut changes: Vec<Change> = keys
-        .into_iter()
-        .map(|key| Change {
-            dtype: key.0,
-            kernel: key.1.clone(),
-            coefficient: key.2,
-            a: a.get(key).copied(),
-            b: b.get(key).copied(),
-        })
-        .filter(|change| change.a != change.b && change.size() > (percent / 100.0).ln_1p())
-        .collect();
+    }
+    changes.retain(|change| change.a != change.b && change.size() > (percent / 100.0).ln_1p());
     changes.sort_by(|a, b| b.size().total_cmp(&a.size()));
     changes
 }
@@ -219,16 +209,15 @@ fn text(diff: &Diff, names: &[String; 2], args: &Args) -> Result<String, fmt::Er
         writeln!(out, "device, kernels, date, ceilings and regret are the same")?;
     }
     for (what, a, b) in &diff.facts {
-        writeln!(out, "{what:<18}A  {a}\n{:<18}B  {b}", "")?;
+        writeln!(out, "{what:<20}A  {a}\n{:<20}B  {b}", "")?;
     }
     let listed = if args.all { usize::MAX } else { LISTED };
     let (count, percent) = (diff.coefficients.len(), args.percent);
     writeln!(out, "\n{count} coefficients changed by more than {percent} %")?;
     if count > 0 {
-        let value = |value: Option<f64>| value.map_or("unknown".to_owned(), rounded);
         let lines = diff.coefficients.iter().take(listed).map(|c| {
             let what = [c.dtype.to_string(), c.kernel.clone(), c.coefficient.to_owned()];
-            what.into_iter().chain([value(c.a), value(c.b), c.percent()]).collect()
+            what.into_iter().chain([rounded(c.a), rounded(c.b), c.percent()]).collect()
         });
         let columns = [
             ("dtype", Left),

@@ -1,7 +1,8 @@
 //! `sparseop profile show`.
 
-use super::{DeviceArg, Profile, ScalarKind, ceilings, device_for, device_line, is_current, name, rounded};
-use crate::cli::console::{Console, Left, Right, table};
+use super::{DeviceArg, Profile, ScalarKind, ceilings, device_for, device_line, is_current, name};
+use super::{printable, rounded};
+use crate::cli::console::{Console, Left, Right, cause_chain, is_broken_pipe, table};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::tuning::cost::Coefficients;
@@ -53,8 +54,10 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         return used(args, console);
     }
     for file in &args.files {
-        if let Err(error) = show(file, args, console) {
-            console.error(&error.to_string());
+        match show(file, args, console) {
+            Err(error) if is_broken_pipe(&error) => return Err(error),
+            Err(error) => console.error(&printable(&cause_chain(&error))),
+            Ok(()) => {}
         }
     }
     Ok(())
@@ -120,7 +123,7 @@ fn text(out: &mut String, profile: &Profile, fit: Option<Fit>) -> fmt::Result {
     writeln!(out, "fit          {}", fit.map_or("there is no such device here", Fit::describe))?;
     let current = if is_current(profile) { "those of this program" } else { "not those of this program" };
     writeln!(out, "kernels      {}, {current}", profile.kernels)?;
-    writeln!(out, "made         {}, {}", profile.date, super::printable(&profile.command))?;
+    writeln!(out, "made         {}, {}", profile.date, printable(&profile.command))?;
     let reached = ceilings(&profile.ceilings).map(|(what, value)| format!("{what} {value}"));
     writeln!(out, "ceilings     {}", reached.join(", "))?;
     writeln!(
@@ -188,8 +191,8 @@ fn worst(out: &mut String, records: &[Record]) -> fmt::Result {
     }
     let lines = losses.iter().take(WORST).map(|(regret, record, chosen)| {
         let fastest = record.fastest().map_or("", |run| &run.plan);
-        let matrix = super::printable(&record.matrix);
-        let plans = [*chosen, fastest].map(super::printable);
+        let matrix = printable(&record.matrix);
+        let plans = [*chosen, fastest].map(printable);
         [matrix, record.scalar.to_string(), format!("{regret:.3}")].into_iter().chain(plans).collect()
     });
     let columns =
