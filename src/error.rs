@@ -79,6 +79,15 @@ pub enum Error {
         /// Bytes allowed.
         limit: u64,
     },
+    /// The bits of a plan's products may differ, and were asked to repeat.
+    #[error(
+        "the bits of plan {plan} may differ from product to product, but deterministic products were asked for; \
+         choose another plan or let `auto` choose one"
+    )]
+    NotDeterministic {
+        /// The plan's spelling.
+        plan: String,
+    },
     /// The asked device is not there.
     #[error("device `{device}` is not available: {reason}")]
     DeviceUnavailable {

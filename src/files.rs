@@ -4,6 +4,7 @@ use crate::Error;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 /// Bytes gathered before they are handed to the operating system.
 const BUFFER: usize = 1 << 18;
@@ -94,6 +95,25 @@ fn write_beside(
             Err(Error::io("write", path, error))
         }
     }
+}
+
+/// A file of a folder.
+pub(crate) struct Kept {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    modified: SystemTime,
+}
+
+/// The files of a folder, as far as they can be looked at, the one that was written first at the front.
+pub(crate) fn oldest_first(folder: &Path) -> Vec<Kept> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let kept = entries.flatten().filter_map(|entry| {
+        let data = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some(Kept { path: entry.path(), bytes: data.len(), modified: data.modified().ok()? })
+    });
+    let mut files: Vec<Kept> = kept.collect();
+    files.sort_by_key(|file| file.modified);
+    files
 }
 
 #[cfg(test)]

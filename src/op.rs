@@ -1,14 +1,20 @@
 //! The operator: one handle, whatever the format.
 
+mod prepare;
+mod stage;
+
 use crate::analysis::{Analysis, RowStats, Structure};
-use crate::device::{Buffer, Device, DeviceVec, Gpu, Pinned, Queue, Stream};
-use crate::formats::{DeviceMatrix, Placed, Plan};
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::{Placed, Plan};
 use crate::matrix::{CsrMatrix, ToCsr};
+use crate::tuning::calibrate::Calibration;
 use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::lookup::{self, Given};
 use crate::tuning::select::{self, Decision, Request};
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, memory};
+use prepare::Prepared;
+use stage::Stage;
 use std::sync::{Mutex, PoisonError};
 
 /// A sparse matrix, stored as suits it, to be multiplied with again and again.
@@ -38,42 +44,6 @@ pub struct SparseOp<T: Scalar> {
     structure: Structure,
     decision: Decision,
     preparation: Preparation,
-}
-
-/// What a product with vectors in host memory goes through on a GPU.
-#[derive(Debug)]
-struct Stage<T> {
-    queue: Queue,
-    host_x: Pinned<T>,
-    host_y: Pinned<T>,
-    x: Buffer<T>,
-    y: Buffer<T>,
-}
-
-impl<T: Scalar> Stage<T> {
-    fn new(gpu: Gpu, nrows: usize, ncols: usize) -> Result<Self, Error> {
-        Ok(Self {
-            queue: gpu.new_queue()?,
-            host_x: gpu.pinned(ncols)?,
-            host_y: gpu.pinned(nrows)?,
-            x: gpu.zeroed(ncols)?,
-            y: gpu.zeroed(nrows)?,
-        })
-    }
-
-    /// Copies `x` in, multiplies, copies `y` out.
-    fn apply(&mut self, matrix: &dyn DeviceMatrix<T>, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        self.host_x.as_mut_slice().copy_from_slice(x);
-        // SAFETY: the buffers have the lengths of the matrix's sides, and all of this outlives the wait.
-        unsafe {
-            self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())?;
-            matrix.spmv(&self.queue, self.x.ptr(), self.y.ptr())?;
-            self.queue.copy_out(self.host_y.as_mut_slice(), self.y.ptr())?;
-        }
-        self.queue.synchronize()?;
-        y.copy_from_slice(self.host_y.as_slice());
-        Ok(())
-    }
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -228,6 +198,12 @@ pub enum Tuning {
     /// By the cost model and a profile.
     #[default]
     Heuristic,
+    /// By a race of the plans that are predicted to be fastest, on the matrix itself ([`crate::tuning::calibrate`]).
+    ///
+    /// With [`expected_calls`](SparseOpBuilder::expected_calls) given it is only run where so many products can be expected to pay for
+    /// it, unless [`Calibration::always`] is set. What it measures varies from one time to the next, and between plans that are equally
+    /// fast the choice may.
+    Calibrate,
     /// It is given.
     Fixed(Plan),
 }
@@ -240,6 +216,9 @@ pub struct SparseOpBuilder {
     memory_limit: Option<u64>,
     profile: Option<Given>,
     tuning: Tuning,
+    calibration: Calibration,
+    remember: bool,
+    deterministic: bool,
 }
 
 impl SparseOpBuilder {
@@ -287,12 +266,38 @@ impl SparseOpBuilder {
         self
     }
 
-    /// Analyses the matrix and decides, without packing anything.
+    /// How a [`Tuning::Calibrate`] is done.
+    #[must_use]
+    pub fn calibration(mut self, calibration: Calibration) -> Self {
+        self.calibration = calibration;
+        self
+    }
+
+    /// Whether what a [`Tuning::Calibrate`] finds is kept on disk, in the [decision store](crate::tuning::store), and what was found
+    /// before for a matrix of this structure, this device and these settings is used instead of predicting or racing again; not by
+    /// default. What is kept comes first with [`Tuning::Heuristic`] too, which keeps nothing itself.
+    #[must_use]
+    pub fn remember(mut self, remember: bool) -> Self {
+        self.remember = remember;
+        self
+    }
+
+    /// Whether only plans may be chosen whose products repeat their bits ([`Plan::is_deterministic`]); not by default.
+    ///
+    /// Plans sum in different orders: for bits that also repeat from one operator to the next, give the plan ([`Tuning::Fixed`]).
+    #[must_use]
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.deterministic = deterministic;
+        self
+    }
+
+    /// Analyses the matrix and decides by prediction, without packing or timing anything.
     ///
     /// # Errors
     ///
-    /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit; [`Error::Gpu`] when the GPU does not
-    /// say how much memory it has left; [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
+    /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit; [`Error::NotDeterministic`] when the
+    /// given plan's bits do not repeat and were asked to; [`Error::Gpu`] when the GPU does not say how much memory it has left;
+    /// [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
@@ -300,8 +305,11 @@ impl SparseOpBuilder {
         let mut request = Request::new(analysis, scalar, available);
         request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
         request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
+        request.deterministic = self.deterministic;
         match &self.tuning {
-            Tuning::Heuristic => select::select(analysis, &device.spec(), profile, request),
+            Tuning::Heuristic | Tuning::Calibrate => {
+                select::select(analysis, &device.spec(), profile, request)
+            }
             Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &device.spec(), profile, request),
         }
     }
@@ -373,21 +381,17 @@ impl SparseOpBuilder {
         a: &CsrMatrix<T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
-        let (decision, select) = timed(|| self.clone().device(device.clone()).decide(analysis, T::KIND));
-        let decision = decision?;
-        let (packed, pack) = timed(|| decision.plan.pack(a.view()));
-        let packed = packed?;
-        let (matrix, upload) = timed(|| Placed::on(&device, packed));
+        let Prepared { decision, matrix, preparation } = self.prepare(&device, a, analysis)?;
         Ok(SparseOp {
             nrows: a.nrows(),
             ncols: a.ncols(),
             device,
-            matrix: matrix?,
+            matrix,
             stages: Mutex::default(),
             rows: analysis.rows.clone(),
             structure: analysis.structure.clone(),
             decision,
-            preparation: Preparation { analyze: 0.0, select, pack, upload },
+            preparation,
         })
     }
 }

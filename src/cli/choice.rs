@@ -1,8 +1,10 @@
 //! The options on which the choice of a plan depends.
 
 use anyhow::Result;
+use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use sparseop::{Device, Error, ScalarKind, SparseOpBuilder};
+use sparseop::tuning::calibrate::Calibration;
+use sparseop::{Device, Error, ScalarKind, SparseOpBuilder, Tuning};
 use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
@@ -25,6 +27,36 @@ pub(super) struct Choice {
     /// not given
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// How the plan is found
+    #[arg(long, value_name = "HOW", default_value = "heuristic")]
+    pub(super) tuning: How,
+    /// Seconds that a race may take, about
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    race_seconds: Option<f64>,
+    /// Race with cold caches, as products between other work find them
+    #[arg(long)]
+    cold: bool,
+    /// Keep what a race finds on disk, and use what was found before
+    #[arg(long)]
+    pub(super) remember: bool,
+    /// Choose only plans whose products repeat their bits
+    #[arg(long)]
+    deterministic: bool,
+}
+
+/// How the plan is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum How {
+    /// By prediction from measured coefficients
+    Heuristic,
+    /// By a race of the plans that are predicted to be fastest, on the matrix; with --expected-calls only where it pays
+    Calibrate,
+}
+
+/// A number of seconds above 0.
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && *s > 0.0);
+    seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
 }
 
 impl Choice {
@@ -33,9 +65,23 @@ impl Choice {
         self.device.get()
     }
 
+    /// How a race is run.
+    pub(super) fn calibration(&self) -> Calibration {
+        let default = Calibration::default();
+        Calibration { seconds: self.race_seconds.unwrap_or(default.seconds), cold: self.cold, ..default }
+    }
+
     /// A builder with these settings.
     pub(super) fn builder(&self) -> Result<SparseOpBuilder> {
-        let mut builder = SparseOpBuilder::new();
+        let tuning = match self.tuning {
+            How::Heuristic => Tuning::Heuristic,
+            How::Calibrate => Tuning::Calibrate,
+        };
+        let mut builder = SparseOpBuilder::new()
+            .tuning(tuning)
+            .calibration(self.calibration())
+            .remember(self.remember)
+            .deterministic(self.deterministic);
         // With `auto` the builder may yet fall back on the CPU.
         if !self.device.is_auto() {
             builder = builder.device(self.device()?);

@@ -1,7 +1,6 @@
 //! `sparseop tune`.
 
-use super::bench::parse_seconds;
-use super::choice::{DeviceArg, dtype_parser};
+use super::choice::{DeviceArg, dtype_parser, parse_seconds};
 use super::console::{Console, Left, Right, cause_chain, table};
 use super::matrix_arg::{self, Source};
 use anyhow::{Result, bail};

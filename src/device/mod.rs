@@ -161,6 +161,11 @@ impl Device {
         }
     }
 
+    /// Bytes of the last cache before its memory: on the CPU as far as one thread sees it, on a GPU the L2.
+    pub(crate) fn last_cache_bytes(&self) -> u64 {
+        self.spec().gpu.map_or_else(crate::memory::last_cache, |gpu| gpu.l2_bytes)
+    }
+
     /// Bytes a second that a copy within the GPU's memory reads and writes, measured once; none for the CPU.
     ///
     /// # Errors

@@ -2,9 +2,13 @@
 // Without GPUs no code that has one is reached.
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
-use super::{Buffer, Device, Ptr};
+use super::{Buffer, Device, Ptr, Stream};
 use crate::{Error, Scalar, memory};
+use rayon::prelude::*;
 use std::sync::Arc;
+
+/// Elements that a thread clears at a time.
+const CLEARED: usize = 1 << 16;
 
 /// A vector in the memory of a device: on a GPU in the GPU's, on the CPU in the host's.
 ///
@@ -128,6 +132,24 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(data)
     }
 
+    /// Enqueues setting every element to zero: what was in the caches of the device gives way, as far as they are smaller.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when the GPU fails.
+    pub(crate) fn clear(&mut self, stream: &Stream) -> Result<(), Error> {
+        match (&mut self.storage, stream.queue()) {
+            (Storage::Host(own), _) => own.par_chunks_mut(CLEARED).for_each(|part| part.fill(T::ZERO)),
+            // SAFETY: the buffer has so many elements, and freeing it waits for work that uses it.
+            (Storage::Gpu(buffer), Some(queue)) => unsafe { queue.clear(buffer.ptr(), buffer.len())? },
+            (Storage::Gpu(buffer), None) => {
+                let (expected, found) = (buffer.gpu().to_string(), stream.device().to_string());
+                return Err(Error::WrongDevice { what: "stream", expected, found });
+            }
+        }
+        Ok(())
+    }
+
     fn same_length(&self, found: usize) -> Result<(), Error> {
         let expected = self.len();
         if found == expected { Ok(()) } else { Err(Error::CopyLength { expected, found }) }
@@ -176,6 +198,8 @@ mod tests {
             assert_eq!(v.to_vec().unwrap(), [3.0, 4.0]);
             let wrong = v.copy_from(&[0.0; 3]).unwrap_err().to_string();
             assert!(wrong.contains("3 elements") && wrong.contains("has 2"), "{wrong}");
+            v.clear(&Stream::new(&device).unwrap()).unwrap();
+            assert_eq!(v.to_vec().unwrap(), [0.0, 0.0]);
             let empty = DeviceVec::<f64>::zeros(&device, 0).unwrap();
             assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
         }

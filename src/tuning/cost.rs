@@ -248,7 +248,7 @@ pub struct Prediction {
     pub terms: [f64; Term::COUNT],
     /// Nanoseconds by which the largest piece of work that cannot be shared outlasts the rest.
     pub imbalance: f64,
-    /// Nanoseconds to pack the matrix.
+    /// Nanoseconds to pack the matrix and to bring it to the device: profiles of GPUs are fitted to the time of both.
     pub prepare: f64,
 }
 

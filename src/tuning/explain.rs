@@ -1,9 +1,10 @@
 //! The decision in words.
 
+use super::calibrate::{Basis, Race};
 use super::scale::Scale;
 use super::select::{Candidate, Decision, Verdict};
 use crate::analysis::RowStats;
-use crate::formats::{FormatKind, Plan, csr};
+use crate::formats::FormatKind;
 use std::fmt::{self, Display};
 
 /// How long it took to prepare an operator, in seconds.
@@ -11,12 +12,21 @@ use std::fmt::{self, Display};
 pub struct Preparation {
     /// Measuring the matrix.
     pub analyze: f64,
-    /// Choosing the plan.
+    /// Choosing the plan, by prediction or from what is remembered.
     pub select: f64,
+    /// Racing plans, and packing those that lost.
+    pub calibrate: f64,
     /// Packing the matrix.
     pub pack: f64,
     /// Copying it to the device.
     pub upload: f64,
+}
+
+impl Preparation {
+    /// All of it together.
+    pub fn total(&self) -> f64 {
+        self.analyze + self.select + self.calibrate + self.pack + self.upload
+    }
 }
 
 /// Why a plan was chosen; made by [`SparseOp::explain`](crate::SparseOp::explain), read through `Display`.
@@ -31,13 +41,40 @@ pub struct Explanation<'a> {
 }
 
 impl Explanation<'_> {
-    /// Products after which the chosen plan has paid for its preparation, against plain CSR; none when it never does or is plain
-    /// CSR itself.
+    /// Products after which the chosen plan is predicted to have paid for its packing, against the best plan of CSR; none when it never
+    /// does or is one of CSR itself.
     pub fn break_even(&self) -> Option<f64> {
-        let plain = self.decision.candidates.iter().find(|c| c.plan == Plan::Csr(csr::Plan::Scalar))?;
-        let (plain, chosen) = (plain.prediction?, self.decision.chosen()?.prediction?);
-        let gain = plain.product() - chosen.product();
-        (gain > 0.0).then(|| (chosen.prepare - plain.prepare).max(0.0) / gain)
+        let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
+        let prepare = |c: &Candidate| c.prediction.map(|p| p.prepare * 1e-9);
+        let gain = self.predicted(plain)? - self.predicted(chosen)?;
+        (gain > 0.0).then_some((prepare(chosen)? - prepare(plain)?).max(0.0) / gain)
+    }
+
+    /// As [`break_even`](Self::break_even), but for all of the preparation as it was measured, with the analysis, the choice and a race;
+    /// and where both plans were raced, for their measured products.
+    pub fn measured_break_even(&self) -> Option<f64> {
+        let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
+        let measured = |c: &Candidate| self.decision.race()?.entrant(&c.plan)?.median;
+        let gain = match (measured(plain), measured(chosen)) {
+            (Some(plain), Some(chosen)) => plain - chosen,
+            _ => self.predicted(plain)? - self.predicted(chosen)?,
+        };
+        let packing = self.decision.race().and_then(|race| race.entrant(&plain.plan)?.prepare);
+        let packing = packing.or(plain.prediction.map(|p| p.prepare * 1e-9))?;
+        (gain > 0.0).then_some((self.preparation?.total() - packing).max(0.0) / gain)
+    }
+
+    /// The plan of CSR with the fastest product, unless CSR was chosen: what whoever does not choose would take.
+    fn plain(&self) -> Option<&Candidate> {
+        let candidates = self.decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
+        let product = |c: &&Candidate| self.predicted(c).unwrap_or(f64::INFINITY);
+        let plain = candidates.min_by(|a, b| product(a).total_cmp(&product(b)));
+        plain.filter(|_| self.decision.plan.format() != FormatKind::Csr)
+    }
+
+    /// Seconds that a product of a candidate is predicted to take.
+    fn predicted(&self, candidate: &Candidate) -> Option<f64> {
+        candidate.prediction.map(|p| p.product() * 1e-9)
     }
 
     fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,21 +114,98 @@ impl Explanation<'_> {
             }
             writeln!(f)?;
         }
-        if decision.plan.format() != FormatKind::Csr
-            && let Some(calls) = self.break_even()
-        {
-            writeln!(
+        if let Some(calls) = self.break_even() {
+            writeln!(f, "         pays for its packing against CSR after {:.0} products", calls.ceil())?;
+        }
+        self.basis(f)?;
+        match self.preparation {
+            Some(preparation) => self.took(f, preparation),
+            None => Ok(()),
+        }
+    }
+
+    /// What the choice rests on, where that is not predictions alone.
+    fn basis(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.decision.basis {
+            Basis::Predicted => {}
+            Basis::Unpaid { gain, cost } => writeln!(
                 f,
-                "         pays for its preparation against plain CSR after {:.0} products",
-                calls.ceil()
-            )?;
+                "race     none: it would take {} at least, and can be expected to save {} in so few products",
+                seconds(*cost),
+                seconds(*gain)
+            )?,
+            Basis::Raced(race) => raced(f, race)?,
+            Basis::Remembered { race, age } => {
+                writeln!(f, "race     none: remembered from {} ago", days(*age))?;
+                raced(f, race)?;
+            }
         }
-        if let Some(p) = self.preparation {
-            let ms = |seconds: f64| seconds * 1e3;
-            write!(f, "took     {:.2} ms to analyse, {:.2} ms to choose", ms(p.analyze), ms(p.select))?;
-            writeln!(f, ", {:.2} ms to pack", ms(p.pack))?;
+        match &self.decision.store {
+            Some(said) => writeln!(f, "store    {said}"),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    fn took(&self, f: &mut fmt::Formatter<'_>, p: &Preparation) -> fmt::Result {
+        let ms = |seconds: f64| seconds * 1e3;
+        write!(f, "took     {:.2} ms to analyse, {:.2} ms to choose", ms(p.analyze), ms(p.select))?;
+        if p.calibrate > 0.0 {
+            write!(f, ", {:.2} ms to race", ms(p.calibrate))?;
+        }
+        write!(f, ", {:.2} ms to pack", ms(p.pack))?;
+        if self.decision.profile.device.gpu.is_some() {
+            write!(f, ", {:.2} ms to upload", ms(p.upload))?;
+        }
+        if let Some(prediction) = self.decision.chosen().and_then(|c| c.prediction) {
+            write!(f, " ({:.2} predicted)", prediction.prepare * 1e-6)?;
+        }
+        if let Some(calls) = self.measured_break_even() {
+            write!(f, ": all of it pays against CSR after {:.0} products", calls.ceil())?;
+        }
+        writeln!(f)
+    }
+}
+
+/// How a race went.
+fn raced(f: &mut fmt::Formatter<'_>, race: &Race) -> fmt::Result {
+    let entrants = race.entrants.iter().filter(|entrant| entrant.median.is_some()).count();
+    write!(
+        f,
+        "race     {entrants} plans, caches {}, {} rounds in {} ({} of it packing), at most {} packed at a time",
+        if race.cold { "cold" } else { "warm" },
+        race.rounds(),
+        seconds(race.seconds),
+        seconds(race.packing),
+        size(race.held_bytes)
+    )?;
+    if race.heats > 1 {
+        write!(f, ", {} heats", race.heats)?;
+    }
+    writeln!(f, "{}", if race.decided { "; decided" } else { "; time was up" })?;
+    let predicted = race.predicted();
+    if *predicted != race.winner {
+        writeln!(f, "         predicted fastest was {predicted}")?;
+    }
+    Ok(())
+}
+
+/// Seconds in a unit that a person reads.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} µs", s * 1e6),
+    }
+}
+
+/// An age in words.
+fn days(seconds: u64) -> String {
+    /// Seconds of a day.
+    const DAY: u64 = 86_400;
+    match seconds / DAY {
+        0 => "less than a day".to_owned(),
+        1 => "a day".to_owned(),
+        days => format!("{days} days"),
     }
 }
 
@@ -102,9 +216,11 @@ impl Display for Explanation<'_> {
         let width = candidates.iter().map(|c| c.plan.to_string().len()).max().unwrap_or(0).max(4);
         let heading = ["a product", "to prepare", "matrix", "padding"];
         let [product, prepare, matrix, padding] = heading;
+        let race = self.decision.race();
+        let measured = if race.is_some() { format!("  {:>16}", "measured") } else { String::new() };
         writeln!(
             f,
-            "{:width$}  {product:>12}  {prepare:>12}  {matrix:>10}  {padding:>8}  verdict",
+            "{:width$}  {product:>12}{measured}  {prepare:>12}  {matrix:>10}  {padding:>8}  verdict",
             "candidate"
         )?;
         for candidate in candidates {
@@ -113,14 +229,27 @@ impl Display for Explanation<'_> {
                 Some(p) => (microseconds(p.product()), microseconds(p.prepare)),
                 None => ("unknown".to_owned(), "unknown".to_owned()),
             };
+            let measured = race.map_or_else(String::new, |race| format!("  {:>16}", timed(race, candidate)));
             let bytes = size(candidate.traffic.matrix_bytes);
             let padding = candidate.traffic.padding_ratio(self.rows.nnz);
             let plan = candidate.plan.to_string();
             let why = reason(candidate);
-            writeln!(f, "{plan:width$}  {product:>12}  {prepare:>12}  {bytes:>10}  {padding:>8.2}  {why}")?;
+            writeln!(
+                f,
+                "{plan:width$}  {product:>12}{measured}  {prepare:>12}  {bytes:>10}  {padding:>8.2}  {why}"
+            )?;
         }
         Ok(())
     }
+}
+
+/// What a race has measured of a candidate: the middle time of a product, and by how much rounds differed from it.
+fn timed(race: &Race, candidate: &Candidate) -> String {
+    let measured = race.entrant(&candidate.plan).and_then(|entrant| entrant.median.zip(entrant.spread));
+    measured.map_or_else(
+        || "-".to_owned(),
+        |(median, spread)| format!("{:.1} µs ±{:.1} %", median * 1e6, spread * 1e2),
+    )
 }
 
 /// What became of a candidate, in words.
@@ -133,7 +262,9 @@ pub fn reason(candidate: &Candidate) -> String {
         Verdict::OnRequest => {
             "waits for the host and cannot be part of a graph: only where it is given".to_owned()
         }
+        Verdict::NotDeterministic => "its bits may differ from product to product".to_owned(),
         Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),
+        Verdict::Raced(outcome) => outcome.to_string(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! How a plan is chosen: candidates, predicted times, and the decision with its reasons.
 
+pub(crate) mod arena;
 mod builtin;
+pub mod calibrate;
 pub mod ceilings;
 pub mod cost;
 pub mod explain;
@@ -14,3 +16,4 @@ pub mod scale;
 mod schema1;
 pub mod select;
 pub mod stopwatch;
+pub mod store;

@@ -1,18 +1,18 @@
 //! Offline tuning: every plan measured on a collection of matrices, and a profile fitted to the times.
 
+use super::arena::{Arena, DeviceArena, Ready};
 use super::ceilings;
 use super::cost::{self, Amounts, Prediction};
 use super::fit::{Observation, fit};
 use super::profile::{Profile, SCHEMA};
 use super::record::{Regret, Validation};
 use super::select::{self, Request};
-use super::stopwatch::{Contestant, Policy, Samples, race, timed, turn};
+use super::stopwatch::{Contestant, Policy, Samples, race};
 use crate::analysis::Analysis;
-use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
+use crate::device::Device;
+use crate::formats::{FormatKind, Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fit chooses best among the products that
@@ -65,14 +65,7 @@ impl Measured {
         };
         let mut plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&device.spec()));
         plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
-        let arena = Arena {
-            a,
-            analysis: &analysis,
-            device,
-            stream: Stream::new(device)?,
-            x: DeviceVec::from_slice(device, &crate::testing::x_vector::<T>(a.ncols()))?,
-            y: RefCell::new(DeviceVec::zeros(device, a.nrows())?),
-        };
+        let arena = DeviceArena::new(a, device, &crate::testing::x_vector::<T>(a.ncols()), false)?;
         let mut runs = Vec::new();
         let mut rest = plans.as_slice();
         while !rest.is_empty() {
@@ -83,7 +76,7 @@ impl Measured {
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
-            runs.extend(arena.race(group, policy)?);
+            runs.extend(race_all(&arena, group, &analysis, device, policy)?);
         }
         Ok(Self { scalar: T::KIND, plans: runs })
     }
@@ -125,39 +118,26 @@ impl Measured {
     }
 }
 
-/// A matrix and the vectors of its products on a device.
-struct Arena<'a, T: Scalar> {
-    a: &'a CsrMatrix<T>,
-    analysis: &'a Analysis,
-    device: &'a Device,
-    stream: Stream,
-    x: DeviceVec<T>,
-    y: RefCell<DeviceVec<T>>,
-}
-
-impl<T: Scalar> Arena<'_, T> {
-    /// Packs and races some plans.
-    fn race(&self, plans: &[Plan], policy: Policy) -> Result<Vec<Run>, Error> {
-        let mut packed: Vec<Placed<T>> = Vec::new();
-        let mut prepare = Vec::new();
-        for plan in plans {
-            let (matrix, seconds) = timed(|| Placed::on(self.device, plan.pack(self.a.view())?));
-            packed.push(matrix?);
-            prepare.push(seconds * 1e9);
-        }
-        let product = |m: &Placed<T>| m.enqueue(&self.stream, &self.x, &mut self.y.borrow_mut());
-        let mut turns: Vec<_> =
-            packed.iter().map(|m| |repeats| turn(&self.stream, repeats, || product(m))).collect();
-        let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-        let samples = race(&mut contestants, policy);
-        let run = |(i, (plan, samples)): (usize, (&Plan, Result<Samples, Error>))| {
-            let traffic = plan.traffic(self.analysis, T::KIND);
-            let amounts = cost::amounts(&traffic, self.analysis, 1.0, &self.device.spec());
-            let product = samples?.median() * 1e9;
-            Ok(Run { plan: plan.clone(), traffic, amounts, product, prepare: prepare[i] })
-        };
-        plans.iter().zip(samples).enumerate().map(run).collect()
-    }
+/// Packs and races some plans.
+fn race_all<T: Scalar>(
+    arena: &DeviceArena<'_, T>,
+    plans: &[Plan],
+    analysis: &Analysis,
+    device: &Device,
+    policy: Policy,
+) -> Result<Vec<Run>, Error> {
+    let packed = plans.iter().map(|plan| arena.pack(plan)).collect::<Result<Vec<_>, _>>()?;
+    let mut turns: Vec<_> = packed.iter().map(|p| |repeats| arena.products(&p.matrix, repeats)).collect();
+    let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
+    let samples = race(&mut contestants, policy);
+    let run = |((plan, packed), samples): ((&Plan, &Ready<_>), Result<Samples, Error>)| {
+        let traffic = plan.traffic(analysis, T::KIND);
+        let amounts = cost::amounts(&traffic, analysis, 1.0, &device.spec());
+        let product = samples?.median() * 1e9;
+        let prepare = (packed.pack + packed.upload) * 1e9;
+        Ok(Run { plan: plan.clone(), traffic, amounts, product, prepare })
+    };
+    plans.iter().zip(&packed).zip(samples).map(run).collect()
 }
 
 impl Run {

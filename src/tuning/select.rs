@@ -1,6 +1,8 @@
 //! The choice: every candidate's prediction, limits and ties, and the reasons in words.
 
+use super::calibrate::{Basis, Outcome, Race};
 use super::cost::{Amounts, Prediction, Term, amounts};
+use super::explain::reason;
 use super::lookup::{Found, Origin};
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
@@ -33,6 +35,8 @@ pub struct Request {
     pub memory_limit: u64,
     /// The scalar of the matrix.
     pub scalar: ScalarKind,
+    /// Whether only plans whose bits repeat may be chosen.
+    pub deterministic: bool,
 }
 
 impl Request {
@@ -40,7 +44,7 @@ impl Request {
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
         let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
         let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
-        Self { expected_calls: DEFAULT_CALLS, memory_limit, scalar }
+        Self { expected_calls: DEFAULT_CALLS, memory_limit, scalar, deterministic: false }
     }
 }
 
@@ -81,8 +85,12 @@ pub enum Verdict {
     },
     /// Its products wait and cannot be captured in a graph: it has to be asked for.
     OnRequest,
+    /// Its bits may differ from product to product, and were asked to repeat.
+    NotDeterministic,
     /// The profile knows nothing of its kernel.
     Unknown,
+    /// It took part in a race that it did not win.
+    Raced(Outcome),
 }
 
 /// Where a loser loses.
@@ -116,6 +124,10 @@ pub struct Decision {
     pub plan: Plan,
     /// Whether the plan was given rather than chosen.
     pub fixed: bool,
+    /// What the choice rests on: predictions, or a race.
+    pub basis: Basis,
+    /// What the decision store had to say; none when it was not asked.
+    pub store: Option<String>,
     /// Every candidate, best first.
     pub candidates: Vec<Candidate>,
     /// What was asked for.
@@ -145,12 +157,72 @@ impl Decision {
     ) -> Self {
         let (fit, scale) = (found.profile.fit(device), found.scale(device));
         let Found { profile, origin, warnings, .. } = found;
-        Self { plan, fixed, candidates, request, profile, origin, fit, scale, warnings, fallback: None }
+        let (basis, store, fallback) = (Basis::Predicted, None, None);
+        Self {
+            plan,
+            fixed,
+            basis,
+            store,
+            candidates,
+            request,
+            profile,
+            origin,
+            fit,
+            scale,
+            warnings,
+            fallback,
+        }
     }
 
     /// The chosen plan as a candidate.
     pub fn chosen(&self) -> Option<&Candidate> {
         self.candidates.iter().find(|c| c.plan == self.plan)
+    }
+
+    /// The race that the choice rests on, run now or remembered.
+    pub fn race(&self) -> Option<&Race> {
+        match &self.basis {
+            Basis::Raced(race) | Basis::Remembered { race, .. } => Some(race),
+            Basis::Predicted | Basis::Unpaid { .. } => None,
+        }
+    }
+
+    fn predict(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Candidate {
+        predict(plan.clone(), analysis, device, &self.profile, &self.scale, &self.request)
+    }
+
+    /// Why a plan may not be chosen, whatever it takes; none when it may.
+    pub(crate) fn objection(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Option<String> {
+        let candidate = self.predict(plan, analysis, device);
+        match candidate.verdict {
+            Verdict::TooLarge { .. } | Verdict::OnRequest | Verdict::NotDeterministic => {
+                Some(reason(&candidate))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the winner of a race for the chosen plan: first it, then the others of the race by their times, then the rest.
+    pub(crate) fn settle(&mut self, basis: Basis, analysis: &Analysis, device: &DeviceSpec) {
+        self.basis = basis;
+        let Some(race) = self.race().cloned() else { return };
+        for entrant in &race.entrants {
+            // A remembered one need not be a candidate of the present profile.
+            if !self.candidates.iter().any(|c| c.plan == entrant.plan) {
+                self.candidates.push(self.predict(&entrant.plan, analysis, device));
+            }
+        }
+        for candidate in &mut self.candidates {
+            if candidate.plan == race.winner {
+                candidate.verdict = Verdict::Chosen;
+            } else if let Some(entrant) = race.entrant(&candidate.plan) {
+                candidate.verdict = Verdict::Raced(entrant.outcome.clone());
+            }
+        }
+        self.plan = race.winner.clone();
+        let (plan, rank) = (&self.plan, |c: &Candidate| race.rank(&c.plan));
+        self.candidates
+            .sort_by(|a, b| (a.plan != *plan).cmp(&(b.plan != *plan)).then(rank(a).total_cmp(&rank(b))));
     }
 }
 
@@ -172,6 +244,8 @@ fn predict(
         Verdict::TooLarge { limit: request.memory_limit }
     } else if !plan.is_enqueued(Target::of(device)) {
         Verdict::OnRequest
+    } else if request.deterministic && !plan.is_deterministic() {
+        Verdict::NotDeterministic
     } else if prediction.is_none() {
         Verdict::Unknown
     } else {
@@ -218,8 +292,8 @@ pub fn select(
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, device, profile, &scale, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
-        (Verdict::TooLarge { .. } | Verdict::OnRequest | Verdict::Unknown, _) | (_, None) => f64::INFINITY,
-        (_, Some(prediction)) => prediction.amortised(request.expected_calls),
+        (Verdict::Tied, Some(prediction)) => prediction.amortised(request.expected_calls),
+        _ => f64::INFINITY,
     };
     let times: Vec<_> = candidates.iter().map(|c| (time(c), c.traffic.matrix_bytes)).collect();
     let Some(choice) = choose(&times) else {
@@ -266,7 +340,8 @@ fn nothing_fits(candidates: &[Candidate], profile: &Profile, request: &Request) 
 ///
 /// # Errors
 ///
-/// [`Error::PlanText`] when its parameters are not admissible, [`Error::MemoryLimit`] when it does not fit the limit.
+/// [`Error::PlanText`] when its parameters are not admissible, [`Error::MemoryLimit`] when it does not fit the limit,
+/// [`Error::NotDeterministic`] when bits that repeat are asked for and its bits do not.
 pub fn fixed(
     plan: Plan,
     analysis: &Analysis,
@@ -285,6 +360,9 @@ pub fn fixed(
             needed: candidate.traffic.matrix_bytes,
             limit,
         });
+    }
+    if request.deterministic && !plan.is_deterministic() {
+        return Err(Error::NotDeterministic { plan: plan.to_string() });
     }
     candidate.verdict = Verdict::Chosen;
     Ok(Decision::new(plan, true, vec![candidate], request, found, device))

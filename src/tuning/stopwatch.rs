@@ -3,13 +3,41 @@
 use crate::Error;
 use crate::device::{Device, Stream};
 use statrs::statistics::{Data, Min, OrderStatistics};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Tells how long something has taken so far. Scripted where no real time is to pass.
+pub trait Clock {
+    /// Seconds since it was started.
+    fn seconds(&self) -> f64;
+}
+
+/// The clock on the wall.
+#[derive(Debug, Clone, Copy)]
+pub struct WallClock(Instant);
+
+impl WallClock {
+    /// A clock that starts now.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for WallClock {
+    fn seconds(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
+}
+
+/// Seconds since 1970, for records; 0 where the system's date is before that.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
 
 /// Runs `work` and gives what it returned and the seconds it took.
 pub fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
-    let start = Instant::now();
+    let clock = WallClock::start();
     let result = work();
-    (result, start.elapsed().as_secs_f64())
+    (result, clock.seconds())
 }
 
 /// Runs `work`, which enqueues on `stream`, so many times, and gives the seconds all of it took: by the GPU's own clock, or on
@@ -74,6 +102,19 @@ impl Samples {
         Data::new(self.0.clone()).median()
     }
 
+    /// How far samples are from the median, half of them less and half of them more: the median absolute deviation, in seconds; NaN
+    /// without samples.
+    pub fn deviation(&self) -> f64 {
+        let median = self.median();
+        let distances: Vec<f64> = self.0.iter().map(|sample| (sample - median).abs()).collect();
+        Data::new(distances).median()
+    }
+
+    /// The samples, in the order of the rounds.
+    pub fn as_slice(&self) -> &[f64] {
+        &self.0
+    }
+
     /// The least; NaN without samples.
     pub fn min(&self) -> f64 {
         Data::new(self.0.clone()).min()
@@ -93,26 +134,41 @@ impl Samples {
 /// One who takes part in a [`race`]: runs so many times and gives the seconds that took.
 pub type Contestant<'a> = dyn FnMut(u32) -> Result<f64, Error> + 'a;
 
+/// Rules on a [`race`] after every recorded round: takes those who need no further rounds off the list of those who go on. It sees
+/// everyone's samples so far, one for each round.
+pub type Judge<'a> = dyn FnMut(&[Result<Samples, Error>], &mut [bool]) + 'a;
+
 /// Times contestants in turn, round after round, so that drift of the machine hits all alike.
 ///
 /// A contestant whose run is short is repeated within its turn until the turn can be read off the clock. One that fails is out of
 /// the race, with its error.
 pub fn race(contestants: &mut [&mut Contestant<'_>], policy: Policy) -> Vec<Result<Samples, Error>> {
+    race_until(contestants, policy, &WallClock::start(), &mut |_, _| {})
+}
+
+/// As [`race`], but a judge may end it for some before it ends for all; over when nobody goes on. The seconds of the policy are those
+/// on `clock`.
+pub fn race_until(
+    contestants: &mut [&mut Contestant<'_>],
+    policy: Policy,
+    clock: &dyn Clock,
+    judge: &mut Judge<'_>,
+) -> Vec<Result<Samples, Error>> {
     /// More repeats are never needed.
     const MAX_REPEATS: f64 = 10_000.0;
     let mut results: Vec<Result<Samples, Error>> =
         contestants.iter().map(|_| Ok(Samples::default())).collect();
     let mut repeats = vec![1u32; contestants.len()];
-    let start = Instant::now();
+    let mut going = vec![true; contestants.len()];
     for round in 0..policy.warmup + policy.max_rounds {
         let recorded = round.saturating_sub(policy.warmup);
-        let spent = start.elapsed().as_secs_f64();
+        let spent = clock.seconds();
         if recorded >= 1
             && (spent > policy.seconds * 4.0 || (recorded >= policy.min_rounds && spent > policy.seconds))
         {
             break;
         }
-        for (i, contestant) in contestants.iter_mut().enumerate() {
+        for (i, contestant) in contestants.iter_mut().enumerate().filter(|(i, _)| going[*i]) {
             let Ok(samples) = &mut results[i] else { continue };
             // Once unseen: an operator is applied again and again, and finds in the caches what it left there.
             match contestant(1).and_then(|_| contestant(repeats[i])) {
@@ -122,6 +178,12 @@ pub fn race(contestants: &mut [&mut Contestant<'_>], policy: Policy) -> Vec<Resu
                     repeats[i] = (policy.turn / once).ceil().clamp(1.0, MAX_REPEATS) as u32;
                 }
                 Ok(taken) => samples.0.push(taken / f64::from(repeats[i])),
+            }
+        }
+        if round >= policy.warmup {
+            judge(&results, &mut going);
+            if !going.contains(&true) {
+                break;
             }
         }
     }
@@ -157,5 +219,27 @@ mod tests {
         let results = race(&mut [&mut |_| Err(failure()), &mut |n| Ok(f64::from(n))], Policy::default());
         assert_eq!(results[0].as_ref().unwrap_err().to_string(), failure().to_string());
         assert!(results[1].as_ref().unwrap().median() == 1.0);
+    }
+
+    #[test]
+    fn a_judge_ends_it_for_some_and_then_for_all() {
+        let mut judge = |results: &[Result<Samples, Error>], going: &mut [bool]| {
+            let rounds = |i: usize| results[i].as_ref().unwrap().len();
+            going[0] &= rounds(0) < 3;
+            going[1] &= rounds(1) < 7;
+        };
+        let mut one = |n| Ok(f64::from(n));
+        let mut other = |n| Ok(f64::from(n) * 2.0);
+        let policy = Policy { turn: 0.0, ..Policy::default() };
+        let results = race_until(&mut [&mut one, &mut other], policy, &WallClock::start(), &mut judge);
+        let lengths: Vec<_> = results.iter().map(|r| r.as_ref().unwrap().len()).collect();
+        assert_eq!(lengths, [3, 7]);
+    }
+
+    #[test]
+    fn the_deviation_ignores_outliers() {
+        let samples = Samples(vec![1.0, 1.2, 0.9, 50.0, 1.0]);
+        assert_eq!(samples.median(), 1.0);
+        assert!((samples.deviation() - 0.1).abs() < 1e-12);
     }
 }

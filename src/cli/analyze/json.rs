@@ -69,6 +69,7 @@ struct JdsSplit {
 struct Candidate<'a> {
     plan: &'a Plan,
     predicted_us: Option<f64>,
+    measured_us: Option<f64>,
     matrix_bytes: u64,
     padding_ratio: f64,
     verdict: String,
@@ -97,6 +98,7 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
     let candidates = decision.candidates.iter().map(|candidate| Candidate {
         plan: &candidate.plan,
         predicted_us: candidate.prediction.map(|p| p.product() / 1e3),
+        measured_us: decision.race().and_then(|race| race.entrant(&candidate.plan)?.median).map(|s| s * 1e6),
         matrix_bytes: candidate.traffic.matrix_bytes,
         padding_ratio: candidate.traffic.padding_ratio(nnz),
         verdict: reason(candidate),

@@ -3,7 +3,7 @@
 mod json;
 mod text;
 
-use super::choice::Choice;
+use super::choice::{Choice, How};
 use super::console::{Console, duration};
 use super::matrix_arg::{Matrices, Source};
 use anyhow::Result;
@@ -17,13 +17,15 @@ use sparseop::{Plan, Scalar, ScalarKind};
 
 /// What a matrix looks like, what every format would make of it, and the recommended plan with its reasons
 ///
-/// Nothing is packed and no product is timed: the times are predictions from measured coefficients.
+/// Nothing is packed and no product is timed, unless a race is asked for with --tuning calibrate: the times are predictions from
+/// measured coefficients.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sparseop analyze cant.mtx
   sparseop analyze cant.mtx --dtype f32 --symmetry
   sparseop analyze gallery:webbase,rows=100k --expected-calls 10
+  sparseop analyze cant.mtx --tuning calibrate
   sparseop analyze matrices/ --json > analysis.jsonl")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -61,11 +63,15 @@ fn analyze<T: Scalar>(args: &Args, source: &Source, console: &Console) -> Result
     let a = source.load::<T>(console)?;
     let (analysis, seconds) = timed(|| Analysis::of(a.view()));
     console.detail(|| format!("the analysis took {}", duration(seconds)));
+    let decision = match args.choice.tuning {
+        How::Heuristic if !args.choice.remember => builder.decide(&analysis, T::KIND)?,
+        _ => builder.build_analyzed(&a, &analysis)?.decision().clone(),
+    };
     let findings = Findings {
         matrix: source.name(),
         scalar: T::KIND,
         device: args.choice.device()?.spec().name,
-        decision: builder.decide(&analysis, T::KIND)?,
+        decision,
         fingerprint: Fingerprint::of(a.view()),
         symmetry: args.symmetry.then(|| Symmetry::of(a.view())),
         analysis,

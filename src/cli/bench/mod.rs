@@ -7,7 +7,7 @@ mod engine;
 mod plans;
 mod report;
 
-use super::choice::Choice;
+use super::choice::{Choice, parse_seconds};
 use super::console::Console;
 use super::matrix_arg::{Matrices, Source};
 use anyhow::Result;
@@ -16,10 +16,12 @@ use contest::{Contest, contest};
 use plans::{Asked, Plans};
 use report::{PrepareUs, Report, Summary};
 use sparseop::analysis::Analysis;
+use sparseop::matrix::CsrMatrix;
+use sparseop::tuning::calibrate::Calibration;
 use sparseop::tuning::explain::Preparation;
 use sparseop::tuning::select::Decision;
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, ScalarKind};
+use sparseop::{Plan, ScalarKind, SparseOpBuilder, Tuning};
 
 /// Times products: every asked plan and baseline, the answers checked before they are timed
 ///
@@ -29,17 +31,18 @@ use sparseop::{Plan, ScalarKind};
 #[command(after_help = "\
 Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
 jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen for the matrix,
-`all` every candidate of that choice.
+`calibrated` the one that a race of the nearest predictions finds, `all` every candidate.
 
 Examples:
   sparseop bench cant.mtx
+  sparseop bench cant.mtx --plans auto,calibrated,csr
   sparseop bench cant.mtx --plans 'auto,sell(c:32,sigma:512),csr' --seconds 3
   sparseop bench matrices/ --plans all --baselines none --dtype f32
   sparseop bench matrices/ --json > results.jsonl")]
 pub(super) struct Args {
     #[command(flatten)]
     matrices: Matrices,
-    /// The plans to time: auto, all, or spelled out, separated by commas
+    /// The plans to time: auto, calibrated, all, or spelled out, separated by commas
     #[arg(long, value_name = "PLAN,...", default_value = "auto,csr")]
     plans: Plans,
     /// What to compare with; when not given, cusparse on a GPU and sprs on the CPU
@@ -53,12 +56,6 @@ pub(super) struct Args {
     json: bool,
     #[command(flatten)]
     choice: Choice,
-}
-
-/// A number of seconds above 0.
-pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && *s > 0.0);
-    seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -89,7 +86,11 @@ fn bench<T: Peers>(args: &Args, source: &Source, console: &Console) -> Result<Re
     let prepare_us = PrepareUs::of(&Preparation { analyze, ..*auto.preparation() });
     let (decision, device) = (auto.decision().clone(), auto.device().clone());
     drop(auto);
-    let plans = asked_plans(&args.plans, &decision);
+    let calibrated = match args.plans.iter().any(|asked| *asked == Asked::Calibrated) {
+        true => Some(calibrated(&builder, args, &a, &analysis, console)?),
+        false => None,
+    };
+    let plans = asked_plans(&args.plans, &decision, calibrated.as_ref());
     let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
     let peers: Vec<Peer> = baselines.into_iter().flat_map(|b| b.peers(&device, console)).collect();
     // Whatever others hold, everyone may take what the chosen plan might have taken, where it was.
@@ -120,18 +121,34 @@ fn bench<T: Peers>(args: &Args, source: &Source, console: &Console) -> Result<Re
         dtype: T::KIND,
         device: device.spec().name,
         auto_plan: decision.plan,
-        calibrated_plan: None,
+        calibrated_plan: calibrated,
         prepare_us,
         runs,
     })
 }
 
+/// The plan that a race finds, whether the expected products pay for it or not.
+fn calibrated<T: Peers>(
+    builder: &SparseOpBuilder,
+    args: &Args,
+    a: &CsrMatrix<T>,
+    analysis: &Analysis,
+    console: &Console,
+) -> Result<Plan> {
+    let calibration = Calibration { always: true, ..args.choice.calibration() };
+    let op =
+        builder.clone().tuning(Tuning::Calibrate).calibration(calibration).build_analyzed(a, analysis)?;
+    console.detail(|| op.explain().to_string());
+    Ok(op.plan().clone())
+}
+
 /// Every asked plan once, in the order of asking, and whether it was asked for by name.
-fn asked_plans(asked: &Plans, decision: &Decision) -> Vec<(Plan, bool)> {
+fn asked_plans(asked: &Plans, decision: &Decision, calibrated: Option<&Plan>) -> Vec<(Plan, bool)> {
     let mut plans: Vec<(Plan, bool)> = Vec::new();
     for asked in asked.iter() {
         let (more, by_name) = match asked {
             Asked::Auto => (vec![decision.plan.clone()], true),
+            Asked::Calibrated => (calibrated.cloned().into_iter().collect(), true),
             Asked::All => (decision.candidates.iter().map(|c| c.plan.clone()).collect(), false),
             Asked::Plan(plan) => (vec![plan.clone()], true),
         };

@@ -122,6 +122,11 @@ impl Report {
         run.engine == "sparseop" && run.plan == self.auto_plan.to_string()
     }
 
+    fn is_calibrated(&self, run: &Measured) -> bool {
+        let plan = self.calibrated_plan.as_ref().map(Plan::to_string);
+        run.engine == "sparseop" && plan.as_ref() == Some(&run.plan)
+    }
+
     /// The results as a table, fastest first.
     pub(super) fn table(&self) -> Result<String, fmt::Error> {
         let mut out = String::new();
@@ -164,7 +169,12 @@ impl Report {
             let bytes = details.map_or_else(String::new, |d| size(d.matrix_bytes));
             let speed_up =
                 reference.map_or_else(String::new, |r| format!("{:.2}", r.median_us / run.median_us));
-            let mark = if self.is_auto(run) { "<- auto" } else { "" };
+            let mark = match (self.is_auto(run), self.is_calibrated(run)) {
+                (true, true) => "<- auto, calibrated",
+                (true, false) => "<- auto",
+                (false, true) => "<- calibrated",
+                (false, false) => "",
+            };
             let error = format!("{:.1e}", run.rel_error);
             vec![name, median, least, format!("{gflops:.2}"), gbps, bytes, error, speed_up, mark.to_owned()]
         };
@@ -196,6 +206,9 @@ pub(super) struct Summary {
 /// What stands for the plan chosen for each matrix, whatever it is.
 const AUTO: &str = "auto";
 
+/// What stands for the plan that the race for each matrix found.
+const CALIBRATED: &str = "calibrated";
+
 /// What stands for the fastest plan that was timed.
 const FASTEST: &str = "fastest plan";
 
@@ -210,9 +223,10 @@ impl Summary {
         let ours = || report.measured().filter(|run| run.engine == "sparseop");
         let named = ours().map(|run| (run.plan.clone(), run));
         let auto = ours().find(|run| report.is_auto(run)).map(|run| (AUTO.to_owned(), run));
+        let calibrated = ours().find(|run| report.is_calibrated(run)).map(|run| (CALIBRATED.to_owned(), run));
         let fastest = ours().min_by(|a, b| a.median_us.total_cmp(&b.median_us));
         let fastest = fastest.map(|run| (FASTEST.to_owned(), run));
-        for (name, run) in named.chain(auto).chain(fastest) {
+        for (name, run) in named.chain(auto).chain(calibrated).chain(fastest) {
             let sum = self.plans.entry(name).or_default();
             sum.0 += (reference.median_us / run.median_us).ln();
             sum.1 += 1;
@@ -259,7 +273,7 @@ mod tests {
             dtype: ScalarKind::F64,
             device: String::new(),
             auto_plan: auto_plan.parse().unwrap(),
-            calibrated_plan: None,
+            calibrated_plan: (auto_plan == "coo").then(|| "ell".parse().unwrap()),
             prepare_us: PrepareUs { analyze: 0.0, select: 0.0, pack: 0.0, upload: 0.0 },
             runs: runs.collect(),
         }
@@ -286,6 +300,8 @@ mod tests {
         summary.add(&report("ell", &times));
         assert_eq!(summary.text(), "");
         summary.add(&report("coo", &times));
+        let table = report("coo", &times).table().unwrap();
+        assert!(table.contains("<- auto\n") && table.contains("<- calibrated\n"), "{table}");
         assert_eq!(
             summary.text(),
             "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto 4.00, coo 2.00\n"

@@ -4,12 +4,11 @@
 //! is kept. Entries appear whole, so that any number of processes may share a folder.
 
 use crate::Error;
-use crate::files::write_atomically;
+use crate::files::{oldest_first, write_atomically};
 use etcetera::BaseStrategy;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The environment variable that names the folder of all caches, or forbids them with `off`.
@@ -76,9 +75,8 @@ impl Cache {
 
     /// Removes the oldest files until the rest is within the capacity. Others may be doing the same: what cannot be removed is gone.
     fn trim(&self) {
-        let mut files = files(&self.folder);
+        let files = oldest_first(&self.folder);
         let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
-        files.sort_by_key(|file| file.modified);
         for file in files {
             if bytes <= self.capacity {
                 break;
@@ -87,23 +85,6 @@ impl Cache {
             bytes -= file.bytes;
         }
     }
-}
-
-/// A file of the cache.
-struct Kept {
-    path: PathBuf,
-    modified: SystemTime,
-    bytes: u64,
-}
-
-/// The files of a folder, as far as they can be looked at.
-fn files(folder: &Path) -> Vec<Kept> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let kept = entries.flatten().filter_map(|entry| {
-        let data = entry.metadata().ok().filter(fs::Metadata::is_file)?;
-        Some(Kept { path: entry.path(), modified: data.modified().ok()?, bytes: data.len() })
-    });
-    kept.collect()
 }
 
 fn header(code: &[u8]) -> [u8; HEADER] {
@@ -127,7 +108,7 @@ fn unwrapped(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     const CODE: &[u8] = b"machine code";
 

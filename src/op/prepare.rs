@@ -1,0 +1,154 @@
+//! From an analysed matrix to a packed one: predicted, remembered or raced.
+
+use super::{SparseOpBuilder, Tuning};
+use crate::analysis::{Analysis, Fingerprint};
+use crate::device::{Device, DeviceSpec};
+use crate::formats::Placed;
+use crate::matrix::CsrMatrix;
+use crate::tuning::arena::{DeviceArena, Ready};
+use crate::tuning::calibrate::{Basis, Limits, calibrate, field, stakes};
+use crate::tuning::explain::Preparation;
+use crate::tuning::select::{Decision, Request};
+use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
+use crate::tuning::store::{Entry, Key, Miss, STORE_VARIABLE, Store};
+use crate::{Error, Scalar};
+
+/// A packed matrix, how its plan was chosen, and how long that took.
+pub(super) struct Prepared<T: Scalar> {
+    pub(super) decision: Decision,
+    pub(super) matrix: Placed<T>,
+    pub(super) preparation: Preparation,
+}
+
+/// A store and where in it a decision belongs.
+struct Shelf {
+    store: Store,
+    key: Key,
+}
+
+impl SparseOpBuilder {
+    /// Decides and packs for a device.
+    pub(super) fn prepare<T: Scalar>(
+        &self,
+        device: &Device,
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+    ) -> Result<Prepared<T>, Error> {
+        let spec = device.spec();
+        let (decided, select) = timed(|| {
+            let mut decision = self.clone().device(device.clone()).decide(analysis, T::KIND)?;
+            let shelf = self.shelf(a, analysis, &spec, &mut decision);
+            if let Some(shelf) = &shelf {
+                shelf.recall(&mut decision, analysis, &spec);
+            }
+            Ok::<_, Error>((decision, shelf))
+        });
+        let (mut decision, shelf) = decided?;
+        let predicted = decision.basis == Basis::Predicted;
+        if self.tuning == Tuning::Calibrate && predicted && self.pays(&mut decision, device, &spec) {
+            let (ready, seconds) = self.race(device, a, analysis, &mut decision)?;
+            if let Some(shelf) = shelf {
+                shelf.keep(&mut decision, &spec);
+            }
+            return Ok(Prepared::new(decision, ready, select, seconds));
+        }
+        let ready = Ready::pack(&decision.plan, a, device)?;
+        Ok(Prepared::new(decision, ready, select, 0.0))
+    }
+
+    /// Where the decision is kept, if it is to be.
+    fn shelf<T: Scalar>(
+        &self,
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+        spec: &DeviceSpec,
+        decision: &mut Decision,
+    ) -> Option<Shelf> {
+        if !self.remember || decision.fixed {
+            return None;
+        }
+        let Some(store) = Store::of_user() else {
+            decision.store = Some(format!("there is no folder to remember in; name one in {STORE_VARIABLE}"));
+            return None;
+        };
+        let (structure, cold) = (Fingerprint::of(a.view()), self.calibration.cold);
+        let key = Key::new(structure, analysis, spec, &decision.request, self.memory_limit, cold);
+        Some(Shelf { store, key })
+    }
+
+    /// Whether a race is worth its while, or asked for without a number of products; if not, the decision says so.
+    fn pays(&self, decision: &mut Decision, device: &Device, spec: &DeviceSpec) -> bool {
+        let (gain, cost) = stakes(decision, &field(decision, spec), self.calibration.policy(device));
+        let pays = self.calibration.always || self.expected_calls.is_none() || gain >= cost;
+        if !pays {
+            decision.basis = Basis::Unpaid { gain, cost };
+        }
+        pays
+    }
+
+    /// Races the candidates nearest to the predicted one, gives the winner and the seconds of everything but packing it.
+    fn race<T: Scalar>(
+        &self,
+        device: &Device,
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+        decision: &mut Decision,
+    ) -> Result<(Ready<Placed<T>>, f64), Error> {
+        let (settings, spec) = (&self.calibration, device.spec());
+        let clock = WallClock::start();
+        let x = vec![T::ONE; a.ncols()];
+        let arena = DeviceArena::new(a, device, &x, settings.cold)?;
+        let Request { memory_limit, expected_calls, .. } = decision.request;
+        let limits = Limits {
+            seconds: settings.seconds,
+            memory: settings.memory(memory_limit, device.memory()?),
+            calls: expected_calls,
+        };
+        let field = field(decision, &spec);
+        let (ready, race) =
+            calibrate(&arena, &clock, &field, limits, settings.policy(device), settings.cold)?;
+        let seconds = race.seconds;
+        decision.settle(Basis::Raced(race), analysis, &spec);
+        Ok((ready, seconds))
+    }
+}
+
+impl Shelf {
+    /// Takes the remembered plan, if there is one that may be chosen now; the decision says so, or why not.
+    fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
+        let found = self.store.find(&self.key, spec).and_then(|entry| {
+            match decision.objection(&entry.race.winner, analysis, spec) {
+                Some(objection) => Err(Miss::Inadmissible(format!("{}, {objection}", entry.race.winner))),
+                None => Ok(entry),
+            }
+        });
+        match found {
+            Ok(Entry { race, when, .. }) => {
+                let age = unix_seconds().saturating_sub(when);
+                decision.settle(Basis::Remembered { race, age }, analysis, spec);
+            }
+            Err(miss) => decision.store = Some(miss.to_string()),
+        }
+    }
+
+    /// Keeps what a race has found; the decision says so, or why it could not.
+    fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
+        let Some(race) = decision.race().cloned() else { return };
+        let kept = self.store.keep(&Entry::new(self.key, spec, unix_seconds(), race));
+        let now = match kept {
+            Ok(()) => format!("now it is, in {}", self.store.folder().display()),
+            Err(error) => format!("nor can it be: {error}"),
+        };
+        decision.store = Some(match decision.store.take() {
+            Some(miss) => format!("{miss}; {now}"),
+            None => now,
+        });
+    }
+}
+
+impl<T: Scalar> Prepared<T> {
+    fn new(decision: Decision, ready: Ready<Placed<T>>, select: f64, calibrate: f64) -> Self {
+        let Ready { matrix, pack, upload } = ready;
+        Self { decision, matrix, preparation: Preparation { analyze: 0.0, select, calibrate, pack, upload } }
+    }
+}

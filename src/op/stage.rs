@@ -1,0 +1,41 @@
+//! Products on a GPU with vectors in host memory.
+
+use crate::device::{Buffer, Gpu, Pinned, Queue};
+use crate::formats::DeviceMatrix;
+use crate::{Error, Scalar};
+
+/// What a product with vectors in host memory goes through on a GPU.
+#[derive(Debug)]
+pub(super) struct Stage<T> {
+    queue: Queue,
+    host_x: Pinned<T>,
+    host_y: Pinned<T>,
+    x: Buffer<T>,
+    y: Buffer<T>,
+}
+
+impl<T: Scalar> Stage<T> {
+    pub(super) fn new(gpu: Gpu, nrows: usize, ncols: usize) -> Result<Self, Error> {
+        Ok(Self {
+            queue: gpu.new_queue()?,
+            host_x: gpu.pinned(ncols)?,
+            host_y: gpu.pinned(nrows)?,
+            x: gpu.zeroed(ncols)?,
+            y: gpu.zeroed(nrows)?,
+        })
+    }
+
+    /// Copies `x` in, multiplies, copies `y` out.
+    pub(super) fn apply(&mut self, matrix: &dyn DeviceMatrix<T>, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        self.host_x.as_mut_slice().copy_from_slice(x);
+        // SAFETY: the buffers have the lengths of the matrix's sides, and all of this outlives the wait.
+        unsafe {
+            self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())?;
+            matrix.spmv(&self.queue, self.x.ptr(), self.y.ptr())?;
+            self.queue.copy_out(self.host_y.as_mut_slice(), self.y.ptr())?;
+        }
+        self.queue.synchronize()?;
+        y.copy_from_slice(self.host_y.as_slice());
+        Ok(())
+    }
+}

@@ -1,0 +1,447 @@
+//! Calibration: the plans that are predicted to be fastest are packed and raced on the matrix itself.
+//!
+//! The plan that would be chosen without it always takes part, and stays unless another one is surely faster. All that fit into memory
+//! together race at once, else in heats, each against the champion of the heat before; of a pair that does not fit, the champion stays.
+
+mod judge;
+#[cfg(test)]
+mod tests;
+
+use super::arena::{Arena, Ready};
+use super::profile::Fit;
+use super::select::{Candidate, Decision, Verdict};
+use super::stopwatch::{Clock, Contestant, Policy, Samples, race_until};
+use crate::Error;
+use crate::device::{Device, DeviceSpec};
+use crate::formats::{Plan, Target};
+use judge::{BAND, Judge, MIN_ROUNDS};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fmt::{self, Display};
+
+/// Plans that are raced at most.
+pub const MAX_ENTRANTS: usize = 8;
+
+/// Plans that are predicted to take more than so many times the least are not raced: predictions have not been that far off.
+pub const NEAR: f64 = 2.0;
+
+/// Rounds after which a race ends undecided: what they do not tell apart differs by less than the noise.
+const MAX_ROUNDS: usize = 100;
+
+/// How a calibration is done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// Seconds it may take about, besides packing the plan that would be chosen without it.
+    pub seconds: f64,
+    /// Bytes that packed matrices may take together; when not set, twice the memory limit of one, and half of what the device has.
+    pub memory: Option<u64>,
+    /// Whether a product is to find the caches cold, as between other work, or warm, as in a loop of products.
+    pub cold: bool,
+    /// Whether it is also done where the expected products are too few to pay for it.
+    pub always: bool,
+}
+
+impl Default for Calibration {
+    /// Warm, within three seconds.
+    fn default() -> Self {
+        Self { seconds: 3.0, memory: None, cold: false, always: false }
+    }
+}
+
+impl Calibration {
+    /// How the race is run on a device.
+    pub(crate) fn policy(&self, device: &Device) -> Policy {
+        let policy = Policy { warmup: 1, min_rounds: 1, max_rounds: MAX_ROUNDS, ..Policy::of(device) };
+        match device {
+            // Sweeping the caches takes longer than a product, so that one has to be enough.
+            Device::Cpu if self.cold => Policy { turn: 0.0, ..policy },
+            _ => policy,
+        }
+    }
+
+    /// Bytes that packed matrices may take together, where one may take `limit` of `available` ones.
+    pub(crate) fn memory(&self, limit: u64, available: u64) -> u64 {
+        self.memory.unwrap_or_else(|| limit.saturating_mul(2).min(available / 2))
+    }
+}
+
+/// What a choice rests on.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Basis {
+    /// Predictions.
+    Predicted,
+    /// Predictions: a race was asked for, but so few products would not pay for it.
+    Unpaid {
+        /// Seconds that the race could be expected to save.
+        gain: f64,
+        /// Seconds that it was predicted to take.
+        cost: f64,
+    },
+    /// A race.
+    Raced(Race),
+    /// A race that was run before.
+    Remembered {
+        /// That race.
+        race: Race,
+        /// Seconds since.
+        age: u64,
+    },
+}
+
+/// A race and its result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Race {
+    /// Who won.
+    pub winner: Plan,
+    /// Whether caches were cold.
+    pub cold: bool,
+    /// Who took part or was to, by predicted time; first the plan that would have been chosen without the race.
+    pub entrants: Vec<Entrant>,
+    /// Races it took: more than one when not all packed matrices fit into memory together.
+    pub heats: usize,
+    /// Seconds of everything but packing the winner.
+    pub seconds: f64,
+    /// Of them, seconds of packing the others.
+    pub packing: f64,
+    /// Bytes that packed matrices took at a time at most.
+    pub held_bytes: u64,
+    /// Whether more rounds would have changed nothing.
+    pub decided: bool,
+}
+
+/// One plan in a race.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entrant {
+    /// The plan.
+    pub plan: Plan,
+    /// Seconds it took to pack and to bring to the device.
+    pub prepare: Option<f64>,
+    /// Seconds of a product, the middle of all rounds.
+    pub median: Option<f64>,
+    /// Median absolute deviation from it, over it.
+    pub spread: Option<f64>,
+    /// Rounds it ran.
+    pub rounds: usize,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a plan in a race.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It won.
+    Won,
+    /// It was not told from the winner of its heat.
+    Tied {
+        /// Its time over the winner's, preparation included.
+        ratio: f64,
+    },
+    /// It was slower than the winner of its heat.
+    Slower {
+        /// Its time over the winner's, preparation included.
+        ratio: f64,
+        /// Whether that was clear before the race was over.
+        early: bool,
+    },
+    /// Time was up before anything could be told.
+    Undecided,
+    /// It could not be packed, or its products failed.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// There was no memory for it beside the champion.
+    NoRoom {
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes that were left of those that packed matrices may take together.
+        left: u64,
+    },
+    /// Packing it would have taken longer than there was time.
+    NoTime,
+}
+
+impl Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Won => f.write_str("measured fastest"),
+            Self::Tied { ratio } => write!(f, "measured {ratio:.3} times as long: a tie"),
+            Self::Slower { ratio, early } => {
+                write!(f, "measured {ratio:.2} times as long{}", if *early { ", out early" } else { "" })
+            }
+            Self::Undecided => f.write_str("time was up before it could be told apart"),
+            Self::Failed { reason } => write!(f, "disqualified: {reason}"),
+            Self::NoRoom { needed, left } => {
+                write!(f, "not raced: needs {needed} bytes beside the others, which leave {left}")
+            }
+            Self::NoTime => f.write_str("not raced: packing it would have taken too long"),
+        }
+    }
+}
+
+impl Race {
+    /// What became of a plan, if it was to take part.
+    pub fn entrant(&self, plan: &Plan) -> Option<&Entrant> {
+        self.entrants.iter().find(|entrant| entrant.plan == *plan)
+    }
+
+    /// Where a plan stands: its measured time, or behind all that were measured.
+    pub(crate) fn rank(&self, plan: &Plan) -> f64 {
+        self.entrant(plan).and_then(|entrant| entrant.median).unwrap_or(f64::INFINITY)
+    }
+
+    /// The plan that would have been chosen without the race.
+    pub fn predicted(&self) -> &Plan {
+        self.entrants.first().map_or(&self.winner, |entrant| &entrant.plan)
+    }
+
+    /// Rounds of the one that ran most.
+    pub fn rounds(&self) -> usize {
+        self.entrants.iter().map(|entrant| entrant.rounds).max().unwrap_or(0)
+    }
+}
+
+/// The candidates to race: first the chosen one, then those predicted to take at most [`NEAR`] times as long, the best of every kernel
+/// before the second of any: a coefficient that is off must not keep all plans of a kernel from being seen.
+pub(crate) fn field<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<&'a Candidate> {
+    let calls = decision.request.expected_calls;
+    let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.amortised(calls));
+    let Some(chosen) = decision.chosen() else { return Vec::new() };
+    let near = |c: &&Candidate| {
+        matches!(c.verdict, Verdict::Tied | Verdict::Slower { .. }) && time(c) <= NEAR * time(chosen)
+    };
+    let kernel = |c: &Candidate| c.plan.kernel(Target::of(device));
+    let mut kernels = vec![kernel(chosen)];
+    let (mut firsts, mut others) = (vec![chosen], Vec::new());
+    for candidate in decision.candidates.iter().filter(near) {
+        let kernel = kernel(candidate);
+        if kernels.contains(&kernel) {
+            others.push(candidate);
+        } else {
+            kernels.push(kernel);
+            firsts.push(candidate);
+        }
+    }
+    firsts.into_iter().chain(others).take(MAX_ENTRANTS).collect()
+}
+
+/// Seconds that a race of `field` can be expected to save over the products that are expected, and seconds it takes at least.
+///
+/// What choices by the profile have lost on the matrices it was made from is what the race may win back: their mean regret on the device
+/// it was measured on, the 95th percentile elsewhere.
+pub(crate) fn stakes(decision: &Decision, field: &[&Candidate], policy: Policy) -> (f64, f64) {
+    let seconds = |ns: f64| ns * 1e-9;
+    let product = |c: &Candidate| c.prediction.map_or(0.0, |p| seconds(p.product()));
+    let judged = decision.profile.validation.judged();
+    let regret = match decision.fit {
+        Fit::Exact => judged.geometric_mean,
+        _ => judged.p95,
+    };
+    let calls = decision.request.expected_calls as f64;
+    let gain = calls * field.first().map_or(0.0, |c| product(c)) * (regret - 1.0).clamp(0.0, 1.0);
+    let packing = field.iter().skip(1).filter_map(|c| c.prediction).map(|p| seconds(p.prepare));
+    let round: f64 = field.iter().map(|c| product(c) + product(c).max(policy.turn)).sum();
+    (gain, packing.sum::<f64>() + round * (policy.warmup + MIN_ROUNDS) as f64)
+}
+
+/// What a race may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Seconds, besides packing the first of the field.
+    pub(crate) seconds: f64,
+    /// Bytes of packed matrices together.
+    pub(crate) memory: u64,
+    /// Products that preparation is shared by.
+    pub(crate) calls: u64,
+}
+
+/// Races `field`, of which the first stays unless another is surely faster; gives the winner, packed, and how it came to win.
+///
+/// # Errors
+///
+/// When nobody in the field can be packed and multiplied with: what the first of them failed by.
+pub(crate) fn calibrate<A: Arena>(
+    arena: &A,
+    clock: &dyn Clock,
+    field: &[&Candidate],
+    limits: Limits,
+    policy: Policy,
+    cold: bool,
+) -> Result<(Ready<A::Packed>, Race), Error> {
+    let entrant = |c: &&Candidate| Entrant {
+        plan: c.plan.clone(),
+        prepare: None,
+        median: None,
+        spread: None,
+        rounds: 0,
+        outcome: Outcome::Undecided,
+    };
+    let race = Race {
+        winner: field[0].plan.clone(),
+        cold,
+        entrants: field.iter().map(entrant).collect(),
+        heats: 0,
+        seconds: 0.0,
+        packing: 0.0,
+        held_bytes: 0,
+        decided: true,
+    };
+    let rest = (0..field.len()).collect();
+    Meeting { arena, clock, field, limits, policy, deadline: f64::INFINITY, rest, race }.run()
+}
+
+/// A packed plan and its place in the field.
+type Runner<A> = (usize, Ready<<A as Arena>::Packed>);
+
+/// A race under way.
+struct Meeting<'a, A: Arena> {
+    arena: &'a A,
+    clock: &'a dyn Clock,
+    field: &'a [&'a Candidate],
+    limits: Limits,
+    policy: Policy,
+    /// When it has to be over, on the clock.
+    deadline: f64,
+    /// Who has not been packed yet.
+    rest: VecDeque<usize>,
+    race: Race,
+}
+
+impl<A: Arena> Meeting<'_, A> {
+    fn run(mut self) -> Result<(Ready<A::Packed>, Race), Error> {
+        let mut champion = self.first()?;
+        self.deadline = self.clock.seconds() + self.limits.seconds.max(0.0);
+        while !self.rest.is_empty() {
+            let mut heat = vec![champion];
+            self.gather(&mut heat);
+            champion = self.heat(heat)?;
+        }
+        let (place, ready) = champion;
+        self.race.entrants[place].outcome = Outcome::Won;
+        self.race.winner = self.field[place].plan.clone();
+        let own = ready.pack + ready.upload;
+        let prepared: f64 = self.race.entrants.iter().filter_map(|entrant| entrant.prepare).sum();
+        self.race.packing = (prepared - own).max(0.0);
+        self.race.seconds = (self.clock.seconds() - own).max(0.0);
+        Ok((ready, self.race))
+    }
+
+    /// The first that can be packed.
+    fn first(&mut self) -> Result<Runner<A>, Error> {
+        let mut failure = None;
+        while let Some(place) = self.rest.pop_front() {
+            match self.arena.pack(&self.field[place].plan) {
+                Ok(ready) => return Ok(self.packed(place, ready)),
+                Err(error) => {
+                    self.race.entrants[place].outcome = Outcome::Failed { reason: error.to_string() };
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        Err(failure.expect("a field is never empty"))
+    }
+
+    fn packed(&mut self, place: usize, ready: Ready<A::Packed>) -> Runner<A> {
+        self.race.entrants[place].prepare = Some(ready.pack + ready.upload);
+        (place, ready)
+    }
+
+    fn bytes(&self, heat: &[Runner<A>]) -> u64 {
+        heat.iter().map(|(place, _)| self.field[*place].traffic.matrix_bytes).sum()
+    }
+
+    /// Packs challengers beside the champion: as many as there is memory for, and as take no more than half of the time that is left.
+    fn gather(&mut self, heat: &mut Vec<Runner<A>>) {
+        let now = self.clock.seconds();
+        let until = now + (self.deadline - now) / 2.0;
+        while let Some(&place) = self.rest.front() {
+            let candidate = self.field[place];
+            let (needed, held) = (candidate.traffic.matrix_bytes, self.bytes(heat));
+            let left = self.limits.memory.saturating_sub(held);
+            let takes = candidate.prediction.map_or(0.0, |p| p.prepare * 1e-9);
+            let refusal = if needed > left {
+                Some(Outcome::NoRoom { needed, left })
+            } else if self.clock.seconds() + takes > until {
+                Some(Outcome::NoTime)
+            } else {
+                None
+            };
+            match refusal {
+                // The next heat may have more.
+                Some(_) if heat.len() > 1 => break,
+                Some(outcome) => self.race.entrants[place].outcome = outcome,
+                None => match self.arena.pack(&candidate.plan) {
+                    Ok(ready) => heat.push(self.packed(place, ready)),
+                    Err(error) => {
+                        self.race.entrants[place].outcome = Outcome::Failed { reason: error.to_string() };
+                    }
+                },
+            }
+            self.rest.pop_front();
+        }
+        self.race.held_bytes = self.race.held_bytes.max(self.bytes(heat));
+    }
+
+    /// Races the packed ones and gives the winner; the others are dropped.
+    fn heat(&mut self, mut heat: Vec<Runner<A>>) -> Result<Runner<A>, Error> {
+        let challengers = heat.len() - 1;
+        if challengers == 0 {
+            return Ok(heat.remove(0));
+        }
+        let calls = self.limits.calls.max(1) as f64;
+        let mut judge = Judge::new(heat.iter().map(|(_, r)| (r.pack + r.upload) / calls).collect());
+        let now = self.clock.seconds();
+        // Those who still wait get their part of the time.
+        let part = challengers as f64 / (challengers + self.rest.len()) as f64;
+        let policy = Policy { seconds: now + (self.deadline - now) * part, ..self.policy };
+        let mut turns: Vec<_> =
+            heat.iter().map(|(_, r)| |repeats| self.arena.products(&r.matrix, repeats)).collect();
+        let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
+        let mut results = race_until(&mut contestants, policy, self.clock, &mut |results, going| {
+            judge.rule(results, going)
+        });
+        drop(turns);
+        self.race.heats += 1;
+        self.race.decided &= judge.decided;
+        let order = |i: usize| {
+            let candidate = self.field[heat[i].0];
+            (candidate.traffic.matrix_bytes, candidate.plan.format(), candidate.plan.to_string())
+        };
+        let Some(winner) = judge.winner(&results, order) else {
+            return results.swap_remove(0).map(|_| heat.remove(0));
+        };
+        for (i, result) in results.iter().enumerate() {
+            self.record(heat[i].0, i, winner, result, (&judge, &results));
+        }
+        Ok(heat.swap_remove(winner))
+    }
+
+    /// Writes down what became of contestant `i` of a heat that `winner` has won.
+    fn record(
+        &mut self,
+        place: usize,
+        i: usize,
+        winner: usize,
+        result: &Result<Samples, Error>,
+        (judge, results): (&Judge, &[Result<Samples, Error>]),
+    ) {
+        let entrant = &mut self.race.entrants[place];
+        match result {
+            Err(error) => entrant.outcome = Outcome::Failed { reason: error.to_string() },
+            Ok(samples) => {
+                let measured = (!samples.is_empty()).then(|| samples.median());
+                entrant.median = measured;
+                entrant.spread = measured.map(|median| samples.deviation() / median);
+                entrant.rounds = samples.len();
+                let early = judge.out[i];
+                entrant.outcome = match judge.ratio(results, i, winner).map(|ratio| ratio.mean.exp()) {
+                    Some(ratio) if early || ratio > 1.0 + BAND => Outcome::Slower { ratio, early },
+                    Some(ratio) => Outcome::Tied { ratio },
+                    None => Outcome::Undecided,
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Races on a scripted device, whose products take what a table says, give or take.
+
+use super::*;
+use crate::ScalarKind;
+use crate::analysis::Analysis;
+use crate::formats::Traffic;
+use crate::matrix::gallery;
+use crate::tuning::cost::{Prediction, Term};
+use crate::tuning::profile::Profile;
+use crate::tuning::select::{Request, select};
+use std::cell::Cell;
+
+/// What a plan does on the scripted device; bytes and the prediction are those of its candidate.
+#[derive(Debug, Clone, Copy, Default)]
+struct Law {
+    /// Seconds of a product.
+    product: f64,
+    /// Seconds of packing.
+    pack: f64,
+    cannot_pack: bool,
+    /// Products after which it fails.
+    fails_after: Option<u32>,
+}
+
+/// The plans in the order of their predicted times.
+const PLANS: [&str; 4] = ["ell", "sell", "jds", "csr(scalar)"];
+
+struct Script {
+    laws: [Law; 4],
+    bytes: [u64; 4],
+    /// What the times of products vary by, from one to the next.
+    noise: f64,
+    /// How much longer everything takes after every second.
+    drift: f64,
+    /// One product in so many takes twenty times as long.
+    interrupts: u64,
+    clock: Cell<f64>,
+    random: Cell<u64>,
+    run: [Cell<u32>; 4],
+    held: Cell<u64>,
+    most_held: Cell<u64>,
+}
+
+/// A packed matrix: its place, counted among what is held until it is dropped.
+struct Packed<'a>(usize, &'a Script);
+
+impl Drop for Packed<'_> {
+    fn drop(&mut self) {
+        self.1.held.set(self.1.held.get() - self.1.bytes[self.0]);
+    }
+}
+
+impl Clock for &Script {
+    fn seconds(&self) -> f64 {
+        self.clock.get()
+    }
+}
+
+impl<'a> Arena for &'a Script {
+    type Packed = Packed<'a>;
+
+    fn pack(&self, plan: &Plan) -> Result<Ready<Packed<'a>>, Error> {
+        let place = PLANS.iter().position(|text| *plan == text.parse::<Plan>().unwrap()).unwrap();
+        let law = self.laws[place];
+        self.clock.set(self.clock.get() + law.pack);
+        if law.cannot_pack {
+            return Err(Error::CopyLength { expected: place, found: 99 });
+        }
+        self.held.set(self.held.get() + self.bytes[place]);
+        self.most_held.set(self.most_held.get().max(self.held.get()));
+        Ok(Ready { matrix: Packed(place, self), pack: law.pack, upload: 0.0 })
+    }
+
+    fn products(&self, packed: &Packed<'a>, repeats: u32) -> Result<f64, Error> {
+        let law = self.laws[packed.0];
+        let run = &self.run[packed.0];
+        run.set(run.get() + repeats);
+        if law.fails_after.is_some_and(|n| run.get() > n) {
+            return Err(Error::CopyLength { expected: packed.0, found: 77 });
+        }
+        let noise = 1.0 + self.noise * (self.uniform() + self.uniform() - 1.0);
+        let hit = self.interrupts > 0 && self.uniform() * (self.interrupts as f64) < 1.0;
+        let drift = 1.0 + self.drift * self.clock.get();
+        let taken = f64::from(repeats) * law.product * noise * drift * if hit { 20.0 } else { 1.0 };
+        self.clock.set(self.clock.get() + taken);
+        Ok(taken)
+    }
+}
+
+impl Script {
+    /// Products of so many microseconds, on a quiet machine; every plan takes 100 bytes.
+    fn new(products: [f64; 4]) -> Self {
+        Self {
+            laws: products.map(|us| Law { product: us * 1e-6, ..Law::default() }),
+            bytes: [100; 4],
+            noise: 0.0,
+            drift: 0.0,
+            interrupts: 0,
+            clock: Cell::new(0.0),
+            random: Cell::new(1),
+            run: Default::default(),
+            held: Cell::new(0),
+            most_held: Cell::new(0),
+        }
+    }
+
+    /// SplitMix64, in [0, 1).
+    fn uniform(&self) -> f64 {
+        self.random.set(self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let mut z = self.random.get();
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// The candidates as predicted: the first fastest, packed as long as they really take.
+    fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |(place, text): (usize, &&str)| {
+            let mut terms = [0.0; Term::COUNT];
+            terms[0] = 1e4 * (1.0 + place as f64 / 10.0);
+            Candidate {
+                plan: text.parse().unwrap(),
+                traffic: Traffic { matrix_bytes: self.bytes[place], ..Traffic::default() },
+                amounts: [0.0; Term::COUNT],
+                prediction: Some(Prediction { terms, imbalance: 0.0, prepare: self.laws[place].pack * 1e9 }),
+                verdict: Verdict::Tied,
+            }
+        };
+        PLANS.iter().enumerate().map(candidate).collect()
+    }
+
+    fn race_within(&self, limits: Limits) -> Result<Race, Error> {
+        let candidates = self.candidates();
+        let field: Vec<&Candidate> = candidates.iter().collect();
+        let policy = Calibration::default().policy(&Device::Cpu);
+        let (ready, race) = calibrate(&self, &self, &field, limits, policy, false)?;
+        assert_eq!(PLANS[ready.matrix.0].parse::<Plan>().unwrap(), race.winner, "the winner is handed over");
+        let winners = race.entrants.iter().filter(|e| e.outcome == Outcome::Won).count();
+        assert_eq!(winners, 1);
+        drop(ready);
+        assert_eq!(self.held.get(), 0, "the others are dropped");
+        Ok(race)
+    }
+
+    fn race(&self) -> Race {
+        self.race_within(AMPLE).unwrap()
+    }
+}
+
+/// More than any of the races here uses.
+const AMPLE: Limits = Limits { seconds: 10.0, memory: 1000, calls: 1000 };
+
+fn winner(race: &Race) -> usize {
+    PLANS.iter().position(|text| race.winner == text.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn a_wrong_prediction_is_corrected() {
+    let race = Script::new([13.0, 12.0, 10.0, 20.0]).race();
+    assert_eq!((winner(&race), race.decided, race.heats), (2, true, 1));
+    assert_eq!(race.predicted().to_string(), PLANS[0]);
+    let medians: Vec<f64> = race.entrants.iter().map(|e| e.median.unwrap() * 1e6).collect();
+    assert!(medians.iter().zip([13.0, 12.0, 10.0, 20.0]).all(|(m, t)| (m - t).abs() < 1e-9), "{medians:?}");
+    assert!(matches!(race.entrants[0].outcome, Outcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6));
+}
+
+#[test]
+fn ties_are_broken_by_the_fixed_order_and_the_prediction_stays_where_it_is_one_of_them() {
+    let race = Script::new([10.0, 9.95, 10.0, 10.05]).race();
+    assert_eq!((winner(&race), race.decided), (0, true), "{race:?}");
+    assert!(matches!(race.entrants[1].outcome, Outcome::Tied { .. }));
+    let mut script = Script::new([13.0, 10.0, 9.95, 10.03]);
+    script.bytes = [100, 90, 90, 80];
+    assert_eq!(winner(&script.race()), 3, "the fewest bytes");
+    script.bytes = [100; 4];
+    script.clock.set(0.0);
+    assert_eq!(winner(&script.race()), 3, "then the order of the formats, in which csr is first");
+}
+
+#[test]
+fn through_noise_drift_and_interrupts_the_fastest_wins_and_ties_stay() {
+    for seed in 0..40 {
+        let script = |products| {
+            let script = Script { noise: 0.03, drift: 2.0, interrupts: 12, ..Script::new(products) };
+            script.random.set(seed);
+            script
+        };
+        assert_eq!(winner(&script([10.6, 10.8, 10.0, 13.0]).race()), 2, "seed {seed}");
+        let tied = script([10.03, 10.0, 10.02, 13.0]).race();
+        assert_eq!(winner(&tied), 0, "seed {seed}: {tied:?}");
+    }
+}
+
+#[test]
+fn the_choice_is_never_made_worse() {
+    for seed in 0..200 {
+        let dice = Script::new([1.0; 4]);
+        dice.random.set(seed);
+        let products = [(); 4].map(|()| 8.0 + 4.0 * dice.uniform());
+        let script = Script {
+            noise: 0.2 * dice.uniform(),
+            drift: dice.uniform(),
+            interrupts: 5,
+            ..Script::new(products)
+        };
+        script.random.set(seed + 1000);
+        let seconds = 0.02 * dice.uniform();
+        let race = script.race_within(Limits { seconds, ..AMPLE }).unwrap();
+        let (chosen, before) = (products[winner(&race)], products[0]);
+        assert!(chosen <= before * 1.01, "seed {seed}: {chosen} instead of {before}: {race:?}");
+    }
+}
+
+#[test]
+fn the_clearly_slower_go_home_early() {
+    let race = Script { noise: 0.02, ..Script::new([10.0, 10.1, 30.0, 500.0]) }.race();
+    let rounds: Vec<usize> = race.entrants.iter().map(|e| e.rounds).collect();
+    assert_eq!((rounds[2], rounds[3]), (MIN_ROUNDS, MIN_ROUNDS));
+    assert!(rounds[0] > MIN_ROUNDS && rounds[1] == rounds[0], "{rounds:?}");
+    assert!(matches!(race.entrants[3].outcome, Outcome::Slower { early: true, .. }));
+}
+
+#[test]
+fn who_fails_is_disqualified_with_the_reason() {
+    let mut script = Script::new([10.0, 5.0, 6.0, 7.0]);
+    script.laws[1].cannot_pack = true;
+    script.laws[2].fails_after = Some(60);
+    let race = script.race();
+    assert_eq!(winner(&race), 3);
+    let reason = |place: usize| race.entrants[place].outcome.to_string();
+    assert!(reason(1).contains("disqualified: cannot copy 99") && reason(2).contains("cannot copy 77"));
+}
+
+#[test]
+fn when_the_predicted_one_fails_the_next_takes_its_place_and_when_all_do_that_is_the_error() {
+    let mut script = Script::new([10.0, 10.0, 10.0, 10.0]);
+    script.laws[0].cannot_pack = true;
+    assert_eq!(winner(&script.race()), 1);
+    script.laws[1].fails_after = Some(0);
+    assert_eq!(winner(&script.race()), 2);
+    let mut broken = Script::new([10.0; 4]);
+    broken.laws.iter_mut().for_each(|law| law.fails_after = Some(20));
+    assert!(broken.race_within(AMPLE).unwrap_err().to_string().contains("the vector has 0"));
+    broken.laws.iter_mut().for_each(|law| law.cannot_pack = true);
+    assert!(broken.race_within(AMPLE).unwrap_err().to_string().contains("cannot copy 99"));
+    assert_eq!(broken.held.get(), 0);
+}
+
+#[test]
+fn when_time_is_up_the_choice_stays() {
+    let none = Script::new([10.0, 5.0, 5.0, 5.0]).race_within(Limits { seconds: 0.0, ..AMPLE }).unwrap();
+    assert_eq!((winner(&none), none.rounds()), (0, 1), "packing costs nothing here");
+    let mut slow = Script::new([10.0, 5.0, 5.0, 5.0]);
+    slow.laws.iter_mut().for_each(|law| law.pack = 0.3);
+    let race = slow.race_within(Limits { seconds: 0.5, ..AMPLE }).unwrap();
+    assert_eq!((winner(&race), race.heats), (0, 0));
+    assert!(race.entrants[1..].iter().all(|e| e.outcome == Outcome::NoTime));
+    // Time for one, and then for no other.
+    let script = Script { clock: Cell::new(0.0), ..slow };
+    let race = script.race_within(Limits { seconds: 0.7, ..AMPLE }).unwrap();
+    assert_eq!((winner(&race), race.heats), (1, 1));
+    assert_eq!(race.entrants[2].outcome, Outcome::NoTime);
+    assert!(race.seconds < 0.75 && (race.packing - 0.3).abs() < 1e-9, "{race:?}");
+    // Products so long that hardly any fits.
+    let long = Script::new([1e6, 0.9e6, 0.8e6, 2e6]).race_within(Limits { seconds: 8.0, ..AMPLE }).unwrap();
+    assert_eq!((winner(&long), long.decided), (0, false));
+    assert!(long.entrants[2].outcome == Outcome::Undecided && long.seconds < 40.0, "{long:?}");
+}
+
+#[test]
+fn memory_bounds_what_is_packed_at_a_time() {
+    let script = Script::new([13.0, 12.0, 10.0, 11.0]);
+    let pairs = script.race_within(Limits { memory: 250, ..AMPLE }).unwrap();
+    assert_eq!((winner(&pairs), pairs.heats, pairs.held_bytes), (2, 3, 200));
+    assert_eq!(script.most_held.get(), 200);
+    let script = Script::new([13.0, 12.0, 10.0, 11.0]);
+    let alone = script.race_within(Limits { memory: 150, ..AMPLE }).unwrap();
+    assert_eq!((winner(&alone), alone.heats, script.most_held.get()), (0, 0, 100));
+    assert!(alone.entrants[2].outcome == Outcome::NoRoom { needed: 100, left: 50 });
+}
+
+#[test]
+fn preparation_counts_over_the_expected_products() {
+    let race = |calls| {
+        let mut script = Script::new([10.0, 8.0, 12.0, 12.0]);
+        script.laws[1].pack = 4e-3;
+        winner(&script.race_within(Limits { calls, ..AMPLE }).unwrap())
+    };
+    assert_eq!((race(1000), race(10_000)), (0, 1));
+}
+
+fn decision(spec: &str, calls: u64) -> (Decision, DeviceSpec) {
+    let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let analysis = Analysis::of(a.view());
+    let request = Request { expected_calls: calls, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };
+    let spec = Device::Cpu.spec();
+    (select(&analysis, &spec, Profile::builtin(&Device::Cpu), request).unwrap(), spec)
+}
+
+#[test]
+fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any() {
+    let (decision, spec) = decision("fem3d,n=12", 1000);
+    let field = field(&decision, &spec);
+    let time = |c: &Candidate| c.prediction.unwrap().amortised(1000);
+    assert_eq!(field[0].plan, decision.plan);
+    assert!(field.len() > 2 && field.len() <= MAX_ENTRANTS);
+    assert!(field.iter().all(|c| time(c) <= NEAR * time(field[0])));
+    let kernels: Vec<&str> = field.iter().map(|c| c.plan.kernel(Target::Cpu)).collect();
+    let second = (1..kernels.len()).find(|&i| kernels[..i].contains(&kernels[i])).unwrap_or(kernels.len());
+    let near =
+        decision.candidates.iter().filter(|c| c.prediction.is_some() && time(c) <= NEAR * time(field[0]));
+    let families: std::collections::BTreeSet<&str> = near.map(|c| c.plan.kernel(Target::Cpu)).collect();
+    assert_eq!(second, families.len().min(MAX_ENTRANTS), "{kernels:?} of {families:?}");
+    let plans: std::collections::BTreeSet<String> = field.iter().map(|c| c.plan.to_string()).collect();
+    assert_eq!(plans.len(), field.len(), "each once");
+}
+
+#[test]
+fn few_products_do_not_pay_for_a_race_and_many_do() {
+    let worth = |calls| {
+        let (decision, spec) = decision("fem3d,n=12", calls);
+        let (gain, cost) =
+            stakes(&decision, &field(&decision, &spec), Calibration::default().policy(&Device::Cpu));
+        assert!(cost > 0.0 && gain > 0.0);
+        gain > cost
+    };
+    assert!(!worth(10) && worth(10_000_000));
+}

@@ -1,0 +1,171 @@
+//! Races on real devices, and what is remembered of them: through the program, whose environment a test may change.
+
+mod common;
+
+use common::{sparseop, stdout};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A matrix small enough to be raced in no time and large enough for plans to differ.
+const MATRIX: &str = "gallery:fem3d,n=10";
+
+/// What `apply -v` says on standard error, with decisions kept below `store`.
+fn said(store: &Path, args: &[&str]) -> String {
+    let fixed = ["apply", MATRIX, "--out", "/dev/null", "-v"];
+    let assert = sparseop(&[&fixed[..], args].concat()).env("SPARSEOP_STORE", store).assert().success();
+    String::from_utf8(assert.get_output().stderr.clone()).unwrap()
+}
+
+/// A race that is over soon, remembered.
+const REMEMBERED: [&str; 5] = ["--tuning", "calibrate", "--race-seconds", "0.2", "--remember"];
+
+/// The files kept below a folder.
+fn entries(store: &Path) -> Vec<PathBuf> {
+    let Ok(files) = fs::read_dir(store.join("sparseop/decisions")) else { return Vec::new() };
+    files.map(|file| file.unwrap().path()).collect()
+}
+
+/// The line of an explanation that begins with a word.
+fn line<'a>(text: &'a str, word: &str) -> &'a str {
+    text.lines().find(|line| line.starts_with(word)).unwrap_or_else(|| panic!("no line `{word}` in {text}"))
+}
+
+#[test]
+fn a_race_explains_itself() {
+    let args = ["analyze", MATRIX, "--tuning", "calibrate", "--race-seconds", "0.2"];
+    let text = stdout(&args);
+    assert!(line(&text, "race ").contains("plans, caches warm, "), "{text}");
+    assert!(text.contains("measured") && text.contains(" µs ±"), "{text}");
+    let report: Value = serde_json::from_str(&stdout(&[&args[..], &["--json", "--cold"]].concat())).unwrap();
+    let candidates = report["candidates"].as_array().unwrap();
+    assert_eq!((&candidates[0]["verdict"], &candidates[0]["plan"]), (&"chosen".into(), &report["plan"]));
+    let measured = candidates.iter().filter(|c| c["measured_us"].as_f64().is_some_and(|us| us > 0.0)).count();
+    assert!(measured > 1 && measured < candidates.len(), "{measured}");
+}
+
+#[test]
+fn few_products_do_not_pay_for_a_race() {
+    let text = stdout(&["analyze", MATRIX, "--tuning", "calibrate", "--expected-calls", "2"]);
+    assert!(line(&text, "race ").contains("none: it would take ") && !text.contains("measured  "), "{text}");
+}
+
+#[test]
+fn bench_times_the_calibrated_plan() {
+    let plans = "csr(scalar),calibrated";
+    let args = ["bench", MATRIX, "--plans", plans, "--seconds", "0.01", "--json", "--baselines", "none"];
+    let text = stdout(&[&args[..], &["--race-seconds", "0.1", "--expected-calls", "2"]].concat());
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert!(
+        runs.iter().any(|run| run["plan"] == report["calibrated_plan"] && run["completed"] == true),
+        "{text}"
+    );
+    let without: Value =
+        serde_json::from_str(&stdout(&args.map(|a| if a == plans { "csr" } else { a }))).unwrap();
+    assert_eq!(without["calibrated_plan"], Value::Null);
+}
+
+#[test]
+fn the_second_time_there_is_no_race() {
+    let store = tempfile::tempdir().unwrap();
+    let first = said(store.path(), &REMEMBERED);
+    assert!(line(&first, "store ").contains("nothing was remembered; now it is, in "), "{first}");
+    assert_eq!(entries(store.path()).len(), 1);
+    let plan = line(&first, "plan ").to_owned();
+    // Also where nothing is to be measured, but not where other products are to come.
+    for args in [&REMEMBERED[..], &["--remember"]] {
+        let again = said(store.path(), args);
+        assert!(line(&again, "race ").contains("none: remembered from less than a day ago"), "{again}");
+        assert_eq!((line(&again, "plan "), again.contains(" to race")), (plan.as_str(), false), "{again}");
+    }
+    let other = said(store.path(), &["--remember", "--expected-calls", "7"]);
+    assert!(line(&other, "store ").ends_with("nothing was remembered"), "{other}");
+    let never = said(store.path(), &[]);
+    assert!(!never.contains("\nstore ") && !never.contains("\nrace "), "{never}");
+}
+
+#[test]
+fn damaged_and_old_entries_are_raced_again_and_the_reason_is_told() {
+    let store = tempfile::tempdir().unwrap();
+    said(store.path(), &REMEMBERED);
+    let entry = entries(store.path()).remove(0);
+    let whole = fs::read_to_string(&entry).unwrap();
+    let changed = |from: &str, to: &str| {
+        assert!(whole.contains(from), "{whole}");
+        whole.replacen(from, to, 1)
+    };
+    for (text, expected) in [
+        (String::new(), "damaged"),
+        (whole[..whole.len() / 2].to_owned(), "damaged"),
+        (changed("winner: \"", "winner: \"x"), "damaged"),
+        (changed("schema: 1", "schema: 0"), "out of date"),
+        (changed("kernels: \"", "kernels: \"x"), "kernels of another version"),
+        (changed("threads: ", "threads: 9"), "something else"),
+    ] {
+        fs::write(&entry, text).unwrap();
+        let text = said(store.path(), &REMEMBERED);
+        let store_line = line(&text, "store ");
+        assert!(store_line.contains(expected) && store_line.contains("now it is, in"), "{expected}: {text}");
+        assert!(line(&text, "race ").contains("caches warm"), "{text}");
+    }
+    assert!(line(&said(store.path(), &REMEMBERED), "race ").contains("remembered"));
+}
+
+#[test]
+fn what_is_remembered_must_fit_what_is_asked_now() {
+    let store = tempfile::tempdir().unwrap();
+    said(store.path(), &REMEMBERED);
+    let entry = entries(store.path()).remove(0);
+    let whole = fs::read_to_string(&entry).unwrap();
+    let from = whole.find("winner: \"").unwrap() + "winner: \"".len();
+    let winner = whole[from..].split('"').next().unwrap().to_owned();
+    // Its bits repeat, so that it is found; but not any more.
+    fs::write(&entry, whole.replace(&format!("\"{winner}\""), "\"coo(atomic)\"")).unwrap();
+    assert!(line(&said(store.path(), &REMEMBERED), "plan ").contains("coo(atomic)"));
+    let deterministic = [&REMEMBERED[..], &["--deterministic"]].concat();
+    let text = said(store.path(), &deterministic);
+    assert!(!line(&text, "plan ").contains("coo(atomic)"), "{text}");
+}
+
+#[test]
+fn a_place_where_nothing_can_be_written_is_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let text = said(&file, &REMEMBERED);
+    assert!(line(&text, "store ").contains("nor can it be: cannot create "), "{text}");
+    let text = said(Path::new("off"), &REMEMBERED);
+    assert!(line(&text, "store ").contains("there is no folder to remember in"), "{text}");
+    let fixed = ["apply", MATRIX, "--out", "/dev/null", "-v"];
+    let homeless = sparseop(&[&fixed[..], &REMEMBERED].concat())
+        .env_remove("SPARSEOP_STORE")
+        .env("HOME", &file)
+        .env("XDG_DATA_HOME", &file)
+        .assert()
+        .success();
+    assert!(String::from_utf8_lossy(&homeless.get_output().stderr).contains("\nstore "));
+}
+
+#[test]
+fn many_processes_share_a_store() {
+    let store = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let text = said(store.path(), &REMEMBERED);
+                let told = text.contains("now it is, in") || text.contains("none: remembered");
+                assert!(told && !text.contains("damaged"), "{text}");
+            });
+        }
+    });
+    assert_eq!(entries(store.path()).len(), 1, "one entry, and nothing half-written");
+    assert!(said(store.path(), &REMEMBERED).contains("none: remembered"));
+}
+
+#[test]
+fn a_plan_whose_bits_may_differ_is_refused_where_they_have_to_repeat() {
+    let assert = sparseop(&["apply", MATRIX, "--plan", "coo(atomic)", "--deterministic"]).assert().code(1);
+    let message = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(message.contains("the bits of plan coo(atomic) may differ"), "{message}");
+}
