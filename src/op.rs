@@ -446,6 +446,34 @@ mod tests {
     }
 
     #[test]
+    fn a_calibrated_operator_multiplies_with_the_winner() {
+        let a =
+            "webbase,rows=20k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+        let (x, mut y) = (x_vector(a.ncols()), vec![f64::NAN; a.nrows()]);
+        for cold in [false, true] {
+            let calibration = Calibration { seconds: 0.3, cold, ..Calibration::default() };
+            let builder = SparseOpBuilder::new().tuning(Tuning::Calibrate).calibration(calibration);
+            let op = builder.build(&a).unwrap();
+            let race = op.decision().race().unwrap();
+            assert_eq!((&race.winner, race.cold), (op.plan(), cold));
+            assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
+            assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);
+            op.apply(&x, &mut y).unwrap();
+            Oracle::of(a.view(), &x).check(&y).unwrap();
+        }
+        let nothing = CsrMatrix::<f32>::zeros(0, 0).unwrap();
+        SparseOpBuilder::new()
+            .tuning(Tuning::Calibrate)
+            .build(&nothing)
+            .unwrap()
+            .apply(&[], &mut [])
+            .unwrap();
+        let decided = SparseOpBuilder::new().tuning(Tuning::Calibrate);
+        let decided = decided.decide(&Analysis::of(a.view()), crate::ScalarKind::F64).unwrap();
+        assert!(decided.race().is_none(), "without the matrix there is nothing to race");
+    }
+
+    #[test]
     fn what_a_gpu_lacks_the_cpu_may_have_and_a_limit_holds_everywhere() {
         let over = |limit| Error::MemoryLimit { plan: "ell".to_owned(), needed: 100, limit };
         let limited = SparseOpBuilder::new().memory_limit(50);

@@ -134,10 +134,9 @@ impl Explanation<'_> {
                 seconds(*cost),
                 seconds(*gain)
             )?,
-            Basis::Raced(race) => raced(f, race)?,
+            Basis::Raced(race) => raced(f, "", race)?,
             Basis::Remembered { race, age } => {
-                writeln!(f, "race     none: remembered from {} ago", days(*age))?;
-                raced(f, race)?;
+                raced(f, &format!("none, remembered from {} ago: ", days(*age)), race)?;
             }
         }
         match &self.decision.store {
@@ -167,11 +166,11 @@ impl Explanation<'_> {
 }
 
 /// How a race went.
-fn raced(f: &mut fmt::Formatter<'_>, race: &Race) -> fmt::Result {
+fn raced(f: &mut fmt::Formatter<'_>, when: &str, race: &Race) -> fmt::Result {
     let entrants = race.entrants.iter().filter(|entrant| entrant.median.is_some()).count();
     write!(
         f,
-        "race     {entrants} plans, caches {}, {} rounds in {} ({} of it packing), at most {} packed at a time",
+        "race     {when}{entrants} plans, caches {}, {} rounds in {} ({} of it packing), at most {} packed at a time",
         if race.cold { "cold" } else { "warm" },
         race.rounds(),
         seconds(race.seconds),
@@ -181,7 +180,7 @@ fn raced(f: &mut fmt::Formatter<'_>, race: &Race) -> fmt::Result {
     if race.heats > 1 {
         write!(f, ", {} heats", race.heats)?;
     }
-    writeln!(f, "{}", if race.decided { "; decided" } else { "; time was up" })?;
+    writeln!(f, "{}", if race.decided { "; decided" } else { "; undecided when it ended" })?;
     let predicted = race.predicted();
     if *predicted != race.winner {
         writeln!(f, "         predicted fastest was {predicted}")?;
@@ -284,6 +283,7 @@ pub fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::SparseOp;
+    use crate::formats::Plan;
     use crate::matrix::gallery;
 
     #[test]
@@ -296,6 +296,46 @@ mod tests {
         for candidate in &op.decision().candidates {
             assert!(text.contains(&candidate.plan.to_string()), "{text}");
         }
+    }
+
+    #[test]
+    fn it_pays_after_the_preparation_over_what_a_product_gains() {
+        let a = "webbase,rows=20k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+        let fixed = crate::Tuning::Fixed("sell(c:32,sigma:4096)".parse().unwrap());
+        let op = SparseOp::auto(&a).unwrap();
+        let mut decision = op.decision().clone();
+        let preparation = Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
+        fn explain<'a>(op: &'a SparseOp<f32>, decision: &'a Decision, p: &'a Preparation) -> Explanation<'a> {
+            Explanation { rows: op.stats(), decision, preparation: Some(p) }
+        }
+        let sell = crate::SparseOpBuilder::new().tuning(fixed).build(&a).unwrap();
+        assert_eq!(sell.explain().break_even(), None, "nothing to compare with");
+        let plan = sell.plan().clone();
+        let predicted =
+            |plan: &Plan| decision.candidates.iter().find(|c| c.plan == *plan).unwrap().prediction;
+        let chosen = predicted(&plan).unwrap();
+        let csr = decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
+        let csr =
+            csr.filter_map(|c| c.prediction).min_by(|a, b| a.product().total_cmp(&b.product())).unwrap();
+        let gain = csr.product() - chosen.product();
+        assert!(gain > 0.0);
+        decision.plan = plan;
+        let near = |found: Option<f64>, expected: f64| (found.unwrap() / expected - 1.0).abs() < 1e-9;
+        assert!(near(
+            explain(&op, &decision, &preparation).break_even(),
+            (chosen.prepare - csr.prepare).max(0.0) / gain
+        ));
+        assert!(near(
+            explain(&op, &decision, &preparation).measured_break_even(),
+            (4e9 - csr.prepare) / gain
+        ));
+        let text = explain(&op, &decision, &preparation).to_string();
+        assert!(
+            text.contains("2000.00 ms to race") && text.contains(": all of it pays against CSR after"),
+            "{text}"
+        );
+        decision.plan = "csr(scalar)".parse().unwrap();
+        assert_eq!(explain(&op, &decision, &preparation).measured_break_even(), None);
     }
 
     #[test]

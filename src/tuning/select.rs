@@ -435,6 +435,44 @@ mod tests {
         assert_eq!(decision.plan.format().name(), "csr", "{}", decision.plan);
     }
 
+    /// As [`choose`], for the GPU of the built-in profile.
+    fn choose_on_gpu(spec: &str, change: impl FnOnce(&mut Request)) -> Decision {
+        let analysis = analysis(spec);
+        let profile = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
+        let mut request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
+        change(&mut request);
+        select(&analysis, &profile.device.clone(), Arc::new(profile), request).unwrap()
+    }
+
+    #[test]
+    fn one_product_on_a_gpu_does_not_pay_for_more_than_the_upload() {
+        for spec in ["fem3d,n=24", "webbase,rows=100k", "poisson2d,n=300"] {
+            let prepare = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.prepare);
+            let once = choose_on_gpu(spec, |r| r.expected_calls = 1);
+            let least = once.candidates.iter().map(prepare).fold(f64::INFINITY, f64::min);
+            let chosen = prepare(once.chosen().unwrap());
+            assert!(chosen <= least * 1.1, "{spec}: {} takes {chosen} ns, and {least} would do", once.plan);
+            let often = choose_on_gpu(spec, |r| r.expected_calls = 1_000_000);
+            let product = |d: &Decision| d.chosen().unwrap().prediction.unwrap().product();
+            assert!(product(&often) <= product(&once), "{spec}");
+        }
+    }
+
+    #[test]
+    fn plans_whose_bits_may_differ_are_left_out_where_they_have_to_repeat() {
+        let free = choose_on_gpu("uniform,rows=20k", |_| {});
+        let chance = |c: &&Candidate| !c.plan.is_deterministic();
+        assert!(free.candidates.iter().filter(chance).count() > 0);
+        let bound = choose_on_gpu("uniform,rows=20k", |r| r.deterministic = true);
+        assert!(bound.candidates.iter().filter(chance).all(|c| c.verdict == Verdict::NotDeterministic));
+        let analysis = analysis("small");
+        let request = Request { deterministic: true, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };
+        let plan: Plan = "coo(atomic)".parse().unwrap();
+        let profile = Profile::builtin(&Device::Cpu);
+        let refused = fixed(plan, &analysis, &Device::Cpu.spec(), profile, request);
+        assert!(matches!(refused, Err(Error::NotDeterministic { plan }) if plan == "coo(atomic)"));
+    }
+
     #[test]
     fn what_waits_is_listed_and_not_chosen() {
         let analysis = analysis("webbase,rows=20k");

@@ -2,7 +2,7 @@
 //!
 //! Two contestants are compared by the logarithms of the ratios of their times, round by round: what slows the machine down in a round
 //! slows both. Ratios far from the median are drawn in to a few median absolute deviations of it, so that an interrupt weighs no more
-//! than an ordinary round, and an interval for the mean is taken from Student's distribution.
+//! than an ordinary round, and an interval for the mean is taken from Student's distribution, as for winsorised samples.
 
 use crate::Error;
 use crate::tuning::stopwatch::Samples;
@@ -33,20 +33,24 @@ pub(super) struct Ratio {
 }
 
 impl Ratio {
-    /// The times of `a` over those of `b`, each with what every product costs besides; none with too few rounds in common.
+    /// The times of `a` over those of `b`, each with what every product costs besides; none with too few rounds in common, or where a
+    /// clock could not tell a time from nothing.
     pub(super) fn of(a: (&[f64], f64), b: (&[f64], f64)) -> Option<Self> {
         let logs: Vec<f64> = a.0.iter().zip(b.0).map(|(x, y)| ((x + a.1) / (y + b.1)).ln()).collect();
-        if logs.len() < MIN_ROUNDS {
+        if logs.len() < MIN_ROUNDS || logs.iter().any(|log| !log.is_finite()) {
             return None;
         }
         let median = Data::new(logs.clone()).median();
         let distances: Vec<f64> = logs.iter().map(|log| (log - median).abs()).collect();
         let reach = REACH * MAD_TO_SIGMA * Data::new(distances).median();
         let near: Vec<f64> = logs.iter().map(|log| log.clamp(median - reach, median + reach)).collect();
-        let rounds = near.len() as f64;
-        let student = StudentsT::new(0.0, 1.0, rounds - 1.0).ok()?;
+        // Dixon & Tukey, Technometrics 10, 1968: of what was drawn in, the deviation is too small and the degrees of freedom too many.
+        let rounds = logs.len() as f64;
+        let free = logs.iter().zip(&near).filter(|(log, near)| log == near).count() as f64 - 1.0;
+        let student = StudentsT::new(0.0, 1.0, free).ok()?;
         let factor = student.inverse_cdf(0.5 + CONFIDENCE / 2.0);
-        let (mean, error) = (near.iter().mean(), near.iter().std_dev() / rounds.sqrt());
+        let mean = near.iter().mean();
+        let error = near.iter().std_dev() / rounds.sqrt() * (rounds - 1.0) / free;
         Some(Self { mean, low: mean - factor * error, high: mean + factor * error })
     }
 
@@ -165,8 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn too_few_rounds_say_nothing() {
+    fn too_few_rounds_and_times_of_nothing_say_nothing() {
         assert_eq!(Ratio::of((&[1.0; 4], 0.0), (&[9.0; 9], 0.0)), None);
+        assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[9.0; 9], 0.0)), None);
+        assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[0.0; 9], 0.0)), None);
     }
 
     #[test]

@@ -167,7 +167,10 @@ impl Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Won => f.write_str("measured fastest"),
-            Self::Tied { ratio } => write!(f, "measured {ratio:.3} times as long: a tie"),
+            Self::Tied { ratio } if (ratio - 1.0).abs() <= BAND => {
+                write!(f, "measured {ratio:.3} times as long: a tie")
+            }
+            Self::Tied { ratio } => write!(f, "measured {ratio:.2} times as long, but not surely"),
             Self::Slower { ratio, early } => {
                 write!(f, "measured {ratio:.2} times as long{}", if *early { ", out early" } else { "" })
             }

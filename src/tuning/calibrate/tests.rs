@@ -289,9 +289,12 @@ fn preparation_counts_over_the_expected_products() {
     assert_eq!((race(1000), race(10_000)), (0, 1));
 }
 
+fn analysis(spec: &str) -> Analysis {
+    Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view())
+}
+
 fn decision(spec: &str, calls: u64) -> (Decision, DeviceSpec) {
-    let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
-    let analysis = Analysis::of(a.view());
+    let analysis = analysis(spec);
     let request = Request { expected_calls: calls, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };
     let spec = Device::Cpu.spec();
     (select(&analysis, &spec, Profile::builtin(&Device::Cpu), request).unwrap(), spec)
@@ -325,4 +328,44 @@ fn few_products_do_not_pay_for_a_race_and_many_do() {
         gain > cost
     };
     assert!(!worth(10) && worth(10_000_000));
+}
+
+#[test]
+fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
+    let (mut decision, spec) = decision("poisson2d,n=100", 1000);
+    let before = decision.plan.clone();
+    let entrant = |plan: Plan, median, outcome| Entrant {
+        plan,
+        prepare: None,
+        median,
+        spread: None,
+        rounds: 5,
+        outcome,
+    };
+    let slower = Outcome::Slower { ratio: 1.5, early: true };
+    // One that the profile would not have thought of.
+    let winner: Plan = "sell(c:7,sigma:7)".parse().unwrap();
+    let third: Plan = "coo".parse().unwrap();
+    let entrants = vec![
+        entrant(before.clone(), Some(1.5e-5), slower.clone()),
+        entrant(third.clone(), Some(3e-5), slower.clone()),
+        entrant(winner.clone(), Some(1e-5), Outcome::Won),
+    ];
+    let race = Race {
+        winner: winner.clone(),
+        cold: false,
+        entrants,
+        heats: 1,
+        seconds: 0.0,
+        packing: 0.0,
+        held_bytes: 0,
+        decided: true,
+    };
+    decision.settle(Basis::Raced(race), &analysis("poisson2d,n=100"), &spec);
+    let plans: Vec<&Plan> = decision.candidates.iter().map(|c| &c.plan).take(3).collect();
+    assert_eq!(plans, [&winner, &before, &third]);
+    let verdicts: Vec<&Verdict> = decision.candidates.iter().map(|c| &c.verdict).take(2).collect();
+    assert_eq!(verdicts, [&Verdict::Chosen, &Verdict::Raced(slower)]);
+    assert_eq!(decision.chosen().unwrap().plan, winner);
+    assert!(decision.chosen().unwrap().traffic.matrix_bytes > 0);
 }
