@@ -1,8 +1,7 @@
 //! The choice: every candidate's prediction, limits and ties, and the reasons in words.
 
-use super::calibrate::{Basis, Outcome, Race};
+use super::calibrate::{Basis, Outcome};
 use super::cost::{Amounts, Prediction, Term, amounts};
-use super::explain::reason;
 use super::lookup::{Found, Origin};
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
@@ -178,56 +177,10 @@ impl Decision {
     pub fn chosen(&self) -> Option<&Candidate> {
         self.candidates.iter().find(|c| c.plan == self.plan)
     }
-
-    /// The race that the choice rests on, run now or remembered.
-    pub fn race(&self) -> Option<&Race> {
-        match &self.basis {
-            Basis::Raced(race) | Basis::Remembered { race, .. } => Some(race),
-            Basis::Predicted | Basis::Unpaid { .. } => None,
-        }
-    }
-
-    fn predict(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Candidate {
-        predict(plan.clone(), analysis, device, &self.profile, &self.scale, &self.request)
-    }
-
-    /// Why a plan may not be chosen, whatever it takes; none when it may.
-    pub(crate) fn objection(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Option<String> {
-        let candidate = self.predict(plan, analysis, device);
-        match candidate.verdict {
-            Verdict::TooLarge { .. } | Verdict::OnRequest | Verdict::NotDeterministic => {
-                Some(reason(&candidate))
-            }
-            _ => None,
-        }
-    }
-
-    /// Takes the winner of a race for the chosen plan: first it, then the others of the race by their times, then the rest.
-    pub(crate) fn settle(&mut self, basis: Basis, analysis: &Analysis, device: &DeviceSpec) {
-        self.basis = basis;
-        let Some(race) = self.race().cloned() else { return };
-        for entrant in &race.entrants {
-            // A remembered one need not be a candidate of the present profile.
-            if !self.candidates.iter().any(|c| c.plan == entrant.plan) {
-                self.candidates.push(self.predict(&entrant.plan, analysis, device));
-            }
-        }
-        for candidate in &mut self.candidates {
-            if candidate.plan == race.winner {
-                candidate.verdict = Verdict::Chosen;
-            } else if let Some(entrant) = race.entrant(&candidate.plan) {
-                candidate.verdict = Verdict::Raced(entrant.outcome.clone());
-            }
-        }
-        self.plan = race.winner.clone();
-        let (plan, rank) = (&self.plan, |c: &Candidate| race.rank(&c.plan));
-        self.candidates
-            .sort_by(|a, b| (a.plan != *plan).cmp(&(b.plan != *plan)).then(rank(a).total_cmp(&rank(b))));
-    }
 }
 
 /// What a plan is predicted to take.
-fn predict(
+pub(super) fn predict(
     plan: Plan,
     analysis: &Analysis,
     device: &DeviceSpec,

@@ -4,6 +4,7 @@
 //! together race at once, else in heats, each against the champion of the heat before; of a pair that does not fit, the champion stays.
 
 mod judge;
+mod settle;
 #[cfg(test)]
 mod tests;
 
