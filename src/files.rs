@@ -46,7 +46,11 @@ fn os_error(error: io::Error) -> io::Error {
 /// Lets `fill` write a temporary file beside `path` and gives it its name once it is complete.
 ///
 /// A link is followed, so that it is still one afterwards. What is not a regular file, a device or a pipe, is written to as it is.
-pub(crate) fn write_atomically(
+///
+/// # Errors
+///
+/// [`Error::Io`] when the file cannot be created or written, or `fill` fails.
+pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {

@@ -99,6 +99,17 @@ impl Source {
         }
     }
 
+    /// What matrices like this one are summed up under: the generator's name, or that of the folder.
+    pub(super) fn class(&self) -> String {
+        match self {
+            Self::Gallery(spec) => spec.entry().name.to_owned(),
+            Self::Path(path) => {
+                let folder = path.parent().and_then(|folder| folder.file_name());
+                folder.map_or_else(|| "files".to_owned(), |name| name.to_string_lossy().into_owned())
+            }
+        }
+    }
+
     /// Reads or generates the matrix.
     pub(super) fn load<T: Scalar>(&self, console: &Console) -> Result<CsrMatrix<T>> {
         let (matrix, seconds) = match self {

@@ -11,6 +11,7 @@ mod devices;
 mod gallery;
 mod matrix_arg;
 mod profile;
+mod report;
 mod tune;
 
 use clap::{Parser, Subcommand};

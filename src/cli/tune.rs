@@ -1,14 +1,17 @@
 //! `sparseop tune`.
 
 use super::choice::{DeviceArg, dtype_parser, parse_seconds};
-use super::console::{Console, Left, Right, cause_chain, table};
+use super::console::{Console, Left, Right, cause_chain, duration, table};
 use super::matrix_arg::{self, Source};
+use super::report::{self, Raster, ReportArg, Thresholds};
 use anyhow::{Result, bail};
-use sparseop::matrix::gallery;
+use sparseop::analysis::Analysis;
+use sparseop::formats::Weights;
+use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::tuning::offline::{self, Measured};
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::stopwatch::Policy;
-use sparseop::{Device, Scalar, ScalarKind};
+use sparseop::{Device, Plan, Scalar, ScalarKind};
 use std::path::{Path, PathBuf};
 
 /// Measures every plan on a collection of matrices and writes the coefficients of the cost model
@@ -20,6 +23,7 @@ use std::path::{Path, PathBuf};
 Examples:
   sparseop tune --suite 100000,1000000,10000000 --out cpu.ron
   sparseop tune matrices/ gallery:webbase,rows=500k --out mine.ron
+  sparseop tune matrices/ --out mine.ron --report mine.html
   sparseop bench matrices/ --plans all --profile mine.ron")]
 pub(super) struct Args {
     /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]
@@ -40,6 +44,17 @@ pub(super) struct Args {
     /// Seconds to time the plans of one matrix, about
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
+    #[command(flatten)]
+    report: ReportArg,
+}
+
+/// What was measured on one matrix.
+struct Subject {
+    name: String,
+    scalar: ScalarKind,
+    times: Measured,
+    /// What the page shows of it, predictions excepted; none where no page is asked for.
+    picture: Option<report::Matrix>,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -60,18 +75,19 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     if !folder.is_dir() {
         bail!("{} is not a folder: the profile could not be written", folder.display());
     }
+    let mut page = args.report.begin("Tuning")?;
     let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
     bar.set_length((sources.len() * scalars.len()) as u64);
-    let mut measured: Vec<(String, ScalarKind, Measured)> = Vec::new();
+    let mut measured: Vec<Subject> = Vec::new();
     for source in &sources {
         bar.set_message(source.name());
         for &scalar in &scalars {
             let result = match scalar {
-                ScalarKind::F32 => measure::<f32>(source, &device, policy, console),
-                ScalarKind::F64 => measure::<f64>(source, &device, policy, console),
+                ScalarKind::F32 => measure::<f32>(source, &device, policy, page.is_some(), console),
+                ScalarKind::F64 => measure::<f64>(source, &device, policy, page.is_some(), console),
             };
             match result {
-                Ok(times) => measured.push((source.name(), scalar, times)),
+                Ok(subject) => measured.push(subject),
                 Err(error) => console.error(&cause_chain(&error)),
             }
             bar.inc(1);
@@ -81,7 +97,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 
     let command = super::command_line();
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
-    let times: Vec<Measured> = measured.iter().map(|m| m.2.clone()).collect();
+    let times: Vec<Measured> = measured.iter().map(|m| m.times.clone()).collect();
     if times.is_empty() {
         bail!("no matrix was measured: name some, or give --suite");
     }
@@ -92,23 +108,90 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         }
     }
     profile.write(&args.out)?;
-    console.print(&report(&measured, &profile))
+    console.print(&report(&measured, &profile))?;
+    if let Some(page) = &mut page {
+        measured
+            .into_iter()
+            .filter_map(|subject| subject.judged(&profile))
+            .for_each(|matrix| page.add(matrix));
+    }
+    args.report.finish(page, console)
 }
 
 fn measure<T: Scalar>(
     source: &Source,
     device: &Device,
     policy: Policy,
+    pictured: bool,
     console: &Console,
-) -> Result<Measured> {
-    Ok(Measured::of(&source.load::<T>(console)?, device, policy)?)
+) -> Result<Subject> {
+    let a = source.load::<T>(console)?;
+    let times = Measured::of(&a, device, policy)?;
+    let picture = pictured.then(|| picture(source, &a, device, &times)).transpose()?;
+    Ok(Subject { name: source.name(), scalar: T::KIND, times, picture })
+}
+
+/// What the page shows of a matrix before there is a profile to predict from.
+fn picture<T: Scalar>(
+    source: &Source,
+    a: &CsrMatrix<T>,
+    device: &Device,
+    times: &Measured,
+) -> Result<report::Matrix> {
+    let analysis = Analysis::of(a.view());
+    let plans: Vec<_> = times.times().collect();
+    let run = |&(plan, product, _): &(&Plan, f64, f64)| report::Run {
+        name: plan.to_string(),
+        format: Some(plan.format()),
+        chosen: false,
+        measured: Some(product),
+        predicted: None,
+        bytes: Some(plan.traffic(&analysis, T::KIND).bytes()),
+        remark: None,
+    };
+    let mut fastest_first = plans.clone();
+    fastest_first.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let order = fastest_first.iter().map(|timed| timed.0);
+    let (histogram, weights) = (&analysis.rows.histogram, Weights::default());
+    Ok(report::Matrix {
+        name: source.name(),
+        class: source.class(),
+        scalar: T::KIND,
+        device: device.spec().name,
+        thresholds: Some(Thresholds::of(order, histogram, &weights, T::KIND)),
+        pattern: Some(Raster::of(a.view())?),
+        bandwidth: report::copy_bandwidth(device)?,
+        runs: plans.iter().map(run).collect(),
+        decision: String::new(),
+        rows: analysis.rows,
+    })
+}
+
+impl Subject {
+    /// What the page shows, with the predictions and the choice of the profile.
+    fn judged(self, profile: &Profile) -> Option<report::Matrix> {
+        let mut matrix = self.picture?;
+        let chosen = self.times.choice(profile);
+        for (run, predicted) in matrix.runs.iter_mut().zip(self.times.predictions(profile)) {
+            run.predicted = predicted;
+        }
+        for (run, (plan, product, prepare)) in matrix.runs.iter_mut().zip(self.times.times()) {
+            run.chosen = Some(plan) == chosen;
+            if run.chosen {
+                let [product, prepare] = [product, prepare].map(duration);
+                matrix.decision =
+                    format!("The profile chooses {plan}: {product} a product, {prepare} to pack.");
+            }
+        }
+        Some(matrix)
+    }
 }
 
 /// What each matrix would lose by the choice of the profile, worst first, and the summary.
-fn report(measured: &[(String, ScalarKind, Measured)], profile: &Profile) -> String {
+fn report(measured: &[Subject], profile: &Profile) -> String {
     let mut rows: Vec<(f64, Vec<String>)> = measured
         .iter()
-        .filter_map(|(name, scalar, times)| {
+        .filter_map(|Subject { name, scalar, times, .. }| {
             let regret = times.regret(profile)?;
             let fastest = times.times().min_by(|a, b| a.1.total_cmp(&b.1))?;
             let chosen = times.choice(profile)?;

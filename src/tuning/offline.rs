@@ -86,6 +86,12 @@ impl Measured {
         self.plans.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
     }
 
+    /// The seconds that `profile` predicts for a product under every plan, in the order of [`Measured::times`]; none for a kernel that it
+    /// has no coefficients of.
+    pub fn predictions(&self, profile: &Profile) -> impl Iterator<Item = Option<f64>> {
+        self.plans.iter().map(|run| Some(run.predicted(profile, self.scalar)? * 1e-9))
+    }
+
     /// The plan that `profile` chooses among those that were measured, for as many products as make preparation negligible; as
     /// [`select::select`] does.
     pub fn choice(&self, profile: &Profile) -> Option<&Plan> {
@@ -105,13 +111,9 @@ impl Measured {
     }
 
     fn chosen(&self, profile: &Profile) -> Option<&Run> {
-        let device = &profile.device;
-        let on = Target::of(device);
-        let predicted = self.plans.iter().filter(|run| run.plan.is_enqueued(on)).filter_map(|run| {
-            let c = profile.coefficients(self.scalar, run.plan.kernel(on))?;
-            let amounts = run.amounts(profile.cache_bytes);
-            Some((Prediction::new(c, &run.traffic, &amounts, device).product(), run))
-        });
+        let on = Target::of(&profile.device);
+        let eligible = self.plans.iter().filter(|run| run.plan.is_enqueued(on));
+        let predicted = eligible.filter_map(|run| Some((run.predicted(profile, self.scalar)?, run)));
         let (times, runs): (Vec<_>, Vec<_>) =
             predicted.map(|(product, run)| ((product, run.traffic.matrix_bytes), run)).unzip();
         select::choose(&times).map(|choice| runs[choice.place])
@@ -144,6 +146,14 @@ impl Run {
     /// The amounts for a device whose last cache holds `cache_bytes`.
     fn amounts(&self, cache_bytes: f64) -> Amounts {
         cost::with_cache(self.amounts, &self.traffic, cache_bytes)
+    }
+
+    /// The nanoseconds that `profile` predicts for a product on the device it was measured on.
+    fn predicted(&self, profile: &Profile, scalar: ScalarKind) -> Option<f64> {
+        let device = &profile.device;
+        let c = profile.coefficients(scalar, self.plan.kernel(Target::of(device)))?;
+        let amounts = self.amounts(profile.cache_bytes);
+        Some(Prediction::new(c, &self.traffic, &amounts, device).product())
     }
 
     fn observation(&self, cache_bytes: f64) -> Observation {

@@ -1,11 +1,13 @@
 //! `sparseop analyze`.
 
 mod json;
+mod page;
 mod text;
 
 use super::choice::{Choice, How};
 use super::console::{Console, duration};
 use super::matrix_arg::{Matrices, Source};
+use super::report::{Page, ReportArg};
 use anyhow::Result;
 use sparseop::analysis::{Analysis, Fingerprint, Histogram, Symmetry};
 use sparseop::formats::hyb::{Rule, Width};
@@ -26,7 +28,8 @@ Examples:
   sparseop analyze cant.mtx --dtype f32 --symmetry
   sparseop analyze gallery:webbase,rows=100k --expected-calls 10
   sparseop analyze cant.mtx --tuning calibrate
-  sparseop analyze matrices/ --json > analysis.jsonl")]
+  sparseop analyze matrices/ --json > analysis.jsonl
+  sparseop analyze cant.mtx --report cant.html")]
 pub(super) struct Args {
     #[command(flatten)]
     matrices: Matrices,
@@ -37,14 +40,18 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    report: ReportArg,
+    #[command(flatten)]
     choice: Choice,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    let mut page = args.report.begin("Analysis")?;
     args.matrices.for_each(console, |source| match args.choice.dtype {
-        ScalarKind::F32 => analyze::<f32>(args, source, console),
-        ScalarKind::F64 => analyze::<f64>(args, source, console),
-    })
+        ScalarKind::F32 => analyze::<f32>(args, source, page.as_mut(), console),
+        ScalarKind::F64 => analyze::<f64>(args, source, page.as_mut(), console),
+    })?;
+    args.report.finish(page, console)
 }
 
 /// Everything there is to say about a matrix.
@@ -58,7 +65,12 @@ struct Findings {
     decision: Decision,
 }
 
-fn analyze<T: Scalar>(args: &Args, source: &Source, console: &Console) -> Result<()> {
+fn analyze<T: Scalar>(
+    args: &Args,
+    source: &Source,
+    page: Option<&mut Page>,
+    console: &Console,
+) -> Result<()> {
     let builder = args.choice.builder()?;
     let a = source.load::<T>(console)?;
     let (analysis, seconds) = timed(|| Analysis::of(a.view()));
@@ -76,6 +88,9 @@ fn analyze<T: Scalar>(args: &Args, source: &Source, console: &Console) -> Result
         symmetry: args.symmetry.then(|| Symmetry::of(a.view())),
         analysis,
     };
+    if let Some(page) = page {
+        page.add(page::matrix(&findings, source, a.view(), &args.choice)?);
+    }
     if args.json {
         console.print_json(&json::report(&findings))
     } else {

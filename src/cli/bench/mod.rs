@@ -4,12 +4,14 @@ mod baseline;
 mod contest;
 mod cusparse;
 mod engine;
+mod page;
 mod plans;
 mod report;
 
 use super::choice::{Choice, parse_seconds};
 use super::console::Console;
 use super::matrix_arg::{Matrices, Source};
+use super::report::{Page, ReportArg};
 use anyhow::Result;
 use baseline::{Baseline, Peer, Peers};
 use contest::{Contest, contest};
@@ -18,7 +20,7 @@ use report::{PrepareUs, Report, Summary};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::tuning::explain::Preparation;
+use sparseop::tuning::explain::{Explanation, Preparation};
 use sparseop::tuning::select::Decision;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, ScalarKind, SparseOpBuilder, Tuning};
@@ -38,7 +40,8 @@ Examples:
   sparseop bench cant.mtx --plans auto,calibrated,csr
   sparseop bench cant.mtx --plans 'auto,sell(c:32,sigma:512),csr' --seconds 3
   sparseop bench matrices/ --plans all --baselines none --dtype f32
-  sparseop bench matrices/ --json > results.jsonl")]
+  sparseop bench matrices/ --json > results.jsonl
+  sparseop bench matrices/ --plans all --report results.html")]
 pub(super) struct Args {
     #[command(flatten)]
     matrices: Matrices,
@@ -55,15 +58,18 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    report: ReportArg,
+    #[command(flatten)]
     choice: Choice,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     let mut summary = Summary::default();
+    let mut page = args.report.begin("Benchmark")?;
     args.matrices.for_each(console, |source| {
         let report = match args.choice.dtype {
-            ScalarKind::F32 => bench::<f32>(args, source, console)?,
-            ScalarKind::F64 => bench::<f64>(args, source, console)?,
+            ScalarKind::F32 => bench::<f32>(args, source, page.as_mut(), console)?,
+            ScalarKind::F64 => bench::<f64>(args, source, page.as_mut(), console)?,
         };
         if args.json {
             console.print_json(&report)?;
@@ -73,17 +79,27 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         }
         Ok(())
     })?;
-    if args.json { Ok(()) } else { console.print(&summary.text()) }
+    if !args.json {
+        console.print(&summary.text())?;
+    }
+    args.report.finish(page, console)
 }
 
-fn bench<T: Peers>(args: &Args, source: &Source, console: &Console) -> Result<Report> {
+fn bench<T: Peers>(
+    args: &Args,
+    source: &Source,
+    page: Option<&mut Page>,
+    console: &Console,
+) -> Result<Report> {
     let builder = args.choice.builder()?;
     let a = source.load::<T>(console)?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     // Dropped at once: what it takes belongs to the contest.
     let auto = builder.build_analyzed(&a, &analysis)?;
-    console.detail(|| auto.explain().to_string());
-    let prepare_us = PrepareUs::of(&Preparation { analyze, ..*auto.preparation() });
+    let preparation = Preparation { analyze, ..*auto.preparation() };
+    let words = Explanation { preparation: Some(&preparation), ..auto.explain() }.to_string();
+    console.detail(|| words.clone());
+    let prepare_us = PrepareUs::of(&preparation);
     let (decision, device) = (auto.decision().clone(), auto.device().clone());
     drop(auto);
     let calibrated = match args.plans.iter().any(|asked| *asked == Asked::Calibrated) {
@@ -113,18 +129,22 @@ fn bench<T: Peers>(args: &Args, source: &Source, console: &Console) -> Result<Re
             console.error(&format!("{}: {error}", source.name()));
         }
     }
-    Ok(Report {
+    let report = Report {
         matrix: source.name(),
         nrows: a.nrows(),
         ncols: a.ncols(),
         nnz: a.nnz(),
         dtype: T::KIND,
         device: device.spec().name,
-        auto_plan: decision.plan,
+        auto_plan: decision.plan.clone(),
         calibrated_plan: calibrated,
         prepare_us,
         runs,
-    })
+    };
+    if let Some(page) = page {
+        page.add(page::matrix(&report, &entered, &decision, words, source)?);
+    }
+    Ok(report)
 }
 
 /// The plan that a race finds, whether the expected products pay for it or not.

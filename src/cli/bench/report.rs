@@ -82,6 +82,22 @@ pub(super) struct Failed {
 }
 
 impl Run {
+    /// Engine and plan.
+    pub(super) fn name(&self) -> (&'static str, &str) {
+        match self {
+            Self::Measured(run) => (run.engine, &run.plan),
+            Self::Failed(run) => (run.engine, &run.plan),
+        }
+    }
+
+    /// The times, if there are any.
+    pub(super) fn measured(&self) -> Option<&Measured> {
+        match self {
+            Self::Measured(run) => Some(run),
+            Self::Failed(_) => None,
+        }
+    }
+
     /// Why it was not timed.
     pub(super) fn error(&self) -> Option<String> {
         match self {
@@ -100,10 +116,7 @@ impl Run {
 
 impl Report {
     fn measured(&self) -> impl Iterator<Item = &Measured> {
-        self.runs.iter().filter_map(|run| match run {
-            Run::Measured(run) => Some(run),
-            Run::Failed(_) => None,
-        })
+        self.runs.iter().filter_map(Run::measured)
     }
 
     /// What the others are compared with: the fastest way of the first baseline, or else plain CSR.

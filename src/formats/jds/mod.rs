@@ -118,6 +118,18 @@ impl Display for Plan {
 }
 
 impl Plan {
+    /// The length of the longest row of every section, longest section first, for rows of these lengths; none without sections. Where
+    /// rows are cut at a tail, what is left of them counts.
+    pub fn section_widths(&self, histogram: &Histogram) -> Vec<u32> {
+        match self.layout {
+            Layout::Diagonals => Vec::new(),
+            // Rows are as long as `u32` can say.
+            Layout::Sections(split, _) => {
+                split.sections(&self.cut(histogram).0).iter().map(|section| section.width as u32).collect()
+            }
+        }
+    }
+
     /// The row lengths with every row cut at the tail, and that length.
     fn cut(&self, histogram: &Histogram) -> (Histogram, u32) {
         match self.tail {
@@ -397,6 +409,20 @@ mod tests {
         assert_eq!(sections.iter().map(|s| s.start).collect::<Vec<_>>(), [0, 3, 7]);
         assert_eq!(packed.col_idx, [1, 2, 3, 0, 0, 2, 3]);
         assert_eq!(packed.values, [2., 4., 1., 3., 1., 1., 1.]);
+    }
+
+    #[test]
+    fn sections_are_as_wide_as_their_longest_row_and_the_tail_is_cut_off() {
+        let histogram = Histogram::of(&[2, 0, 3, 2]);
+        for (text, expected) in [
+            ("jds(sections:auto,cost:1)", vec![3, 2, 0]),
+            ("jds(sections:auto,cost:1,tail:2)", vec![2, 0]),
+            ("jds(sections:1)", vec![3]),
+            ("jds(diagonals)", vec![]),
+        ] {
+            let super::super::Plan::Jds(plan) = text.parse().unwrap() else { panic!("{text} is not JDS") };
+            assert_eq!(plan.section_widths(&histogram), expected, "{text}");
+        }
     }
 
     #[test]
