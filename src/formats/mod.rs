@@ -265,25 +265,6 @@ pub(crate) fn from_rows<T: Scalar>(
     unsafe { CsrMatrix::new_unchecked(nrows, ncols, row_ptr, col_idx, values) }
 }
 
-/// The row indices `0..nrows`, longest row first, equal lengths in their order (a stable counting sort).
-pub(crate) fn rows_by_length(row_lengths: impl Iterator<Item = u32> + Clone) -> Vec<u32> {
-    let longest = row_lengths.clone().max().unwrap_or(0) as usize;
-    let mut next = vec![0u32; longest + 2];
-    for len in row_lengths.clone() {
-        next[longest - len as usize + 1] += 1;
-    }
-    for class in 0..=longest {
-        next[class + 1] += next[class];
-    }
-    let mut perm = vec![0; next[longest + 1] as usize];
-    for (row, len) in row_lengths.enumerate() {
-        let slot = &mut next[longest - len as usize];
-        perm[*slot as usize] = row as u32;
-        *slot += 1;
-    }
-    perm
-}
-
 macro_rules! registry {
     ($($module:ident => $Format:ident),+ $(,)?) => {
         /// The storage formats, in the order in which ties between plans are broken.

@@ -22,6 +22,7 @@ use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::encoding::sorted_in_windows;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -195,7 +196,8 @@ pub(crate) struct Host<T> {
 impl<T: Scalar> Host<T> {
     fn new(plan: Plan, a: CsrView<'_, T>) -> Self {
         let (nrows, c) = (a.nrows(), plan.c as usize);
-        let perm = (plan.sigma > 1).then(|| sorted_in_windows(a, plan.sigma as usize));
+        let perm = (plan.sigma > 1)
+            .then(|| sorted_in_windows(nrows, plan.sigma as usize, |row| a.row_len(row as usize) as u32));
         let row_of = |i: usize| perm.as_ref().map_or(i, |p| p[i] as usize);
         let slices = nrows.div_ceil(c);
         let extent: Vec<(u32, u32)> = (0..slices)
@@ -251,17 +253,6 @@ impl<T: Scalar> Host<T> {
         let slots = (self.slice_ptr[s] + lane..self.slice_ptr[s + 1]).step_by(self.c);
         slots.map(|at| (self.col_idx[at], self.values[at])).take_while(|&(col, _)| col != PADDING)
     }
-}
-
-/// The rows, sorted by length downwards within windows of `sigma`; equal lengths keep their order.
-fn sorted_in_windows<T: Scalar>(a: CsrView<'_, T>, sigma: usize) -> Vec<u32> {
-    let len = |row: u32| a.row_len(row as usize) as u32;
-    if sigma >= a.nrows() {
-        return super::rows_by_length((0..a.nrows() as u32).map(len));
-    }
-    let mut perm: Vec<u32> = (0..a.nrows() as u32).collect();
-    perm.par_chunks_mut(sigma).for_each(|window| window.sort_by_key(|&row| std::cmp::Reverse(len(row))));
-    perm
 }
 
 impl<T: Scalar> HostMatrix<T> for Host<T> {
