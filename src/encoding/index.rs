@@ -40,6 +40,9 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Number of kinds.
+    pub(crate) const COUNT: usize = Self::ALL.len();
+
     const ALL: [Self; 4] = [Self::Diagonal, Self::Relative8, Self::Relative16, Self::Relative32];
 
     /// Bytes of one index; of a whole slot in a diagonal slice.

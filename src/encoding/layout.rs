@@ -1,16 +1,7 @@
 //! Where the entries of a slice stand among its values and its indices: the one place that knows.
 
 use super::index::{ALL, LANES, Shape, Slot};
-
-/// The set bits of a mask, the lowest first.
-pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
-    let mut rest = mask;
-    std::iter::from_fn(move || {
-        let lane = rest.trailing_zeros();
-        rest &= rest.wrapping_sub(1);
-        (lane < u32::BITS).then_some(lane as usize)
-    })
-}
+use crate::device::cpu::set_lanes;
 
 /// The entries of a diagonal slice: calls `visit(lane, slot, position)` for every one, those of a lane in their order.
 ///
@@ -35,7 +26,7 @@ pub(crate) fn visit_diagonal(
             wide += group * LANES;
         } else {
             for (v, slot) in slots.iter().enumerate() {
-                for lane in lanes(slot.mask) {
+                for lane in set_lanes(slot.mask) {
                     visit(lane, first + v, single);
                     single += 1;
                 }
@@ -95,7 +86,7 @@ impl Steps {
         for step in full..width {
             let mask = mask(step);
             for slot in step * run..(step + 1) * run {
-                lanes(mask).for_each(|lane| next(lane, slot));
+                set_lanes(mask).for_each(|lane| next(lane, slot));
             }
         }
     }
@@ -113,13 +104,6 @@ mod tests {
         at.sort_unstable();
         assert!(at.iter().enumerate().all(|(i, at)| at.0 == i), "{at:?}");
         at.into_iter().map(|(_, lane, entry)| (lane, entry)).collect()
-    }
-
-    #[test]
-    fn lanes_of_masks() {
-        assert_eq!(lanes(0).count(), 0);
-        assert_eq!(lanes(1 << 31 | 0b101).collect::<Vec<_>>(), [0, 2, 31]);
-        assert_eq!(lanes(ALL).collect::<Vec<_>>(), (0..LANES).collect::<Vec<_>>());
     }
 
     #[test]

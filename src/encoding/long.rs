@@ -59,12 +59,12 @@ impl<T: Scalar> LongRows<T> {
         let table = size_of_val(&*self.rows) + size_of_val(&*self.row_ptr);
         (table + size_of_val(&*self.col_idx) + self.values.bytes()) as u64
     }
+}
 
-    /// Bytes of so many rows with so many entries, each value taking `value_size` bytes.
-    pub(crate) fn bytes_of(rows: u64, entries: u64, value_size: usize) -> u64 {
-        if rows == 0 {
-            return 0;
-        }
-        rows * 4 + (rows + 1) * 8 + entries * (4 + value_size as u64)
+/// Bytes of so many long rows with so many entries, each value taking `value_size` bytes.
+pub(crate) const fn long_bytes(rows: u64, entries: u64, value_size: usize) -> u64 {
+    if rows == 0 {
+        return 0;
     }
+    rows * 4 + (rows + 1) * 8 + entries * (4 + value_size as u64)
 }

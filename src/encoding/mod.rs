@@ -36,19 +36,30 @@
 //!
 //! Rows longer than the plan's `long` are kept apart, as in CSR, and are empty in their slice.
 
+mod cpu;
+mod cuda;
 mod index;
 mod layout;
 mod long;
 mod order;
+mod sizes;
+mod slice;
 mod slices;
 mod unpack;
 mod value;
 
+pub(crate) use cuda::Uploaded;
+pub(crate) use index::{Chooser, LANES};
+pub(crate) use long::long_bytes;
 pub(crate) use order::{Order, rows_by_length, sorted_in_windows};
-pub(crate) use slices::PackedSlices;
+pub use sizes::SliceSizes;
+pub(crate) use slices::{Chunk, PackedSlices, SlicedRows};
 pub(crate) use value::{DICTIONARY, ValueSet};
 
 use index::{MAX_WIDTH, Shape};
+
+/// Bytes that can be read behind the last value and the last index of a packed matrix: what is left of a vector.
+const SLACK: usize = 64;
 
 /// How entries are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +108,12 @@ pub(crate) struct Header {
     pub(crate) base: u32,
     /// See [`Shape::to_bits`].
     pub(crate) shape: u32,
+}
+
+/// Bytes of the tables of so many slices, with or without the lanes that are not theirs to write.
+pub(crate) const fn slice_table_bytes(slices: u64, skip: bool) -> u64 {
+    let skip = if skip { size_of::<u32>() } else { 0 };
+    slices * (size_of::<Header>() + skip) as u64
 }
 
 impl Header {

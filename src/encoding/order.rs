@@ -12,11 +12,15 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// The rows in this order; none where they stay as they are. `len(row)` is the length of a row.
-    pub(crate) fn perm(self, nrows: usize, len: impl Fn(u32) -> u32 + Sync) -> Option<Vec<u32>> {
+    /// The rows in this order, those with more than `long` entries as if they were empty; none where they stay as they are.
+    pub(crate) fn short_rows(self, row_ptr: &[usize], long: u32) -> Option<Vec<u32>> {
+        let len = |row: u32| match row_ptr[row as usize + 1] - row_ptr[row as usize] {
+            len if len > long as usize => 0,
+            len => len as u32,
+        };
         match self {
             Self::Natural => None,
-            Self::Windows(sigma) => Some(sorted_in_windows(nrows, sigma, len)),
+            Self::Windows(sigma) => Some(sorted_in_windows(row_ptr.len() - 1, sigma, len)),
         }
     }
 }
@@ -56,11 +60,12 @@ mod tests {
 
     #[test]
     fn windows_are_sorted_on_their_own_and_equal_rows_keep_their_order() {
-        let lengths = [1u32, 3, 3, 0, 2, 9, 2];
-        let perm = |order: Order| order.perm(lengths.len(), |row| lengths[row as usize]);
-        assert_eq!(perm(Order::Natural), None);
-        assert_eq!(perm(Order::Windows(3)).unwrap(), [1, 2, 0, 5, 4, 3, 6]);
-        assert_eq!(perm(Order::Windows(100)).unwrap(), [5, 1, 2, 4, 6, 0, 3]);
-        assert_eq!(Order::Windows(2).perm(0, |_| 0), Some(Vec::new()));
+        // Lengths 1 3 3 0 2 9 2.
+        let perm = |order: Order, long| order.short_rows(&[0, 1, 4, 7, 7, 9, 18, 20], long);
+        assert_eq!(perm(Order::Natural, 9), None);
+        assert_eq!(perm(Order::Windows(3), 9).unwrap(), [1, 2, 0, 5, 4, 3, 6]);
+        assert_eq!(perm(Order::Windows(100), 9).unwrap(), [5, 1, 2, 4, 6, 0, 3]);
+        assert_eq!(perm(Order::Windows(100), 8).unwrap(), [1, 2, 4, 6, 0, 3, 5]);
+        assert_eq!(Order::Windows(2).short_rows(&[0], 9), Some(Vec::new()));
     }
 }

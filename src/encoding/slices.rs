@@ -4,11 +4,10 @@ use super::index::{Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padded};
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
-use super::value::{Coder, Sink, Stored};
+use super::value::{Coder, Sink, Stored, with_slack};
 use super::{Header, Packing, ValueEncoding};
 use crate::device::cpu::{Output, partition};
 use crate::matrix::CsrView;
-use crate::memory::zeroed;
 use crate::{Error, Scalar};
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -52,13 +51,12 @@ impl<T: Scalar> PackedSlices<T> {
             ValueEncoding::Plain => Coder::Plain,
             ValueEncoding::Packed => Coder::of(a.values()),
         };
-        let short = |row: u32| a.row_len(row as usize) as u32;
-        let perm = order.perm(a.nrows(), |row| Some(short(row)).filter(|&len| len <= long).unwrap_or(0));
+        let perm = order.short_rows(a.row_ptr(), long);
         let rows = SlicedRows { row_ptr: a.row_ptr(), col_idx: a.col_idx(), perm: perm.as_deref(), long };
         let chunks = rows.encode(group);
-        let placed = Placed::of(&chunks, coder.size())?;
+        let placed = Placement::of(&chunks, coder.size())?;
         let mut stored = Stored::zeroed(&coder, placed.value_units * UNIT / coder.size().max(1));
-        let mut index = zeroed(placed.index_units * UNIT / size_of::<u32>());
+        let mut index = with_slack(placed.index_units * UNIT / size_of::<u32>());
         let writer = Writer {
             a,
             rows,
@@ -67,17 +65,13 @@ impl<T: Scalar> PackedSlices<T> {
             values: Sink::new(&mut stored, &coder),
             index: Output::new(&mut index),
         };
-        chunks.par_iter().zip(placed.slices.par_chunks(CHUNK)).enumerate().for_each(
-            |(c, (chunk, slices))| {
-                let mut slots = &chunk.slots[..];
-                for (i, (encoded, slice)) in chunk.encoded.iter().zip(slices).enumerate() {
-                    let own;
-                    (own, slots) = slots.split_at(encoded.slots());
-                    // SAFETY: every slice has its own units, but for slots that it shares and does not own.
-                    unsafe { writer.slice(c * CHUNK + i, encoded, slice, own) };
-                }
-            },
-        );
+        let write = |(c, (chunk, slices)): (usize, (&Chunk, &[PlacedSlice]))| {
+            for (i, ((encoded, slots), slice)) in chunk.iter().zip(slices).enumerate() {
+                // SAFETY: every slice has its own units, but for slots that it shares and does not own.
+                unsafe { writer.slice(c * CHUNK + i, encoded, slice, slots) };
+            }
+        };
+        chunks.par_iter().zip(placed.slices.par_chunks(CHUNK)).enumerate().for_each(write);
         let long = LongRows::of(a, long, &coder);
         let skip = long.is_some().then(|| rows.skipped());
         let entries = |s: usize| placed.slices.get(s).map_or(placed.entries, |slice| slice.entries_before);
@@ -101,51 +95,55 @@ impl<T: Scalar> PackedSlices<T> {
 /// The rows of a pattern as slices take them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlicedRows<'a> {
-    row_ptr: &'a [usize],
-    col_idx: &'a [u32],
-    perm: Option<&'a [u32]>,
+    pub(crate) row_ptr: &'a [usize],
+    pub(crate) col_idx: &'a [u32],
+    /// The rows of the lanes, one after the other; all rows in their order where there is none.
+    pub(crate) perm: Option<&'a [u32]>,
     /// Rows with more entries are not in the slices.
-    long: u32,
+    pub(crate) long: u32,
 }
 
 impl<'a> SlicedRows<'a> {
-    fn nrows(self) -> usize {
-        self.row_ptr.len() - 1
+    /// Number of slices.
+    fn slices(self) -> usize {
+        self.rows().div_ceil(LANES)
+    }
+
+    fn rows(self) -> usize {
+        self.perm.map_or(self.row_ptr.len() - 1, <[u32]>::len)
     }
 
     /// The row of a lane; none past the last one.
     fn row(self, s: usize, lane: usize) -> Option<usize> {
         let i = s * LANES + lane;
-        (i < self.nrows()).then(|| self.perm.map_or(i, |perm| perm[i] as usize))
+        (i < self.rows()).then(|| self.perm.map_or(i, |perm| perm[i] as usize))
+    }
+
+    fn is_long(self, row: usize) -> bool {
+        self.row_ptr[row + 1] - self.row_ptr[row] > self.long as usize
     }
 
     /// The entries of every lane; none where it holds no row of the slices.
     fn entries(self, s: usize) -> [Range<usize>; LANES] {
         std::array::from_fn(|lane| match self.row(s, lane) {
-            Some(row) if self.row_ptr[row + 1] - self.row_ptr[row] <= self.long as usize => {
-                self.row_ptr[row]..self.row_ptr[row + 1]
-            }
+            Some(row) if !self.is_long(row) => self.row_ptr[row]..self.row_ptr[row + 1],
             _ => 0..0,
         })
     }
 
     /// The columns of every lane.
-    fn columns(self, s: usize) -> Columns<'a> {
+    pub(crate) fn columns(self, s: usize) -> Columns<'a> {
         self.entries(s).map(|entries| &self.col_idx[entries])
     }
 
     /// Chooses how every slice is stored.
-    fn encode(self, group: usize) -> Vec<Chunk> {
-        let slices = self.nrows().div_ceil(LANES);
+    pub(crate) fn encode(self, group: usize) -> Vec<Chunk> {
+        let slices = self.slices();
         let chunk = |c: usize| {
             let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
             for s in c * CHUNK..((c + 1) * CHUNK).min(slices) {
                 let first_row = self.perm.is_none().then_some(s * LANES);
-                let encoded = chooser.choose(&self.columns(s), first_row, group);
-                chunk.encoded.push(encoded);
-                if encoded.shape.kind == Kind::Diagonal {
-                    chunk.slots.extend_from_slice(chooser.slots());
-                }
+                chunk.push(&mut chooser, &self.columns(s), first_row, group);
             }
             chunk
         };
@@ -154,25 +152,52 @@ impl<'a> SlicedRows<'a> {
 
     /// The lanes of every slice that hold long rows.
     fn skipped(self) -> Vec<u32> {
-        let is_long = |row: usize| self.row_ptr[row + 1] - self.row_ptr[row] > self.long as usize;
         let lanes = |s: usize| {
+            let is_long = |row| self.is_long(row);
             let lane = |lane: usize| u32::from(self.row(s, lane).is_some_and(is_long)) << lane;
             (0..LANES).fold(0, |mask, l| mask | lane(l))
         };
-        (0..self.nrows().div_ceil(LANES)).into_par_iter().map(lanes).collect()
+        (0..self.slices()).into_par_iter().map(lanes).collect()
     }
 }
 
-/// Some slices in succession, before they are written.
+/// Some slices, before they are written.
 #[derive(Debug, Default)]
-struct Chunk {
+pub(crate) struct Chunk {
     encoded: Vec<Encoded>,
     /// The slots of the diagonal ones, one after the other.
     slots: Vec<Slot>,
 }
 
+impl Chunk {
+    /// Chooses how a slice is stored, and adds it; see [`Chooser::choose`].
+    pub(crate) fn push(
+        &mut self,
+        chooser: &mut Chooser,
+        columns: &Columns<'_>,
+        first_row: Option<usize>,
+        group: usize,
+    ) {
+        let encoded = chooser.choose(columns, first_row, group);
+        self.encoded.push(encoded);
+        if encoded.shape.kind == Kind::Diagonal {
+            self.slots.extend_from_slice(chooser.slots());
+        }
+    }
+
+    /// The slices, and the slots of the diagonal ones.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Encoded, &[Slot])> {
+        let mut rest = &self.slots[..];
+        self.encoded.iter().map(move |encoded| {
+            let slots;
+            (slots, rest) = rest.split_at(encoded.slots());
+            (encoded, slots)
+        })
+    }
+}
+
 /// Where slices stand.
-struct Placed {
+struct Placement {
     slices: Vec<PlacedSlice>,
     value_units: usize,
     index_units: usize,
@@ -186,7 +211,7 @@ struct PlacedSlice {
     owns_index: bool,
 }
 
-impl Placed {
+impl Placement {
     /// Gives every slice its place, one after the other; identical slots are stored once.
     fn of(chunks: &[Chunk], value_size: usize) -> Result<Self, Error> {
         let mut known: HashMap<&[Slot], u32> = HashMap::new();
@@ -195,10 +220,7 @@ impl Placed {
         // Neighbours are often alike, and comparing is quicker than hashing.
         let mut last: (&[Slot], u32) = (&[], 0);
         for chunk in chunks {
-            let mut slots = &chunk.slots[..];
-            for encoded in &chunk.encoded {
-                let (own, rest) = slots.split_at(encoded.slots());
-                slots = rest;
+            for (encoded, own) in chunk.iter() {
                 let at = unit(index_units, "indices")?;
                 let index_at = match encoded.shape.kind {
                     Kind::Diagonal if own == last.0 => last.1,

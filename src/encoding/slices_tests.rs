@@ -3,7 +3,7 @@
 use super::*;
 use crate::encoding::index::{ALL, Shape};
 use crate::matrix::CsrMatrix;
-use crate::testing::chapter;
+use crate::testing::{Oracle, chapter, x_vector};
 use proptest::prelude::*;
 
 const SORTED: Order = Order::Windows(usize::MAX);
@@ -31,13 +31,19 @@ fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrM
     CsrMatrix::try_new(rows.len(), ncols, row_ptr, col_idx, values).unwrap()
 }
 
-/// Packs and unpacks under every order, group and encoding; gives what the natural order has with single slots.
+/// Packs, multiplies and unpacks under every order, group and encoding; gives what the natural order has with single slots.
 fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> PackedSlices<f64> {
+    let x = x_vector(a.ncols());
+    let oracle = Oracle::of(a.view(), &x);
     for order in [Order::Natural, Order::Windows(40), SORTED] {
         for values in [ValueEncoding::Plain, ValueEncoding::Packed] {
             for group in Packing::GROUPS {
                 let packing = packing((values, group, long));
-                let unpacked = PackedSlices::pack(a.view(), order, packing).unwrap().unpack();
+                let packed = PackedSlices::pack(a.view(), order, packing).unwrap();
+                let mut y = vec![f64::NAN; a.nrows()];
+                packed.spmv(&x, &mut y);
+                oracle.check(&y).unwrap_or_else(|wrong| panic!("{order:?} {packing:?}: {wrong}"));
+                let unpacked = packed.unpack();
                 assert_eq!(
                     (unpacked.row_ptr(), unpacked.col_idx()),
                     (a.row_ptr(), a.col_idx()),
@@ -99,7 +105,7 @@ fn a_long_row_of_the_chapters_matrix() {
     );
     assert_eq!(long.values, Stored::Plain(vec![2., 4., 1.]));
     assert_eq!(a.bytes(), 16 + 32 + 32 + 16 + 4 + long.bytes());
-    assert_eq!(long.bytes(), LongRows::<f64>::bytes_of(1, 3, 8));
+    assert_eq!(long.bytes(), super::super::long_bytes(1, 3, 8));
 }
 
 /// Two slices of a stencil of three points, the borders included.

@@ -1,6 +1,7 @@
 //! How values are stored: as they are, as codes of a dictionary, or not at all when all are the same. Values are compared by their bits, so
 //! that nothing is lost: `0` and `-0` differ, and so do NaNs of different payloads.
 
+use super::SLACK;
 use crate::Scalar;
 use crate::device::cpu::Output;
 use crate::memory::zeroed;
@@ -204,8 +205,8 @@ impl<T: Scalar> Stored<T> {
     /// Room for `len` values of a coder.
     pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
         match coder {
-            Coder::Plain => Self::Plain(zeroed(len)),
-            Coder::Dictionary(_) => Self::Codes(zeroed(len)),
+            Coder::Plain => Self::Plain(with_slack(len)),
+            Coder::Dictionary(_) => Self::Codes(with_slack(len)),
             Coder::Same(_) => Self::Same,
         }
     }
@@ -237,6 +238,13 @@ impl<T: Scalar> Stored<T> {
             Self::Same => 0,
         }
     }
+}
+
+/// `len` zeros, and [`SLACK`] bytes of them behind.
+pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
+    let mut zeros = zeroed(len + SLACK / size_of::<N>());
+    zeros.truncate(len);
+    zeros
 }
 
 /// Where several threads store values, each at its own positions.

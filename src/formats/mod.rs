@@ -8,6 +8,7 @@ pub mod csr;
 pub mod ell;
 pub mod hyb;
 pub mod jds;
+pub mod packed;
 mod placed;
 mod plan_text;
 mod scratch;
