@@ -49,21 +49,23 @@ pub struct Packability {
 struct Pattern {
     row_ptr: Vec<usize>,
     col_idx: Vec<u32>,
+    ncols: usize,
 }
 
 impl Packability {
     /// Measures `a`, whose rows have these statistics.
     pub fn of<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats) -> Self {
         let long = long(rows);
-        let all = SlicedRows { row_ptr: a.row_ptr(), col_idx: a.col_idx(), perm: None, long };
+        let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
+        let all = SlicedRows { row_ptr, col_idx, perm: None, ncols, long };
         if a.nrows() + a.nnz() <= EXACT {
-            let pattern = Pattern { row_ptr: a.row_ptr().to_vec(), col_idx: a.col_idx().to_vec() };
+            let pattern = Pattern { row_ptr: row_ptr.to_vec(), col_idx: col_idx.to_vec(), ncols };
             let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
             let (natural, sorted) =
                 rayon::join(|| pattern.sizes(natural, long), || pattern.sizes(sorted, long));
             return Self { long, natural, sorted, whole: Some(pattern) };
         }
-        let (slices, entries) = (a.nrows().div_ceil(LANES) as u64, short_entries(rows, long));
+        let (slices, entries) = (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(long));
         let estimated = |sample: Vec<Chunk>| SliceSizes::estimated(&sample, slices, entries);
         let (natural, sorted) = rayon::join(|| estimated(natural(all)), || estimated(sorted(all)));
         Self { long, natural, sorted, whole: None }
@@ -84,16 +86,16 @@ impl Packability {
         match &self.whole {
             _ if long == self.long && matches!(order, Order::Natural | Order::Windows(WINDOW)) => measured,
             Some(pattern) => pattern.sizes(order, long),
-            None => measured.scaled_to(short_entries(rows, long)),
+            None => measured.scaled_to(rows.histogram.entries_up_to(long)),
         }
     }
 }
 
 impl Pattern {
     fn sizes(&self, order: Order, long: u32) -> SliceSizes {
-        let Self { row_ptr, col_idx } = self;
+        let Self { row_ptr, col_idx, ncols } = self;
         let perm = order.short_rows(row_ptr, long);
-        SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), long }.sizes()
+        SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols: *ncols, long }.sizes()
     }
 }
 
@@ -103,11 +105,6 @@ fn long(rows: &RowStats) -> u32 {
     let long = (times * rows.mean).ceil().min(f64::from(Packing::MAX_LONG)) as u32;
     let long = long.max(rows.quantiles.p999).max(least).min(Packing::MAX_LONG);
     if rows.max > long { long } else { Packing::MAX_LONG }
-}
-
-/// Entries of the rows that are not longer than `long`.
-fn short_entries(rows: &RowStats, long: u32) -> u64 {
-    rows.nnz - rows.histogram.entries_of_longer(long)
 }
 
 /// The first numbers below `count`, in an order in which any first few are spread evenly.
@@ -151,7 +148,7 @@ fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
     let slices = sample(rows, spread(count).map(|s| (s, entries(s))));
     let chunk = |s: usize| {
         let mut chunk = Chunk::default();
-        chunk.push(&mut Chooser::default(), &rows.columns(s), Some(s * LANES), 1);
+        chunk.push(&mut Chooser::default(), &rows.columns(s), rows.first_row(s));
         chunk
     };
     slices.into_par_iter().map(chunk).collect()
@@ -175,7 +172,7 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
         let slices = window.len().div_ceil(LANES);
         // Another one first in every window, so that lengths come in their due share.
         for s in (w % SLICES_PER_WINDOW..slices).step_by(WINDOW / LANES / SLICES_PER_WINDOW) {
-            chunk.push(&mut chooser, &sorted.columns(s), None, 1);
+            chunk.push(&mut chooser, &sorted.columns(s), None);
         }
         chunk
     };

@@ -1,7 +1,7 @@
 //! Products with packed slices on the CPU: the lanes of a slice in vectors.
 
-use super::index::{ALL, Kind, LANES, Shape};
-use super::long::LongRows;
+use super::index::{Kind, LANES, Shape};
+use super::long::{LongRows, entries};
 use super::slice::Slice;
 use super::slices::PackedSlices;
 use super::value::Stored;
@@ -203,27 +203,30 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
     /// Single slots along diagonals.
     #[inline(always)]
     unsafe fn diagonal<V: Vector<T>, const G: usize>(&self, slice: &Slice<'_>) -> [V; G] {
-        let (mut wide, mut single) = (slice.first_value, slice.first_value + slice.shape.full * LANES);
+        let x = self.x.as_ptr().wrapping_add(slice.first_row as usize);
+        let [full, partial] = slice.deltas;
+        let mut at = slice.first_value;
+        // SAFETY: the caller's promise.
         let mut sums = [unsafe { V::zero() }; G];
-        for slot in slice.slots {
-            let x = self.x.as_ptr().wrapping_offset(slice.first_row as isize + slot.delta as isize);
-            // SAFETY: the lanes of the mask have an entry there.
-            unsafe {
-                if slot.mask == ALL {
-                    for (g, sum) in sums.iter_mut().enumerate() {
-                        let at = wide + g * V::LANES;
-                        self.values.ask_ahead_of(at);
-                        *sum = sum.mul_add(self.values.load(at), V::load(x.wrapping_add(g * V::LANES)));
-                    }
-                    wide += LANES;
-                    continue;
-                }
-                for (g, sum) in sums.iter_mut().enumerate() {
-                    let mask = slot.mask >> (g * V::LANES) & V::ALL;
+        for &delta in full {
+            let x = x.wrapping_offset(delta as i32 as isize);
+            for (g, sum) in sums.iter_mut().enumerate() {
+                self.values.ask_ahead_of(at);
+                // SAFETY: every lane has an entry there.
+                *sum = unsafe { sum.mul_add(self.values.load(at), V::load(x.wrapping_add(g * V::LANES))) };
+                at += V::LANES;
+            }
+        }
+        for (&delta, &lanes) in partial.iter().zip(slice.masks) {
+            let x = x.wrapping_offset(delta as i32 as isize);
+            for (g, sum) in sums.iter_mut().enumerate() {
+                let mask = lanes >> (g * V::LANES) & V::ALL;
+                // SAFETY: the lanes of the mask have an entry there.
+                unsafe {
                     let x = V::load_masked(mask, x.wrapping_add(g * V::LANES));
-                    *sum = sum.mul_add_where(mask, self.values.expand(mask, single), x);
-                    single += mask.count_ones() as usize;
+                    *sum = sum.mul_add_where(mask, self.values.expand(mask, at), x);
                 }
+                at += mask.count_ones() as usize;
             }
         }
         sums
@@ -317,7 +320,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
 }
 
 impl<T: Scalar> LongRows<T> {
-    /// What the long rows give: cut into parts of as many entries, which depend on the matrix alone.
+    /// What the long rows give: cut into parts of about as many entries, which depend on the matrix alone.
     ///
     /// # Safety
     ///
@@ -325,21 +328,19 @@ impl<T: Scalar> LongRows<T> {
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         let mut carries = [T::ZERO; MAX_PARTS + 1];
         let kernel = Long { a: self, values, x, y, carries: Output::new(&mut carries) };
-        // SAFETY: the caller's promise; a row is written by the part it begins in and a carry by its own part.
+        // SAFETY: the caller's promise; a row is written by the part with its first piece and a carry by its own part.
         unsafe { run_parts(&self.parts, &kernel) };
         for (&start, &carry) in self.parts[1..self.parts.len() - 1].iter().zip(&carries[1..]) {
-            // SAFETY: all parts are done; entry `start` is not the first, so a row began before it, and its part wrote it.
-            unsafe { y.add(self.rows[self.first_row(start) - 1] as usize, carry) };
+            let piece = &self.pieces[start];
+            if (piece.first as usize) < start {
+                // SAFETY: all parts are done, and the row was written.
+                unsafe { y.add(piece.row as usize, carry) };
+            }
         }
-    }
-
-    /// The first long row that begins at entry `entry` or later.
-    fn first_row(&self, entry: usize) -> usize {
-        self.row_ptr[..self.rows.len()].partition_point(|&start| (start as usize) < entry)
     }
 }
 
-/// One part of [`LongRows::multiply`]; the range is one of entries.
+/// One part of [`LongRows::multiply`]; the range is one of pieces.
 struct Long<'a, T, S> {
     a: &'a LongRows<T>,
     values: S,
@@ -351,18 +352,16 @@ struct Long<'a, T, S> {
 impl<T: Scalar, S: Source<T>> Kernel<T> for Long<'_, T, S> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let LongRows { rows, row_ptr, parts, .. } = self.a;
-        let (first, last) = (self.a.first_row(range.start), self.a.first_row(range.end));
-        // SAFETY: the entries are inside the range; the rows begin in this part.
-        unsafe {
-            if range.start > 0 {
-                let part = parts.partition_point(|&start| start < range.start);
-                let end = (row_ptr[first] as usize).min(range.end);
-                self.carries.set(part, self.dot::<V>(range.start..end));
-            }
-            for i in first..last {
-                let end = (row_ptr[i + 1] as usize).min(range.end);
-                self.y.set(rows[i] as usize, self.dot::<V>(row_ptr[i] as usize..end));
+        let LongRows { pieces, parts, .. } = self.a;
+        for row in pieces[range.clone()].chunk_by(|one, next| one.row == next.row) {
+            // SAFETY: the pieces are of this part; the row is another part's when its first piece is.
+            unsafe {
+                let sum = self.dot::<V>(entries(row));
+                if row[0].first as usize >= range.start {
+                    self.y.set(row[0].row as usize, sum);
+                } else {
+                    self.carries.set(parts.partition_point(|&start| start < range.start), sum);
+                }
             }
         }
     }

@@ -1,10 +1,11 @@
-//! Packed slices on a GPU: a thread a lane, a warp a slice; a block for every long row.
+//! Packed slices on a GPU: a warp a slice, a lane a row, and a warp a piece of a long row; everything in one launch.
 
 use super::Header;
-use super::long::LongRows;
+use super::index::LANES;
+use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
 use super::value::Stored;
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::{Error, Scalar};
 
 /// A matrix in packed slices in the memory of a GPU.
@@ -26,11 +27,13 @@ pub(crate) struct Uploaded<T> {
 /// Rows that are kept apart.
 #[derive(Debug)]
 struct Long<T> {
-    rows: Buffer<u32>,
-    row_ptr: Buffer<u64>,
+    pieces: Buffer<Piece>,
     col_idx: Buffer<u32>,
     values: Values<T>,
-    kernel: Kernel,
+    /// The sum of every piece.
+    sums: Scratch<T>,
+    /// How many pieces of a row are done, at its first piece; zero between products.
+    done: Scratch<u32>,
 }
 
 /// As [`Stored`].
@@ -74,32 +77,30 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    /// How kernels for them are called.
-    fn name(&self) -> &'static str {
+    /// The kernel file for them.
+    fn module(&self) -> &'static str {
         match self {
-            Self::Plain(_) => "plain",
-            Self::Codes(_) => "dict",
-            Self::Same => "none",
+            Self::Plain(_) => "packed_plain",
+            Self::Codes(_) => "packed_coded",
+            Self::Same => "packed_same",
         }
     }
 }
 
 impl<T: Scalar> Long<T> {
     fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
-        let values = Values::new(&long.values, gpu)?;
         Ok(Self {
-            rows: gpu.upload(&long.rows)?,
-            row_ptr: gpu.upload(&long.row_ptr)?,
+            pieces: gpu.upload(&long.pieces)?,
             col_idx: gpu.upload(&long.col_idx)?,
-            kernel: gpu.kernel("packed", &format!("packed_long_{}_{}", T::KIND, values.name()))?,
-            values,
+            values: Values::new(&long.values, gpu)?,
+            sums: Scratch::new(gpu, long.pieces.len()),
+            done: Scratch::cleared(gpu, long.pieces.len()),
         })
     }
 
     fn to_host(&self) -> Result<LongRows<T>, Error> {
         Ok(LongRows {
-            rows: self.rows.to_vec()?,
-            row_ptr: self.row_ptr.to_vec()?,
+            pieces: self.pieces.to_vec()?,
             col_idx: self.col_idx.to_vec()?,
             values: self.values.to_host()?,
             parts: Box::default(),
@@ -107,8 +108,14 @@ impl<T: Scalar> Long<T> {
     }
 
     fn bytes(&self) -> u64 {
-        self.rows.bytes() + self.row_ptr.bytes() + self.col_idx.bytes() + self.values.bytes()
+        self.pieces.bytes() + self.col_idx.bytes() + self.values.bytes()
     }
+}
+
+/// Blocks in which every one of so many things has a warp.
+fn blocks(warps: usize) -> u32 {
+    // There are fewer than 2³² rows, so that neither pieces nor slices fill so many blocks.
+    warps.div_ceil(BLOCK as usize / LANES) as u32
 }
 
 impl<T: Scalar> Uploaded<T> {
@@ -120,7 +127,7 @@ impl<T: Scalar> Uploaded<T> {
     pub(crate) fn new(host: &PackedSlices<T>, gpu: Gpu) -> Result<Self, Error> {
         let values = Values::new(&host.values, gpu)?;
         let upload = |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
-        let kernel = format!("packed_{}_{}_v{}", T::KIND, values.name(), host.group);
+        let (module, diagonal) = (values.module(), if host.is_diagonal() { "_diagonal" } else { "" });
         Ok(Self {
             nrows: host.nrows,
             ncols: host.ncols,
@@ -131,7 +138,7 @@ impl<T: Scalar> Uploaded<T> {
             perm: upload(&host.perm)?,
             skip: upload(&host.skip)?,
             long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
-            kernel: gpu.kernel("packed", &kernel)?,
+            kernel: gpu.kernel(module, &format!("{module}{diagonal}_v{}_{}", host.group, T::KIND))?,
             values,
         })
     }
@@ -148,16 +155,23 @@ impl<T: Scalar> Uploaded<T> {
     /// matrix live until the product is done.
     pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
-        let launch = Launch::over(self.nrows, 1).arg(self.headers.ptr()).arg(self.values.ptr());
-        let launch = launch.arg(self.index.ptr()).arg(self.dictionary.ptr());
-        let launch = launch.arg(or_null(&self.perm)).arg(or_null(&self.skip));
-        // SAFETY: these are the parameters of `packed`; the vectors are the caller's promise.
-        unsafe { self.kernel.launch(queue, launch.arg(self.nrows as u32).arg(x).arg(y))? };
-        let Some(long) = &self.long else { return Ok(()) };
-        let launch = Launch::new(long.rows.len() as u32, BLOCK).arg(long.rows.ptr()).arg(long.row_ptr.ptr());
-        let launch = launch.arg(long.col_idx.ptr()).arg(long.values.ptr()).arg(self.dictionary.ptr());
-        // SAFETY: these are the parameters of `packed_long`; the vectors are the caller's promise.
-        unsafe { long.kernel.launch(queue, launch.arg(x).arg(y)) }
+        let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
+        let launch = Launch::new(blocks(pieces) + blocks(self.headers.len()), BLOCK);
+        let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
+        let launch = launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
+        let launch = launch.arg(self.nrows as u32);
+        let launch = match &self.long {
+            Some(long) => {
+                let rows = launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr());
+                rows.arg(pieces as u32).arg(long.sums.on(queue)?).arg(long.done.on(queue)?)
+            }
+            None => {
+                let rows = launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL);
+                rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
+            }
+        };
+        // SAFETY: these are the parameters of all kernels in packed.cuh; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, launch.arg(x).arg(y)) }
     }
 
     /// The matrix back in host memory, good for unpacking.
@@ -166,6 +180,7 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// What copying from the GPU gives.
     pub(crate) fn to_host(&self) -> Result<PackedSlices<T>, Error> {
+        let download = |array: &Option<Buffer<u32>>| array.as_ref().map(Buffer::to_vec).transpose();
         Ok(PackedSlices {
             nrows: self.nrows,
             ncols: self.ncols,
@@ -174,8 +189,8 @@ impl<T: Scalar> Uploaded<T> {
             values: self.values.to_host()?,
             dictionary: self.dictionary.to_vec()?,
             index: self.index.to_vec()?,
-            perm: self.perm.as_ref().map(Buffer::to_vec).transpose()?,
-            skip: self.skip.as_ref().map(Buffer::to_vec).transpose()?,
+            perm: download(&self.perm)?,
+            skip: download(&self.skip)?,
             long: self.long.as_ref().map(Long::to_host).transpose()?,
             parts: Box::default(),
         })

@@ -1,7 +1,5 @@
 //! How the columns of a slice are stored: its kinds, their sizes, and which one a slice gets.
 
-use super::layout::is_wide;
-
 /// Rows of a slice: the lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
@@ -45,20 +43,18 @@ impl Kind {
 
     const ALL: [Self; 4] = [Self::Diagonal, Self::Relative8, Self::Relative16, Self::Relative32];
 
-    /// Bytes of one index; of a whole slot in a diagonal slice.
-    pub(crate) const fn index_size(self) -> usize {
+    /// Bytes of one index.
+    const fn index_size(self) -> usize {
         match self {
-            Self::Diagonal => size_of::<Slot>(),
             Self::Relative8 => 1,
             Self::Relative16 => 2,
-            Self::Relative32 => 4,
+            Self::Diagonal | Self::Relative32 => 4,
         }
     }
 }
 
 /// A slot of a diagonal slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(C)]
 pub(crate) struct Slot {
     /// Column minus row.
     pub(crate) delta: i32,
@@ -72,9 +68,9 @@ pub(crate) struct Shape {
     pub(crate) kind: Kind,
     /// Consecutive columns that share an index; 1 in diagonal slices.
     pub(crate) run: usize,
-    /// Steps that every lane has; groups of slots that every lane has in diagonal slices.
+    /// Steps that every lane has; in diagonal slices, slots that every lane has.
     pub(crate) full: usize,
-    /// Steps of the longest lane; slots in diagonal slices.
+    /// Steps of the longest lane; in diagonal slices, slots.
     pub(crate) width: usize,
 }
 
@@ -96,6 +92,13 @@ impl Shape {
             width: (bits >> (4 + WIDTH_BITS)) as usize,
         }
     }
+}
+
+/// Bytes of the slots of a diagonal slice: the deltas of those that every lane has, those of the others, and their masks, each padded.
+pub(crate) fn slot_bytes(slots: &[Slot]) -> usize {
+    let full = slots.iter().filter(|slot| slot.mask == ALL).count();
+    let words = |count: usize| padded(count * size_of::<u32>());
+    words(full) + 2 * words(slots.len() - full)
 }
 
 /// What is known of a slice before it is written.
@@ -132,26 +135,21 @@ impl Chooser {
     /// The kind with the fewest bytes, the first of [`Kind::ALL`] among equals.
     ///
     /// `first_row` is the row of the first lane where the lanes are rows in succession, none where they are in another order: then
-    /// nothing is diagonal. No lane has more than [`MAX_WIDTH`] entries. `group` is how many slots are stored lane by lane.
-    pub(crate) fn choose(
-        &mut self,
-        columns: &Columns<'_>,
-        first_row: Option<usize>,
-        group: usize,
-    ) -> Encoded {
+    /// nothing is diagonal. No lane has more than [`MAX_WIDTH`] entries.
+    pub(crate) fn choose(&mut self, columns: &Columns<'_>, first_row: Option<usize>) -> Encoded {
         let survey = Survey::of(columns);
         let relative = survey.relative();
-        let most = (relative.index_bytes as usize / size_of::<Slot>())
+        // A slot takes at least a word.
+        let most = (relative.index_bytes as usize / size_of::<u32>())
             .min(DIAGONAL_SLOTS * survey.longest)
             .min(MAX_WIDTH as usize);
         let diagonal = first_row.is_some_and(|row| survey.ascending && self.diagonals(columns, row, most));
-        if !diagonal {
+        let index_bytes = slot_bytes(&self.slots) as u32;
+        if !diagonal || index_bytes > relative.index_bytes {
             return relative;
         }
-        let full = self.slots.chunks(group).filter(|slots| is_wide(slots, group)).count();
+        let full = self.slots.iter().filter(|slot| slot.mask == ALL).count();
         let shape = Shape { kind: Kind::Diagonal, run: 1, full, width: self.slots.len() };
-        // With the padding no more than the other kind, whose bytes are a multiple of the unit too.
-        let index_bytes = padded(self.slots.len() * size_of::<Slot>()) as u32;
         Encoded { shape, base: 0, entries: relative.entries, index_bytes }
     }
 
@@ -275,11 +273,11 @@ fn consists_of_runs(row: &[u32], run: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn choose(rows: &[Vec<u32>], first_row: Option<usize>, group: usize) -> (Encoded, Vec<Slot>) {
+    fn choose(rows: &[Vec<u32>], first_row: Option<usize>) -> (Encoded, Vec<Slot>) {
         let mut columns: Columns<'_> = [&[]; LANES];
         columns.iter_mut().zip(rows).for_each(|(lane, row)| *lane = row);
         let mut chooser = Chooser::default();
-        let encoded = chooser.choose(&columns, first_row, group);
+        let encoded = chooser.choose(&columns, first_row);
         let slots = chooser.slots().to_vec();
         (encoded, if encoded.shape.kind == Kind::Diagonal { slots } else { Vec::new() })
     }
@@ -303,15 +301,13 @@ mod tests {
     #[test]
     fn a_stencil_is_diagonal_where_its_rows_are_in_their_order() {
         let rows = full(|row| vec![row + 99, row + 100, row + 101]);
-        let (encoded, slots) = choose(&rows, Some(100), 2);
-        assert_eq!(encoded.shape, Shape { kind: Kind::Diagonal, run: 1, full: 1, width: 3 });
-        assert_eq!((encoded.entries, encoded.index_bytes), (96, 32));
+        let (encoded, slots) = choose(&rows, Some(100));
+        assert_eq!(encoded.shape, Shape { kind: Kind::Diagonal, run: 1, full: 3, width: 3 });
+        assert_eq!((encoded.entries, encoded.index_bytes), (96, 16));
         assert_eq!(slots, [-1, 0, 1].map(|delta| Slot { delta, mask: ALL }));
-        let (sorted, _) = choose(&rows, None, 2);
+        let (sorted, _) = choose(&rows, None);
         assert_eq!(sorted.shape, Shape { kind: Kind::Relative8, run: 3, full: 1, width: 1 });
         assert_eq!((sorted.base, sorted.index_bytes), (99, 32));
-        // As many bytes either way, and the lower kind.
-        assert_eq!(encoded.index_bytes, sorted.index_bytes);
     }
 
     #[test]
@@ -321,11 +317,31 @@ mod tests {
             4 => vec![],
             _ => vec![row, row + 40],
         });
-        let (encoded, slots) = choose(&rows, Some(0), 1);
+        let (encoded, slots) = choose(&rows, Some(0));
         let missing = ALL & !(1 << 4);
         let expected = [(0, missing), (6, 1 << 3), (40, missing & !(1 << 3))];
         assert_eq!(slots, expected.map(|(delta, mask)| Slot { delta, mask }));
         assert_eq!((encoded.shape.full, encoded.shape.width, encoded.entries), (0, 3, 62));
+        assert_eq!(encoded.index_bytes, 32, "deltas and masks, padded");
+    }
+
+    #[test]
+    fn slots_that_every_lane_has_need_no_mask() {
+        // Five that all have, one that one lacks: 32 bytes and 2 · 16; as indices 6 · 32 and a mask.
+        let rows = full(|row| {
+            [0, 5, 9, 13, 20].map(|d| row + d).into_iter().chain((row > 0).then_some(row + 31)).collect()
+        });
+        let (encoded, slots) = choose(&rows, Some(0));
+        assert_eq!((encoded.shape.full, encoded.shape.width, encoded.index_bytes), (5, 6, 64));
+        assert_eq!(slots[5], Slot { delta: 31, mask: !1 });
+        // As many bytes either way: the lower kind.
+        let rows = full(|row| if row < 16 { vec![row] } else { vec![] });
+        let (encoded, _) = choose(&rows, Some(0));
+        assert_eq!((encoded.shape.kind, encoded.index_bytes), (Kind::Diagonal, 32));
+        assert_eq!(choose(&rows, None).0.index_bytes, 32);
+        // Fewer as indices.
+        let rows = full(|row| if row < 8 { vec![row, row * row + 9] } else { vec![] });
+        assert_eq!(choose(&rows, Some(0)).0.shape.kind, Kind::Relative8);
     }
 
     #[test]
@@ -333,7 +349,7 @@ mod tests {
         for rows in
             [full(|row| vec![row * row % 31]), full(|row| vec![row + 1, row]), full(|row| vec![row, row])]
         {
-            let (encoded, _) = choose(&rows, Some(0), 1);
+            let (encoded, _) = choose(&rows, Some(0));
             assert_eq!(encoded.shape.kind, Kind::Relative8);
             assert_eq!(encoded.index_bytes as usize, encoded.entries as usize);
         }
@@ -342,12 +358,12 @@ mod tests {
     #[test]
     fn diagonals_further_away_than_31_bits_are_none() {
         let rows = full(|row| vec![row, u32::MAX - 40 + row / 4]);
-        let (encoded, _) = choose(&rows, Some(0), 1);
+        let (encoded, _) = choose(&rows, Some(0));
         assert_eq!((encoded.shape.kind, encoded.base), (Kind::Relative32, 0));
         let near = full(|row| vec![(1 << 31) - 1 + row]);
-        assert_eq!(choose(&near, Some(0), 1).0.shape.kind, Kind::Diagonal);
+        assert_eq!(choose(&near, Some(0)).0.shape.kind, Kind::Diagonal);
         let far = full(|row| vec![(1 << 31) + row]);
-        assert_eq!(choose(&far, Some(0), 1).0.shape.kind, Kind::Relative8);
+        assert_eq!(choose(&far, Some(0)).0.shape.kind, Kind::Relative8);
     }
 
     #[test]
@@ -358,17 +374,17 @@ mod tests {
             (65_535, Kind::Relative16, 7),
             (65_536, Kind::Relative32, 0),
         ] {
-            let (encoded, _) = choose(&full(|row| vec![7 + (row % 2) * span]), None, 1);
+            let (encoded, _) = choose(&full(|row| vec![7 + (row % 2) * span]), None);
             assert_eq!((encoded.shape.kind, encoded.base), (kind, base), "span {span}");
         }
         // The largest index is that of the last run's first column.
-        let (encoded, _) = choose(&full(|_| vec![0, 1, 2, 255, 256, 257]), None, 1);
+        let (encoded, _) = choose(&full(|_| vec![0, 1, 2, 255, 256, 257]), None);
         assert_eq!((encoded.shape.kind, encoded.shape.run), (Kind::Relative8, 3));
     }
 
     #[test]
     fn runs_hold_for_all_rows_or_not_at_all() {
-        let run = |rows: &[Vec<u32>]| choose(rows, None, 1).0.shape.run;
+        let run = |rows: &[Vec<u32>]| choose(rows, None).0.shape.run;
         let node = |first: u32, len: u32| (first..first + len).collect::<Vec<_>>();
         assert_eq!(run(&full(|row| node(row, 6))), 3);
         assert_eq!(run(&full(|row| node(row, 4))), 2);
@@ -382,19 +398,19 @@ mod tests {
     #[test]
     fn rows_of_different_length_need_masks() {
         let rows = full(|row| (0..3 + row % 4).map(|k| k * 5 % 17).collect());
-        let (encoded, _) = choose(&rows, None, 1);
+        let (encoded, _) = choose(&rows, None);
         assert_eq!((encoded.shape.full, encoded.shape.width, encoded.entries), (3, 6, 144));
         assert_eq!(encoded.index_bytes, 16 + 144);
         // A lane without a row has nothing, so that no step is full.
-        let (encoded, _) = choose(&rows[..31], None, 1);
+        let (encoded, _) = choose(&rows[..31], None);
         assert_eq!((encoded.shape.full, encoded.shape.width), (0, 6));
     }
 
     #[test]
     fn nothing_takes_nothing() {
-        let (encoded, _) = choose(&[], Some(0), 4);
+        let (encoded, _) = choose(&[], Some(0));
         assert_eq!(encoded.shape, Shape { kind: Kind::Diagonal, run: 1, full: 0, width: 0 });
         assert_eq!((encoded.base, encoded.entries, encoded.index_bytes), (0, 0, 0));
-        assert_eq!(choose(&[], None, 4).0.shape.kind, Kind::Relative8);
+        assert_eq!(choose(&[], None).0.shape.kind, Kind::Relative8);
     }
 }

@@ -66,7 +66,7 @@ const SLACK: usize = 64;
 pub struct Packing {
     /// How values are stored.
     pub values: ValueEncoding,
-    /// Slots of a row that are stored side by side where every row of the slice has them: 1, 2 or 4.
+    /// Slots of a row that are stored side by side where every row of the slice has them: 1 or 4.
     pub group: u32,
     /// Rows with more entries are kept apart, not in slices; at most [`Packing::MAX_LONG`].
     pub long: u32,
@@ -86,7 +86,7 @@ impl Packing {
     pub const MAX_LONG: u32 = MAX_WIDTH;
 
     /// What [`group`](Self::group) may be.
-    pub const GROUPS: [u32; 3] = [1, 2, 4];
+    pub const GROUPS: [u32; 2] = [1, 4];
 }
 
 impl Default for Packing {

@@ -1,6 +1,6 @@
 //! What slices take, found without writing any.
 
-use super::index::{ALL, Encoded, Kind, LANES, Slot, UNIT, padded};
+use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
 use super::slices::{Chunk, SlicedRows};
 use std::collections::{HashMap, HashSet};
 
@@ -27,25 +27,23 @@ pub struct SliceSizes {
 const VALUE_SIZES: [usize; 3] = [1, 4, 8];
 
 impl SliceSizes {
-    /// Bytes of values of `size` bytes each, with the padding between slices; nothing where values take no bytes.
+    /// Bytes of values of `size` bytes each, with the padding between and behind slices; nothing where values take no bytes.
     pub fn value_bytes(&self, size: usize) -> u64 {
-        VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i])
+        let bytes = VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
+        if bytes == 0 { 0 } else { bytes + UNIT as u64 }
     }
 
     /// Adds a slice; the bytes of its index only when they are not a diagonal slice's, which may share them.
-    fn add(&mut self, encoded: &Encoded, slots: &[Slot]) {
+    fn add(&mut self, encoded: &Encoded) {
         let shape = encoded.shape;
-        let diagonal = shape.kind == Kind::Diagonal;
-        let partial = slots.iter().filter(|slot| slot.mask != ALL).count();
-        let partial = if diagonal { partial } else { (shape.width - shape.full) * shape.run };
         self.slices += 1;
         self.entries += u64::from(encoded.entries);
         self.entries_by_kind[shape.kind as usize] += u64::from(encoded.entries);
-        self.index_bytes += if diagonal { 0 } else { u64::from(encoded.index_bytes) };
+        self.index_bytes += if shape.kind == Kind::Diagonal { 0 } else { u64::from(encoded.index_bytes) };
         for (bytes, size) in self.value_bytes.iter_mut().zip(VALUE_SIZES) {
             *bytes += padded(encoded.entries as usize * size) as u64;
         }
-        self.guarded += (partial * LANES) as u64;
+        self.guarded += ((shape.width - shape.full) * shape.run * LANES) as u64;
         self.depth = self.depth.max((shape.width * shape.run) as u64);
     }
 
@@ -53,7 +51,7 @@ impl SliceSizes {
     fn add_all<'a>(&mut self, chunks: &'a [Chunk]) -> Vec<&'a [Slot]> {
         let mut all = Vec::new();
         for (encoded, slots) in chunks.iter().flat_map(Chunk::iter) {
-            self.add(encoded, slots);
+            self.add(encoded);
             all.extend((encoded.shape.kind == Kind::Diagonal).then_some(slots));
         }
         all
@@ -72,7 +70,7 @@ impl SliceSizes {
         }
         let sum = |met: &dyn Fn(u32) -> bool| {
             let slots = times.iter().filter(|(_, times)| met(**times));
-            slots.map(|(slots, _)| padded(size_of_val(*slots)) as u64).sum::<u64>()
+            slots.map(|(slots, _)| slot_bytes(slots) as u64).sum::<u64>()
         };
         let known = sum(&|_| true);
         let unseen =
@@ -106,11 +104,10 @@ impl SliceSizes {
 impl SlicedRows<'_> {
     /// The sizes of all slices, exactly as packing makes them.
     pub(crate) fn sizes(self) -> SliceSizes {
-        let chunks = self.encode(1);
+        let chunks = self.encode();
         let mut sizes = SliceSizes::default();
         let different: HashSet<&[Slot]> = sizes.add_all(&chunks).into_iter().collect();
-        sizes.index_bytes +=
-            different.into_iter().map(|slots| padded(size_of_val(slots)) as u64).sum::<u64>();
+        sizes.index_bytes += different.into_iter().map(|slots| slot_bytes(slots) as u64).sum::<u64>();
         sizes
     }
 }

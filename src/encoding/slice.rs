@@ -1,10 +1,13 @@
 //! A packed slice, to be read.
 
-use super::index::{Kind, LANES, Shape, Slot, UNIT, padded};
+use super::index::{ALL, Kind, LANES, Shape, Slot, UNIT};
 use super::layout::{Steps, visit_diagonal};
 use super::slices::PackedSlices;
 use crate::Scalar;
 use crate::device::cpu::set_lanes;
+
+/// Words in [`UNIT`] bytes.
+const WORDS: usize = UNIT / size_of::<u32>();
 
 /// A slice of a packed matrix.
 #[derive(Debug, Clone, Copy)]
@@ -16,11 +19,11 @@ pub(crate) struct Slice<'a> {
     pub(crate) first_row: u32,
     /// Position of its first value.
     pub(crate) first_value: usize,
-    /// Of a diagonal slice, its slots.
-    pub(crate) slots: &'a [Slot],
-    /// The lanes of the steps that not every lane has.
+    /// In a diagonal slice, column minus row of the slots that every lane has, and of the others.
+    pub(crate) deltas: [&'a [u32]; 2],
+    /// The lanes of the slots or steps that not every lane has.
     pub(crate) masks: &'a [u32],
-    /// Its indices, and what comes after them.
+    /// In a relative slice, its indices, and what comes after them.
     pub(crate) indices: &'a [u32],
 }
 
@@ -30,28 +33,27 @@ impl<T: Scalar> PackedSlices<T> {
     pub(crate) fn slice(&self, s: usize) -> Slice<'_> {
         let header = &self.headers[s];
         let shape = header.shape();
-        let index = &self.index[header.index_at as usize * (UNIT / size_of::<u32>())..];
-        let (slots, masks) = match shape.kind {
-            Kind::Diagonal => (slots(&index[..2 * shape.width]), &index[..0]),
-            _ => (&[][..], &index[..shape.width - shape.full]),
+        let index = &self.index[header.index_at as usize * WORDS..];
+        let (deltas, masks, indices) = match shape.kind {
+            Kind::Diagonal => {
+                let (full, rest) = table(index, shape.full);
+                let (partial, rest) = table(rest, shape.width - shape.full);
+                ([full, partial], table(rest, partial.len()).0, &rest[..0])
+            }
+            _ => {
+                let (masks, indices) = table(index, shape.width - shape.full);
+                ([&index[..0]; 2], masks, indices)
+            }
         };
-        Slice {
-            shape,
-            base: header.base,
-            first_row: (s * LANES) as u32,
-            first_value: header.value_at as usize * self.values.per(UNIT),
-            slots,
-            masks,
-            indices: &index[padded(size_of_val(masks)) / size_of::<u32>()..],
-        }
+        let first_value = header.value_at as usize * self.values.per(UNIT);
+        Slice { shape, base: header.base, first_row: (s * LANES) as u32, first_value, deltas, masks, indices }
     }
 }
 
-/// The slots that the words of an index are.
+/// The first `len` words of an index, and what comes after their padding.
 #[inline(always)]
-fn slots(words: &[u32]) -> &[Slot] {
-    // SAFETY: a slot is two words, any words, and aligned as they are.
-    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() / 2) }
+fn table(index: &[u32], len: usize) -> (&[u32], &[u32]) {
+    (&index[..len], &index[len.next_multiple_of(WORDS)..])
 }
 
 impl Slice<'_> {
@@ -59,16 +61,28 @@ impl Slice<'_> {
         self.masks[step - self.shape.full]
     }
 
+    /// The slots of a diagonal slice, deltas ascending.
+    fn slots(&self) -> impl Iterator<Item = Slot> {
+        let [full, partial] = self.deltas;
+        let mut full = full.iter().map(|&delta| Slot { delta: delta as i32, mask: ALL }).peekable();
+        let partial = partial.iter().zip(self.masks);
+        let mut partial = partial.map(|(&delta, &mask)| Slot { delta: delta as i32, mask }).peekable();
+        std::iter::from_fn(move || match (full.peek(), partial.peek()) {
+            (Some(first), Some(second)) if first.delta < second.delta => full.next(),
+            (_, Some(_)) => partial.next(),
+            _ => full.next(),
+        })
+    }
+
     /// Entries of every lane.
     pub(crate) fn lengths(&self) -> [usize; LANES] {
-        let Shape { kind, run, full, .. } = self.shape;
-        let mut lengths = if kind == Kind::Diagonal { [0; LANES] } else { [full * run; LANES] };
-        let masks = self.slots.iter().map(|slot| slot.mask).chain(self.masks.iter().copied());
-        masks.flat_map(set_lanes).for_each(|lane| lengths[lane] += run);
+        let Shape { run, full, .. } = self.shape;
+        let mut lengths = [full * run; LANES];
+        self.masks.iter().flat_map(|&mask| set_lanes(mask)).for_each(|lane| lengths[lane] += run);
         lengths
     }
 
-    /// Calls `visit(lane, entry, position)` for every value.
+    /// Calls `visit(lane, entry, position)` for every value, those of a lane in their order.
     pub(crate) fn visit_values(&self, group: usize, mut visit: impl FnMut(usize, usize, usize)) {
         if self.shape.kind == Kind::Diagonal {
             self.visit_columns(group, |lane, entry, at, _| visit(lane, entry, at));
@@ -77,16 +91,16 @@ impl Slice<'_> {
         }
     }
 
-    /// Calls `visit(lane, entry, position, column)` for every entry. The position is that of its index, which is also that of its value
-    /// unless several entries share an index.
+    /// Calls `visit(lane, entry, position, column)` for every entry, those of a lane in their order. The position is that of its index,
+    /// which is also that of its value unless several entries share an index.
     #[inline(always)]
     pub(crate) fn visit_columns(&self, group: usize, mut visit: impl FnMut(usize, usize, usize, u32)) {
         let Shape { kind, run, full, .. } = self.shape;
         if kind == Kind::Diagonal {
             let mut next = [0; LANES];
-            visit_diagonal(self.slots, group, full, |lane, slot, at| {
+            visit_diagonal(self.slots(), full, group, |lane, slot, at| {
                 let row = self.first_row + lane as u32;
-                visit(lane, next[lane], at, row.wrapping_add(self.slots[slot].delta as u32));
+                visit(lane, next[lane], at, row.wrapping_add(slot.delta as u32));
                 next[lane] += 1;
             });
             return;

@@ -1,6 +1,6 @@
 //! Packing a matrix into slices, and back.
 
-use super::index::{Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padded};
+use super::index::{ALL, Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padded};
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
@@ -52,8 +52,9 @@ impl<T: Scalar> PackedSlices<T> {
             ValueEncoding::Packed => Coder::of(a.values()),
         };
         let perm = order.short_rows(a.row_ptr(), long);
-        let rows = SlicedRows { row_ptr: a.row_ptr(), col_idx: a.col_idx(), perm: perm.as_deref(), long };
-        let chunks = rows.encode(group);
+        let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
+        let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, long };
+        let chunks = rows.encode();
         let placed = Placement::of(&chunks, coder.size())?;
         let mut stored = Stored::zeroed(&coder, placed.value_units * UNIT / coder.size().max(1));
         let mut index = with_slack(placed.index_units * UNIT / size_of::<u32>());
@@ -82,6 +83,11 @@ impl<T: Scalar> PackedSlices<T> {
         Ok(Self { nrows, ncols, group, headers, values: stored, dictionary, index, perm, skip, long, parts })
     }
 
+    /// Whether all slices are diagonal.
+    pub(crate) fn is_diagonal(&self) -> bool {
+        self.headers.iter().all(|header| header.shape().kind == Kind::Diagonal)
+    }
+
     /// Bytes of the arrays.
     pub(crate) fn bytes(&self) -> u64 {
         let perm = self.perm.as_ref().map_or(0, |perm| size_of_val(&**perm));
@@ -99,6 +105,7 @@ pub(crate) struct SlicedRows<'a> {
     pub(crate) col_idx: &'a [u32],
     /// The rows of the lanes, one after the other; all rows in their order where there is none.
     pub(crate) perm: Option<&'a [u32]>,
+    pub(crate) ncols: usize,
     /// Rows with more entries are not in the slices.
     pub(crate) long: u32,
 }
@@ -131,19 +138,25 @@ impl<'a> SlicedRows<'a> {
         })
     }
 
+    /// The row of the first lane, where the slice may be diagonal: rows in their order, each with a column of its number. A lane that has no
+    /// entry in a slot can then be given the column of its row.
+    pub(crate) fn first_row(self, s: usize) -> Option<usize> {
+        let rows = s * LANES..((s + 1) * LANES).min(self.rows());
+        (self.perm.is_none() && rows.end <= self.ncols).then_some(rows.start)
+    }
+
     /// The columns of every lane.
     pub(crate) fn columns(self, s: usize) -> Columns<'a> {
         self.entries(s).map(|entries| &self.col_idx[entries])
     }
 
     /// Chooses how every slice is stored.
-    pub(crate) fn encode(self, group: usize) -> Vec<Chunk> {
+    pub(crate) fn encode(self) -> Vec<Chunk> {
         let slices = self.slices();
         let chunk = |c: usize| {
             let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
             for s in c * CHUNK..((c + 1) * CHUNK).min(slices) {
-                let first_row = self.perm.is_none().then_some(s * LANES);
-                chunk.push(&mut chooser, &self.columns(s), first_row, group);
+                chunk.push(&mut chooser, &self.columns(s), self.first_row(s));
             }
             chunk
         };
@@ -171,14 +184,8 @@ pub(crate) struct Chunk {
 
 impl Chunk {
     /// Chooses how a slice is stored, and adds it; see [`Chooser::choose`].
-    pub(crate) fn push(
-        &mut self,
-        chooser: &mut Chooser,
-        columns: &Columns<'_>,
-        first_row: Option<usize>,
-        group: usize,
-    ) {
-        let encoded = chooser.choose(columns, first_row, group);
+    pub(crate) fn push(&mut self, chooser: &mut Chooser, columns: &Columns<'_>, first_row: Option<usize>) {
+        let encoded = chooser.choose(columns, first_row);
         self.encoded.push(encoded);
         if encoded.shape.kind == Kind::Diagonal {
             self.slots.extend_from_slice(chooser.slots());
@@ -243,6 +250,8 @@ impl Placement {
                 entries += u64::from(encoded.entries);
             }
         }
+        // What GPU kernels load for lanes without an entry may stand behind the last value.
+        value_units += usize::from(value_units > 0);
         Ok(Self { slices, value_units, index_units, entries })
     }
 }
@@ -279,15 +288,12 @@ impl<T: Scalar> Writer<'_, T> {
         unsafe {
             if shape.kind == Kind::Diagonal {
                 let mut next = [0; LANES];
-                visit_diagonal(slots, self.group, shape.full, |lane, _, at| {
+                visit_diagonal(slots.iter().copied(), shape.full, self.group, |lane, _, at| {
                     self.values.put(first + at, values[lane][next[lane]]);
                     next[lane] += 1;
                 });
                 if slice.owns_index {
-                    for (k, slot) in slots.iter().enumerate() {
-                        self.put(index, 2 * k, slot.delta as u32);
-                        self.put(index, 2 * k + 1, slot.mask);
-                    }
+                    self.slots(index, shape.full, slots);
                 }
                 return;
             }
@@ -307,6 +313,27 @@ impl<T: Scalar> Writer<'_, T> {
                     _ => self.put(indices, at, offset),
                 }
             });
+        }
+    }
+
+    /// Writes the slots of a diagonal slice, of which so many are every lane's, from byte `start` of the index on.
+    unsafe fn slots(&self, start: usize, full: usize, slots: &[Slot]) {
+        let words = |count: usize| padded(count * size_of::<u32>());
+        let partial = start + words(full);
+        let masks = partial + words(slots.len() - full);
+        let (mut k, mut p) = (0, 0);
+        for slot in slots {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if slot.mask == ALL {
+                    self.put(start, k, slot.delta);
+                    k += 1;
+                } else {
+                    self.put(partial, p, slot.delta);
+                    self.put(masks, p, slot.mask);
+                    p += 1;
+                }
+            }
         }
     }
 

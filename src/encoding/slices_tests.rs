@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::encoding::index::{ALL, Shape};
+use crate::encoding::long::{Piece, long_bytes};
 use crate::matrix::CsrMatrix;
 use crate::testing::{Oracle, chapter, x_vector};
 use proptest::prelude::*;
@@ -73,21 +74,21 @@ fn the_chapters_matrix_sorted() {
     assert_eq!(a.headers, [Header { value_at: 0, index_at: 0, base: 0, shape }]);
     let [first, second] = columns([1, 0, 0, 2, 2, 3, 3, 0]);
     assert_eq!(a.index, [7, 7, 1, 0, first, second, 0, 0]);
-    assert_eq!(a.values, Stored::Plain(vec![2., 3., 1., 4., 1., 1., 1., 0.]));
+    assert_eq!(a.values, Stored::Plain([&[2., 3., 1., 4., 1., 1., 1.][..], &[0.; 5]].concat()));
     assert!(a.dictionary.is_empty() && a.skip.is_none() && a.long.is_none());
-    assert_eq!(a.bytes(), 16 + 32 + 32 + 16);
+    assert_eq!(a.bytes(), 16 + 32 + (32 + 16) + 16);
 }
 
 #[test]
 fn the_chapters_matrix_in_its_order() {
-    // Five slots would take 48 bytes, indices and their masks take 32.
+    // Five slots would take 64 bytes, indices and their masks take 32.
     let a = PackedSlices::pack(chapter::matrix::<f64>().view(), Order::Natural, packed()).unwrap();
     assert_eq!((kinds(&a), &a.perm), (vec![Kind::Relative8], &None));
     let [first, second] = columns([0, 1, 0, 2, 2, 3, 3, 0]);
     assert_eq!(a.index, [0b1101, 0b1101, 0b100, 0, first, second, 0, 0]);
-    assert_eq!(a.dictionary, [1., 2., 3., 4.]);
+    assert_eq!((&a.dictionary[..4], a.dictionary.len()), (&[1., 2., 3., 4.][..], 256));
     let codes = [2, 1, 0, 0, 3, 0, 0];
-    assert_eq!(a.values, Stored::Codes([&codes[..], &[0; 9]].concat()));
+    assert_eq!(a.values, Stored::Codes([&codes[..], &[0; 9 + 16]].concat()));
 }
 
 #[test]
@@ -99,29 +100,48 @@ fn a_long_row_of_the_chapters_matrix() {
     let [first, _] = columns([0, 0, 2, 3, 0, 0, 0, 0]);
     assert_eq!(a.index, [3, 3, 0, 0, first, 0, 0, 0]);
     let long = a.long.as_ref().unwrap();
-    assert_eq!(
-        (&long.rows[..], &long.row_ptr[..], &long.col_idx[..]),
-        (&[2][..], &[0, 3][..], &[1, 2, 3][..])
-    );
-    assert_eq!(long.values, Stored::Plain(vec![2., 4., 1.]));
-    assert_eq!(a.bytes(), 16 + 32 + 32 + 16 + 4 + long.bytes());
-    assert_eq!(long.bytes(), super::super::long_bytes(1, 3, 8));
+    assert_eq!(long.pieces, [Piece { begin: 0, count: 3, row: 2, first: 0, pieces: 1 }]);
+    assert_eq!((&long.col_idx[..], &long.values), (&[1, 2, 3][..], &Stored::Plain(vec![2., 4., 1.])));
+    // Header and skipped lanes, index, values, permutation.
+    assert_eq!(a.bytes(), 16 + 4 + 32 + (32 + 16) + 16 + long.bytes());
+    assert_eq!(long.bytes(), 24 + 3 * 12);
+    assert_eq!(long.bytes(), long_bytes(&[(3, 1)], 8));
 }
 
-/// Two slices of a stencil of three points, the borders included.
-fn stencil(n: u32) -> CsrMatrix<f64> {
-    let rows: Vec<Vec<u32>> = (0..n).map(|i| (i.max(1) - 1..(i + 2).min(n)).collect()).collect();
+#[test]
+fn long_rows_are_cut_into_pieces() {
+    let rows = [vec![], (0..2500).collect(), vec![1], (0..1024).collect()];
+    let a = there_and_back(&matrix(2500, &rows, |k| (k % 7) as f64), 1);
+    let long = a.long.unwrap();
+    let piece = |begin, count, row, first, pieces| Piece { begin, count, row, first, pieces };
+    let expected = [
+        piece(0, 1024, 1, 0, 3),
+        piece(1024, 1024, 1, 0, 3),
+        piece(2048, 452, 1, 0, 3),
+        piece(2500, 1024, 3, 3, 1),
+    ];
+    assert_eq!(long.pieces, expected);
+    assert_eq!(long.rows().collect::<Vec<_>>(), [(1, 0..2500), (3, 2500..3524)]);
+    assert_eq!(long.bytes(), long_bytes(&[(1024, 1), (2500, 1)], 8));
+}
+
+/// Every row holds the diagonal and `reach` neighbours to either side, those that there are.
+fn stencil(n: u32, reach: u32) -> CsrMatrix<f64> {
+    let rows: Vec<Vec<u32>> =
+        (0..n).map(|i| (i.max(reach) - reach..(i + reach + 1).min(n)).collect()).collect();
     matrix(n as usize, &rows, |k| k as f64)
 }
 
 #[test]
 fn diagonals_are_stored_once_for_all_slices_alike() {
-    let a = there_and_back(&stencil(32 * 5), Packing::MAX_LONG);
+    let a = there_and_back(&stencil(32 * 5, 1), Packing::MAX_LONG);
     assert_eq!(kinds(&a), [Kind::Diagonal; 5]);
-    assert_eq!(a.headers.iter().map(|h| h.index_at).collect::<Vec<_>>(), [0, 2, 2, 2, 4]);
-    let slots = |masks: [u32; 3]| [-1i32 as u32, masks[0], 0, masks[1], 1, masks[2], 0, 0];
-    let expected = [slots([!1, ALL, ALL]), slots([ALL; 3]), slots([ALL, ALL, ALL >> 1])];
-    assert_eq!(a.index, expected.concat());
+    assert_eq!(a.headers.iter().map(|h| h.index_at).collect::<Vec<_>>(), [0, 3, 3, 3, 4]);
+    let below = -1i32 as u32;
+    let first = [[0, 1, 0, 0], [below, 0, 0, 0], [!1, 0, 0, 0]];
+    let middle = [[below, 0, 1, 0]];
+    let last = [[below, 0, 0, 0], [1, 0, 0, 0], [ALL >> 1, 0, 0, 0]];
+    assert_eq!(a.index, [&first[..], &middle, &last].concat().concat());
     // 95 values in the first and the last slice, 96 in the others, two to a unit.
     assert_eq!(a.headers.iter().map(|h| h.value_at).collect::<Vec<_>>(), [0, 48, 96, 144, 192]);
     // The slots that all lanes have come first, lane by lane; then the others.
@@ -133,15 +153,16 @@ fn diagonals_are_stored_once_for_all_slices_alike() {
 
 #[test]
 fn groups_of_diagonals_stand_lane_by_lane() {
-    let stencil = stencil(96);
-    let a = PackedSlices::pack(stencil.view(), Order::Natural, plain(2)).unwrap();
+    let stencil = stencil(96, 2);
+    let a = PackedSlices::pack(stencil.view(), Order::Natural, plain(4)).unwrap();
     let middle = a.headers[1];
-    assert_eq!((middle.shape().full, middle.shape().width), (1, 3));
+    assert_eq!((middle.shape().full, middle.shape().width), (5, 5));
     let Stored::Plain(values) = &a.values else { panic!("plain values") };
     let values = &values[middle.value_at as usize * 2..];
     let row = |row: usize| stencil.view().row(32 + row).1;
-    assert_eq!(values[..4], [row(0)[0], row(0)[1], row(1)[0], row(1)[1]]);
-    assert_eq!(values[64..66], [row(0)[2], row(1)[2]], "the third slot alone");
+    assert_eq!(values[..8], [&row(0)[..4], &row(1)[..4]].concat());
+    assert_eq!(values[128..130], [row(0)[4], row(1)[4]], "the fifth slot alone");
+    assert!(a.is_diagonal());
 }
 
 #[test]
@@ -187,6 +208,16 @@ fn every_kind_and_border_of_spans() {
 }
 
 #[test]
+fn rows_without_a_column_of_their_number_are_not_diagonal() {
+    let rows: Vec<Vec<u32>> = (0..96u32).map(|i| vec![i / 2]).collect();
+    for (ncols, expected) in [(48, Kind::Relative8), (95, Kind::Relative8), (96, Kind::Diagonal)] {
+        let rows: Vec<Vec<u32>> =
+            (0..96).map(|i| if i < 64 { rows[i].clone() } else { vec![i as u32 - 64] }).collect();
+        assert_eq!(kinds(&there_and_back(&matrix(ncols, &rows, |_| 1.0), 9))[2], expected);
+    }
+}
+
+#[test]
 fn awkward_rows_come_back_in_their_order() {
     // Unsorted and repeated columns, empty rows and slices, a last slice of one row.
     let mut rows = vec![vec![]; 129];
@@ -195,7 +226,11 @@ fn awkward_rows_come_back_in_their_order() {
     rows[64..96].fill(vec![2, 2]);
     rows[128] = vec![0, 9, 3];
     let a = there_and_back(&matrix(10, &rows, |k| -(k as f64)), Packing::MAX_LONG);
-    assert_eq!(kinds(&a)[1], Kind::Diagonal, "a slice without entries");
+    assert_eq!(
+        kinds(&a)[1],
+        Kind::Relative8,
+        "a slice without entries, whose rows have no columns of their numbers"
+    );
     for (m, n) in [(0, 0), (0, 5), (5, 0), (70, 3)] {
         let empty = there_and_back(&CsrMatrix::zeros(m, n).unwrap(), 1);
         assert_eq!(empty.bytes(), 16 * m.div_ceil(32) as u64);
@@ -210,7 +245,10 @@ fn long_rows_of_every_encoding() {
         let packed = there_and_back(&a, long);
         let expected: Vec<u32> =
             (0..70).filter(|&i| rows[i].len() > long as usize).map(|i| i as u32).collect();
-        assert_eq!(packed.long.map_or(vec![], |long| long.rows), expected);
+        assert_eq!(
+            packed.long.map_or(vec![], |long| long.rows().map(|(row, _)| row as u32).collect()),
+            expected
+        );
         let skipped = packed.skip.iter().flatten().map(|mask| mask.count_ones());
         assert_eq!(skipped.sum::<u32>() as usize, expected.len());
     }
@@ -226,7 +264,7 @@ fn rows_of_the_greatest_length_fit() {
     let len = Packing::MAX_LONG;
     let rows = [(0..len).collect::<Vec<_>>(), (0..=len).map(|k| k * 3).collect(), vec![1]];
     let a = there_and_back(&matrix(60_000, &rows, |k| k as f64), len);
-    assert_eq!(a.long.unwrap().rows, [1]);
+    assert_eq!(a.long.unwrap().rows().map(|(row, _)| row).collect::<Vec<_>>(), [1]);
     assert_eq!(unit(u32::MAX as usize, "values").unwrap(), u32::MAX);
     let error = unit(1 << 32, "values").unwrap_err().to_string();
     assert!(error.contains("at most 68719476736 bytes of values"), "{error}");

@@ -9,7 +9,7 @@ impl<T: Scalar> PackedSlices<T> {
     /// The matrix in CSR, its entries in the order they were packed from.
     pub(crate) fn unpack(&self) -> CsrMatrix<T> {
         let slices = || (0..self.headers.len()).map(|s| (s, self.slice(s)));
-        let long = || self.long.iter().flat_map(|long| long.iter().map(move |row| (long, row)));
+        let long = || self.long.iter().flat_map(|long| long.rows().map(move |row| (long, row)));
         let mut row_ptr = vec![0; self.nrows + 1];
         for (s, slice) in slices() {
             // Lanes without a row have no entries.

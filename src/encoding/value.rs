@@ -144,11 +144,14 @@ impl<T: Scalar> Coder<T> {
         }
     }
 
-    /// What codes stand for: the values of the dictionary by their codes, or the one value; nothing for plain values.
+    /// What codes stand for: the values of the dictionary by their codes, and zeros behind them; or the one value; nothing for plain values.
     pub(crate) fn into_dictionary(self) -> Vec<T> {
         match self {
             Self::Plain => Vec::new(),
-            Self::Dictionary(dictionary) => dictionary.values,
+            Self::Dictionary(Dictionary { mut values, .. }) => {
+                values.resize(DICTIONARY, T::ZERO);
+                values
+            }
             Self::Same(value) => vec![value],
         }
     }

@@ -11,12 +11,10 @@ pub mod jds;
 pub mod packed;
 mod placed;
 mod plan_text;
-mod scratch;
 pub mod sell;
 
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
-pub(crate) use scratch::Scratch;
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue};

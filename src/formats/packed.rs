@@ -5,7 +5,7 @@ pub use crate::encoding::{Packing, ValueEncoding};
 use super::{DeviceMatrix, HostMatrix, PlanArgs, Traffic, scattered, vector_bytes};
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Gpu, Ptr, Queue};
-use crate::encoding::{self, Order, PackedSlices};
+use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
@@ -44,7 +44,7 @@ impl Index {
             };
         };
         if let Some(group) = group.filter(|group| !Packing::GROUPS.contains(group)) {
-            return Err(args.error(format!("`group` may be 1, 2 or 4, not {group}")));
+            return Err(args.error(format!("`group` may be 1 or 4, not {group}")));
         }
         if let Some(long) = long.filter(|&long| long > Packing::MAX_LONG) {
             return Err(args.error(format!("`long` may be at most {}, not {long}", Packing::MAX_LONG)));
@@ -92,29 +92,29 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
     let (value_size, dictionary) = match (packing.values, analysis.structure.distinct_values) {
         (ValueEncoding::Plain, _) | (_, Distinct::Many) => (scalar.size(), 0),
         (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => (0, 1),
-        (ValueEncoding::Packed, Distinct::Exactly(values)) => (1, u64::from(values)),
+        (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
     };
     let sizes = analysis.packing.sizes(rows, order, packing.long);
-    let (long_rows, long_entries) =
-        (rows.histogram.rows_longer(packing.long), rows.histogram.entries_of_longer(packing.long));
+    let classes = rows.histogram.classes();
+    let long = &classes[classes.partition_point(|&(len, _)| len <= packing.long)..];
+    let long_rows = long.iter().map(|&(_, rows)| rows).sum::<u64>();
     let (perm, window) = match order {
         Order::Natural => (0, 1),
         Order::Windows(window) => (nrows * size_of::<u32>() as u64, window as u64),
     };
     let arrays = encoding::slice_table_bytes(sizes.slices, long_rows > 0) + perm;
-    let long = encoding::long_bytes(long_rows, long_entries, value_size);
     let lanes = encoding::LANES as u64;
     Traffic {
         matrix_bytes: arrays
             + sizes.index_bytes
             + sizes.value_bytes(value_size)
             + dictionary * scalar.size() as u64
-            + long,
+            + encoding::long_bytes(long, value_size),
         vector_bytes: vector_bytes(analysis, scalar),
         slots: sizes.entries,
         gathered: sizes.entries - sizes.entries_by_kind[0],
         guarded: sizes.guarded,
-        tail: long_entries,
+        tail: rows.nnz - rows.histogram.entries_up_to(packing.long),
         rows: nrows,
         scattered: scattered(nrows, window),
         groups: sizes.slices + long_rows,

@@ -108,10 +108,10 @@ impl Format for Sell {
         "sell(c:5,sigma:7)",
         "sell(c:64,sigma:100000)",
         "sell(c:32,sigma:1,index:packed)",
-        "sell(c:32,sigma:1,index:packed,group:2)",
+        "sell(c:32,sigma:1,index:packed,group:4)",
         "sell(c:32,sigma:1,index:packed,values:packed,group:4,long:60)",
         "sell(c:32,sigma:512,index:packed)",
-        "sell(c:32,sigma:40,index:packed,group:2,long:4)",
+        "sell(c:32,sigma:40,index:packed,group:4,long:4)",
         "sell(c:32,sigma:512,index:packed,values:packed)",
         "sell(c:32,sigma:100000,index:packed,values:packed,group:4)",
     ];
