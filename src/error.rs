@@ -88,6 +88,16 @@ pub enum Error {
         /// The plan's spelling.
         plan: String,
     },
+    /// A matrix is too large for packed slices, whose places are 32-bit numbers.
+    #[error(
+        "packed slices hold at most {limit} bytes of {what}, and this matrix needs more; choose a plan without `index:packed`"
+    )]
+    PackedTooLarge {
+        /// `values` or `indices`.
+        what: &'static str,
+        /// Bytes that can be addressed.
+        limit: u64,
+    },
     /// The asked device is not there.
     #[error("device `{device}` is not available: {reason}")]
     DeviceUnavailable {

@@ -24,6 +24,7 @@
 
 pub mod analysis;
 pub mod device;
+mod encoding;
 mod error;
 mod files;
 pub mod formats;

@@ -80,6 +80,8 @@ pub trait Scalar:
     fn to_f64(self) -> f64;
     /// The bits, widened: equal numbers of one type have equal bits but for the two zeros and NaN.
     fn bits(self) -> u64;
+    /// The number with these [`bits`](Self::bits).
+    fn from_bits(bits: u64) -> Self;
 }
 
 macro_rules! scalar {
@@ -100,6 +102,9 @@ macro_rules! scalar {
             }
             fn bits(self) -> u64 {
                 u64::from(self.to_bits())
+            }
+            fn from_bits(bits: u64) -> Self {
+                $type::from_bits(bits as _)
             }
         }
     };

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// The modules from the bottom to the top; a module may import from itself and from lower layers, not from its neighbours. The
 /// program is a crate of its own, above all of them.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 9] = [
     &["error", "files", "memory", "scalar"],
     &["matrix"],
-    &["analysis", "device", "encoding"],
+    &["device"],
+    &["encoding"],
+    &["analysis"],
     &["formats"],
     &["tuning"],
     &["op"],

@@ -66,6 +66,12 @@ impl Histogram {
         longer.iter().map(|&(len, rows)| u64::from(len - width) * rows).sum()
     }
 
+    /// Entries of the rows with at most `len` entries.
+    pub fn entries_up_to(&self, len: u32) -> u64 {
+        let shorter = &self.0[..self.0.partition_point(|c| c.0 <= len)];
+        shorter.iter().map(|&(len, rows)| u64::from(len) * rows).sum()
+    }
+
     /// The smallest length that at least the share `q` of the rows do not exceed; 0 without rows.
     pub fn quantile(&self, q: f64) -> u32 {
         let wanted = (q * self.nrows() as f64).ceil().max(1.0);
@@ -222,6 +228,7 @@ mod tests {
         assert_eq!(h.classes(), [(0, 1), (1, 1), (3, 2), (longest, 2)]);
         assert_eq!((h.nrows(), h.rows_longer(1), h.rows_longer(3)), (6, 4, 2));
         assert_eq!(h.entries_beyond(2), 2 + 2 * u64::from(longest - 2));
+        assert_eq!((h.entries_up_to(0), h.entries_up_to(1), h.entries_up_to(longest - 1)), (0, 1, 7));
         assert_eq!((h.quantile(0.0), h.quantile(0.5), h.quantile(1.0)), (0, 3, longest));
     }
 

@@ -7,16 +7,19 @@ mod distinct;
 mod fingerprint;
 mod histogram;
 mod locality;
+mod packing;
 mod rows;
 mod scan;
 mod structure;
 mod symmetry;
 
+pub use crate::encoding::SliceSizes;
 pub use blocks::BlockFill;
 pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use histogram::{Bin, Histogram};
 pub use locality::Reuse;
+pub use packing::Packability;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
 pub use structure::Structure;
 pub use symmetry::Symmetry;
@@ -45,6 +48,8 @@ pub struct Analysis {
     pub row_lengths: Vec<u32>,
     /// Where the entries lie and what they hold.
     pub structure: Structure,
+    /// What packed slices take.
+    pub packing: Packability,
 }
 
 impl Analysis {
@@ -53,14 +58,12 @@ impl Analysis {
         let rows = || {
             let offsets = rows::pass(a.row_ptr());
             let changes = rows::changes(&offsets.row_lengths);
-            (offsets, changes)
+            let rows = RowStats::from_histogram(a.ncols(), offsets.histogram, changes);
+            let packing = Packability::of(a, &rows);
+            (rows, offsets.row_lengths, packing)
         };
-        let ((offsets, changes), structure) = rayon::join(rows, || Structure::of(a));
-        Self {
-            rows: RowStats::from_histogram(a.ncols(), offsets.histogram, changes),
-            row_lengths: offsets.row_lengths,
-            structure,
-        }
+        let ((rows, row_lengths, packing), structure) = rayon::join(rows, || Structure::of(a));
+        Self { rows, row_lengths, structure, packing }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One pass over columns and values, everything measured while they are in the cache.
 
-use super::distinct::ValueSet;
 use crate::Scalar;
+use crate::encoding::ValueSet;
 use crate::matrix::CsrView;
 use rayon::prelude::*;
 use std::ops::Range;

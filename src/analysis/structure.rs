@@ -64,7 +64,7 @@ impl Structure {
             runs: share(scan.runs, a.nnz()),
             sorted: !scan.falls,
             duplicates: scan.repeats,
-            distinct_values: scan.values.distinct(),
+            distinct_values: (&scan.values).into(),
             all_ones: scan.values.is_one::<T>(),
             blocks,
             reuse,

@@ -8,6 +8,7 @@ mod cuda;
 mod cuda;
 mod kernel_log;
 mod launch;
+mod scratch;
 mod stream;
 mod vector;
 
@@ -17,6 +18,7 @@ pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
 pub(crate) use launch::{BLOCK, Launch, Ptr};
+pub(crate) use scratch::Scratch;
 pub use stream::{Graph, Stream};
 pub use vector::DeviceVec;
 

@@ -8,14 +8,13 @@ pub mod csr;
 pub mod ell;
 pub mod hyb;
 pub mod jds;
+pub mod packed;
 mod placed;
 mod plan_text;
-mod scratch;
 pub mod sell;
 
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
-pub(crate) use scratch::Scratch;
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue};
@@ -263,25 +262,6 @@ pub(crate) fn from_rows<T: Scalar>(
     }
     // SAFETY: offsets rise by construction, and packed matrices only hold columns of a checked one.
     unsafe { CsrMatrix::new_unchecked(nrows, ncols, row_ptr, col_idx, values) }
-}
-
-/// The row indices `0..nrows`, longest row first, equal lengths in their order (a stable counting sort).
-pub(crate) fn rows_by_length(row_lengths: impl Iterator<Item = u32> + Clone) -> Vec<u32> {
-    let longest = row_lengths.clone().max().unwrap_or(0) as usize;
-    let mut next = vec![0u32; longest + 2];
-    for len in row_lengths.clone() {
-        next[longest - len as usize + 1] += 1;
-    }
-    for class in 0..=longest {
-        next[class + 1] += next[class];
-    }
-    let mut perm = vec![0; next[longest + 1] as usize];
-    for (row, len) in row_lengths.enumerate() {
-        let slot = &mut next[longest - len as usize];
-        perm[*slot as usize] = row as u32;
-        *slot += 1;
-    }
-    perm
 }
 
 macro_rules! registry {

@@ -55,10 +55,23 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
         return;
     }
     let packed = plan.pack(a.view()).unwrap();
-    assert_eq!(packed.matrix_bytes(), traffic.matrix_bytes, "bytes of {context}");
+    check_bytes(packed.matrix_bytes(), plan, &Analysis::of(a.view()), T::KIND, &context);
     assert!(traffic.slots + traffic.tail >= a.nnz() as u64, "slots of {context}");
     for device in devices() {
         check_on(device, plan, a, &format!("{context} on {device}"));
+    }
+}
+
+/// Whether the bytes that a packed matrix takes are those that were told before; of packed slices of a larger matrix about those.
+fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind, context: &str) {
+    /// Shapes at which kernels break are unlike samples of themselves.
+    const ESTIMATE: f64 = 0.1;
+    let told = plan.traffic(analysis, scalar).matrix_bytes;
+    if analysis.packing.is_exact() || !plan.to_string().contains("index:packed") {
+        assert_eq!(found, told, "bytes of {context}");
+    } else {
+        let error = told as f64 / found as f64 - 1.0;
+        assert!(error.abs() < ESTIMATE, "{told} bytes were told, {found} were found: {context}");
     }
 }
 
@@ -95,8 +108,7 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
     assert_eq!(placed.unpack().unwrap(), *a, "unpacking {context}");
     // What the host multiplies is not on the GPU.
     if plan.kernel(Target::Gpu) != "hyb.host" {
-        let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
-        assert_eq!(placed.bytes(), traffic.matrix_bytes, "bytes, {context}");
+        check_bytes(placed.bytes(), plan, &Analysis::of(a.view()), T::KIND, context);
     }
     let multiply = |x: &[T]| product(device, &placed, a.nrows(), x);
     let x = x_vector::<T>(a.ncols());
@@ -216,6 +228,14 @@ fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
     })
 }
 
+/// Any way to pack slices.
+fn packed() -> impl Strategy<Value = String> {
+    let values = prop_oneof![Just(""), Just(",values:packed")];
+    let group = prop::sample::select(vec![1, 4]);
+    (values, group, 1u32..40)
+        .prop_map(|(values, group, long)| format!("index:packed{values},group:{group},long:{long}"))
+}
+
 /// Any admissible plan.
 fn any_plan() -> impl Strategy<Value = Plan> {
     let tail = prop_oneof![Just(String::new()), (1u32..40).prop_map(|n| format!(",tail:{n}"))];
@@ -234,6 +254,7 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         ])
         .prop_map(str::to_owned),
         (1u32..70, 1u32..100).prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")),
+        (1u32..100, packed()).prop_map(|(sigma, packed)| format!("sell(c:32,sigma:{sigma},{packed})")),
         (1u32..40, host).prop_map(|(width, host)| format!("hyb(width:{width}{host})")),
         (1u32..12, split, each, tail.clone())
             .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})")),

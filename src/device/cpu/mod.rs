@@ -4,7 +4,7 @@ mod simd;
 mod strip;
 mod team;
 
-pub(crate) use simd::{Kernel, PADDING, Vector, prefetch};
+pub(crate) use simd::{Index, Kernel, PADDING, Vector, prefetch, set_lanes};
 pub(crate) use strip::{Slots, strip};
 
 use crate::Scalar;

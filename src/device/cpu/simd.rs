@@ -30,6 +30,8 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     const LANES: usize;
     /// The mask of all lanes.
     const ALL: u32 = (1u32 << Self::LANES) - 1;
+    /// An index for every lane.
+    type Indices: Copy;
 
     /// All lanes zero.
     unsafe fn zero() -> Self;
@@ -48,10 +50,51 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     /// `self[i] + values[i] · x[col[i]]` in the lanes of `mask`; the others keep their number and nothing of theirs
     /// is read.
     unsafe fn mul_add_masked(self, mask: u32, values: *const T, x: *const T, col: *const u32) -> Self;
+    /// `number` in every lane.
+    unsafe fn splat(number: T) -> Self;
+    /// `p[i]` in the lanes of `mask`, zero in the others, of which nothing is read.
+    unsafe fn load_masked(mask: u32, p: *const T) -> Self;
+    /// The next number from `p` on in every lane of `mask`, zero in the others. Up to `LANES` numbers are read, however few are used.
+    unsafe fn expand(mask: u32, p: *const T) -> Self;
+    /// `LANES` indices from `p` on.
+    unsafe fn indices<N: Index>(p: *const N) -> Self::Indices;
+    /// The next index from `p` on in every lane of `mask`, zero in the others. Up to `LANES` indices are read, however few are used.
+    unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> Self::Indices;
+    /// `x[indices[i]]` in the lanes of `mask`, zero in the others, of which nothing is read.
+    unsafe fn gather_at(mask: u32, x: *const T, indices: Self::Indices) -> Self;
+    /// `self + a · b` in the lanes of `mask`; the others keep their number.
+    unsafe fn mul_add_where(self, mask: u32, a: Self, b: Self) -> Self;
     /// Writes `LANES` numbers from `p` on.
     unsafe fn store(self, p: *mut T);
     /// The sum over the lanes.
     unsafe fn sum(self) -> T;
+}
+
+/// A stored index: 8, 16 or 32 bits.
+pub(crate) trait Index: Copy {
+    /// The same index in 32 bits.
+    fn widen(self) -> u32;
+}
+
+impl Index for u8 {
+    #[inline(always)]
+    fn widen(self) -> u32 {
+        u32::from(self)
+    }
+}
+
+impl Index for u16 {
+    #[inline(always)]
+    fn widen(self) -> u32 {
+        u32::from(self)
+    }
+}
+
+impl Index for u32 {
+    #[inline(always)]
+    fn widen(self) -> u32 {
+        self
+    }
 }
 
 /// A computation written once for vectors of any kind.
@@ -156,12 +199,24 @@ unsafe fn run_portable<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) 
     }
 }
 
+/// The set bits of a mask, the lowest first.
+#[inline(always)]
+pub(crate) fn set_lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros();
+        rest &= rest.wrapping_sub(1);
+        (lane < u32::BITS).then_some(lane as usize)
+    })
+}
+
 /// Lanes as a plain array, for the compiler to vectorise.
 #[derive(Debug, Clone, Copy)]
 struct Array<T, const L: usize>([T; L]);
 
 impl<T: Scalar, const L: usize> Vector<T> for Array<T, L> {
     const LANES: usize = L;
+    type Indices = [u32; L];
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -210,13 +265,64 @@ impl<T: Scalar, const L: usize> Vector<T> for Array<T, L> {
 
     #[inline(always)]
     unsafe fn mul_add_masked(mut self, mask: u32, values: *const T, x: *const T, col: *const u32) -> Self {
-        let mut rest = mask;
-        while rest != 0 {
-            let i = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            // SAFETY: the caller's promise, for the lanes of the mask.
-            self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) };
+        // SAFETY: the caller's promise, for the lanes of the mask.
+        set_lanes(mask).for_each(|i| self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) });
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn splat(number: T) -> Self {
+        Self([number; L])
+    }
+
+    #[inline(always)]
+    unsafe fn load_masked(mask: u32, p: *const T) -> Self {
+        let mut lanes = [T::ZERO; L];
+        // SAFETY: the caller's promise, for the lanes of the mask.
+        set_lanes(mask).for_each(|i| lanes[i] = unsafe { *p.wrapping_add(i) });
+        Self(lanes)
+    }
+
+    #[inline(always)]
+    unsafe fn expand(mask: u32, p: *const T) -> Self {
+        let mut lanes = [T::ZERO; L];
+        // SAFETY: the caller's promise.
+        set_lanes(mask).enumerate().for_each(|(at, i)| lanes[i] = unsafe { *p.add(at) });
+        Self(lanes)
+    }
+
+    #[inline(always)]
+    unsafe fn indices<N: Index>(p: *const N) -> [u32; L] {
+        // SAFETY: the caller's promise.
+        std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() }.widen())
+    }
+
+    #[inline(always)]
+    unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> [u32; L] {
+        let mut lanes = [0; L];
+        // SAFETY: the caller's promise.
+        set_lanes(mask)
+            .enumerate()
+            .for_each(|(at, i)| lanes[i] = unsafe { p.add(at).read_unaligned() }.widen());
+        lanes
+    }
+
+    #[inline(always)]
+    unsafe fn gather_at(mask: u32, x: *const T, indices: [u32; L]) -> Self {
+        // SAFETY: the caller's promise, for the lanes of the mask.
+        unsafe {
+            if mask == Self::ALL {
+                return Self(indices.map(|index| *x.wrapping_add(index as usize)));
+            }
+            let mut lanes = [T::ZERO; L];
+            set_lanes(mask).for_each(|i| lanes[i] = *x.wrapping_add(indices[i] as usize));
+            Self(lanes)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add_where(mut self, mask: u32, a: Self, b: Self) -> Self {
+        set_lanes(mask).for_each(|i| self.0[i] += a.0[i] * b.0[i]);
         self
     }
 
@@ -242,196 +348,4 @@ impl<T: Scalar, const L: usize> Vector<T> for Array<T, L> {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Array, Kernel, PADDING, Vector};
-    use crate::{Scalar, ScalarKind};
-    use std::arch::x86_64::*;
-    use std::marker::PhantomData;
-    use std::ops::Range;
-
-    #[target_feature(enable = "avx512f,avx512vl,avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) unsafe fn run_avx512<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) {
-        // SAFETY: the caller's promise.
-        unsafe { kernel.run::<Avx512<T>>(range) }
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn run_avx2<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match T::KIND {
-                ScalarKind::F32 => kernel.run::<Array<T, 16>>(range),
-                ScalarKind::F64 => kernel.run::<Array<T, 8>>(range),
-            }
-        }
-    }
-
-    /// One 512-bit register, holding 16 `f32` or 8 `f64`.
-    #[derive(Debug, Clone, Copy)]
-    struct Avx512<T>(__m512, PhantomData<T>);
-
-    impl<T> Avx512<T> {
-        #[inline(always)]
-        fn single(lanes: __m512) -> Self {
-            Self(lanes, PhantomData)
-        }
-
-        #[inline(always)]
-        unsafe fn double(lanes: __m512d) -> Self {
-            // SAFETY: the caller's promise.
-            Self(unsafe { _mm512_castpd_ps(lanes) }, PhantomData)
-        }
-
-        #[inline(always)]
-        unsafe fn double_lanes(self) -> __m512d {
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_castps_pd(self.0) }
-        }
-    }
-
-    /// Gathers take their indices for signed, but columns reach past 2³¹: so 2³¹ is taken from every column, by turning its sign
-    /// bit over, and added to the vector's start.
-    const SIGN: i32 = i32::MIN;
-
-    /// 2³¹ numbers past `x`; see [`SIGN`].
-    #[inline(always)]
-    fn middle<T>(x: *const T) -> *const T {
-        x.wrapping_add(1 << 31)
-    }
-
-    // Each `match T::KIND` is decided when the code is compiled, and the pointer casts only restate `T`.
-    // SAFETY (every block): the caller of the trait's method promises the instructions and the memory.
-    #[allow(clippy::undocumented_unsafe_blocks)]
-    impl<T: Scalar> Vector<T> for Avx512<T> {
-        const LANES: usize = 64 / size_of::<T>();
-
-        #[inline(always)]
-        unsafe fn zero() -> Self {
-            Self::single(unsafe { _mm512_setzero_ps() })
-        }
-
-        #[inline(always)]
-        unsafe fn load(p: *const T) -> Self {
-            Self::single(unsafe { _mm512_loadu_ps(p.cast()) })
-        }
-
-        #[inline(always)]
-        unsafe fn gather(x: *const T, col: *const u32) -> Self {
-            unsafe {
-                match T::KIND {
-                    ScalarKind::F32 => {
-                        let col = _mm512_xor_si512(_mm512_loadu_si512(col.cast()), _mm512_set1_epi32(SIGN));
-                        Self::single(_mm512_i32gather_ps::<4>(col, middle(x).cast()))
-                    }
-                    ScalarKind::F64 => {
-                        let col = _mm256_xor_si256(_mm256_loadu_si256(col.cast()), _mm256_set1_epi32(SIGN));
-                        Self::double(_mm512_i32gather_pd::<8>(col, middle(x).cast()))
-                    }
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn consecutive(col: *const u32) -> bool {
-            unsafe {
-                match T::KIND {
-                    ScalarKind::F32 => {
-                        let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-                        let wanted = _mm512_add_epi32(_mm512_set1_epi32(*col as i32), steps);
-                        _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(col.cast()), wanted) == 0
-                    }
-                    ScalarKind::F64 => {
-                        let steps = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-                        let wanted = _mm256_add_epi32(_mm256_set1_epi32(*col as i32), steps);
-                        _mm256_cmpneq_epi32_mask(_mm256_loadu_si256(col.cast()), wanted) == 0
-                    }
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn present(col: *const u32) -> u32 {
-            unsafe {
-                match T::KIND {
-                    ScalarKind::F32 => u32::from(_mm512_cmpneq_epi32_mask(
-                        _mm512_loadu_si512(col.cast()),
-                        _mm512_set1_epi32(PADDING as i32),
-                    )),
-                    ScalarKind::F64 => u32::from(_mm256_cmpneq_epi32_mask(
-                        _mm256_loadu_si256(col.cast()),
-                        _mm256_set1_epi32(PADDING as i32),
-                    )),
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn longer(row_len: *const u32, k: u32) -> u32 {
-            unsafe {
-                match T::KIND {
-                    ScalarKind::F32 => u32::from(_mm512_cmpgt_epu32_mask(
-                        _mm512_loadu_si512(row_len.cast()),
-                        _mm512_set1_epi32(k as i32),
-                    )),
-                    ScalarKind::F64 => u32::from(_mm256_cmpgt_epu32_mask(
-                        _mm256_loadu_si256(row_len.cast()),
-                        _mm256_set1_epi32(k as i32),
-                    )),
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn mul_add(self, a: Self, b: Self) -> Self {
-            unsafe {
-                match T::KIND {
-                    ScalarKind::F32 => Self::single(_mm512_fmadd_ps(a.0, b.0, self.0)),
-                    ScalarKind::F64 => {
-                        Self::double(_mm512_fmadd_pd(a.double_lanes(), b.double_lanes(), self.double_lanes()))
-                    }
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn mul_add_masked(self, mask: u32, values: *const T, x: *const T, col: *const u32) -> Self {
-            unsafe {
-                match T::KIND {
-                    ScalarKind::F32 => {
-                        let mask = mask as u16;
-                        let col = _mm512_maskz_loadu_epi32(mask, col.cast());
-                        let col = _mm512_xor_si512(col, _mm512_set1_epi32(SIGN));
-                        let zero = _mm512_setzero_ps();
-                        let x = _mm512_mask_i32gather_ps::<4>(zero, mask, col, middle(x).cast());
-                        let values = _mm512_maskz_loadu_ps(mask, values.cast());
-                        Self::single(_mm512_mask3_fmadd_ps(values, x, self.0, mask))
-                    }
-                    ScalarKind::F64 => {
-                        let mask = mask as u8;
-                        let col = _mm256_maskz_loadu_epi32(mask, col.cast());
-                        let col = _mm256_xor_si256(col, _mm256_set1_epi32(SIGN));
-                        let zero = _mm512_setzero_pd();
-                        let x = _mm512_mask_i32gather_pd::<8>(zero, mask, col, middle(x).cast());
-                        let values = _mm512_maskz_loadu_pd(mask, values.cast());
-                        Self::double(_mm512_mask3_fmadd_pd(values, x, self.double_lanes(), mask))
-                    }
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn store(self, p: *mut T) {
-            unsafe { _mm512_storeu_ps(p.cast(), self.0) };
-        }
-
-        #[inline(always)]
-        unsafe fn sum(self) -> T {
-            let mut lanes = [T::ZERO; 16];
-            unsafe { self.store(lanes.as_mut_ptr()) };
-            match T::KIND {
-                ScalarKind::F32 => unsafe { Array::<T, 16>(lanes).sum() },
-                ScalarKind::F64 => unsafe { Array::<T, 8>::load(lanes.as_ptr()).sum() },
-            }
-        }
-    }
-}
+mod x86;

@@ -1,8 +1,8 @@
 //! COO on a GPU: a segmented sum over equal chunks, or an atomic addition an entry.
 
 use super::{CHUNK, Host, Plan};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue};
-use crate::formats::{DeviceMatrix, HostMatrix, Scratch};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::formats::{DeviceMatrix, HostMatrix};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 

@@ -1,8 +1,8 @@
 //! CSR on a GPU: some lanes a row, or equal chunks of entries and row ends a block.
 
 use super::{Host, Offsets, Plan};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue};
-use crate::formats::{DeviceMatrix, Scratch};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::formats::DeviceMatrix;
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 

@@ -32,6 +32,7 @@ use super::{
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::encoding::rows_by_length;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -266,7 +267,7 @@ enum Table {
 impl<T: Scalar> Host<T> {
     fn new(plan: &Plan, a: CsrView<'_, T>) -> Self {
         let lengths = (0..a.nrows()).map(|row| a.row_len(row) as u32);
-        let perm = super::rows_by_length(lengths.clone());
+        let perm = rows_by_length(lengths.clone());
         let whole = Histogram::of(&lengths.collect::<Vec<_>>());
         let (histogram, cut) = plan.cut(&whole);
         let len = |row: u32| a.row_len(row as usize).min(cut as usize);

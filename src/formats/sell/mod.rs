@@ -18,10 +18,12 @@
 mod cpu;
 mod cuda;
 
+use super::packed::{self, Index, MaybePacked};
 use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::encoding::{LANES, Order, PackedSlices, sorted_in_windows};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -31,13 +33,15 @@ use std::fmt::{self, Display};
 /// The format.
 pub(crate) struct Sell;
 
-/// `sell(c:C,sigma:S)`.
+/// `sell(c:C,sigma:S)`, and with `index:packed` its slices packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Rows in a slice.
+    /// Rows in a slice; 32 in packed ones.
     pub c: u32,
     /// Rows in a window that is sorted by length; 1 sorts nothing.
     pub sigma: u32,
+    /// How the slots are kept.
+    pub index: Index,
 }
 
 /// A slice no larger than this keeps `slice_ptr` meaningful and a slice of 32-bit lanes addressable.
@@ -56,17 +60,26 @@ const GPU_CANDIDATES: [(u32, u32); 4] = [(32, 1), (32, 128), (32, 512), (32, 409
 impl Default for Plan {
     /// `sell(c:32,sigma:512)`.
     fn default() -> Self {
-        Self { c: 32, sigma: 512 }
+        Self { c: 32, sigma: 512, index: Index::Plain }
     }
 }
 
 impl Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "(c:{},sigma:{})", self.c, self.sigma)
+        write!(f, "(c:{},sigma:{}", self.c, self.sigma)?;
+        match self.index {
+            Index::Plain => f.write_str(")"),
+            Index::Packed(_) => write!(f, ",{})", self.index),
+        }
     }
 }
 
 impl Plan {
+    /// The order of the rows.
+    fn order(self) -> Order {
+        if self.sigma > 1 { Order::Windows(self.sigma as usize) } else { Order::Natural }
+    }
+
     /// Rows whose slices can be told without looking further: a multiple of both the window and the slice.
     fn stride(self, nrows: usize) -> usize {
         let (c, sigma) = (self.c as usize, self.sigma as usize);
@@ -86,7 +99,7 @@ fn lcm(a: usize, b: usize) -> usize {
 
 impl Format for Sell {
     type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Host<T: Scalar> = MaybePacked<Host<T>, T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "sell(c:32,sigma:512)",
@@ -94,6 +107,13 @@ impl Format for Sell {
         "sell(c:2,sigma:4)",
         "sell(c:5,sigma:7)",
         "sell(c:64,sigma:100000)",
+        "sell(c:32,sigma:1,index:packed)",
+        "sell(c:32,sigma:1,index:packed,group:4)",
+        "sell(c:32,sigma:1,index:packed,values:packed,group:4,long:60)",
+        "sell(c:32,sigma:512,index:packed)",
+        "sell(c:32,sigma:40,index:packed,group:4,long:4)",
+        "sell(c:32,sigma:512,index:packed,values:packed)",
+        "sell(c:32,sigma:100000,index:packed,values:packed,group:4)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
@@ -103,7 +123,11 @@ impl Format for Sell {
         if c > MAX_C {
             return Err(args.error(format!("`c` may be at most {MAX_C}, not {c}")));
         }
-        Ok(Plan { c, sigma })
+        let index = Index::parse(args)?;
+        if index != Index::Plain && c != LANES as u32 {
+            return Err(args.error(format!("`c` is {LANES} in packed slices, not {c}")));
+        }
+        Ok(Plan { c, sigma, index })
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
@@ -112,7 +136,7 @@ impl Format for Sell {
             Target::Cpu => CANDIDATES.iter(),
             Target::Gpu => GPU_CANDIDATES.iter(),
         };
-        let plans = plans.map(|&(c, sigma)| Plan { c, sigma });
+        let plans = plans.map(|&(c, sigma)| Plan { c, sigma, index: Index::Plain });
         // Rows of one length need no sorting.
         let plans = plans.filter(|plan| !even || plan.sigma == 1);
         let affordable = CANDIDATE_PADDING * analysis.rows.nnz as f64;
@@ -122,6 +146,9 @@ impl Format for Sell {
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        if let Index::Packed(packing) = plan.index {
+            return packed::traffic(plan.order(), packing, analysis, scalar);
+        }
         let nrows = analysis.rows.nrows;
         let (slots, guarded, serial) = analysis
             .row_lengths
@@ -153,11 +180,18 @@ impl Format for Sell {
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
-        if plan.sigma > 1 { "sell.sorted" } else { "sell" }
+        match (plan.index, plan.order()) {
+            (Index::Packed(packing), order) => packed::kernel(order, packing),
+            (Index::Plain, Order::Windows(_)) => "sell.sorted",
+            (Index::Plain, Order::Natural) => "sell",
+        }
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        Ok(Host::new(*plan, a))
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
+        Ok(match plan.index {
+            Index::Plain => MaybePacked::Plain(Host::new(*plan, a)),
+            Index::Packed(packing) => MaybePacked::Packed(PackedSlices::pack(a, plan.order(), packing)?),
+        })
     }
 }
 
@@ -195,7 +229,8 @@ pub(crate) struct Host<T> {
 impl<T: Scalar> Host<T> {
     fn new(plan: Plan, a: CsrView<'_, T>) -> Self {
         let (nrows, c) = (a.nrows(), plan.c as usize);
-        let perm = (plan.sigma > 1).then(|| sorted_in_windows(a, plan.sigma as usize));
+        let perm = (plan.sigma > 1)
+            .then(|| sorted_in_windows(nrows, plan.sigma as usize, |row| a.row_len(row as usize) as u32));
         let row_of = |i: usize| perm.as_ref().map_or(i, |p| p[i] as usize);
         let slices = nrows.div_ceil(c);
         let extent: Vec<(u32, u32)> = (0..slices)
@@ -253,17 +288,6 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-/// The rows, sorted by length downwards within windows of `sigma`; equal lengths keep their order.
-fn sorted_in_windows<T: Scalar>(a: CsrView<'_, T>, sigma: usize) -> Vec<u32> {
-    let len = |row: u32| a.row_len(row as usize) as u32;
-    if sigma >= a.nrows() {
-        return super::rows_by_length((0..a.nrows() as u32).map(len));
-    }
-    let mut perm: Vec<u32> = (0..a.nrows() as u32).collect();
-    perm.par_chunks_mut(sigma).for_each(|window| window.sort_by_key(|&row| std::cmp::Reverse(len(row))));
-    perm
-}
-
 impl<T: Scalar> HostMatrix<T> for Host<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv(self, x, y);
@@ -300,7 +324,8 @@ mod tests {
 
     #[test]
     fn the_chapters_matrix() {
-        let packed = Sell::pack(&Plan { c: 2, sigma: 4 }, chapter::matrix::<f32>().view()).unwrap();
+        let plan = Plan { c: 2, sigma: 4, ..Plan::default() };
+        let packed = Host::new(plan, chapter::matrix::<f32>().view());
         assert_eq!(packed.perm, Some(vec![2, 0, 3, 1]));
         assert_eq!(packed.slice_ptr, [0, 6, 10]);
         assert_eq!(packed.full, [2, 0]);
@@ -310,7 +335,8 @@ mod tests {
 
     #[test]
     fn unsorted_with_a_slice_that_is_not_full() {
-        let packed = Sell::pack(&Plan { c: 3, sigma: 1 }, chapter::matrix::<f32>().view()).unwrap();
+        let plan = Plan { c: 3, sigma: 1, ..Plan::default() };
+        let packed = Host::new(plan, chapter::matrix::<f32>().view());
         assert_eq!(packed.perm, None);
         assert_eq!(packed.slice_ptr, [0, 9, 15]);
         assert_eq!(packed.full, [0, 0]);

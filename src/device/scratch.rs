@@ -1,7 +1,7 @@
 //! Memory that products on a GPU need for themselves.
 
+use super::{Buffer, Gpu, Ptr, Queue};
 use crate::Error;
-use crate::device::{Buffer, Gpu, Ptr, Queue};
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,0 +1,180 @@
+//! What packed slices of a matrix take: measured on some of its slices, without packing anything.
+
+use super::rows::RowStats;
+use crate::Scalar;
+use crate::encoding::{Chooser, Chunk, LANES, Order, Packing, SliceSizes, SlicedRows};
+use crate::matrix::CsrView;
+use rayon::prelude::*;
+
+/// Rows and entries together up to which a pattern is kept whole and measured exactly.
+const EXACT: usize = 1 << 14;
+
+/// Beyond that, one entry in so many is looked at, which keeps the cost well below that of a product …
+const SAMPLING: usize = 16;
+
+/// … but at least so many, and at most: enough for a few per cent of error where slices are alike.
+const SAMPLE: (usize, usize) = (1 << 12, 1 << 16);
+
+/// Slices that are looked at, however large they are.
+const MIN_SLICES: usize = 2;
+
+/// Rows of the windows that are measured sorted: the windows that pay on most matrices and devices.
+const WINDOW: usize = 512;
+
+/// Slices of each window that is sorted for the sample: sorting a window costs as much as looking at a few slices.
+const SLICES_PER_WINDOW: usize = 4;
+
+/// Rows are long, and kept apart, when they have more entries than all of these say: so many times the mean, the length that one row
+/// in a thousand exceeds, and so many entries, which a warp goes through in a few steps.
+const LONG: (f64, u32) = (4.0, 256);
+
+/// What packed slices take, for rows in their order and for rows sorted by length.
+///
+/// Exact up to 2¹⁴ rows and entries; estimated beyond from slices that are spread evenly over the matrix, one entry in 16 but no more than
+/// 2¹⁶. Where slices are alike the error is within a few per cent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Packability {
+    /// Rows with more entries are measured apart: no more than [`Packing::MAX_LONG`], less where few rows are much longer than the others.
+    pub long: u32,
+    /// With the rows in their order.
+    pub natural: SliceSizes,
+    /// With the rows sorted by length in windows of 512.
+    pub sorted: SliceSizes,
+    /// The whole pattern, of a small matrix.
+    whole: Option<Pattern>,
+}
+
+/// Offsets and columns.
+#[derive(Debug, Clone, PartialEq)]
+struct Pattern {
+    row_ptr: Vec<usize>,
+    col_idx: Vec<u32>,
+    ncols: usize,
+}
+
+impl Packability {
+    /// Measures `a`, whose rows have these statistics.
+    pub fn of<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats) -> Self {
+        let long = long(rows);
+        let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
+        let all = SlicedRows { row_ptr, col_idx, perm: None, ncols, long };
+        if a.nrows() + a.nnz() <= EXACT {
+            let pattern = Pattern { row_ptr: row_ptr.to_vec(), col_idx: col_idx.to_vec(), ncols };
+            let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
+            let (natural, sorted) =
+                rayon::join(|| pattern.sizes(natural, long), || pattern.sizes(sorted, long));
+            return Self { long, natural, sorted, whole: Some(pattern) };
+        }
+        let (slices, entries) = (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(long));
+        let estimated = |sample: Vec<Chunk>| SliceSizes::estimated(&sample, slices, entries);
+        let (natural, sorted) = rayon::join(|| estimated(natural(all)), || estimated(sorted(all)));
+        Self { long, natural, sorted, whole: None }
+    }
+
+    /// Whether every slice was looked at.
+    pub fn is_exact(&self) -> bool {
+        self.whole.is_some()
+    }
+
+    /// What slices take with the rows in an order, and those longer than `long` apart. Where not all were looked at, sorted windows are
+    /// taken to be alike whatever their size.
+    pub(crate) fn sizes(&self, rows: &RowStats, order: Order, long: u32) -> SliceSizes {
+        let measured = match order {
+            Order::Natural => self.natural,
+            Order::Windows(_) => self.sorted,
+        };
+        match &self.whole {
+            _ if long == self.long && matches!(order, Order::Natural | Order::Windows(WINDOW)) => measured,
+            Some(pattern) => pattern.sizes(order, long),
+            None => measured.scaled_to(rows.histogram.entries_up_to(long)),
+        }
+    }
+}
+
+impl Pattern {
+    fn sizes(&self, order: Order, long: u32) -> SliceSizes {
+        let Self { row_ptr, col_idx, ncols } = self;
+        let perm = order.short_rows(row_ptr, long);
+        SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols: *ncols, long }.sizes()
+    }
+}
+
+/// The length beyond which the rows of a matrix are long.
+fn long(rows: &RowStats) -> u32 {
+    let (times, least) = LONG;
+    let long = (times * rows.mean).ceil().min(f64::from(Packing::MAX_LONG)) as u32;
+    let long = long.max(rows.quantiles.p999).max(least).min(Packing::MAX_LONG);
+    if rows.max > long { long } else { Packing::MAX_LONG }
+}
+
+/// The first numbers below `count`, in an order in which any first few are spread evenly.
+fn spread(count: usize) -> impl Iterator<Item = usize> {
+    // Multiples of the golden ratio, the most evenly spread of all (Knuth, TAOCP 3, 6.4); the next number without a common divisor, so that
+    // each comes once.
+    let step = (count as f64 * 0.618_033_988_749_895) as usize;
+    let gcd = |mut a: usize, mut b: usize| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let step = (step.max(1)..).find(|&step| gcd(step, count) <= 1).unwrap_or(1);
+    (0..count).map(move |i| (count / 2 + i * step) % count)
+}
+
+/// Takes from `items` until they have the entries of a sample.
+fn sample<I>(rows: SlicedRows<'_>, items: impl Iterator<Item = (I, usize)>) -> Vec<I> {
+    let enough = (rows.col_idx.len() / SAMPLING).clamp(SAMPLE.0, SAMPLE.1);
+    let mut seen = 0;
+    let mut taken = Vec::new();
+    for (item, entries) in items {
+        if seen >= enough && taken.len() >= MIN_SLICES {
+            break;
+        }
+        seen += entries;
+        taken.push(item);
+    }
+    taken
+}
+
+/// Slices of rows in their order.
+fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
+    let count = (rows.row_ptr.len() - 1).div_ceil(LANES);
+    let entries = |s: usize| {
+        let end = ((s + 1) * LANES).min(rows.row_ptr.len() - 1);
+        // An empty slice costs a look too.
+        LANES + rows.row_ptr[end] - rows.row_ptr[s * LANES]
+    };
+    let slices = sample(rows, spread(count).map(|s| (s, entries(s))));
+    let chunk = |s: usize| {
+        let mut chunk = Chunk::default();
+        chunk.push(&mut Chooser::default(), &rows.columns(s), rows.first_row(s));
+        chunk
+    };
+    slices.into_par_iter().map(chunk).collect()
+}
+
+/// Some slices each of sorted windows.
+fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
+    let nrows = rows.row_ptr.len() - 1;
+    let window = |w: usize| w * WINDOW..((w + 1) * WINDOW).min(nrows);
+    let entries = |w: usize| {
+        let entries = rows.row_ptr[window(w).end] - rows.row_ptr[w * WINDOW];
+        LANES + entries * SLICES_PER_WINDOW / (WINDOW / LANES)
+    };
+    let windows = sample(rows, spread(nrows.div_ceil(WINDOW)).map(|w| (w, entries(w))));
+    let chunk = |w: usize| {
+        let window = window(w);
+        let row_ptr = &rows.row_ptr[window.start..=window.end];
+        let perm = Order::Windows(WINDOW).short_rows(row_ptr, rows.long);
+        let sorted = SlicedRows { row_ptr, perm: perm.as_deref(), ..rows };
+        let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
+        let slices = window.len().div_ceil(LANES);
+        // Another one first in every window, so that lengths come in their due share.
+        for s in (w % SLICES_PER_WINDOW..slices).step_by(WINDOW / LANES / SLICES_PER_WINDOW) {
+            chunk.push(&mut chooser, &sorted.columns(s), None);
+        }
+        chunk
+    };
+    windows.into_par_iter().map(chunk).collect()
+}

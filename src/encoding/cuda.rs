@@ -1,0 +1,206 @@
+//! Packed slices on a GPU: a warp a slice, a lane a row, and a warp a piece of a long row; everything in one launch.
+
+use super::Header;
+use super::index::LANES;
+use super::long::{LongRows, Piece};
+use super::slices::PackedSlices;
+use super::value::Stored;
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::{Error, Scalar};
+
+/// A matrix in packed slices in the memory of a GPU.
+#[derive(Debug)]
+pub(crate) struct Uploaded<T> {
+    nrows: usize,
+    ncols: usize,
+    group: usize,
+    headers: Buffer<Header>,
+    values: Values<T>,
+    dictionary: Buffer<T>,
+    index: Buffer<u32>,
+    perm: Option<Buffer<u32>>,
+    skip: Option<Buffer<u32>>,
+    long: Option<Long<T>>,
+    kernel: Kernel,
+}
+
+/// Rows that are kept apart.
+#[derive(Debug)]
+struct Long<T> {
+    pieces: Buffer<Piece>,
+    col_idx: Buffer<u32>,
+    values: Values<T>,
+    /// The sum of every piece.
+    sums: Scratch<T>,
+    /// How many pieces of a row are done, at its first piece; zero between products.
+    done: Scratch<u32>,
+}
+
+/// As [`Stored`].
+#[derive(Debug)]
+enum Values<T> {
+    Plain(Buffer<T>),
+    Codes(Buffer<u8>),
+    Same,
+}
+
+impl<T: Scalar> Values<T> {
+    fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(match stored {
+            Stored::Plain(values) => Self::Plain(gpu.upload(values)?),
+            Stored::Codes(codes) => Self::Codes(gpu.upload(codes)?),
+            Stored::Same => Self::Same,
+        })
+    }
+
+    fn to_host(&self) -> Result<Stored<T>, Error> {
+        Ok(match self {
+            Self::Plain(values) => Stored::Plain(values.to_vec()?),
+            Self::Codes(codes) => Stored::Codes(codes.to_vec()?),
+            Self::Same => Stored::Same,
+        })
+    }
+
+    fn ptr(&self) -> Ptr<u8> {
+        match self {
+            Self::Plain(values) => Ptr::from_address(values.ptr().address()),
+            Self::Codes(codes) => codes.ptr(),
+            Self::Same => Ptr::NULL,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Plain(values) => values.bytes(),
+            Self::Codes(codes) => codes.bytes(),
+            Self::Same => 0,
+        }
+    }
+
+    /// The kernel file for them.
+    fn module(&self) -> &'static str {
+        match self {
+            Self::Plain(_) => "packed_plain",
+            Self::Codes(_) => "packed_coded",
+            Self::Same => "packed_same",
+        }
+    }
+}
+
+impl<T: Scalar> Long<T> {
+    fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(Self {
+            pieces: gpu.upload(&long.pieces)?,
+            col_idx: gpu.upload(&long.col_idx)?,
+            values: Values::new(&long.values, gpu)?,
+            sums: Scratch::new(gpu, long.pieces.len()),
+            done: Scratch::cleared(gpu, long.pieces.len()),
+        })
+    }
+
+    fn to_host(&self) -> Result<LongRows<T>, Error> {
+        Ok(LongRows {
+            pieces: self.pieces.to_vec()?,
+            col_idx: self.col_idx.to_vec()?,
+            values: self.values.to_host()?,
+            parts: Box::default(),
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pieces.bytes() + self.col_idx.bytes() + self.values.bytes()
+    }
+}
+
+/// Blocks in which every one of so many things has a warp.
+fn blocks(warps: usize) -> u32 {
+    // There are fewer than 2³² rows, so that neither pieces nor slices fill so many blocks.
+    warps.div_ceil(BLOCK as usize / LANES) as u32
+}
+
+impl<T: Scalar> Uploaded<T> {
+    /// Copies a packed matrix to the memory of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// What allocating, copying and compiling give.
+    pub(crate) fn new(host: &PackedSlices<T>, gpu: Gpu) -> Result<Self, Error> {
+        let values = Values::new(&host.values, gpu)?;
+        let upload = |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
+        let (module, diagonal) = (values.module(), if host.is_diagonal() { "_diagonal" } else { "" });
+        Ok(Self {
+            nrows: host.nrows,
+            ncols: host.ncols,
+            group: host.group,
+            headers: gpu.upload(&host.headers)?,
+            dictionary: gpu.upload(&host.dictionary)?,
+            index: gpu.upload(&host.index)?,
+            perm: upload(&host.perm)?,
+            skip: upload(&host.skip)?,
+            long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
+            kernel: gpu.kernel(module, &format!("{module}{diagonal}_v{}_{}", host.group, T::KIND))?,
+            values,
+        })
+    }
+
+    /// Enqueues `y = A x`; `y` is overwritten without being read.
+    ///
+    /// # Errors
+    ///
+    /// What the GPU gives.
+    ///
+    /// # Safety
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they and the
+    /// matrix live until the product is done.
+    pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
+        let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
+        let launch = Launch::new(blocks(pieces) + blocks(self.headers.len()), BLOCK);
+        let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
+        let launch = launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
+        let launch = launch.arg(self.nrows as u32);
+        let launch = match &self.long {
+            Some(long) => {
+                let rows = launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr());
+                rows.arg(pieces as u32).arg(long.sums.on(queue)?).arg(long.done.on(queue)?)
+            }
+            None => {
+                let rows = launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL);
+                rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
+            }
+        };
+        // SAFETY: these are the parameters of all kernels in packed.cuh; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, launch.arg(x).arg(y)) }
+    }
+
+    /// The matrix back in host memory, good for unpacking.
+    ///
+    /// # Errors
+    ///
+    /// What copying from the GPU gives.
+    pub(crate) fn to_host(&self) -> Result<PackedSlices<T>, Error> {
+        let download = |array: &Option<Buffer<u32>>| array.as_ref().map(Buffer::to_vec).transpose();
+        Ok(PackedSlices {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            group: self.group,
+            headers: self.headers.to_vec()?,
+            values: self.values.to_host()?,
+            dictionary: self.dictionary.to_vec()?,
+            index: self.index.to_vec()?,
+            perm: download(&self.perm)?,
+            skip: download(&self.skip)?,
+            long: self.long.as_ref().map(Long::to_host).transpose()?,
+            parts: Box::default(),
+        })
+    }
+
+    /// Bytes of the arrays.
+    pub(crate) fn bytes(&self) -> u64 {
+        let optional = self.perm.iter().chain(&self.skip).map(Buffer::bytes).sum::<u64>();
+        let slices =
+            self.headers.bytes() + self.values.bytes() + self.index.bytes() + self.dictionary.bytes();
+        slices + optional + self.long.as_ref().map_or(0, Long::bytes)
+    }
+}

@@ -1,0 +1,416 @@
+//! How the columns of a slice are stored: its kinds, their sizes, and which one a slice gets.
+
+/// Rows of a slice: the lanes of a warp.
+pub(crate) const LANES: usize = 32;
+
+/// Bytes at whose multiples the values and the index of every slice begin.
+pub(crate) const UNIT: usize = 16;
+
+/// Bits of a header's `shape` that hold a width.
+const WIDTH_BITS: u32 = 14;
+
+/// Slots or steps a slice may have, and entries a row in it: what [`WIDTH_BITS`] bits can say.
+pub(crate) const MAX_WIDTH: u32 = (1 << WIDTH_BITS) - 1;
+
+/// Diagonal slices may have at most so many slots for every entry of their longest row: with more of them most lanes would idle.
+const DIAGONAL_SLOTS: usize = 2;
+
+/// Runs that are looked for, the longest first.
+const RUNS: [usize; 2] = [3, 2];
+
+/// A mask of all lanes.
+pub(crate) const ALL: u32 = u32::MAX;
+
+/// The columns of every lane, in the order of their entries; nothing where a lane holds no row of the slices.
+pub(crate) type Columns<'a> = [&'a [u32]; LANES];
+
+/// How the columns of a slice are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Slots along diagonals: one distance from the row for all lanes.
+    Diagonal,
+    /// 8 bits a step, counted from the slice's base.
+    Relative8,
+    /// 16 bits a step, counted from the slice's base.
+    Relative16,
+    /// The columns themselves.
+    Relative32,
+}
+
+impl Kind {
+    /// Number of kinds.
+    pub(crate) const COUNT: usize = Self::ALL.len();
+
+    const ALL: [Self; 4] = [Self::Diagonal, Self::Relative8, Self::Relative16, Self::Relative32];
+
+    /// Bytes of one index.
+    const fn index_size(self) -> usize {
+        match self {
+            Self::Relative8 => 1,
+            Self::Relative16 => 2,
+            Self::Diagonal | Self::Relative32 => 4,
+        }
+    }
+}
+
+/// A slot of a diagonal slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Slot {
+    /// Column minus row.
+    pub(crate) delta: i32,
+    /// The lanes that have an entry there.
+    pub(crate) mask: u32,
+}
+
+/// What the last word of a header says of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) kind: Kind,
+    /// Consecutive columns that share an index; 1 in diagonal slices.
+    pub(crate) run: usize,
+    /// Steps that every lane has; in diagonal slices, slots that every lane has.
+    pub(crate) full: usize,
+    /// Steps of the longest lane; in diagonal slices, slots.
+    pub(crate) width: usize,
+}
+
+impl Shape {
+    /// kind (2 bits) | run - 1 (2 bits) | full (14 bits) | width (14 bits), low bits first.
+    pub(crate) const fn to_bits(self) -> u32 {
+        self.kind as u32
+            | (self.run as u32 - 1) << 2
+            | (self.full as u32) << 4
+            | (self.width as u32) << (4 + WIDTH_BITS)
+    }
+
+    /// The shape with these bits.
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self {
+            kind: Kind::ALL[(bits & 3) as usize],
+            run: (bits >> 2 & 3) as usize + 1,
+            full: (bits >> 4 & MAX_WIDTH) as usize,
+            width: (bits >> (4 + WIDTH_BITS)) as usize,
+        }
+    }
+}
+
+/// Bytes of the slots of a diagonal slice: the deltas of those that every lane has, those of the others, and their masks, each padded.
+pub(crate) fn slot_bytes(slots: &[Slot]) -> usize {
+    let full = slots.iter().filter(|slot| slot.mask == ALL).count();
+    let words = |count: usize| padded(count * size_of::<u32>());
+    words(full) + 2 * words(slots.len() - full)
+}
+
+/// What is known of a slice before it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Encoded {
+    pub(crate) shape: Shape,
+    /// What indices are counted from.
+    pub(crate) base: u32,
+    pub(crate) entries: u32,
+    /// Bytes of its index, a multiple of [`UNIT`].
+    pub(crate) index_bytes: u32,
+}
+
+impl Encoded {
+    /// Slots it has if it is diagonal.
+    pub(crate) fn slots(&self) -> usize {
+        if self.shape.kind == Kind::Diagonal { self.shape.width } else { 0 }
+    }
+}
+
+/// `bytes` and the padding behind them.
+pub(crate) const fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(UNIT)
+}
+
+/// Chooses how slices are stored; keeps its working memory from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Chooser {
+    slots: Vec<Slot>,
+    spare: Vec<Slot>,
+}
+
+impl Chooser {
+    /// The kind with the fewest bytes, the first of [`Kind::ALL`] among equals.
+    ///
+    /// `first_row` is the row of the first lane where the lanes are rows in succession, none where they are in another order: then
+    /// nothing is diagonal. No lane has more than [`MAX_WIDTH`] entries.
+    pub(crate) fn choose(&mut self, columns: &Columns<'_>, first_row: Option<usize>) -> Encoded {
+        let survey = Survey::of(columns);
+        let relative = survey.relative();
+        // A slot takes at least a word.
+        let most = (relative.index_bytes as usize / size_of::<u32>())
+            .min(DIAGONAL_SLOTS * survey.longest)
+            .min(MAX_WIDTH as usize);
+        let diagonal = first_row.is_some_and(|row| survey.ascending && self.diagonals(columns, row, most));
+        let index_bytes = slot_bytes(&self.slots) as u32;
+        if !diagonal || index_bytes > relative.index_bytes {
+            return relative;
+        }
+        let full = self.slots.iter().filter(|slot| slot.mask == ALL).count();
+        let shape = Shape { kind: Kind::Diagonal, run: 1, full, width: self.slots.len() };
+        Encoded { shape, base: 0, entries: relative.entries, index_bytes }
+    }
+
+    /// The slots of the slice that was chosen for last, if it is diagonal.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Collects the slots of rows with strictly ascending columns; gives up when there are more than `most`.
+    fn diagonals(&mut self, columns: &Columns<'_>, first_row: usize, most: usize) -> bool {
+        self.slots.clear();
+        for (lane, columns) in columns.iter().enumerate() {
+            let row = first_row + lane;
+            let in_reach =
+                |col: Option<&u32>| col.is_none_or(|&c| i32::try_from(c as i64 - row as i64).is_ok());
+            if !in_reach(columns.first()) || !in_reach(columns.last()) {
+                return false;
+            }
+            self.add_row(columns, row as u32, 1 << lane);
+            if self.slots.len() > most {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Adds a row to the slots.
+    fn add_row(&mut self, columns: &[u32], row: u32, bit: u32) {
+        let delta = |col: u32| col.wrapping_sub(row) as i32;
+        // Most rows of a stencil have the slots of the row before.
+        if self.slots.len() == columns.len() {
+            let same = self.slots.iter().zip(columns).all(|(slot, &col)| slot.delta == delta(col));
+            if same {
+                self.slots.iter_mut().for_each(|slot| slot.mask |= bit);
+                return;
+            }
+        }
+        self.spare.clear();
+        let mut known = self.slots.iter().copied().peekable();
+        for &col in columns {
+            let delta = delta(col);
+            while let Some(slot) = known.next_if(|slot| slot.delta < delta) {
+                self.spare.push(slot);
+            }
+            let mask = known.next_if(|slot| slot.delta == delta).map_or(0, |slot| slot.mask);
+            self.spare.push(Slot { delta, mask: mask | bit });
+        }
+        self.spare.extend(known);
+        std::mem::swap(&mut self.slots, &mut self.spare);
+    }
+}
+
+/// What one pass over the columns of a slice finds.
+struct Survey {
+    entries: usize,
+    longest: usize,
+    shortest: usize,
+    /// Smallest and largest column; without entries 0.
+    first: u32,
+    last: u32,
+    /// Whether the columns of every row rise strictly.
+    ascending: bool,
+    /// The longest run of which all rows consist.
+    run: usize,
+}
+
+impl Survey {
+    fn of(columns: &Columns<'_>) -> Self {
+        let (mut first, mut last, mut ascending) = (u32::MAX, 0, true);
+        let mut runs = RUNS.map(|_| true);
+        let (mut entries, mut longest, mut shortest) = (0, 0, usize::MAX);
+        for row in columns {
+            (entries, longest, shortest) =
+                (entries + row.len(), longest.max(row.len()), shortest.min(row.len()));
+            let [start, .., end] = row else {
+                if let [only] = row {
+                    (first, last) = (first.min(*only), last.max(*only));
+                    runs = RUNS.map(|_| false);
+                }
+                continue;
+            };
+            // All comparisons, not the first that fails: they are made many at a time.
+            let rises = row.windows(2).fold(true, |rises, pair| rises & (pair[0] < pair[1]));
+            let (start, end) = match rises {
+                true => (*start, *end),
+                false => row.iter().fold((u32::MAX, 0), |m, &col| (m.0.min(col), m.1.max(col))),
+            };
+            (first, last, ascending) = (first.min(start), last.max(end), ascending & rises);
+            for (holds, run) in runs.iter_mut().zip(RUNS) {
+                *holds = *holds && consists_of_runs(row, run);
+            }
+        }
+        let run = RUNS.into_iter().zip(runs).find(|(_, holds)| *holds).map_or(1, |(run, _)| run);
+        Self { entries, longest, shortest, first: first.min(last), last, ascending, run }
+    }
+
+    /// The slice with indices counted from its smallest column, or with the columns themselves.
+    fn relative(&self) -> Encoded {
+        // The largest index belongs to the first column of a run.
+        let span = (self.last - self.first).saturating_sub(self.run as u32 - 1);
+        let (kind, base) = match span {
+            ..=0xFF => (Kind::Relative8, self.first),
+            ..=0xFFFF => (Kind::Relative16, self.first),
+            _ => (Kind::Relative32, 0),
+        };
+        let (full, width) = (self.shortest / self.run, self.longest / self.run);
+        let indices = self.entries / self.run * kind.index_size();
+        let index_bytes = (padded((width - full) * size_of::<u32>()) + padded(indices)) as u32;
+        let shape = Shape { kind, run: self.run, full, width };
+        Encoded { shape, base, entries: self.entries as u32, index_bytes }
+    }
+}
+
+/// Whether a row consists of runs of `run` columns that follow one another.
+fn consists_of_runs(row: &[u32], run: usize) -> bool {
+    let follows = |columns: &[u32]| columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    row.len() % run == 0 && row.chunks_exact(run).all(follows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(rows: &[Vec<u32>], first_row: Option<usize>) -> (Encoded, Vec<Slot>) {
+        let mut columns: Columns<'_> = [&[]; LANES];
+        columns.iter_mut().zip(rows).for_each(|(lane, row)| *lane = row);
+        let mut chooser = Chooser::default();
+        let encoded = chooser.choose(&columns, first_row);
+        let slots = chooser.slots().to_vec();
+        (encoded, if encoded.shape.kind == Kind::Diagonal { slots } else { Vec::new() })
+    }
+
+    fn full(row: impl Fn(u32) -> Vec<u32>) -> Vec<Vec<u32>> {
+        (0..LANES as u32).map(row).collect()
+    }
+
+    #[test]
+    fn shapes_survive_their_bits() {
+        for kind in Kind::ALL {
+            for (run, full, width) in [(1, 0, 0), (2, 5, 9), (3, MAX_WIDTH as usize, MAX_WIDTH as usize)] {
+                let shape = Shape { kind, run, full, width };
+                assert_eq!(Shape::from_bits(shape.to_bits()), shape);
+            }
+        }
+        let shape = Shape { kind: Kind::Relative16, run: 3, full: 1, width: 2 };
+        assert_eq!(shape.to_bits(), 2 | 2 << 2 | 1 << 4 | 2 << 18);
+    }
+
+    #[test]
+    fn a_stencil_is_diagonal_where_its_rows_are_in_their_order() {
+        let rows = full(|row| vec![row + 99, row + 100, row + 101]);
+        let (encoded, slots) = choose(&rows, Some(100));
+        assert_eq!(encoded.shape, Shape { kind: Kind::Diagonal, run: 1, full: 3, width: 3 });
+        assert_eq!((encoded.entries, encoded.index_bytes), (96, 16));
+        assert_eq!(slots, [-1, 0, 1].map(|delta| Slot { delta, mask: ALL }));
+        let (sorted, _) = choose(&rows, None);
+        assert_eq!(sorted.shape, Shape { kind: Kind::Relative8, run: 3, full: 1, width: 1 });
+        assert_eq!((sorted.base, sorted.index_bytes), (99, 32));
+    }
+
+    #[test]
+    fn slots_are_merged_in_order_with_the_lanes_that_have_them() {
+        let rows = full(|row| match row {
+            3 => vec![3, 9],
+            4 => vec![],
+            _ => vec![row, row + 40],
+        });
+        let (encoded, slots) = choose(&rows, Some(0));
+        let missing = ALL & !(1 << 4);
+        let expected = [(0, missing), (6, 1 << 3), (40, missing & !(1 << 3))];
+        assert_eq!(slots, expected.map(|(delta, mask)| Slot { delta, mask }));
+        assert_eq!((encoded.shape.full, encoded.shape.width, encoded.entries), (0, 3, 62));
+        assert_eq!(encoded.index_bytes, 32, "deltas and masks, padded");
+    }
+
+    #[test]
+    fn slots_that_every_lane_has_need_no_mask() {
+        // Five that all have, one that one lacks: 32 bytes and 2 · 16; as indices 6 · 32 and a mask.
+        let rows = full(|row| {
+            [0, 5, 9, 13, 20].map(|d| row + d).into_iter().chain((row > 0).then_some(row + 31)).collect()
+        });
+        let (encoded, slots) = choose(&rows, Some(0));
+        assert_eq!((encoded.shape.full, encoded.shape.width, encoded.index_bytes), (5, 6, 64));
+        assert_eq!(slots[5], Slot { delta: 31, mask: !1 });
+        // As many bytes either way: the lower kind.
+        let rows = full(|row| if row < 16 { vec![row] } else { vec![] });
+        let (encoded, _) = choose(&rows, Some(0));
+        assert_eq!((encoded.shape.kind, encoded.index_bytes), (Kind::Diagonal, 32));
+        assert_eq!(choose(&rows, None).0.index_bytes, 32);
+        // Fewer as indices.
+        let rows = full(|row| if row < 8 { vec![row, row * row + 9] } else { vec![] });
+        assert_eq!(choose(&rows, Some(0)).0.shape.kind, Kind::Relative8);
+    }
+
+    #[test]
+    fn too_many_diagonals_unsorted_or_repeated_columns_are_not_diagonal() {
+        for rows in
+            [full(|row| vec![row * row % 31]), full(|row| vec![row + 1, row]), full(|row| vec![row, row])]
+        {
+            let (encoded, _) = choose(&rows, Some(0));
+            assert_eq!(encoded.shape.kind, Kind::Relative8);
+            assert_eq!(encoded.index_bytes as usize, encoded.entries as usize);
+        }
+    }
+
+    #[test]
+    fn diagonals_further_away_than_31_bits_are_none() {
+        let rows = full(|row| vec![row, u32::MAX - 40 + row / 4]);
+        let (encoded, _) = choose(&rows, Some(0));
+        assert_eq!((encoded.shape.kind, encoded.base), (Kind::Relative32, 0));
+        let near = full(|row| vec![(1 << 31) - 1 + row]);
+        assert_eq!(choose(&near, Some(0)).0.shape.kind, Kind::Diagonal);
+        let far = full(|row| vec![(1 << 31) + row]);
+        assert_eq!(choose(&far, Some(0)).0.shape.kind, Kind::Relative8);
+    }
+
+    #[test]
+    fn the_span_decides_on_the_bits() {
+        for (span, kind, base) in [
+            (255, Kind::Relative8, 7),
+            (256, Kind::Relative16, 7),
+            (65_535, Kind::Relative16, 7),
+            (65_536, Kind::Relative32, 0),
+        ] {
+            let (encoded, _) = choose(&full(|row| vec![7 + (row % 2) * span]), None);
+            assert_eq!((encoded.shape.kind, encoded.base), (kind, base), "span {span}");
+        }
+        // The largest index is that of the last run's first column.
+        let (encoded, _) = choose(&full(|_| vec![0, 1, 2, 255, 256, 257]), None);
+        assert_eq!((encoded.shape.kind, encoded.shape.run), (Kind::Relative8, 3));
+    }
+
+    #[test]
+    fn runs_hold_for_all_rows_or_not_at_all() {
+        let run = |rows: &[Vec<u32>]| choose(rows, None).0.shape.run;
+        let node = |first: u32, len: u32| (first..first + len).collect::<Vec<_>>();
+        assert_eq!(run(&full(|row| node(row, 6))), 3);
+        assert_eq!(run(&full(|row| node(row, 4))), 2);
+        assert_eq!(run(&full(|row| node(row, if row == 5 { 2 } else { 6 }))), 2);
+        assert_eq!(run(&full(|row| node(row, if row == 5 { 0 } else { 6 }))), 3);
+        assert_eq!(run(&full(|row| node(row, 5))), 1);
+        assert_eq!(run(&full(|_| vec![4, 5, 6, 2, 3, 4])), 3, "runs need no order");
+        assert_eq!(run(&full(|_| vec![4, 5, 7])), 1);
+    }
+
+    #[test]
+    fn rows_of_different_length_need_masks() {
+        let rows = full(|row| (0..3 + row % 4).map(|k| k * 5 % 17).collect());
+        let (encoded, _) = choose(&rows, None);
+        assert_eq!((encoded.shape.full, encoded.shape.width, encoded.entries), (3, 6, 144));
+        assert_eq!(encoded.index_bytes, 16 + 144);
+        // A lane without a row has nothing, so that no step is full.
+        let (encoded, _) = choose(&rows[..31], None);
+        assert_eq!((encoded.shape.full, encoded.shape.width), (0, 6));
+    }
+
+    #[test]
+    fn nothing_takes_nothing() {
+        let (encoded, _) = choose(&[], Some(0));
+        assert_eq!(encoded.shape, Shape { kind: Kind::Diagonal, run: 1, full: 0, width: 0 });
+        assert_eq!((encoded.base, encoded.entries, encoded.index_bytes), (0, 0, 0));
+        assert_eq!(choose(&[], None).0.shape.kind, Kind::Relative8);
+    }
+}

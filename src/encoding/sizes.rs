@@ -1,0 +1,113 @@
+//! What slices take, found without writing any.
+
+use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
+use super::slices::{Chunk, SlicedRows};
+use std::collections::{HashMap, HashSet};
+
+/// What the slices of a matrix, or of a sample of it, hold and take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SliceSizes {
+    /// Slices of 32 rows.
+    pub slices: u64,
+    /// Entries in them; those of rows kept apart are not.
+    pub entries: u64,
+    /// Of those, the ones in diagonal slices, and in slices with indices of 8, 16 and 32 bits.
+    pub entries_by_kind: [u64; Kind::COUNT],
+    /// Bytes of indices, masks and slots.
+    pub index_bytes: u64,
+    /// Bytes of values of 1, 4 and 8 bytes each, with the padding between slices.
+    pub value_bytes: [u64; VALUE_SIZES.len()],
+    /// Lanes of slots that not every lane has.
+    pub guarded: u64,
+    /// Slots of the slice that has most of them.
+    pub depth: u64,
+}
+
+/// The sizes of a stored value that take any bytes.
+const VALUE_SIZES: [usize; 3] = [1, 4, 8];
+
+impl SliceSizes {
+    /// Bytes of values of `size` bytes each, with the padding between and behind slices; nothing where values take no bytes.
+    pub fn value_bytes(&self, size: usize) -> u64 {
+        let bytes = VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
+        if bytes == 0 { 0 } else { bytes + UNIT as u64 }
+    }
+
+    /// Adds a slice; the bytes of its index only when they are not a diagonal slice's, which may share them.
+    fn add(&mut self, encoded: &Encoded) {
+        let shape = encoded.shape;
+        self.slices += 1;
+        self.entries += u64::from(encoded.entries);
+        self.entries_by_kind[shape.kind as usize] += u64::from(encoded.entries);
+        self.index_bytes += if shape.kind == Kind::Diagonal { 0 } else { u64::from(encoded.index_bytes) };
+        for (bytes, size) in self.value_bytes.iter_mut().zip(VALUE_SIZES) {
+            *bytes += padded(encoded.entries as usize * size) as u64;
+        }
+        self.guarded += ((shape.width - shape.full) * shape.run * LANES) as u64;
+        self.depth = self.depth.max((shape.width * shape.run) as u64);
+    }
+
+    /// Adds slices; gives the slots of the diagonal ones.
+    fn add_all<'a>(&mut self, chunks: &'a [Chunk]) -> Vec<&'a [Slot]> {
+        let mut all = Vec::new();
+        for (encoded, slots) in chunks.iter().flat_map(Chunk::iter) {
+            self.add(encoded);
+            all.extend((encoded.shape.kind == Kind::Diagonal).then_some(slots));
+        }
+        all
+    }
+
+    /// The sizes of `slices` slices with `entries` entries, of which `sample` are some.
+    ///
+    /// All but the depth goes by the entries. Of the diagonal slices that are not in the sample, as many have slots that none in it has as
+    /// slices of the sample have slots of their own: the chance to meet what has not been met is about the share of what has been met
+    /// once (Good, Biometrika 40, 1953).
+    pub(crate) fn estimated(sample: &[Chunk], slices: u64, entries: u64) -> Self {
+        let mut sizes = Self::default();
+        let mut times: HashMap<&[Slot], u32> = HashMap::new();
+        for slots in sizes.add_all(sample) {
+            *times.entry(slots).or_default() += 1;
+        }
+        let sum = |met: &dyn Fn(u32) -> bool| {
+            let slots = times.iter().filter(|(_, times)| met(**times));
+            slots.map(|(slots, _)| slot_bytes(slots) as u64).sum::<u64>()
+        };
+        let known = sum(&|_| true);
+        let unseen =
+            sum(&|times| times == 1) as f64 * (entries as f64 / sizes.entries.max(1) as f64 - 1.0).max(0.0);
+        // Half a unit of padding on average.
+        let padding = if entries == 0 { 0 } else { slices * UNIT as u64 / 2 };
+        let scaled = sizes.scaled_to(entries);
+        Self {
+            slices,
+            index_bytes: scaled.index_bytes + known + unseen as u64,
+            value_bytes: VALUE_SIZES.map(|size| entries * size as u64 + padding),
+            ..scaled
+        }
+    }
+
+    /// The same for slices of which these are the sizes, were there `entries` entries in them.
+    pub(crate) fn scaled_to(self, entries: u64) -> Self {
+        let scale = entries as f64 / self.entries.max(1) as f64;
+        let scaled = |amount: u64| (amount as f64 * scale).round() as u64;
+        Self {
+            entries,
+            entries_by_kind: self.entries_by_kind.map(scaled),
+            index_bytes: scaled(self.index_bytes),
+            value_bytes: self.value_bytes.map(scaled),
+            guarded: scaled(self.guarded),
+            ..self
+        }
+    }
+}
+
+impl SlicedRows<'_> {
+    /// The sizes of all slices, exactly as packing makes them.
+    pub(crate) fn sizes(self) -> SliceSizes {
+        let chunks = self.encode();
+        let mut sizes = SliceSizes::default();
+        let different: HashSet<&[Slot]> = sizes.add_all(&chunks).into_iter().collect();
+        sizes.index_bytes += different.into_iter().map(|slots| slot_bytes(slots) as u64).sum::<u64>();
+        sizes
+    }
+}

@@ -1,0 +1,49 @@
+//! A packed matrix back in CSR.
+
+use super::index::LANES;
+use super::slices::PackedSlices;
+use crate::Scalar;
+use crate::matrix::CsrMatrix;
+
+impl<T: Scalar> PackedSlices<T> {
+    /// The matrix in CSR, its entries in the order they were packed from.
+    pub(crate) fn unpack(&self) -> CsrMatrix<T> {
+        let slices = || (0..self.headers.len()).map(|s| (s, self.slice(s)));
+        let long = || self.long.iter().flat_map(|long| long.rows().map(move |row| (long, row)));
+        let mut row_ptr = vec![0; self.nrows + 1];
+        for (s, slice) in slices() {
+            // Lanes without a row have no entries.
+            for (lane, len) in slice.lengths().into_iter().enumerate().filter(|(_, len)| *len > 0) {
+                row_ptr[self.row(s, lane) + 1] = len;
+            }
+        }
+        long().for_each(|(_, (row, entries))| row_ptr[row + 1] = entries.len());
+        for row in 0..self.nrows {
+            row_ptr[row + 1] += row_ptr[row];
+        }
+        let nnz = row_ptr[self.nrows];
+        let (mut col_idx, mut values) = (vec![0; nnz], vec![T::ZERO; nnz]);
+        for (s, slice) in slices() {
+            let place = |lane: usize, entry: usize| row_ptr[self.row(s, lane)] + entry;
+            slice.visit_values(self.group, |lane, entry, at| {
+                values[place(lane, entry)] = self.values.get(slice.first_value + at, &self.dictionary);
+            });
+            slice.visit_columns(self.group, |lane, entry, _, col| col_idx[place(lane, entry)] = col);
+        }
+        for (long, (row, entries)) in long() {
+            let place = row_ptr[row]..row_ptr[row + 1];
+            col_idx[place.clone()].copy_from_slice(&long.col_idx[entries.clone()]);
+            for (value, at) in values[place].iter_mut().zip(entries) {
+                *value = long.values.get(at, &self.dictionary);
+            }
+        }
+        // SAFETY: offsets rise by construction, and packed matrices only hold columns of a checked one.
+        unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
+    }
+
+    /// The row of a lane that has entries.
+    fn row(&self, s: usize, lane: usize) -> usize {
+        let i = s * LANES + lane;
+        self.perm.as_ref().map_or(i, |perm| perm[i] as usize)
+    }
+}

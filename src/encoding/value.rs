@@ -1,0 +1,364 @@
+//! How values are stored: as they are, as codes of a dictionary, or not at all when all are the same. Values are compared by their bits, so
+//! that nothing is lost: `0` and `-0` differ, and so do NaNs of different payloads.
+
+use super::SLACK;
+use crate::Scalar;
+use crate::device::cpu::Output;
+use crate::memory::zeroed;
+use rayon::prelude::*;
+
+/// Values a dictionary may have: what an 8-bit code can name.
+pub(crate) const DICTIONARY: usize = 256;
+
+/// Values one thread looks at in a stretch.
+const CHUNK: usize = 1 << 14;
+
+/// Slots of a hash table of values: four times the limit, so that a search seldom meets a second key. A power of two.
+const SLOTS: usize = 4 * DICTIONARY;
+
+/// 2⁶⁴ over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP 3, 6.4).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The slot at which the search for a key begins.
+#[inline]
+fn hash(bits: u64) -> usize {
+    (bits.wrapping_mul(SPREAD) >> (u64::BITS - SLOTS.ilog2())) as usize
+}
+
+/// The distinct values met so far, by their bits: a small open-addressing table.
+#[derive(Debug)]
+pub(crate) struct ValueSet {
+    /// Zero marks a free slot; the value whose bits are zero is `zero`.
+    slots: Box<[u64; SLOTS]>,
+    zero: bool,
+    len: usize,
+}
+
+impl Default for ValueSet {
+    fn default() -> Self {
+        Self { slots: Box::new([0; SLOTS]), zero: false, len: 0 }
+    }
+}
+
+impl ValueSet {
+    /// Adds `values` until there are more than [`DICTIONARY`].
+    pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
+        let mut last = None;
+        for value in values {
+            let bits = value.bits();
+            // Equal neighbours are common where values repeat at all.
+            if last != Some(bits) {
+                if self.is_full() {
+                    return;
+                }
+                self.insert(bits);
+                last = Some(bits);
+            }
+        }
+    }
+
+    fn insert(&mut self, bits: u64) {
+        if bits == 0 {
+            self.len += usize::from(!self.zero);
+            self.zero = true;
+            return;
+        }
+        let mut slot = hash(bits);
+        while self.slots[slot] != bits {
+            if self.slots[slot] == 0 {
+                self.slots[slot] = bits;
+                self.len += 1;
+                return;
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    /// Whether there are too many values for another one to matter.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len > DICTIONARY
+    }
+
+    /// Both sets together.
+    pub(crate) fn merge(mut self, other: Self) -> Self {
+        if other.is_full() {
+            return other;
+        }
+        for bits in other.bits() {
+            if !self.is_full() {
+                self.insert(bits);
+            }
+        }
+        self
+    }
+
+    /// The bits of the values, in no order.
+    fn bits(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().copied().filter(|&bits| bits != 0).chain(self.zero.then_some(0))
+    }
+
+    /// The number of values; none when there are more than [`DICTIONARY`].
+    pub(crate) fn count(&self) -> Option<usize> {
+        (!self.is_full()).then_some(self.len)
+    }
+
+    /// Whether the one value is `1`.
+    pub(crate) fn is_one<T: Scalar>(&self) -> bool {
+        self.len == 1 && self.slots.contains(&T::ONE.bits())
+    }
+}
+
+/// What a matrix's values become.
+#[derive(Debug)]
+pub(crate) enum Coder<T> {
+    /// What they are.
+    Plain,
+    /// Codes of at most [`DICTIONARY`] values.
+    Dictionary(Dictionary<T>),
+    /// Nothing: all have the same bits. Zero where there are none.
+    Same(T),
+}
+
+impl<T: Scalar> Coder<T> {
+    /// The shortest that loses nothing.
+    pub(crate) fn of(values: &[T]) -> Self {
+        let chunks = values.par_chunks(CHUNK);
+        let set = chunks.fold(ValueSet::default, |mut set, values| {
+            set.add(values);
+            set
+        });
+        let set = set.reduce(ValueSet::default, ValueSet::merge);
+        match (set.count(), values.first()) {
+            (None, _) => Self::Plain,
+            (Some(0 | 1), first) => Self::Same(first.copied().unwrap_or(T::ZERO)),
+            (Some(_), _) => Self::Dictionary(Dictionary::of(&set)),
+        }
+    }
+
+    /// Bytes of one stored value.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Plain => size_of::<T>(),
+            Self::Dictionary(_) => 1,
+            Self::Same(_) => 0,
+        }
+    }
+
+    /// What codes stand for: the values of the dictionary by their codes, and zeros behind them; or the one value; nothing for plain values.
+    pub(crate) fn into_dictionary(self) -> Vec<T> {
+        match self {
+            Self::Plain => Vec::new(),
+            Self::Dictionary(Dictionary { mut values, .. }) => {
+                values.resize(DICTIONARY, T::ZERO);
+                values
+            }
+            Self::Same(value) => vec![value],
+        }
+    }
+}
+
+/// Up to [`DICTIONARY`] values, in the order of their bits, and where to find the code of each.
+#[derive(Debug)]
+pub(crate) struct Dictionary<T> {
+    values: Vec<T>,
+    keys: Box<[u64; SLOTS]>,
+    codes: Box<[u8; SLOTS]>,
+}
+
+impl<T: Scalar> Dictionary<T> {
+    fn of(set: &ValueSet) -> Self {
+        let mut bits: Vec<u64> = set.bits().collect();
+        bits.sort_unstable();
+        let (mut keys, mut codes, mut used) = (Box::new([0; SLOTS]), Box::new([0; SLOTS]), [false; SLOTS]);
+        // The bits of zero are the key of free slots too, but they come first and take the slot at which their search begins.
+        for (code, &bits) in bits.iter().enumerate() {
+            let mut slot = hash(bits);
+            while used[slot] {
+                slot = (slot + 1) % SLOTS;
+            }
+            (keys[slot], codes[slot], used[slot]) = (bits, code as u8, true);
+        }
+        Self { values: bits.into_iter().map(T::from_bits).collect(), keys, codes }
+    }
+
+    /// The code of one of its values; there is no answer for others.
+    #[inline]
+    pub(crate) fn code(&self, value: T) -> u8 {
+        let bits = value.bits();
+        let mut slot = hash(bits);
+        while self.keys[slot] != bits {
+            slot = (slot + 1) % SLOTS;
+        }
+        self.codes[slot]
+    }
+}
+
+/// Values as they are stored; what codes stand for is kept once for the whole matrix: see [`Coder::into_dictionary`].
+#[derive(Debug, PartialEq)]
+pub(crate) enum Stored<T> {
+    /// As they are.
+    Plain(Vec<T>),
+    /// Codes of a dictionary.
+    Codes(Vec<u8>),
+    /// Not at all.
+    Same,
+}
+
+impl<T: Scalar> Stored<T> {
+    /// Room for `len` values of a coder.
+    pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
+        match coder {
+            Coder::Plain => Self::Plain(with_slack(len)),
+            Coder::Dictionary(_) => Self::Codes(with_slack(len)),
+            Coder::Same(_) => Self::Same,
+        }
+    }
+
+    /// The value at position `at`.
+    #[inline]
+    pub(crate) fn get(&self, at: usize, dictionary: &[T]) -> T {
+        match self {
+            Self::Plain(values) => values[at],
+            Self::Codes(codes) => dictionary[usize::from(codes[at])],
+            Self::Same => dictionary[0],
+        }
+    }
+
+    /// Values in `bytes` of them.
+    pub(crate) fn per(&self, bytes: usize) -> usize {
+        match self {
+            Self::Plain(_) => bytes / size_of::<T>(),
+            Self::Codes(_) => bytes,
+            Self::Same => 0,
+        }
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Plain(values) => size_of_val(&**values),
+            Self::Codes(codes) => codes.len(),
+            Self::Same => 0,
+        }
+    }
+}
+
+/// `len` zeros, and [`SLACK`] bytes of them behind.
+pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
+    let mut zeros = zeroed(len + SLACK / size_of::<N>());
+    zeros.truncate(len);
+    zeros
+}
+
+/// Where several threads store values, each at its own positions.
+pub(crate) enum Sink<'a, T> {
+    Plain(Output<T>),
+    Codes(Output<u8>, &'a Dictionary<T>),
+    Same,
+}
+
+impl<'a, T: Scalar> Sink<'a, T> {
+    /// Into `stored`, which was made for the same coder.
+    pub(crate) fn new(stored: &mut Stored<T>, coder: &'a Coder<T>) -> Self {
+        match (stored, coder) {
+            (Stored::Plain(values), _) => Self::Plain(Output::new(values)),
+            (Stored::Codes(codes), Coder::Dictionary(dictionary)) => {
+                Self::Codes(Output::new(codes), dictionary)
+            }
+            _ => Self::Same,
+        }
+    }
+
+    /// Stores a value at position `at`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Output::set`].
+    #[inline]
+    pub(crate) unsafe fn put(&self, at: usize, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Plain(values) => values.set(at, value),
+                Self::Codes(codes, dictionary) => codes.set(at, dictionary.code(value)),
+                Self::Same => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn of<T: Scalar>(values: &[T]) -> ValueSet {
+        let mut set = ValueSet::default();
+        set.add(values);
+        set
+    }
+
+    #[test]
+    fn bits_decide() {
+        assert_eq!(of::<f64>(&[]).count(), Some(0));
+        assert_eq!(of(&[0.0f32, -0.0, 0.0, f32::NAN, f32::NAN]).count(), Some(3));
+    }
+
+    #[test]
+    fn ones() {
+        assert!(of(&[1.0f32; 5]).is_one::<f32>());
+        assert!(of(&[1.0f64]).is_one::<f64>());
+        assert!(!of(&[1.0f64, 2.0]).is_one::<f64>());
+        assert!(!of(&[0.0f64]).is_one::<f64>());
+        assert!(!of::<f64>(&[]).is_one::<f64>());
+    }
+
+    #[test]
+    fn counting_stops_past_the_limit() {
+        let values: Vec<f64> = (0..1000).map(f64::from).collect();
+        assert_eq!(of(&values[..DICTIONARY]).count(), Some(DICTIONARY));
+        assert_eq!(of(&values[..DICTIONARY + 1]).count(), None);
+        assert_eq!(of(&values).count(), None);
+        let halves = |at: usize, end: usize| of(&values[..at]).merge(of(&values[at..end])).count();
+        assert_eq!(halves(100, DICTIONARY), Some(DICTIONARY));
+        assert_eq!(halves(100, DICTIONARY + 1), None);
+        assert_eq!(halves(1, 999), None);
+        assert_eq!(halves(999, 1000), None);
+    }
+
+    #[test]
+    fn a_dictionary_keeps_every_bit() {
+        let nan = f64::from_bits(0x7ff8_0000_dead_beef);
+        let values = [0.0, -0.0, f64::NAN, nan, f64::INFINITY, 1.0, f64::from_bits(1)];
+        let Coder::Dictionary(dictionary) = Coder::of(&values) else { panic!("seven values") };
+        let codes = values.map(|value| dictionary.code(value));
+        assert_eq!(codes.iter().collect::<BTreeSet<_>>().len(), values.len());
+        let kept = &dictionary.values;
+        assert_eq!(codes.map(|code| kept[usize::from(code)].to_bits()), values.map(f64::to_bits));
+        assert!(kept.windows(2).all(|pair| pair[0].to_bits() < pair[1].to_bits()));
+    }
+
+    #[test]
+    fn the_fewest_bytes_are_taken() {
+        assert!(matches!(Coder::<f32>::of(&[]), Coder::Same(0.0)));
+        assert!(matches!(Coder::of(&[7.0f32; 9]), Coder::Same(7.0)));
+        assert!(matches!(Coder::of(&[0.0f64, -0.0]), Coder::Dictionary(_)));
+        let many: Vec<f32> = (0..100_000).map(|i| (i % 257) as f32).collect();
+        assert!(matches!(Coder::of(&many), Coder::Plain));
+        let Coder::Dictionary(dictionary) = Coder::of(&many[..256]) else { panic!("256 values") };
+        assert!(many[..256].iter().all(|&v| dictionary.values[usize::from(dictionary.code(v))] == v));
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set(values in prop::collection::vec(-200i32..200, 0..900), at in 0usize..900) {
+            let values: Vec<f32> = values.into_iter().map(|v| v as f32).collect();
+            let (a, b) = values.split_at(at.min(values.len()));
+            let expected = values.iter().map(|v| v.to_bits()).collect::<BTreeSet<_>>().len();
+            let expected = Some(expected).filter(|&count| count <= DICTIONARY);
+            prop_assert_eq!(of(&values).count(), expected);
+            prop_assert_eq!(of(a).merge(of(b)).count(), expected);
+        }
+    }
+}

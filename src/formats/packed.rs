@@ -1,0 +1,179 @@
+//! Packed slices, as SELL, ELL and JDS use them: what `index:packed` means. The layout is `src/encoding/mod.rs`'s.
+
+pub use crate::encoding::{Packing, ValueEncoding};
+
+use super::{DeviceMatrix, HostMatrix, PlanArgs, Traffic, scattered, vector_bytes};
+use crate::analysis::{Analysis, Distinct};
+use crate::device::{Gpu, Ptr, Queue};
+use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar, ScalarKind};
+use std::fmt::{self, Display};
+
+/// How a format keeps its slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Index {
+    /// The format's own arrays, 32 bits a column.
+    #[default]
+    Plain,
+    /// `index:packed`: slices of 32 rows with as few bytes as hold their columns, and their values, exactly.
+    Packed(Packing),
+}
+
+/// What `index` may be.
+const INDICES: &[(&str, Index)] = &[
+    ("plain", Index::Plain),
+    ("packed", Index::Packed(Packing { values: ValueEncoding::Plain, group: 1, long: Packing::MAX_LONG })),
+];
+
+/// What `values` may be.
+const VALUES: &[(&str, ValueEncoding)] =
+    &[("plain", ValueEncoding::Plain), ("packed", ValueEncoding::Packed)];
+
+impl Index {
+    /// Takes `index`, and what goes with it.
+    pub(crate) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
+        let index = args.word("index", INDICES)?.unwrap_or_default();
+        let (values, group, long) =
+            (args.word("values", VALUES)?, args.number("group")?, args.number("long")?);
+        let Self::Packed(default) = index else {
+            let given = [("values", values.is_some()), ("group", group.is_some()), ("long", long.is_some())];
+            return match given.iter().find(|(_, given)| *given) {
+                Some((key, _)) => Err(args.error(format!("`{key}` goes with index:packed"))),
+                None => Ok(index),
+            };
+        };
+        if let Some(group) = group.filter(|group| !Packing::GROUPS.contains(group)) {
+            return Err(args.error(format!("`group` may be 1 or 4, not {group}")));
+        }
+        if let Some(long) = long.filter(|&long| long > Packing::MAX_LONG) {
+            return Err(args.error(format!("`long` may be at most {}, not {long}", Packing::MAX_LONG)));
+        }
+        Ok(Self::Packed(Packing {
+            values: values.unwrap_or(default.values),
+            group: group.unwrap_or(default.group),
+            long: long.unwrap_or(default.long),
+        }))
+    }
+}
+
+impl Display for Index {
+    /// The parameters, without those that are the default; nothing for plain slots.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Packed(packing) = self else { return Ok(()) };
+        let default = Packing::default();
+        f.write_str("index:packed")?;
+        if packing.values != default.values {
+            f.write_str(",values:packed")?;
+        }
+        if packing.group != default.group {
+            write!(f, ",group:{}", packing.group)?;
+        }
+        if packing.long != default.long {
+            write!(f, ",long:{}", packing.long)?;
+        }
+        Ok(())
+    }
+}
+
+/// The kernels that multiply packed slices, by the order of the rows and the encoding of the values.
+pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
+    match (order, packing.values) {
+        (Order::Natural, ValueEncoding::Plain) => "sell.packed",
+        (Order::Natural, ValueEncoding::Packed) => "sell.packed.dict",
+        (Order::Windows(_), ValueEncoding::Plain) => "sell.packed.sorted",
+        (Order::Windows(_), ValueEncoding::Packed) => "sell.packed.sorted.dict",
+    }
+}
+
+/// What one product reads and does; exact when the analysis is ([`Packability`](crate::analysis::Packability)), else estimated.
+pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    let (rows, nrows) = (&analysis.rows, analysis.rows.nrows as u64);
+    let (value_size, dictionary) = match (packing.values, analysis.structure.distinct_values) {
+        (ValueEncoding::Plain, _) | (_, Distinct::Many) => (scalar.size(), 0),
+        (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => (0, 1),
+        (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
+    };
+    let sizes = analysis.packing.sizes(rows, order, packing.long);
+    let classes = rows.histogram.classes();
+    let long = &classes[classes.partition_point(|&(len, _)| len <= packing.long)..];
+    let long_rows = long.iter().map(|&(_, rows)| rows).sum::<u64>();
+    let (perm, window) = match order {
+        Order::Natural => (0, 1),
+        Order::Windows(window) => (nrows * size_of::<u32>() as u64, window as u64),
+    };
+    let arrays = encoding::slice_table_bytes(sizes.slices, long_rows > 0) + perm;
+    let lanes = encoding::LANES as u64;
+    Traffic {
+        matrix_bytes: arrays
+            + sizes.index_bytes
+            + sizes.value_bytes(value_size)
+            + dictionary * scalar.size() as u64
+            + encoding::long_bytes(long, value_size),
+        vector_bytes: vector_bytes(analysis, scalar),
+        slots: sizes.entries,
+        gathered: sizes.entries - sizes.entries_by_kind[0],
+        guarded: sizes.guarded,
+        tail: rows.nnz - rows.histogram.entries_up_to(packing.long),
+        rows: nrows,
+        scattered: scattered(nrows, window),
+        groups: sizes.slices + long_rows,
+        serial: (sizes.depth * lanes).min(sizes.entries),
+        depth: sizes.depth,
+        ..Traffic::default()
+    }
+}
+
+/// A matrix in a format's own arrays, or in packed slices.
+#[derive(Debug)]
+pub(crate) enum MaybePacked<P, T> {
+    /// In the format's own arrays.
+    Plain(P),
+    /// In packed slices.
+    Packed(PackedSlices<T>),
+}
+
+impl<T: Scalar, P: HostMatrix<T>> HostMatrix<T> for MaybePacked<P, T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        match self {
+            Self::Plain(plain) => plain.spmv(x, y),
+            Self::Packed(packed) => packed.spmv(x, y),
+        }
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        match self {
+            Self::Plain(plain) => plain.unpack(),
+            Self::Packed(packed) => packed.unpack(),
+        }
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        match self {
+            Self::Plain(plain) => plain.matrix_bytes(),
+            Self::Packed(packed) => packed.bytes(),
+        }
+    }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        match self {
+            Self::Plain(plain) => plain.upload(gpu),
+            Self::Packed(packed) => Ok(Box::new(encoding::Uploaded::new(packed, gpu)?)),
+        }
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for encoding::Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, y) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        Ok(self.to_host()?.unpack())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.bytes()
+    }
+}
