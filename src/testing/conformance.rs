@@ -54,8 +54,18 @@ fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     if traffic.matrix_bytes > MEMORY_LIMIT {
         return;
     }
-    let packed = plan.pack(a.view()).unwrap();
-    assert_eq!(packed.matrix_bytes(), traffic.matrix_bytes, "bytes of {context}");
+    let bytes = plan.pack(a.view()).unwrap().matrix_bytes();
+    if plan.is_exact() {
+        assert_eq!(bytes, traffic.matrix_bytes, "bytes of {context}");
+    } else {
+        // What is estimated is not far below what it is, and not beyond all measure above it.
+        let estimate = bytes.div_ceil(2)..=8 * bytes;
+        assert!(
+            estimate.contains(&traffic.matrix_bytes),
+            "{} bytes, not {bytes}: {context}",
+            traffic.matrix_bytes
+        );
+    }
     assert!(traffic.slots + traffic.tail >= a.nnz() as u64, "slots of {context}");
     for device in devices() {
         check_on(device, plan, a, &format!("{context} on {device}"));
@@ -91,12 +101,13 @@ pub(crate) fn product<T: Scalar>(device: &Device, matrix: &Placed<T>, nrows: usi
 /// Checks one plan on one matrix on one device.
 pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, context: &str) {
     let place = |a: &CsrMatrix<T>| Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
-    let placed = place(a);
+    let packed = plan.pack(a.view()).unwrap();
+    let packed_bytes = packed.matrix_bytes();
+    let placed = Placed::on(device, packed).unwrap();
     assert_eq!(placed.unpack().unwrap(), *a, "unpacking {context}");
     // What the host multiplies is not on the GPU.
     if plan.kernel(Target::Gpu) != "hyb.host" {
-        let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
-        assert_eq!(placed.bytes(), traffic.matrix_bytes, "bytes, {context}");
+        assert_eq!(placed.bytes(), packed_bytes, "bytes, {context}");
     }
     let multiply = |x: &[T]| product(device, &placed, a.nrows(), x);
     let x = x_vector::<T>(a.ncols());
@@ -238,6 +249,11 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         (1u32..12, split, each, tail.clone())
             .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})")),
         tail.prop_map(|tail| format!("jds(diagonals{tail})")),
+        (1u32..100, 32u32..400, 1u32..1000, prop_oneof![Just("plain"), Just("packed")]).prop_map(
+            |(cols, chunk, stripe, values)| format!(
+                "tiles(cols:{cols},chunk:{chunk},stripe:{stripe},values:{values})"
+            )
+        ),
     ];
     text.prop_map(|text| text.parse().unwrap())
 }
