@@ -65,6 +65,34 @@ __device__ __forceinline__ void load(const u16 *from, Shorts<2> &to) {
 // What a block is given to work in, aligned for pieces.
 extern __shared__ float4 dynamic_shared[];
 
+// Begins to copy 16 bytes to shared memory, past the registers where the GPU can.
+__device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
+#else
+    *to = __ldg(from);
+#endif
+}
+
+// Waits for what this thread copies.
+__device__ __forceinline__ void end_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Begins to copy `count` scalars to where a block's shared memory begins, 16 bytes at a time where they lie so that this can be.
+template <typename T>
+__device__ __forceinline__ void begin_copies(const T *from, u32 count) {
+    u32 whole = reinterpret_cast<u64>(from) % 16 == 0 ? count / PIECE<T> : 0;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < whole; i += MULTIPLY_THREADS)
+        begin_copy(dynamic_shared + i, reinterpret_cast<const float4 *>(from) + i);
+    T *to = reinterpret_cast<T *>(dynamic_shared);
+#pragma unroll 1
+    for (u32 i = whole * PIECE<T> + threadIdx.x; i < count; i += MULTIPLY_THREADS) to[i] = __ldg(from + i);
+}
+
 // One stripe, its groups numbered in tile order from `first_group` on; tile t has those from `tile_ptr[t]` on.
 template <typename T>
 struct Stripe {
@@ -89,9 +117,10 @@ struct Slots {
 
     // The i-th piece behind the beginning of a group.
     __device__ __forceinline__ void fetch(const Stripe<T> &a, u32 group, u32 i) {
-        load(a.cols + u64(group) * GROUP + u64(i) * PIECE<T>, col);
-        if constexpr (PLAIN) load(a.values + u64(group) * GROUP + u64(i) * PIECE<T>, value);
-        destination = __ldcs(a.destinations + group + i / PIECES<T>);
+        u64 piece = u64(group) * PIECES<T> + i;
+        load(a.cols + piece * PIECE<T>, col);
+        if constexpr (PLAIN) load(a.values + piece * PIECE<T>, value);
+        destination = __ldcs(a.destinations + piece / PIECES<T>);
     }
 };
 
@@ -100,7 +129,7 @@ struct Slots {
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncols, const T *__restrict__ x,
                                          T *__restrict__ products) {
-    T *x_block = reinterpret_cast<T *>(dynamic_shared);
+    const T *x_block = reinterpret_cast<const T *>(dynamic_shared);
     u32 begin = a.first_group + u32(u64(a.groups) * blockIdx.x / gridDim.x);
     u32 end = a.first_group + u32(u64(a.groups) * (blockIdx.x + 1) / gridDim.x);
 
@@ -120,13 +149,11 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
         // Fewer than 2^32: a GPU with memory for so many groups has many blocks that share them.
         u32 last = (stop - begin) * PIECES<T> - 1;
         u32 i = threadIdx.x;
-        // The next piece is always under way, the first one while x is loaded. Those past the end load the last one again.
+        begin_copies(x + u64(tile) * width, min(width, ncols - tile * width));
+        // The next piece is always under way, the first one together with x. Those past the end load the last one again.
         Slots<T, PLAIN> next;
         next.fetch(a, begin, min(i, last));
-        const T *from = x + u64(tile) * width;
-        u32 columns = min(width, ncols - tile * width);
-#pragma unroll 4
-        for (u32 k = threadIdx.x; k < columns; k += MULTIPLY_THREADS) x_block[k] = __ldg(from + k);
+        end_copies();
         __syncthreads();
 #pragma unroll 1
         while (i <= last) {
@@ -138,7 +165,7 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
             for (u32 u = 0; u < PIECE<T>; ++u) product[u] = (PLAIN ? slots.value[u] : a.value) * x_block[slots.col[u]];
             store(products + (u64(slots.destination - a.first_group) * GROUP + part), product);
         }
-        begin = stop;
+        begin += (last + 1) / PIECES<T>;
         __syncthreads();
     }
 }
