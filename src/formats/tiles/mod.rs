@@ -93,7 +93,7 @@ impl Format for Tiles {
     const EXAMPLES: &'static [&'static str] = &[
         "tiles",
         "tiles(values:packed)",
-        "tiles(cols:8,chunk:32)",
+        "tiles(cols:32,chunk:2000)",
         "tiles(cols:256,chunk:512,stripe:4096)",
         "tiles(cols:100,chunk:1000,stripe:1,values:packed)",
     ];
