@@ -22,9 +22,10 @@ typedef unsigned long long u64;
 // Slots of one row that a thread loads together.
 [[maybe_unused]] constexpr u32 BATCH = 8;
 
-// A kernel of which a multiprocessor shall hold so many blocks at least. The promise gives every thread registers for a whole
-// batch: without it the compiler saves them by loading one slot after the other.
-#define KERNEL_WITH(BLOCKS) extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)
+// A kernel of which a multiprocessor shall hold so many blocks of so many threads at least. The promise gives every thread registers
+// for a whole batch: without it the compiler saves them by loading one slot after the other.
+#define KERNEL_OF(THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+#define KERNEL_WITH(BLOCKS) KERNEL_OF(BLOCK, BLOCKS)
 
 // 48 registers a thread, or 64 on Turing, whose multiprocessors hold no more than 1024 threads.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
@@ -130,6 +131,69 @@ __device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
     for (u32 apart = WARP / 2; apart > 0; apart /= 2)
         if (apart < lanes) sum += __shfl_xor_sync(ALL_LANES, sum, apart);
     return sum;
+}
+
+// Chunks: entries and row ends in the order in which they are met, cut into equal pieces for the blocks (Merrill & Garland's merge
+// path). Segment i < `ends` is what a chunk has of the i-th row that ends in it; the last one, perhaps empty, is of the row that
+// goes on behind it.
+
+// Products of a row that one lane adds up before a whole warp is better.
+[[maybe_unused]] constexpr u32 LANE_PRODUCTS = 32;
+
+// As many lanes for each of `segments` as give every one of THREADS work; a power of two, at most a warp.
+template <u32 THREADS>
+__device__ __forceinline__ u32 lanes_for(u32 segments) {
+    u32 lanes = WARP;
+    while (lanes > 1 && lanes * segments > THREADS) lanes /= 2;
+    return lanes;
+}
+
+// Calls `store(i, sum)` for every segment i of a chunk of at most CHUNK entries. The k-th of its `entries` products is `product(k)`,
+// and `row_ends[i]` says behind which of them its i-th row ends. Both may be in shared memory: all threads wait for one another first.
+template <u32 THREADS, u32 CHUNK, typename T, typename Product, typename Store>
+__device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 entries, Product product, Store store) {
+    // Segments that a warp has to sum; each is longer than LANE_PRODUCTS.
+    __shared__ u32 long_segments[CHUNK / LANE_PRODUCTS];
+    __shared__ u32 long_count;
+    if (threadIdx.x == 0) long_count = 0;
+    __syncthreads();
+
+    auto segment_begin = [=](u32 i) { return i == 0 ? 0 : row_ends[i - 1]; };
+    auto segment_end = [=](u32 i) { return i == ends ? entries : row_ends[i]; };
+
+    u32 lanes = lanes_for<THREADS>(ends + 1);
+    u32 lane = threadIdx.x % lanes;
+    // Whole warps go round together: the lanes exchange their sums.
+    for (u32 base = 0; base <= ends; base += THREADS / lanes) {
+        u32 i = base + threadIdx.x / lanes;
+        u32 k = 0, stop = 0;
+        if (i <= ends) {
+            k = segment_begin(i);
+            stop = segment_end(i);
+        }
+        bool is_long = lanes < WARP && stop - k > LANE_PRODUCTS * lanes;
+        T sum = 0;
+        if (!is_long) {
+#pragma unroll 4
+            for (k += lane; k < stop; k += lanes) sum += product(k);
+        }
+        sum = lanes_sum(sum, lanes);
+        if (i <= ends && lane == 0) {
+            if (is_long) long_segments[atomicAdd(&long_count, 1)] = i;
+            else store(i, sum);
+        }
+    }
+    __syncthreads();
+
+    for (u32 l = threadIdx.x / WARP; l < long_count; l += THREADS / WARP) {
+        u32 i = long_segments[l];
+        u32 stop = segment_end(i);
+        T sum = 0;
+#pragma unroll 4
+        for (u32 k = segment_begin(i) + threadIdx.x % WARP; k < stop; k += WARP) sum += product(k);
+        sum = lanes_sum(sum, WARP);
+        if (threadIdx.x % WARP == 0) store(i, sum);
+    }
 }
 
 // Carries: where entries are cut into equal chunks, a chunk keeps back the sum of the row that goes on in the next one,

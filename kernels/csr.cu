@@ -25,19 +25,8 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
 // Entries and row ends together that a block works on: `CHUNK` in src/formats/csr/mod.rs.
 constexpr u32 CHUNK = 2048;
 
-// Products of a row that one lane adds up before a whole warp is better.
-constexpr u32 LANE_PRODUCTS = 32;
-
-// As many lanes for each of `segments` as give every thread of the block work; a power of two, at most a warp.
-__device__ __forceinline__ u32 lanes_for(u32 segments) {
-    u32 lanes = WARP;
-    while (lanes > 1 && lanes * segments > BLOCK) lanes /= 2;
-    return lanes;
-}
-
-// Equal work for every block (Merrill & Garland's merge path): entries and row ends in the order in which they are met, cut into
-// chunks. Chunk b begins with the rows from `chunk_rows[b]` on not yet ended. It writes the rows that end in it, and keeps back
-// in `carries[b]` what it has of the one that does not.
+// Equal work for every block, a chunk each. Chunk b begins with the rows from `chunk_rows[b]` on not yet ended. It writes the rows
+// that end in it, and keeps back in `carries[b]` what it has of the one that does not.
 template <typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const u32 *__restrict__ chunk_rows,
@@ -45,9 +34,6 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
                                                T *__restrict__ carries) {
     // Products from the front, row ends from the back: together they are never more than a chunk.
     __shared__ T shared[CHUNK];
-    // Segments that a warp has to sum; each is longer than LANE_PRODUCTS.
-    __shared__ u32 long_segments[CHUNK / LANE_PRODUCTS];
-    __shared__ u32 long_count;
 
     u64 begin = u64(blockIdx.x) * CHUNK;
     u64 end = min(begin + CHUNK, nrows + nnz);
@@ -58,7 +44,6 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     T *products = shared;
     u32 *row_ends = reinterpret_cast<u32 *>(shared + CHUNK) - ends;
 
-    if (threadIdx.x == 0) long_count = 0;
     u32 col[CHUNK / BLOCK];
     T value[CHUNK / BLOCK];
     if (entries > 0) {
@@ -80,49 +65,12 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
             if (i < entries) products[i] = value[u];
         }
     }
-    __syncthreads();
 
-    // Segment i < ends is what the chunk has of row first_row + i; the last one, perhaps empty, is carried.
-    auto segment_begin = [=](u32 i) { return i == 0 ? 0 : row_ends[i - 1]; };
-    auto segment_end = [=](u32 i) { return i == ends ? entries : row_ends[i]; };
     auto store = [=](u32 i, T sum) {
         if (i == ends) carries[blockIdx.x] = sum;
         else y[u64(first_row) + i] = sum;
     };
-
-    u32 lanes = lanes_for(ends + 1);
-    u32 lane = threadIdx.x % lanes;
-    // Whole warps go round together: the lanes exchange their sums.
-    for (u32 base = 0; base <= ends; base += BLOCK / lanes) {
-        u32 i = base + threadIdx.x / lanes;
-        u32 k = 0, stop = 0;
-        if (i <= ends) {
-            k = segment_begin(i);
-            stop = segment_end(i);
-        }
-        bool is_long = lanes < WARP && stop - k > LANE_PRODUCTS * lanes;
-        T sum = 0;
-        if (!is_long) {
-#pragma unroll 4
-            for (k += lane; k < stop; k += lanes) sum += products[k];
-        }
-        sum = lanes_sum(sum, lanes);
-        if (i <= ends && lane == 0) {
-            if (is_long) long_segments[atomicAdd(&long_count, 1)] = i;
-            else store(i, sum);
-        }
-    }
-    __syncthreads();
-
-    for (u32 l = threadIdx.x / WARP; l < long_count; l += WARPS) {
-        u32 i = long_segments[l];
-        u32 stop = segment_end(i);
-        T sum = 0;
-#pragma unroll 4
-        for (u32 k = segment_begin(i) + threadIdx.x % WARP; k < stop; k += WARP) sum += products[k];
-        sum = lanes_sum(sum, WARP);
-        if (threadIdx.x % WARP == 0) store(i, sum);
-    }
+    sum_segments<BLOCK, CHUNK, T>(row_ends, ends, entries, [=](u32 k) { return products[k]; }, store);
 }
 
 #define ROWS(NAME, W, T, O)                                                                                 \

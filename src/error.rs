@@ -98,6 +98,14 @@ pub enum Error {
         /// Bytes that can be addressed.
         limit: u64,
     },
+    /// A plan has parameters with which it cannot hold the matrix; nothing was packed.
+    #[error("plan {plan} cannot hold this matrix: {message}")]
+    PlanLimit {
+        /// The plan's spelling.
+        plan: String,
+        /// What there is too much of, and which parameter to change.
+        message: String,
+    },
     /// The asked device is not there.
     #[error("device `{device}` is not available: {reason}")]
     DeviceUnavailable {

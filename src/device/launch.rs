@@ -74,6 +74,7 @@ impl<T> Arg for Ptr<T> {
 pub(crate) struct Launch {
     blocks: u32,
     threads: u32,
+    shared_bytes: u32,
     args: [u64; MAX_ARGS],
     len: usize,
 }
@@ -81,7 +82,7 @@ pub(crate) struct Launch {
 impl Launch {
     /// So many blocks of so many threads.
     pub(crate) const fn new(blocks: u32, threads: u32) -> Self {
-        Self { blocks, threads, args: [0; MAX_ARGS], len: 0 }
+        Self { blocks, threads, shared_bytes: 0, args: [0; MAX_ARGS], len: 0 }
     }
 
     /// As many blocks of [`BLOCK`] threads as give every item `threads_per_item` of them.
@@ -90,6 +91,13 @@ impl Launch {
         // Formats hold fewer than 2³² rows and pieces, and no item takes more than a block's worth of threads.
         let blocks = u32::try_from(blocks).expect("no grid has 2³² blocks");
         Self::new(blocks, BLOCK)
+    }
+
+    /// Gives every block so much shared memory beside its own; see `Gpu::resident_blocks`.
+    #[must_use]
+    pub(crate) const fn with_shared(mut self, bytes: u32) -> Self {
+        self.shared_bytes = bytes;
+        self
     }
 
     /// Adds a parameter.
@@ -108,6 +116,11 @@ impl Launch {
     /// Threads of a block.
     pub(crate) const fn threads(&self) -> u32 {
         self.threads
+    }
+
+    /// Bytes of shared memory of a block beside its own.
+    pub(crate) const fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
     }
 
     /// The parameters, each in the low bytes of a word.

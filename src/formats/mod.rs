@@ -3,6 +3,7 @@
 //! To add one: create its folder, add its `mod` line and its line in `registry!`. Its name, the spelling of its
 //! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
 
+mod chunks;
 pub mod coo;
 pub mod csr;
 pub mod ell;
@@ -12,7 +13,9 @@ pub mod packed;
 mod placed;
 mod plan_text;
 pub mod sell;
+pub mod tiles;
 
+pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 
@@ -30,6 +33,7 @@ registry! {
     jds => Jds,
     hyb => Hyb,
     coo => Coo,
+    tiles => Tiles,
 }
 
 /// What a storage format must provide. Implemented by the unit struct at the top of each format's folder.
@@ -48,11 +52,16 @@ pub(crate) trait Format: 'static {
     /// The plans worth considering for a matrix on a kind of device.
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
 
-    /// What one product reads and does; pure, exact, and computed without packing.
+    /// What one product reads and does; pure, computed without packing, and exact but where [`Format::is_exact`] says otherwise.
     fn traffic(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic;
 
     /// The kernel that runs the plan there: the key of its coefficients in a profile.
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
+
+    /// Whether [`Format::traffic`] is what is packed to the byte. Otherwise no more than twice as much is packed.
+    fn is_exact(_: &Self::Plan, _: &Analysis) -> bool {
+        true
+    }
 
     /// Whether every product gives the same bits, on every device.
     fn deterministic(_: &Self::Plan) -> bool {
@@ -68,7 +77,7 @@ pub(crate) trait Format: 'static {
     ///
     /// # Errors
     ///
-    /// What the format cannot hold; the present ones hold every matrix.
+    /// [`Error::PlanLimit`] for what the format cannot hold with such parameters.
     fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
 }
 
@@ -147,6 +156,8 @@ pub struct Traffic {
     pub matrix_bytes: u64,
     /// Bytes of `x` and `y`, each once.
     pub vector_bytes: u64,
+    /// Bytes of what a product writes and reads again itself.
+    pub scratch_bytes: u64,
     /// Stored slots, padding included and the COO part excluded.
     pub slots: u64,
     /// Of `slots`, those whose `x` is gathered one by one; the others are part of a run of columns that is loaded whole.
@@ -172,9 +183,9 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Bytes of matrix and vectors together.
+    /// Bytes of matrix, vectors and scratch together.
     pub const fn bytes(&self) -> u64 {
-        self.matrix_bytes.saturating_add(self.vector_bytes)
+        self.matrix_bytes.saturating_add(self.vector_bytes).saturating_add(self.scratch_bytes)
     }
 
     /// Stored slots over entries: 1 without padding; also 1 for a matrix without entries.
@@ -311,6 +322,11 @@ macro_rules! registry {
             /// What one product reads and does under this plan, without packing anything.
             pub fn traffic(&self, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
                 match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
+            }
+
+            /// Whether [`Plan::traffic`] tells the bytes of the packed matrix exactly. Otherwise no more than twice as many are packed.
+            pub fn is_exact(&self, analysis: &Analysis) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
             }
 
             /// Whether every product under this plan gives the same bits, on every device.

@@ -170,6 +170,9 @@ mod tests {
             ("jds(sections)", "needs a value"),
             ("coo(x:1)", "it has atomic"),
             ("csr(vector:3)", "2, 4, 8, 16"),
+            ("tiles(cols:65537)", "1 to 65536 or auto"),
+            ("tiles(chunk:31)", "32 to 16384 or auto"),
+            ("tiles(values:plane)", "did you mean `plain`?"),
         ] {
             let message = text.parse::<Plan>().unwrap_err().to_string();
             assert!(message.contains(expected), "{text}: {message}");
@@ -178,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_parses_prints_back(text in "(csr|ell|sell|jds|hyb|coo)?[a-z0-9:,() -]{0,40}") {
+        fn no_text_panics_and_what_parses_prints_back(text in "(csr|ell|sell|jds|hyb|coo|tiles)?[a-z0-9:,() -]{0,40}") {
             if let Ok(plan) = text.parse::<Plan>() {
                 prop_assert_eq!(plan.to_string().parse::<Plan>().unwrap(), plan);
             }

@@ -1,9 +1,9 @@
 //! The cost model: what a plan is predicted to take, from what its product reads and does and from measured coefficients.
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel: entries, padding, row sums, slices,
-//! gathers that miss the caches, bytes that stream from memory. Amounts are exact and come from [`Traffic`] and [`Analysis`];
-//! coefficients come from a [`Profile`](super::profile::Profile). What else there is are the sizes of caches and branch predictors that
-//! amounts are counted against.
+//! gathers that miss the caches, bytes that stream from memory. Amounts come from [`Traffic`] and [`Analysis`], and are exact but for
+//! the padding of tiles; coefficients come from a [`Profile`](super::profile::Profile). What else there is are the sizes of caches and
+//! branch predictors that amounts are counted against.
 //!
 //! Coefficients that were measured on another device are scaled first: see [`Scale`](super::scale::Scale).
 

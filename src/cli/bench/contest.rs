@@ -97,7 +97,7 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
 /// Why somebody does not take part.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// More memory than allowed, or than makes sense.
+    /// More memory or more pieces than allowed, or than makes sense.
     Refused(String),
     /// Anything else.
     Broken(String),
@@ -106,7 +106,7 @@ pub(super) enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
-            Error::MemoryLimit { .. } => Self::Refused(error.to_string()),
+            Error::MemoryLimit { .. } | Error::PlanLimit { .. } => Self::Refused(error.to_string()),
             _ => Self::Broken(error.to_string()),
         }
     }

@@ -7,7 +7,7 @@ use cudarc::driver::{DriverError, result, sys};
 const OLDEST: (i32, i32) = (11, 4);
 
 /// Every function that is called. cudarc panics on one that is missing, so they are looked up before the first call.
-const SYMBOLS: [&str; 43] = [
+const SYMBOLS: [&str; 46] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -24,6 +24,8 @@ const SYMBOLS: [&str; 43] = [
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuGetErrorString",
     "cuGraphDestroy",
@@ -44,6 +46,7 @@ const SYMBOLS: [&str; 43] = [
     "cuModuleGetFunction",
     "cuModuleLoadData",
     "cuModuleUnload",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuStreamBeginCapture_v2",
     "cuStreamCreate",
     "cuStreamDestroy_v2",

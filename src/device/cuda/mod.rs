@@ -10,6 +10,7 @@ mod graph;
 mod memory;
 mod nvrtc;
 mod queue;
+mod residence;
 
 pub(crate) use graph::Recording;
 pub(crate) use memory::{Buffer, Pinned};

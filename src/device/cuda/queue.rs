@@ -238,6 +238,7 @@ impl Queue {
         }
         let grid = (launch.blocks(), 1, 1);
         let block = (launch.threads(), 1, 1);
+        let shared = launch.shared_bytes();
         let args = launch.args();
         let mut pointers = [std::ptr::null_mut(); crate::device::launch::MAX_ARGS];
         for (pointer, arg) in pointers.iter_mut().zip(args.iter_mut()) {
@@ -246,7 +247,7 @@ impl Queue {
         let pointers = &mut pointers[..args.len()];
         // SAFETY: the caller's promise; every pointer leads to a whole word.
         self.call("launch a kernel", || unsafe {
-            result::launch_kernel(kernel.function(), grid, block, 0, self.0.stream, pointers)
+            result::launch_kernel(kernel.function(), grid, block, shared, self.0.stream, pointers)
         })
     }
 

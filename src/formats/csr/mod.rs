@@ -16,14 +16,16 @@
 mod cpu;
 mod cuda;
 
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, chunk_rows, chunks, slot_bytes,
+    vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
-use rayon::prelude::*;
 use std::fmt::{self, Display};
 
 /// The format.
@@ -92,7 +94,7 @@ impl Format for Csr {
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
-        let chunk_rows = if *plan == Plan::Balanced { chunks(nrows, nnz) + 1 } else { 0 };
+        let chunk_rows = if *plan == Plan::Balanced { chunks(nrows, nnz, CHUNK) + 1 } else { 0 };
         Traffic {
             matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunk_rows * 4,
             vector_bytes: vector_bytes(analysis, scalar),
@@ -135,7 +137,7 @@ impl Format for Csr {
             row_ptr: Offsets::new(ptr),
             col_idx: copied(a.col_idx()),
             values: copied(a.values()),
-            chunk_rows: if *plan == Plan::Balanced { chunk_rows(ptr) } else { Vec::new() },
+            chunk_rows: if *plan == Plan::Balanced { chunk_rows(ptr, CHUNK) } else { Vec::new() },
             parts,
         })
     }
@@ -143,26 +145,6 @@ impl Format for Csr {
 
 /// Entries and row ends together that a block of a GPU works on: `CHUNK` in `kernels/csr.cu`.
 const CHUNK: u64 = 2048;
-
-/// Chunks of a matrix.
-fn chunks(nrows: u64, nnz: u64) -> u64 {
-    (nrows + nnz).div_ceil(CHUNK)
-}
-
-/// How many rows have ended before each chunk, and in all: entries and row ends are counted together, in the order in which they are met.
-fn chunk_rows(row_ptr: &[usize]) -> Vec<u32> {
-    let nrows = row_ptr.len() - 1;
-    let chunks = chunks(nrows as u64, row_ptr[nrows] as u64) as usize;
-    let rows_ended = |before: usize| {
-        let (mut ended, mut beyond) = (0, nrows + 1);
-        while beyond - ended > 1 {
-            let row = usize::midpoint(ended, beyond);
-            if row_ptr[row] + row <= before { ended = row } else { beyond = row }
-        }
-        ended as u32
-    };
-    (0..=chunks).into_par_iter().map(|chunk| rows_ended(chunk * CHUNK as usize)).collect()
-}
 
 /// Row offsets, as narrow as they can be.
 #[derive(Debug)]
@@ -276,11 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_hold_equally_many_entries_and_row_ends() {
-        assert_eq!(chunk_rows(&[0]), [0], "no rows, no chunks");
-        assert_eq!(chunk_rows(&[0; 5]), [0, 4], "four row ends in one chunk");
-        // An entry, its row's end, 5000 entries and their row's end, three empty rows.
-        assert_eq!(chunk_rows(&[0, 1, 5001, 5001, 5001, 5001]), [0, 1, 1, 5]);
+    fn the_kernel_has_chunks_as_long() {
         let kernel = include_str!("../../../kernels/csr.cu");
         assert!(kernel.contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
     }

@@ -179,6 +179,10 @@ impl Format for Sell {
         }
     }
 
+    fn is_exact(plan: &Plan, analysis: &Analysis) -> bool {
+        !matches!(plan.index, Index::Packed(_)) || analysis.packing.is_exact()
+    }
+
     fn kernel(plan: &Plan, _: Target) -> &'static str {
         match (plan.index, plan.order()) {
             (Index::Packed(packing), order) => packed::kernel(order, packing),

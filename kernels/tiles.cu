@@ -1,0 +1,261 @@
+// Tiles: see src/formats/tiles/mod.rs for the layout.
+
+#include "common.cuh"
+
+typedef unsigned short u16;
+
+// Slots of a group: `GROUP` in src/formats/tiles/mod.rs.
+constexpr u32 GROUP = 8;
+
+// The position of a padded slot: `UNUSED` in src/formats/tiles/mod.rs.
+constexpr u32 UNUSED = 0xFFFF;
+
+// The longest chunk: `MAX_CHUNK` in src/formats/tiles/mod.rs.
+constexpr u32 MAX_CHUNK = 16384;
+
+// Threads of the blocks that multiply and of those that sum, and how many blocks a multiprocessor holds: `MULTIPLY_THREADS` and
+// `SUM_THREADS` in src/formats/tiles/cuda.rs.
+constexpr u32 MULTIPLY_THREADS = 1024;
+constexpr u32 SUM_THREADS = 512;
+// Turing holds no more than 1024 threads; for Blackwell the compiler needs more than 32 registers a thread.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ >= 1000)
+#define MULTIPLY_KERNEL KERNEL_OF(MULTIPLY_THREADS, 1)
+#define SUM_KERNEL KERNEL_OF(SUM_THREADS, 2)
+#else
+#define MULTIPLY_KERNEL KERNEL_OF(MULTIPLY_THREADS, 2)
+#define SUM_KERNEL KERNEL_OF(SUM_THREADS, 3)
+#endif
+
+// A thread takes slots by 16 bytes of scalars, a *piece*: neighbouring threads then read and write without a gap, and the pieces of a
+// group fill whole sectors.
+template <typename T>
+constexpr u32 PIECE = 16 / sizeof(T);
+template <typename T>
+constexpr u32 PIECES = GROUP / PIECE<T>;
+
+__device__ __forceinline__ void load(const float *from, float (&to)[4]) {
+    float4 four = __ldcs(reinterpret_cast<const float4 *>(from));
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+__device__ __forceinline__ void load(const double *from, double (&to)[2]) {
+    double2 two = __ldcs(reinterpret_cast<const double2 *>(from));
+    to[0] = two.x, to[1] = two.y;
+}
+__device__ __forceinline__ void store(float *to, const float (&from)[4]) {
+    *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);
+}
+__device__ __forceinline__ void store(double *to, const double (&from)[2]) {
+    *reinterpret_cast<double2 *>(to) = make_double2(from[0], from[1]);
+}
+
+// The 16-bit numbers of a piece, two to a word.
+template <u32 N>
+struct Shorts {
+    u32 word[N / 2];
+    __device__ __forceinline__ u32 operator[](u32 i) const { return i % 2 == 0 ? word[i / 2] & 0xFFFF : word[i / 2] >> 16; }
+};
+__device__ __forceinline__ void load(const u16 *from, Shorts<4> &to) {
+    uint2 two = __ldcs(reinterpret_cast<const uint2 *>(from));
+    to.word[0] = two.x, to.word[1] = two.y;
+}
+__device__ __forceinline__ void load(const u16 *from, Shorts<2> &to) {
+    to.word[0] = __ldcs(reinterpret_cast<const u32 *>(from));
+}
+
+// What a block is given to work in, aligned for pieces.
+extern __shared__ float4 dynamic_shared[];
+
+// Begins to copy 16 bytes to shared memory, past the registers where the GPU can.
+__device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
+#else
+    *to = __ldg(from);
+#endif
+}
+
+// Waits for what this thread copies.
+__device__ __forceinline__ void end_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Begins to copy `count` scalars to where a block's shared memory begins, 16 bytes at a time where they lie so that this can be.
+template <typename T>
+__device__ __forceinline__ void begin_copies(const T *from, u32 count) {
+    u32 whole = reinterpret_cast<u64>(from) % 16 == 0 ? count / PIECE<T> : 0;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < whole; i += MULTIPLY_THREADS)
+        begin_copy(dynamic_shared + i, reinterpret_cast<const float4 *>(from) + i);
+    T *to = reinterpret_cast<T *>(dynamic_shared);
+#pragma unroll 1
+    for (u32 i = whole * PIECE<T> + threadIdx.x; i < count; i += MULTIPLY_THREADS) to[i] = __ldg(from + i);
+}
+
+// One stripe, its groups numbered in tile order from `first_group` on; tile t has those from `tile_ptr[t]` on.
+template <typename T>
+struct Stripe {
+    const u32 *tile_ptr;
+    u32 tiles;
+    u32 first_group;
+    u32 groups;
+    const u16 *cols;
+    // One for every slot, or none: then every entry is `value`.
+    const T *values;
+    T value;
+    // For every group of the stripe's, where its products go: a group in chunk order.
+    const u32 *destinations;
+};
+
+// A piece of slots.
+template <typename T, bool PLAIN>
+struct Slots {
+    Shorts<PIECE<T>> col;
+    T value[PIECE<T>];
+    u32 destination;
+
+    // The i-th piece behind the beginning of a group.
+    __device__ __forceinline__ void fetch(const Stripe<T> &a, u32 group, u32 i) {
+        u64 piece = u64(group) * PIECES<T> + i;
+        load(a.cols + piece * PIECE<T>, col);
+        if constexpr (PLAIN) load(a.values + piece * PIECE<T>, value);
+        destination = __ldcs(a.destinations + piece / PIECES<T>);
+    }
+};
+
+// Multiplies a stripe: `products`, in chunk order, from its first group on. Every block takes as many groups as every other, and
+// keeps the part of x that the columns of a tile need in shared memory. A padded slot multiplies whatever is there, which nobody uses.
+template <bool PLAIN, typename T>
+__device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncols, const T *__restrict__ x,
+                                         T *__restrict__ products) {
+    const T *x_block = reinterpret_cast<const T *>(dynamic_shared);
+    u32 begin = a.first_group + u32(u64(a.groups) * blockIdx.x / gridDim.x);
+    u32 end = a.first_group + u32(u64(a.groups) * (blockIdx.x + 1) / gridDim.x);
+
+    // The tile of the first group: the tiles before it end no later. All threads look at once.
+    u32 tile = 0, found;
+    do {
+        u32 t = tile + threadIdx.x;
+        found = __syncthreads_count(t < a.tiles && a.tile_ptr[t + 1] <= begin);
+        tile += found;
+    } while (found == MULTIPLY_THREADS);
+
+    // The pieces of a thread are the same part of every group.
+    u32 part = threadIdx.x % PIECES<T> * PIECE<T>;
+    for (; begin < end; ++tile) {
+        u32 stop = min(end, a.tile_ptr[tile + 1]);
+        if (begin == stop) continue;
+        // Fewer than 2^32: a GPU with memory for so many groups has many blocks that share them.
+        u32 last = (stop - begin) * PIECES<T> - 1;
+        u32 i = threadIdx.x;
+        begin_copies(x + u64(tile) * width, min(width, ncols - tile * width));
+        // The next piece is always under way, the first one together with x. Those past the end load the last one again.
+        Slots<T, PLAIN> next;
+        next.fetch(a, begin, min(i, last));
+        end_copies();
+        __syncthreads();
+#pragma unroll 1
+        while (i <= last) {
+            Slots<T, PLAIN> slots = next;
+            i += MULTIPLY_THREADS;
+            next.fetch(a, begin, min(i, last));
+            T product[PIECE<T>];
+#pragma unroll
+            for (u32 u = 0; u < PIECE<T>; ++u) product[u] = (PLAIN ? slots.value[u] : a.value) * x_block[slots.col[u]];
+            store(products + (u64(slots.destination - a.first_group) * GROUP + part), product);
+        }
+        begin += (last + 1) / PIECES<T>;
+        __syncthreads();
+    }
+}
+
+// The matrix in chunk order. Chunk c begins with the rows from `chunk_rows[c]` on not yet ended and has the groups from `chunk_ptr[c]`
+// on; `positions` says the how-manieth entry of its chunk each slot is, `row_ends` how many of its entries come before each row's end.
+struct Chunks {
+    const u32 *chunk_rows;
+    const u32 *chunk_ptr;
+    const u16 *positions;
+    const u16 *row_ends;
+    u32 chunk;
+    u32 nrows;
+    u64 nnz;
+};
+
+// Where the k-th product is in shared memory. Threads read products a row apart: within the 128 bytes of a line of banks they are
+// exchanged so that rows of 2, 4, 8, ... entries do not all meet in one bank.
+template <typename T>
+__device__ __forceinline__ u32 place(u32 k) {
+    constexpr u32 LINE = 128 / sizeof(T);
+    return k ^ (k / LINE % LINE);
+}
+
+// Sums the rows of a chunk, the block's of those from `first_chunk` on; `products` begin with group `first_group`.
+template <typename T>
+__device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 first_group, const T *__restrict__ products,
+                                          T *__restrict__ y, T *__restrict__ carries) {
+    // Pieces that a thread loads together.
+    constexpr u32 N = 2;
+    u32 c = first_chunk + blockIdx.x;
+    u64 begin = u64(c) * a.chunk;
+    u64 end = min(begin + a.chunk, a.nrows + a.nnz);
+    u32 first_row = a.chunk_rows[c];
+    u32 ends = a.chunk_rows[c + 1] - first_row;
+    u32 entries = u32(end - begin) - ends;
+    u64 first = u64(a.chunk_ptr[c]) * PIECES<T>;
+    u64 stop = u64(a.chunk_ptr[c + 1]) * PIECES<T>;
+    u64 before = u64(first_group) * GROUP;
+
+    // Products from the front, in whole lines of banks, row ends from the back: `shared_bytes` in src/formats/tiles/cuda.rs.
+    T *in_order = reinterpret_cast<T *>(dynamic_shared);
+    u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + 128 / sizeof(T)) - ends;
+    for (u32 i = threadIdx.x; i < ends; i += SUM_THREADS) row_ends[i] = __ldcs(a.row_ends + first_row + i);
+
+#pragma unroll 1
+    for (u64 piece = first + threadIdx.x; piece < stop; piece += N * SUM_THREADS) {
+        Shorts<PIECE<T>> position[N];
+        T product[N][PIECE<T>];
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) {
+            // Those past the end load the last one again, and store it where it is already.
+            u64 slot = min(piece + n * SUM_THREADS, stop - 1) * PIECE<T>;
+            load(a.positions + slot, position[n]);
+            load(products + (slot - before), product[n]);
+        }
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+#pragma unroll
+            for (u32 u = 0; u < PIECE<T>; ++u)
+                if (position[n][u] != UNUSED) in_order[place<T>(position[n][u])] = product[n][u];
+    }
+
+    auto store = [=](u32 i, T sum) {
+        if (i == ends) carries[c] = sum;
+        else y[u64(first_row) + i] = sum;
+    };
+    sum_segments<SUM_THREADS, MAX_CHUNK, T>(row_ends, ends, entries, [=](u32 k) { return in_order[place<T>(k)]; }, store);
+}
+
+#define INSTANCES(SUFFIX, T)                                                                                                        \
+    MULTIPLY_KERNEL tiles_multiply_##SUFFIX(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,           \
+                                            const T *values, T value, const u32 *destinations, u32 width, u32 ncols, const T *x,    \
+                                            T *products) {                                                                          \
+        multiply<true>(Stripe<T>{tile_ptr, tiles, first_group, groups, cols, values, value, destinations}, width, ncols, x,         \
+                       products);                                                                                                   \
+    }                                                                                                                               \
+    MULTIPLY_KERNEL tiles_multiply_equal_##SUFFIX(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,     \
+                                                  const T *values, T value, const u32 *destinations, u32 width, u32 ncols,          \
+                                                  const T *x, T *products) {                                                        \
+        multiply<false>(Stripe<T>{tile_ptr, tiles, first_group, groups, cols, values, value, destinations}, width, ncols, x,        \
+                        products);                                                                                                  \
+    }                                                                                                                               \
+    SUM_KERNEL tiles_sum_##SUFFIX(const u32 *chunk_rows, const u32 *chunk_ptr, const u16 *positions, const u16 *row_ends,           \
+                                  u32 chunk, u32 nrows, u64 nnz, u32 first_chunk, u32 first_group, const T *products, T *y,         \
+                                  T *carries) {                                                                                     \
+        sum_chunk(Chunks{chunk_rows, chunk_ptr, positions, row_ends, chunk, nrows, nnz}, first_chunk, first_group, products, y,     \
+                  carries);                                                                                                         \
+    }                                                                                                                               \
+    KERNEL tiles_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) { add_carries(rows, carries, count, y); }
+
+INSTANCES(f32, float)
+INSTANCES(f64, double)

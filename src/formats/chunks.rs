@@ -1,0 +1,37 @@
+//! Chunks: the entries of a matrix and the ends of its rows, in the order in which they are met, cut into equal pieces (Merrill &
+//! Garland, SC'16). A chunk of empty rows is then no heavier than one of entries.
+
+use rayon::prelude::*;
+
+/// Chunks of so many entries and row ends in a matrix.
+pub(crate) fn chunks(nrows: u64, nnz: u64, chunk: u64) -> u64 {
+    (nrows + nnz).div_ceil(chunk)
+}
+
+/// How many rows have ended before each chunk, and in all.
+pub(crate) fn chunk_rows(row_ptr: &[usize], chunk: u64) -> Vec<u32> {
+    let nrows = row_ptr.len() - 1;
+    let chunks = chunks(nrows as u64, row_ptr[nrows] as u64, chunk) as usize;
+    let rows_ended = |before: usize| {
+        let (mut ended, mut beyond) = (0, nrows + 1);
+        while beyond - ended > 1 {
+            let row = usize::midpoint(ended, beyond);
+            if row_ptr[row] + row <= before { ended = row } else { beyond = row }
+        }
+        ended as u32
+    };
+    (0..=chunks).into_par_iter().map(|i| rows_ended(i * chunk as usize)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_hold_equally_many_entries_and_row_ends() {
+        assert_eq!(chunk_rows(&[0], 2048), [0], "no rows, no chunks");
+        assert_eq!(chunk_rows(&[0; 5], 2048), [0, 4], "four row ends in one chunk");
+        // An entry, its row's end, 5000 entries and their row's end, three empty rows.
+        assert_eq!(chunk_rows(&[0, 1, 5001, 5001, 5001, 5001], 2048), [0, 1, 1, 5]);
+    }
+}

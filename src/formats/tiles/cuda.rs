@@ -1,0 +1,180 @@
+//! Tiles on a GPU: for every stripe a launch that multiplies and one that sums, and at last one for the rows that are cut.
+
+use super::{GROUP, Host, Shape, Values, pack};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+
+/// Threads of the blocks that multiply: `MULTIPLY_THREADS` in `kernels/tiles.cu`.
+pub(super) const MULTIPLY_THREADS: u32 = 1024;
+
+/// Threads of the blocks that sum: `SUM_THREADS` in `kernels/tiles.cu`.
+pub(super) const SUM_THREADS: u32 = 512;
+
+/// Bytes of scalars that a thread takes at once: `PIECE` in `kernels/tiles.cu`.
+const PIECE_BYTES: usize = 16;
+
+/// Bytes of the banks of shared memory side by side.
+const BANKS: u32 = 128;
+
+/// A matrix in tiles in the memory of a GPU.
+#[derive(Debug)]
+pub(super) struct Uploaded<T> {
+    shape: Shape,
+    chunk_rows: Buffer<u32>,
+    chunk_ptr: Buffer<u32>,
+    positions: Buffer<u16>,
+    row_ends: Buffer<u16>,
+    tile_ptr: Buffer<u32>,
+    cols: Buffer<u16>,
+    values: Values<T, Buffer<T>>,
+    /// Where each group in tile order is in chunk order.
+    destinations: Buffer<u32>,
+    /// The first group of each stripe, the same in both orders, and their number.
+    stripe_ptr: Vec<u32>,
+    multiply: Shared,
+    sum: Shared,
+    add_carries: Kernel,
+    /// The products of a stripe.
+    products: Scratch<T>,
+    /// For every chunk, what it has of the row that goes on in the next.
+    carries: Scratch<T>,
+}
+
+/// A kernel whose blocks are given shared memory.
+#[derive(Debug)]
+struct Shared {
+    kernel: Kernel,
+    bytes: u32,
+    /// Blocks that run at once.
+    resident: u32,
+}
+
+impl Shared {
+    fn new(gpu: Gpu, name: &str, threads: u32, bytes: u32) -> Result<Self, Error> {
+        let kernel = gpu.kernel("tiles", name)?;
+        Ok(Self { kernel, bytes, resident: gpu.resident_blocks(kernel, threads, bytes)? })
+    }
+}
+
+/// Where each of the numbers 0, 1, 2, ... stands among them.
+fn inverse(numbers: &[u32]) -> Vec<u32> {
+    let mut places = vec![0; numbers.len()];
+    for (place, &number) in (0..).zip(numbers) {
+        places[number as usize] = place;
+    }
+    places
+}
+
+impl<T: Scalar> Uploaded<T> {
+    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let (shape, scalar, size) = (host.shape, T::KIND, size_of::<T>() as u32);
+        let stripe_ptr: Vec<u32> =
+            (0..=shape.stripes()).map(|stripe| host.tile_ptr[stripe * shape.blocks()]).collect();
+        let most = stripe_ptr.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+        let (multiply, values) = match &host.values {
+            Values::Plain(values) => ("tiles_multiply", Values::Plain(gpu.upload(values)?)),
+            Values::Equal(value) => ("tiles_multiply_equal", Values::Equal(*value)),
+        };
+        let x_bytes = shape.width.min(shape.ncols as u32) * size;
+        // Products take whole lines of banks.
+        let chunk_bytes = shape.chunk * size + BANKS;
+        Ok(Self {
+            shape,
+            chunk_rows: gpu.upload(&host.chunk_rows)?,
+            chunk_ptr: gpu.upload(&host.chunk_ptr)?,
+            positions: gpu.upload(&host.positions)?,
+            row_ends: gpu.upload(&host.row_ends)?,
+            tile_ptr: gpu.upload(&host.tile_ptr)?,
+            cols: gpu.upload(&host.cols)?,
+            values,
+            destinations: gpu.upload(&inverse(&host.home))?,
+            stripe_ptr,
+            multiply: Shared::new(gpu, &format!("{multiply}_{scalar}"), MULTIPLY_THREADS, x_bytes)?,
+            sum: Shared::new(gpu, &format!("tiles_sum_{scalar}"), SUM_THREADS, chunk_bytes)?,
+            add_carries: gpu.kernel("tiles", &format!("tiles_carries_{scalar}"))?,
+            products: Scratch::new(gpu, most as usize * GROUP),
+            carries: Scratch::new(gpu, shape.chunks()),
+        })
+    }
+
+    /// The launch that multiplies a stripe.
+    fn multiply(&self, stripe: usize, x: Ptr<T>, products: Ptr<T>) -> Launch {
+        let (first, end) = (self.stripe_ptr[stripe], self.stripe_ptr[stripe + 1]);
+        let pieces = (end - first) as usize * (GROUP * size_of::<T>() / PIECE_BYTES);
+        let blocks = pieces.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
+        let launch = Launch::new(blocks as u32, MULTIPLY_THREADS).with_shared(self.multiply.bytes);
+        let (values, value) = match &self.values {
+            Values::Plain(values) => (values.ptr(), T::ZERO),
+            Values::Equal(value) => (Ptr::NULL, *value),
+        };
+        let tiles = self.shape.blocks();
+        let launch = launch.arg(self.tile_ptr.ptr().add(stripe * tiles)).arg(tiles as u32);
+        let launch = launch.arg(first).arg(end - first).arg(self.cols.ptr()).arg(values).arg(value.bits());
+        let launch = launch.arg(self.destinations.ptr()).arg(self.shape.width).arg(self.shape.ncols as u32);
+        launch.arg(x).arg(products)
+    }
+
+    /// The launch that sums the chunks of a stripe.
+    fn sum(&self, stripe: usize, products: Ptr<T>, y: Ptr<T>, carries: Ptr<T>) -> Launch {
+        let chunks = self.shape.chunks_of(stripe);
+        let launch = Launch::new(chunks.len() as u32, SUM_THREADS).with_shared(self.sum.bytes);
+        let launch = launch.arg(self.chunk_rows.ptr()).arg(self.chunk_ptr.ptr()).arg(self.positions.ptr());
+        let launch = launch.arg(self.row_ends.ptr()).arg(self.shape.chunk).arg(self.shape.nrows as u32);
+        let launch = launch.arg(self.shape.nnz as u64).arg(chunks.start as u32).arg(self.stripe_ptr[stripe]);
+        launch.arg(products).arg(y).arg(carries)
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        let (products, carries) = (self.products.on(queue)?, self.carries.on(queue)?);
+        for stripe in 0..self.shape.stripes() {
+            let (multiply, sum) =
+                (self.multiply(stripe, x, products), self.sum(stripe, products, y, carries));
+            // SAFETY: these are the parameters of `tiles_multiply` and `tiles_sum`, with room for the products of any stripe and a
+            // carry for every chunk; the vectors are the caller's promise.
+            unsafe {
+                self.multiply.kernel.launch(queue, multiply)?;
+                self.sum.kernel.launch(queue, sum)?;
+            }
+        }
+        // Chunk c has a part of the row with which chunk c + 1 begins; the last one has none.
+        let cuts = self.shape.chunks().saturating_sub(1);
+        let launch =
+            Launch::over(cuts, 1).arg(self.chunk_rows.ptr().add(1)).arg(carries).arg(cuts as u64).arg(y);
+        // SAFETY: these are the parameters of `tiles_carries`; the rows are those of `y`.
+        unsafe { self.add_carries.launch(queue, launch) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let host = Host {
+            shape: self.shape,
+            chunk_rows: self.chunk_rows.to_vec()?,
+            chunk_ptr: self.chunk_ptr.to_vec()?,
+            home: inverse(&self.destinations.to_vec()?),
+            positions: self.positions.to_vec()?,
+            row_ends: self.row_ends.to_vec()?,
+            tile_ptr: self.tile_ptr.to_vec()?,
+            cols: self.cols.to_vec()?,
+            values: match &self.values {
+                Values::Plain(values) => Values::Plain(values.to_vec()?),
+                Values::Equal(value) => Values::Equal(*value),
+            },
+            parts: pack::parts(&self.shape),
+        };
+        Ok(host.unpack())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        let words = [&self.chunk_rows, &self.chunk_ptr, &self.tile_ptr, &self.destinations];
+        let halves = [&self.positions, &self.row_ends, &self.cols];
+        let values = match &self.values {
+            Values::Plain(values) => values.bytes(),
+            Values::Equal(_) => 0,
+        };
+        let words: u64 = words.iter().map(|array| array.bytes()).sum();
+        words + halves.iter().map(|array| array.bytes()).sum::<u64>() + values
+    }
+}

@@ -1,0 +1,371 @@
+//! Tiles: products made column block by column block, then brought into row order and summed.
+//!
+//! ```text
+//! 3 . 1 .     column blocks of 2, chunks of 6 entries and row ends:   3 1 | | 2 4   1 | 1 1 |
+//! . . . .     tile order                      chunk order             (groups of 2 here, of 8 in fact; _ is padding)
+//! . 2 4 1     tile_ptr 0     2                chunk_ptr 0     2
+//! 1 . . 1     cols     0 1  0 _   0 0  1 1    positions 0 2  1 3   1 _  0 2
+//!             values   3 2  1 _   1 4  1 1    home      0    2     1    3
+//!                                             chunk_rows 0 2 4   row_ends 2 2  1 3
+//! ```
+//!
+//! The entries are cut twice: by column into *column blocks*, so that the part of `x` that one needs fits in the shared memory of a GPU,
+//! and in row order, together with the ends of the rows, into equal *chunks*. What a chunk has in a column block is a *cell*, padded to
+//! whole *groups* of 8 slots. A product takes two passes. The first goes through the groups in *tile order*, by column block and then
+//! by chunk, multiplies, and writes the products of every group to where it is in *chunk order*, by chunk and then by column block. The
+//! second goes through them in that order, puts the products of a chunk into row order in shared memory, and sums the rows. So `x` is
+//! never gathered from beyond shared memory, and whatever is read or written elsewhere is read or written in runs of whole sectors.
+//!
+//! Chunks in succession may be taken together as *stripes*, whose products stay in a cache from one pass to the other: then tile
+//! order is by stripe, column block and chunk. A *tile* is what a stripe has in a column block.
+//!
+//! Invariants: `tile_ptr` and `chunk_ptr` rise from 0 to the number of groups. `home` says which group in tile order each one in
+//! chunk order is (a GPU keeps the inverse). `cols` counts from the first column of the block, `positions` and `row_ends` from the first entry
+//! of the chunk; the position of a padded slot is [`UNUSED`], its column and value are 0.
+//!
+//! Source: propagation blocking, Beamer, Asanović & Patterson, IPDPS 2017; Buono et al., ICS 2016. There bins are filled as the graph
+//! is gone through; a matrix that is multiplied many times has them laid out once.
+
+mod cpu;
+mod cuda;
+mod pack;
+
+use super::{
+    DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, chunk_rows, chunks, vector_bytes,
+};
+use crate::analysis::{Analysis, Distinct};
+use crate::device::Gpu;
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use std::fmt::{self, Display};
+use std::ops::Range;
+
+/// The format.
+pub(crate) struct Tiles;
+
+/// `tiles`, `tiles(cols:W,chunk:C,stripe:S,values:packed)`, each parameter as it is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// `cols:W`: columns of a block, at most 65536; none takes 64 KiB of `x`.
+    pub cols: Option<u32>,
+    /// `chunk:C`: entries and row ends of a chunk, from 32 to 16384; none takes 60 KiB of products.
+    pub chunk: Option<u32>,
+    /// `stripe:S`: entries and row ends of a stripe, rounded down to whole chunks; none takes all at once.
+    pub stripe: Option<u32>,
+    /// `values:packed`: where all values have the same bits, only one is stored.
+    pub packed: bool,
+}
+
+/// Slots of a group: with 4-byte scalars a sector of a GPU's memory, the least it writes whole. `GROUP` in `kernels/tiles.cu`.
+const GROUP: usize = 8;
+
+/// The position of a padded slot: beyond every chunk. `UNUSED` in `kernels/tiles.cu`.
+const UNUSED: u16 = u16::MAX;
+
+/// The longest chunk: its products in `f64` take 128 KiB of shared memory. `MAX_CHUNK` in `kernels/tiles.cu`.
+const MAX_CHUNK: u32 = 16384;
+
+/// The shortest chunk: there is a table line for each.
+const MIN_CHUNK: u32 = 32;
+
+/// Columns that 16 bits tell apart.
+const MAX_COLS: u32 = 1 << 16;
+
+/// Bytes of `x` that a column block takes when nothing is said: what a block of every GPU can have, two of them on those from A100 on.
+const X_BYTES: u32 = 64 << 10;
+
+/// Bytes of products that a chunk takes when nothing is said: what is left to the smallest of those GPUs beside the kernel's own.
+const CHUNK_BYTES: u32 = 60 << 10;
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = [("cols", self.cols), ("chunk", self.chunk), ("stripe", self.stripe)];
+        let numbers = numbers.into_iter().filter_map(|(key, n)| n.map(|n| format!("{key}:{n}")));
+        let all: Vec<_> = numbers.chain(self.packed.then(|| "values:packed".to_owned())).collect();
+        if all.is_empty() { Ok(()) } else { write!(f, "({})", all.join(",")) }
+    }
+}
+
+impl Format for Tiles {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "tiles",
+        "tiles(values:packed)",
+        "tiles(cols:32,chunk:2000)",
+        "tiles(cols:256,chunk:512,stripe:4096)",
+        "tiles(cols:100,chunk:1000,stripe:1,values:packed)",
+    ];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        let mut number = |key, least, most| match args.value(key)? {
+            None | Some("auto") => Ok(None),
+            Some(text) => match args.to_number(key, text)? {
+                n if (least..=most).contains(&n) => Ok(Some(n)),
+                n => Err(args.error(format!("`{key}` may be {least} to {most} or auto, not {n}"))),
+            },
+        };
+        let cols = number("cols", 1, MAX_COLS)?;
+        let chunk = number("chunk", MIN_CHUNK, MAX_CHUNK)?;
+        let stripe = args.number("stripe")?;
+        let packed = args.word("values", &[("plain", false), ("packed", true)])?.unwrap_or(false);
+        Ok(Plan { cols, chunk, stripe, packed })
+    }
+
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+        /// Entries below which two or three launches cost more than gathers do.
+        const LEAST: u64 = 1 << 20;
+        /// Entries within which a multiprocessor still has a part of `x` in its L1, as the cost model takes it.
+        const NEAR: f64 = 8192.0;
+        /// Share of the gathers that have to miss.
+        const MISSING: f64 = 0.2;
+        /// Slots for an entry beyond which the passes take more bytes than gathers do.
+        const PADDED: f64 = 1.5;
+        /// Entries of a stripe: 16 MB of products in `f32` and 32 MB in `f64` stay in an L2 of 60 MB beside what streams through it.
+        const STRIPE: u32 = 4 << 20;
+        let rows = &analysis.rows;
+        let missing = 1.0 - analysis.structure.reuse.share_within(NEAR);
+        if on != Target::Gpu || rows.nnz < LEAST || missing < MISSING {
+            return Vec::new();
+        }
+        let packed = is_equal(analysis);
+        let shape = Shape::new(&Plan::default(), rows.nrows, rows.ncols, rows.nnz as usize, ScalarKind::F32);
+        let groups = shape.expected_groups();
+        if (groups * GROUP as u64) as f64 > PADDED * rows.nnz as f64 || groups > u64::from(u32::MAX) {
+            return Vec::new();
+        }
+        let whole = Plan { packed, ..Plan::default() };
+        let striped = (rows.nnz > u64::from(STRIPE)).then_some(Plan { stripe: Some(STRIPE), ..whole });
+        std::iter::once(whole).chain(striped).collect()
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let rows = &analysis.rows;
+        let shape = Shape::new(plan, rows.nrows, rows.ncols, rows.nnz as usize, scalar);
+        let slots = shape.expected_groups().saturating_mul(GROUP as u64);
+        let size = scalar.size() as u64;
+        let value = if plan.packed && is_equal(analysis) { 0 } else { size };
+        let tables = 2 * rows.nrows as u64 + 8 * (shape.chunks() as u64 + 1) + 4 * (shape.tiles() as u64 + 1);
+        // A column and a position of 2 bytes each, and an eighth of a destination.
+        let slot_bytes = 2 + 2 + value;
+        Traffic {
+            matrix_bytes: tables
+                .saturating_add(slots.saturating_mul(slot_bytes))
+                .saturating_add(slots / GROUP as u64 * 4),
+            vector_bytes: vector_bytes(analysis, scalar),
+            scratch_bytes: slots.saturating_mul(2 * size),
+            slots,
+            rows: rows.nrows as u64,
+            groups: shape.tiles() as u64 + shape.chunks() as u64,
+            ..Traffic::default()
+        }
+    }
+
+    fn is_exact(_: &Plan, _: &Analysis) -> bool {
+        false
+    }
+
+    fn kernel(plan: &Plan, _: Target) -> &'static str {
+        if plan.stripe.is_some() { "tiles.striped" } else { "tiles" }
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        pack::pack(plan, a)
+    }
+}
+
+/// Whether all values of a matrix have the same bits.
+fn is_equal(analysis: &Analysis) -> bool {
+    matches!(analysis.structure.distinct_values, Distinct::Exactly(0 | 1))
+}
+
+/// A matrix's sizes and how they are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    nrows: usize,
+    ncols: usize,
+    nnz: usize,
+    /// Columns of a block.
+    width: u32,
+    /// Entries and row ends of a chunk.
+    chunk: u32,
+    /// Chunks of a stripe.
+    stripe: usize,
+}
+
+impl Shape {
+    fn new(plan: &Plan, nrows: usize, ncols: usize, nnz: usize, scalar: ScalarKind) -> Self {
+        let size = scalar.size() as u32;
+        let chunk = plan.chunk.unwrap_or(CHUNK_BYTES / size);
+        let stripe = plan.stripe.map_or(usize::MAX, |entries| (entries / chunk).max(1) as usize);
+        Self { nrows, ncols, nnz, width: plan.cols.unwrap_or(X_BYTES / size), chunk, stripe }
+    }
+
+    /// Column blocks.
+    fn blocks(&self) -> usize {
+        self.ncols.div_ceil(self.width as usize)
+    }
+
+    /// Chunks.
+    fn chunks(&self) -> usize {
+        chunks(self.nrows as u64, self.nnz as u64, u64::from(self.chunk)) as usize
+    }
+
+    /// Stripes.
+    fn stripes(&self) -> usize {
+        self.chunks().div_ceil(self.stripe)
+    }
+
+    /// Tiles of all stripes.
+    fn tiles(&self) -> usize {
+        self.stripes().saturating_mul(self.blocks())
+    }
+
+    /// The chunks of a stripe.
+    fn chunks_of(&self, stripe: usize) -> Range<usize> {
+        let first = stripe * self.stripe;
+        first..first.saturating_add(self.stripe).min(self.chunks())
+    }
+
+    /// The tiles that the cells of a chunk belong to, by column block.
+    fn tiles_of(&self, chunk: usize) -> Range<usize> {
+        let first = chunk / self.stripe * self.blocks();
+        first..first + self.blocks()
+    }
+
+    /// The entries of a chunk.
+    fn entries(&self, chunk: usize, chunk_rows: &[u32]) -> Range<usize> {
+        let items = |chunk: usize| (chunk * self.chunk as usize).min(self.nrows + self.nnz);
+        items(chunk) - chunk_rows[chunk] as usize..items(chunk + 1) - chunk_rows[chunk + 1] as usize
+    }
+
+    /// Groups there would be on average if every entry's column were drawn at random. Nothing else is known without looking at
+    /// them; the most there can be is not 1.6 times as many (a single entry in each of as many cells), the least an eighth.
+    fn expected_groups(&self) -> u64 {
+        /// From here on the number of entries of a cell, modulo the slots of a group, is as good as any.
+        const MANY: f64 = 64.0;
+        let cells = self.chunks() as f64 * self.blocks() as f64;
+        if self.nnz == 0 {
+            return 0;
+        }
+        let mean = self.nnz as f64 / cells;
+        let groups_of_cell = if mean > MANY {
+            (mean + (GROUP - 1) as f64 / 2.0) / GROUP as f64
+        } else {
+            // Poisson's distribution, up to where nothing is left of it.
+            let mut share = (-mean).exp();
+            (1..=4 * MANY as usize).fold(0.0, |sum, n| {
+                share *= mean / n as f64;
+                sum + share * n.div_ceil(GROUP) as f64
+            })
+        };
+        let least = self.nnz.div_ceil(GROUP) as u64;
+        ((cells * groups_of_cell).ceil() as u64).clamp(least, self.nnz as u64)
+    }
+}
+
+/// A matrix in tiles.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    shape: Shape,
+    /// In chunk order: the rows that have ended before each chunk, its first group, and for every group where it is in tile order.
+    chunk_rows: Vec<u32>,
+    chunk_ptr: Vec<u32>,
+    home: Vec<u32>,
+    positions: Vec<u16>,
+    /// Entries of its chunk before the end of each row.
+    row_ends: Vec<u16>,
+    /// In tile order: the first group of each tile.
+    tile_ptr: Vec<u32>,
+    cols: Vec<u16>,
+    values: Values<T>,
+    /// Bounds of the parts, in chunks.
+    parts: Box<[usize]>,
+}
+
+/// The values in tile order, in the memory of the host or of a GPU.
+#[derive(Debug)]
+enum Values<T, Array = Vec<T>> {
+    /// One for every slot.
+    Plain(Array),
+    /// Every entry has this one.
+    Equal(T),
+}
+
+impl<T: Scalar> Values<T> {
+    /// The value in a slot.
+    #[inline(always)]
+    fn at(&self, slot: usize) -> T {
+        match self {
+            Self::Plain(values) => values[slot],
+            Self::Equal(value) => *value,
+        }
+    }
+}
+
+impl<T: Scalar> Host<T> {
+    /// Calls `visit` for every group of a chunk with its first slot in chunk order, its first slot in tile order, and the first column
+    /// of its block.
+    #[inline(always)]
+    fn for_each_group(&self, chunk: usize, mut visit: impl FnMut(usize, usize, usize)) {
+        let tiles = self.shape.tiles_of(chunk);
+        let tile_ends = &self.tile_ptr[tiles.start + 1..=tiles.end];
+        let mut block = 0;
+        for group in self.chunk_ptr[chunk] as usize..self.chunk_ptr[chunk + 1] as usize {
+            let home = self.home[group];
+            if tile_ends[block] <= home {
+                block += tile_ends[block..].partition_point(|&end| end <= home);
+            }
+            visit(group * GROUP, home as usize * GROUP, block * self.shape.width as usize);
+        }
+    }
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        cpu::spmv(self, x, y);
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        let shape = &self.shape;
+        let mut row_ptr = vec![0; shape.nrows + 1];
+        let (mut col_idx, mut values) = (vec![0; shape.nnz], vec![T::ZERO; shape.nnz]);
+        for chunk in 0..shape.chunks() {
+            let first = shape.entries(chunk, &self.chunk_rows).start;
+            for row in self.chunk_rows[chunk] as usize..self.chunk_rows[chunk + 1] as usize {
+                row_ptr[row + 1] = first + self.row_ends[row] as usize;
+            }
+            self.for_each_group(chunk, |slot, home, first_col| {
+                for (i, &position) in self.positions[slot..slot + GROUP].iter().enumerate() {
+                    if position != UNUSED {
+                        let entry = first + position as usize;
+                        col_idx[entry] = (first_col + self.cols[home + i] as usize) as u32;
+                        values[entry] = self.values.at(home + i);
+                    }
+                }
+            });
+        }
+        // SAFETY: these are the entries of a checked matrix, each where it was.
+        unsafe { CsrMatrix::new_unchecked(shape.nrows, shape.ncols, row_ptr, col_idx, values) }
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        let words = [&self.chunk_rows, &self.chunk_ptr, &self.home, &self.tile_ptr];
+        let halves = [&self.positions, &self.row_ends, &self.cols];
+        let values = match &self.values {
+            Values::Plain(values) => size_of_val(&**values),
+            Values::Equal(_) => 0,
+        };
+        let words: usize = words.iter().map(|array| size_of_val(&***array)).sum();
+        let halves: usize = halves.iter().map(|array| size_of_val(&***array)).sum();
+        (words + halves + values) as u64
+    }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

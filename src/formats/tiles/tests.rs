@@ -1,0 +1,128 @@
+use super::*;
+use crate::formats::FormatKind;
+use crate::matrix::gallery;
+use crate::testing::chapter;
+
+fn generated(spec: &str) -> CsrMatrix<f32> {
+    spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
+}
+
+/// The picture's cut of the chapter's matrix, with groups of 8.
+const SMALL: Plan = Plan { cols: Some(2), chunk: Some(6), stripe: None, packed: false };
+
+/// One group's numbers, the rest of it padding.
+fn groups<N: Copy>(filled: &[&[N]], padding: N) -> Vec<N> {
+    let group = |numbers: &&[N]| [numbers, &*vec![padding; GROUP - numbers.len()]].concat();
+    filled.iter().flat_map(group).collect()
+}
+
+#[test]
+fn the_chapters_matrix() {
+    let packed = Tiles::pack(&SMALL, chapter::matrix::<f32>().view()).unwrap();
+    assert_eq!(packed.chunk_rows, [0, 2, 4]);
+    assert_eq!(packed.row_ends, [2, 2, 1, 3]);
+    assert_eq!((&*packed.tile_ptr, &*packed.chunk_ptr), (&[0, 2, 4][..], &[0, 2, 4][..]));
+    assert_eq!(packed.home, [0, 2, 1, 3]);
+    assert_eq!(packed.positions, groups(&[&[0, 2], &[1, 3], &[1], &[0, 2]], UNUSED));
+    assert_eq!(packed.cols, groups(&[&[0, 1], &[0], &[0, 0], &[1, 1]], 0));
+    let Values::Plain(values) = packed.values else { panic!("they are plain") };
+    assert_eq!(values, groups(&[&[3.0, 2.0], &[1.0], &[1.0, 4.0], &[1.0, 1.0]], 0.0));
+}
+
+#[test]
+fn stripes_come_before_column_blocks_and_equal_values_are_kept_once() {
+    let mut a = chapter::matrix::<f64>();
+    a.values_mut().fill(2.0);
+    let plan = Plan { stripe: Some(1), packed: true, ..SMALL };
+    let packed = Tiles::pack(&plan, a.view()).unwrap();
+    assert_eq!(packed.tile_ptr, [0, 1, 2, 3, 4]);
+    assert_eq!(packed.home, [0, 1, 2, 3]);
+    assert!(matches!(packed.values, Values::Equal(2.0)));
+    assert_eq!(packed.unpack(), a);
+    let different = Tiles::pack(&plan, chapter::matrix::<f64>().view()).unwrap();
+    assert!(matches!(different.values, Values::Plain(_)));
+}
+
+#[test]
+fn blocks_of_more_than_one_digit_are_sorted() {
+    let cols: Vec<u32> = (0..500).map(|i| i * 7919 % 1000 * 100).collect();
+    let shape = Shape::new(&Plan { cols: Some(100), ..SMALL }, 1, 100_000, cols.len(), ScalarKind::F32);
+    let analysis = |cols: &[u32]| {
+        let a = CsrMatrix::try_new(1, 100_000, vec![0, cols.len()], cols.to_vec(), vec![1f32; cols.len()]);
+        Tiles::pack(&Plan { cols: Some(100), chunk: Some(501), ..SMALL }, a.unwrap().view()).unwrap()
+    };
+    assert!(shape.blocks() > 256);
+    let packed = analysis(&cols);
+    // One entry a block: slot after slot the entries come by column.
+    let order: Vec<u16> = packed.positions.iter().copied().filter(|&p| p != UNUSED).collect();
+    assert!(order.is_sorted_by_key(|&p| cols[p as usize]) && order.len() == cols.len());
+}
+
+#[test]
+fn the_estimate_is_right_for_random_columns_and_bounded_for_others() {
+    let groups_of = |a: &CsrMatrix<f32>, plan: &Plan| {
+        let packed = Tiles::pack(plan, a.view()).unwrap();
+        let shape = packed.shape;
+        (packed.home.len() as f64, shape.expected_groups() as f64, shape.nnz as f64)
+    };
+    let random = generated("uniform,rows=20k");
+    for (cols, chunk) in
+        [(None, None), (Some(100), Some(500)), (Some(1000), Some(2000)), (Some(5), Some(100))]
+    {
+        let (packed, expected, _) = groups_of(&random, &Plan { cols, chunk, ..Plan::default() });
+        assert!(
+            (packed / expected - 1.0).abs() < 0.03,
+            "{cols:?} {chunk:?}: {packed} groups, not {expected}"
+        );
+    }
+    for spec in ["poisson2d,n=100", "banded,rows=5k", "webbase,rows=5k", "dense,n=100"] {
+        let (packed, expected, nnz) =
+            groups_of(&generated(spec), &Plan { cols: Some(64), chunk: Some(200), ..SMALL });
+        assert!(packed >= nnz / 8.0 && packed <= 1.6 * expected, "{spec}: {packed} groups, not {expected}");
+    }
+}
+
+#[test]
+fn candidates_are_for_gpus_and_gathers_that_miss() {
+    let candidates = |spec: &str, on| {
+        let analysis = Analysis::of(generated(spec).view());
+        Tiles::candidates(&analysis, &Weights::default(), on).iter().map(Plan::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(candidates("uniform,rows=300k", Target::Gpu), ["", "(stripe:4194304)"]);
+    assert_eq!(candidates("uniform,rows=200k,values=pattern", Target::Gpu), ["(values:packed)"]);
+    for (spec, on) in [
+        ("uniform,rows=300k", Target::Cpu),
+        ("uniform,rows=10k", Target::Gpu),
+        ("poisson2d,n=500", Target::Gpu),
+    ] {
+        assert!(candidates(spec, on).is_empty(), "{spec}");
+    }
+}
+
+#[test]
+fn more_than_there_are_numbers_for_is_refused() {
+    let shape = Shape::new(&Plan { chunk: Some(32), ..SMALL }, 1 << 31, 1, 1 << 40, ScalarKind::F32);
+    assert!(shape.chunks() as u64 > i32::MAX as u64);
+    let message =
+        pack::check(&SMALL, "chunks", shape.chunks() as u64, i32::MAX as u64).unwrap_err().to_string();
+    assert!(
+        message.starts_with("plan tiles(cols:2,chunk:6)") && message.contains("larger `chunk`"),
+        "{message}"
+    );
+    assert!(pack::check(&SMALL, "groups", u64::from(u32::MAX), u64::from(u32::MAX)).is_ok());
+}
+
+#[test]
+fn the_kernels_have_the_same_numbers() {
+    let kernel = include_str!("../../../kernels/tiles.cu");
+    for (name, number) in [
+        ("GROUP", GROUP as u32),
+        ("MAX_CHUNK", MAX_CHUNK),
+        ("MULTIPLY_THREADS", cuda::MULTIPLY_THREADS),
+        ("SUM_THREADS", cuda::SUM_THREADS),
+    ] {
+        assert!(kernel.contains(&format!("constexpr u32 {name} = {number};")), "{name}");
+    }
+    assert!(kernel.contains(&format!("constexpr u32 UNUSED = 0x{UNUSED:X};")));
+    assert_eq!(FormatKind::Tiles.name(), "tiles");
+}
