@@ -45,7 +45,11 @@ fn os_error(error: io::Error) -> io::Error {
 /// Lets `fill` write a temporary file beside `path` and gives it its name once it is complete.
 ///
 /// A link is followed, so that it is still one afterwards. What is not a regular file, a device or a pipe, is written to as it is.
-pub(crate) fn write_atomically(
+///
+/// # Errors
+///
+/// [`Error::Io`] when the file cannot be made or written, or `fill` fails; there is then no trace of it.
+pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {

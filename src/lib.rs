@@ -38,7 +38,7 @@ pub mod tuning;
 
 pub use device::{Device, DeviceVec, Stream};
 pub use error::Error;
-pub use files::abandon_writes;
+pub use files::{abandon_writes, write_atomically};
 pub use formats::Plan;
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
 pub use scalar::{Scalar, ScalarKind};

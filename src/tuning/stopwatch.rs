@@ -5,6 +5,29 @@ use crate::device::{Device, Stream};
 use statrs::statistics::{Data, Min, OrderStatistics};
 use std::time::Instant;
 
+/// Tells how long something has taken so far. Scripted where no real time is to pass.
+pub trait Clock {
+    /// Seconds since it was started.
+    fn seconds(&self) -> f64;
+}
+
+/// The clock on the wall.
+#[derive(Debug, Clone, Copy)]
+pub struct WallClock(Instant);
+
+impl WallClock {
+    /// A clock that starts now.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for WallClock {
+    fn seconds(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
+}
+
 /// Runs `work` and gives what it returned and the seconds it took.
 pub fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
     let start = Instant::now();
