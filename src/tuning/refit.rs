@@ -325,3 +325,6 @@ fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, prof
     }
     Correction { features: Feature::ALL.to_vec(), ranges: ranges.to_vec(), limit: LIMIT, weights }
 }
+
+#[cfg(test)]
+mod tests;

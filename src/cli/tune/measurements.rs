@@ -119,13 +119,12 @@ pub(super) fn read(path: &Path, console: &Console) -> Result<(Header, Vec<Measur
 
 /// Reads several files of measurements on one device.
 pub(super) fn read_all(paths: &[PathBuf], console: &Console) -> Result<(Header, Vec<Measured>)> {
-    let mut files = paths.iter().map(|path| Ok((path, read(path, console)?)));
-    let Some(first) = files.next() else { bail!("there is no file of measurements") };
-    let (_, (header, mut measured)) = first?;
-    for file in files {
-        let (path, (other, more)) = file?;
+    let [first, others @ ..] = paths else { bail!("there is no file of measurements") };
+    let (header, mut measured) = read(first, console)?;
+    for path in others {
+        let (other, more) = read(path, console)?;
         if let Some(reason) = header.differs(&other) {
-            bail!("{} does not go with {}: {reason}", path.display(), paths[0].display());
+            bail!("{} does not go with {}: {reason}", path.display(), first.display());
         }
         measured.extend(more);
     }

@@ -191,7 +191,13 @@ fn terms(choice: &Choice) -> String {
             continue;
         }
         let [(a, ta), (b, tb)] = cells;
-        add(term.describe(), [format!("{a:.0}"), us(ta), format!("{b:.0}"), us(tb)]);
+        // What explanations call the same has three coefficients.
+        let what = match term {
+            Term::NearMisses => "gathering x past the nearest cache",
+            Term::FarMisses => "gathering x past the middle caches",
+            _ => term.describe(),
+        };
+        add(what, [format!("{a:.0}"), us(ta), format!("{b:.0}"), us(tb)]);
     }
     let none = String::new;
     let of = |what: fn(&Predicted) -> Option<String>| both.map(|p| what(p).unwrap_or_default());

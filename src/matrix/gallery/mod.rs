@@ -50,8 +50,8 @@ pub fn sweep(nnz: usize) -> impl Iterator<Item = Spec> {
     let every = LENGTHS.into_iter().flat_map(move |length| {
         SPREADS.into_iter().flat_map(move |spread| REACHES.map(|reach| (length, spread, reach)))
     });
-    // A band that is narrower than its rows is another matrix.
-    let wide = every.filter(|&(length, _, reach)| length <= reach);
+    // Where there are fewer columns than a row is long, it is another matrix.
+    let wide = every.filter(move |&(length, _, reach)| length <= reach && length <= nnz / length);
     let entry = list().iter().find(|entry| entry.name == "sweep");
     entry.into_iter().flat_map(move |entry| {
         wide.clone().map(move |(length, spread, reach)| Spec {
