@@ -49,7 +49,7 @@ fn os_error(error: io::Error) -> io::Error {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] when the file cannot be created or written, or `fill` fails.
+/// [`Error::Io`] when the file cannot be made or written, or `fill` fails; there is then no trace of it.
 pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,

@@ -180,6 +180,9 @@ pub struct Traffic {
     pub serial: u64,
     /// Slots that one thread of a GPU goes through at most.
     pub depth: u64,
+    /// Kernels that a product on a GPU launches after the first, and what else it enqueues.
+    #[serde(default)]
+    pub relaunches: u64,
 }
 
 impl Traffic {

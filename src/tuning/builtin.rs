@@ -78,6 +78,7 @@ impl Profile {
             coefficients,
             command: command.to_owned(),
             cache_bytes: self.cache_bytes * scale.cache,
+            reach: self.reach.scaled(scale.cache),
             records: Vec::new(),
             ..self.clone()
         })

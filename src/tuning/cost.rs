@@ -1,13 +1,14 @@
 //! The cost model: what a plan is predicted to take, from what its product reads and does and from measured coefficients.
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel: entries, padding, row sums, slices,
-//! gathers that miss the caches, bytes that stream from memory. Amounts come from [`Traffic`] and [`Analysis`], and are exact but for
-//! the padding of tiles; coefficients come from a [`Profile`](super::profile::Profile). What else there is are the sizes of caches and
-//! branch predictors that amounts are counted against.
+//! gathers that miss the caches, bytes that stream from memory. Amounts come from [`Traffic`] and [`Facts`], and are exact but
+//! for the padding of tiles and the packing of large matrices;
+//! coefficients come from a [`Profile`](super::profile::Profile), and so do the sizes of caches and branch predictors that amounts are
+//! counted against, and a factor for what a sum cannot say (see [`correction`](super::correction)).
 //!
 //! Coefficients that were measured on another device are scaled first: see [`Scale`](super::scale::Scale).
 
-use crate::analysis::Analysis;
+use super::facts::Facts;
 use crate::device::{DeviceSpec, cpu};
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,8 @@ pub enum Term {
     NearMisses,
     /// Gathers of `x` that miss the middle caches.
     FarMisses,
+    /// Launching kernels of a GPU after the first.
+    Launches,
     /// What one thread of a GPU goes through while the others wait for it.
     Depth,
     /// Streaming what does not stay in the cache.
@@ -55,7 +58,7 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 17;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
@@ -73,13 +76,14 @@ impl Term {
         Self::Groups,
         Self::NearMisses,
         Self::FarMisses,
+        Self::Launches,
         Self::Depth,
         Self::Stream,
     ];
 
     /// Whether more threads make it shorter; memory and the call do not.
     pub(super) const fn scales(self) -> bool {
-        !matches!(self, Self::Call | Self::Wake | Self::Depth | Self::Stream)
+        !matches!(self, Self::Call | Self::Wake | Self::Launches | Self::Depth | Self::Stream)
     }
 
     /// The term in words, to stand after "more time for".
@@ -97,6 +101,7 @@ impl Term {
             Self::Uneven => "rows of changing length",
             Self::Groups => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
+            Self::Launches => "launching further kernels",
             Self::Depth => "the longest row or slice, which keeps a thread busy while the others wait",
             Self::Stream => "bytes from memory",
         }
@@ -108,6 +113,7 @@ macro_rules! coefficients {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
         /// Nanoseconds for every amount, of one kernel and scalar.
         #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct Coefficients {
             $($(#[$doc])+ pub $name: f64,)+
             /// Packing a slot.
@@ -164,6 +170,8 @@ coefficients! {
     near_miss,
     /// A gather from beyond the middle caches.
     far_miss,
+    /// A kernel that is launched after the first; nothing on the CPU.
+    launch,
     /// A slot that one thread of a GPU goes through while the others wait; nothing on the CPU.
     depth,
     /// A byte streamed from memory.
@@ -180,33 +188,56 @@ impl Coefficients {
     }
 }
 
-/// Entries within which a group of eight columns is still in the nearest cache and in the middle ones when it is touched again: 32 KiB
-/// and 1 MiB of a core, half of them `x`.
-const CPU_REACH: (f64, f64) = (4096.0, 131_072.0);
+/// What caches and branch predictors remember, in entries and branches: a part of a profile.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Entries within which a group of eight columns is still in the nearest cache when it is touched again.
+    pub near: f64,
+    /// The same for the middle caches of a core, and for the L2 that all of a GPU share.
+    pub far: f64,
+    /// Changes of the row length that branch predictors learn when the same rows come again and again.
+    pub branches: f64,
+}
 
-/// The same for the L1 of a multiprocessor, 256 KiB of an H200, and for the L2 that all of them share, half of them `x`.
-const GPU_REACH: (f64, f64) = (8192.0, 1_048_576.0);
+impl Reach {
+    /// What new profiles are given, and those of schema 1 meant: 32 KiB and 1 MiB of a core, half of them `x`, and what Zen 4 learns
+    /// (2000 to 30,000 fit alike); of a GPU the L1 of a multiprocessor, 256 KiB of an H200, and its L2.
+    pub fn usual(device: &DeviceSpec) -> Self {
+        /// Entries whose `x` half of an H200's L2 of 60 MiB holds.
+        const FAR: (f64, f64) = (1_048_576.0, (60 << 20) as f64);
+        match &device.gpu {
+            None => Self { near: 4096.0, far: 131_072.0, branches: 8000.0 },
+            Some(gpu) => Self { near: 8192.0, far: FAR.0 / FAR.1 * gpu.l2_bytes as f64, branches: 8000.0 },
+        }
+    }
 
-/// Bytes of the L2 that the second of [`GPU_REACH`] is for: an H200's. That of other GPUs reaches in proportion.
-const GPU_REACH_L2: f64 = (60 << 20) as f64;
+    /// On a device whose last cache is so many times as large. Nearest caches differ less.
+    #[must_use]
+    pub fn scaled(self, cache: f64) -> Self {
+        Self { far: self.far * cache, ..self }
+    }
 
-/// Changes of the row length that current branch predictors learn when the same rows come again and again (Zen 4: 2000 to 30,000
-/// fit alike).
-const REMEMBERED_BRANCHES: f64 = 8000.0;
+    /// Whether all of it is finite and above 0.
+    pub fn is_valid(&self) -> bool {
+        [self.near, self.far, self.branches].iter().all(|r| r.is_finite() && *r > 0.0)
+    }
+}
 
 /// The amounts of one product on a device whose last cache holds `cache_bytes`.
-pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, device: &DeviceSpec) -> Amounts {
+pub fn amounts(
+    traffic: &Traffic,
+    facts: &Facts,
+    cache_bytes: f64,
+    reach: &Reach,
+    device: &DeviceSpec,
+) -> Amounts {
     let is_gpu = device.gpu.is_some();
-    let (near, far) = match &device.gpu {
-        Some(gpu) => (GPU_REACH.0, GPU_REACH.1 * gpu.l2_bytes as f64 / GPU_REACH_L2),
-        None => CPU_REACH,
-    };
-    let entries = analysis.rows.nnz as f64;
-    let missing = |within: f64| entries * (1.0 - analysis.structure.reuse.share_within(within));
+    let missing = |within: f64| facts.nnz as f64 * (1.0 - facts.reuse.share_within(within));
     let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
-    let (rows, changes) = (analysis.rows.nrows as f64, analysis.rows.changes as f64);
-    // A few thousand branches are remembered from the product before.
-    let surprises = changes * changes / (changes + REMEMBERED_BRANCHES);
+    let (rows, changes) = (facts.nrows as f64, facts.changes as f64);
+    // Some branches are remembered from the product before.
+    let surprises = changes * changes / (changes + reach.branches);
+    let bytes = traffic.bytes() as f64;
     let mut amounts = [
         1.0,
         if !is_gpu && cpu::parts(work) > 1 { 1.0 } else { 0.0 },
@@ -220,24 +251,18 @@ pub fn amounts(traffic: &Traffic, analysis: &Analysis, cache_bytes: f64, device:
         traffic.scattered as f64,
         traffic.rows as f64 * surprises / rows.max(1.0),
         traffic.groups as f64,
-        missing(near),
-        missing(far),
+        missing(reach.near),
+        missing(reach.far),
+        if is_gpu { traffic.relaunches as f64 } else { 0.0 },
         if is_gpu { traffic.depth as f64 } else { 0.0 },
-        0.0,
+        // What is read again and again in the same order stays in a cache that holds it, and leaves one that does not.
+        bytes * ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0),
     ];
     // What the threads cannot share counts as often as there are threads that wait for it.
     let waiting = if is_gpu { 1.0 } else { cpu::unsharable(work, device.threads) };
     for (amount, term) in amounts.iter_mut().zip(Term::ALL) {
         *amount *= if term.scales() { waiting } else { 1.0 };
     }
-    with_cache(amounts, traffic, cache_bytes)
-}
-
-/// The same amounts on a device whose last cache holds `cache_bytes`.
-pub(super) fn with_cache(mut amounts: Amounts, traffic: &Traffic, cache_bytes: f64) -> Amounts {
-    let bytes = traffic.bytes() as f64;
-    // What is read again and again in the same order stays in a cache that holds it, and leaves one that does not.
-    amounts[Term::COUNT - 1] = bytes * ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0);
     amounts
 }
 
@@ -248,6 +273,8 @@ pub struct Prediction {
     pub terms: [f64; Term::COUNT],
     /// Nanoseconds by which the largest piece of work that cannot be shared outlasts the rest.
     pub imbalance: f64,
+    /// What the sum of both is multiplied by: what plans like this took over what their amounts say. 1 where nothing is known.
+    pub correction: f64,
     /// Nanoseconds to pack the matrix and to bring it to the device: profiles of GPUs are fitted to the time of both.
     pub prepare: f64,
 }
@@ -262,12 +289,23 @@ impl Prediction {
         let serial = if device.gpu.is_some() { 0 } else { traffic.serial };
         let alone = terms[0] + terms[1] + serial as f64 * c.slot * device.threads as f64;
         let packed = (traffic.slots + traffic.tail) as f64 * c.pack_slot + traffic.rows as f64 * c.pack_row;
-        Self { terms, imbalance: (alone - total).max(0.0), prepare: packed }
+        Self { terms, imbalance: (alone - total).max(0.0), correction: 1.0, prepare: packed }
+    }
+
+    /// With another correction.
+    #[must_use]
+    pub fn corrected(self, correction: f64) -> Self {
+        Self { correction, ..self }
+    }
+
+    /// Nanoseconds of one product before it is corrected.
+    pub fn sum(&self) -> f64 {
+        self.terms.iter().sum::<f64>() + self.imbalance
     }
 
     /// Nanoseconds of one product.
     pub fn product(&self) -> f64 {
-        self.terms.iter().sum::<f64>() + self.imbalance
+        self.sum() * self.correction
     }
 
     /// Nanoseconds of preparation and `calls` products, per product.

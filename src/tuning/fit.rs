@@ -1,5 +1,6 @@
-//! Fitting coefficients to measured times.
+//! Fitting coefficients and corrections to measured times.
 
+use super::correction::{Feature, Features};
 use super::cost::{Amounts, Coefficients, Term};
 
 /// One measured plan on one matrix.
@@ -13,13 +14,15 @@ pub struct Observation {
     pub product: f64,
     /// Nanoseconds of packing.
     pub prepare: f64,
+    /// How much its error counts: that of a plan which is far from being chosen may be larger.
+    pub weight: f64,
 }
 
-/// The coefficients that minimise the squared relative errors, none of them negative.
+/// The coefficients that minimise the squared relative errors, each times its weight, none of them negative.
 pub fn fit(observations: &[Observation]) -> Coefficients {
-    let product = observations.iter().map(|o| (o.amounts, o.product));
-    let pack = observations.iter().map(|o| (o.packed, o.prepare));
-    Coefficients::new(least_squares::<{ Term::COUNT }>(product), least_squares::<2>(pack))
+    let product = observations.iter().map(|o| (o.amounts, o.product, o.weight));
+    let pack = observations.iter().map(|o| (o.packed, o.prepare, 1.0));
+    Coefficients::new(relative_errors::<{ Term::COUNT }>(product), relative_errors::<2>(pack))
 }
 
 /// Root mean square of the relative errors that `coefficients` leave.
@@ -31,31 +34,87 @@ pub fn relative_error(coefficients: &Coefficients, observations: &[Observation])
     (observations.iter().map(error).sum::<f64>() / observations.len().max(1) as f64).sqrt()
 }
 
-/// Non-negative least squares of Σ c·amount / time = 1 by cyclic coordinate descent (Franc, Hlaváč & Navara, CAIP 2005): each
-/// coefficient in turn takes its best value with the others fixed, never below 0.
-fn least_squares<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64)>) -> [f64; N] {
-    /// Enough for the columns here, which differ by many orders of magnitude but are few.
-    const SWEEPS: usize = 20_000;
-    let mut gram = [[0.0; N]; N];
-    let mut target = [0.0; N];
-    for (amounts, time) in rows.filter(|r| r.1 > 0.0) {
+/// Non-negative least squares of Σ c·amount / time = 1.
+fn relative_errors<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f64; N] {
+    let mut normal = Normal::default();
+    for (amounts, time, weight) in rows.filter(|r| r.1 > 0.0) {
+        normal.add(&amounts.map(|a| a / time), 1.0, weight);
+    }
+    normal.solve(0.0)
+}
+
+/// The logarithm of a factor as a linear function of features: its value where all of them are 0, and what a unit of each adds.
+///
+/// Ridge regression on the features in units of their standard deviations, which leaves the mean alone.
+pub fn ridge(observations: &[(Features, f64)], penalty: f64) -> (f64, Features) {
+    let count = observations.len().max(1) as f64;
+    let mean = |value: &dyn Fn(&(Features, f64)) -> f64| observations.iter().map(value).sum::<f64>() / count;
+    let means: Features = std::array::from_fn(|i| mean(&|o| o.0[i]));
+    let deviations: Features = std::array::from_fn(|i| mean(&|o| (o.0[i] - means[i]).powi(2)).sqrt());
+    let target = mean(&|o| o.1);
+    let mut normal = Normal::<{ Feature::COUNT }>::default();
+    // A feature that is the same everywhere says nothing.
+    let scaled = |i: usize, value: f64| {
+        if deviations[i] > f64::EPSILON * means[i].abs() { (value - means[i]) / deviations[i] } else { 0.0 }
+    };
+    for (features, log) in observations {
+        normal.add(&std::array::from_fn(|i| scaled(i, features[i])), log - target, 1.0);
+    }
+    (0..Feature::COUNT).for_each(|i| normal.gram[i][i] += penalty);
+    let steps = normal.solve(f64::NEG_INFINITY);
+    let weights: Features =
+        std::array::from_fn(|i| if steps[i] == 0.0 { 0.0 } else { steps[i] / deviations[i] });
+    let offset: f64 = weights.iter().zip(means).map(|(weight, mean)| weight * mean).sum();
+    (target - offset, weights)
+}
+
+/// The normal equations of a least-squares problem.
+struct Normal<const N: usize> {
+    gram: [[f64; N]; N],
+    target: [f64; N],
+}
+
+impl<const N: usize> Default for Normal<N> {
+    fn default() -> Self {
+        Self { gram: [[0.0; N]; N], target: [0.0; N] }
+    }
+}
+
+impl<const N: usize> Normal<N> {
+    /// One equation more: Σ unknown·factor = value, its squared error times the square of `weight`.
+    fn add(&mut self, factors: &[f64; N], value: f64, weight: f64) {
+        let square = weight * weight;
         for i in 0..N {
-            target[i] += amounts[i] / time;
+            self.target[i] += factors[i] * value * square;
             for j in 0..N {
-                gram[i][j] += amounts[i] / time * (amounts[j] / time);
+                self.gram[i][j] += factors[i] * factors[j] * square;
             }
         }
     }
-    let mut coefficients = [0.0f64; N];
-    for _ in 0..SWEEPS {
-        for i in 0..N {
-            if gram[i][i] > 0.0 {
-                let others: f64 = (0..N).filter(|&j| j != i).map(|j| gram[i][j] * coefficients[j]).sum();
-                coefficients[i] = ((target[i] - others) / gram[i][i]).max(0.0);
+
+    /// The unknowns, none below `least`, by cyclic coordinate descent (Franc, Hlaváč & Navara, CAIP 2005): each in turn takes its
+    /// best value with the others fixed.
+    fn solve(&self, least: f64) -> [f64; N] {
+        /// Enough for the columns here, which differ by many orders of magnitude but are few.
+        const SWEEPS: usize = 20_000;
+        /// A sweep that moves nothing by more than this part of what it contributes is the last.
+        const STILL: f64 = 1e-9;
+        let mut unknowns = [0.0f64; N];
+        for _ in 0..SWEEPS {
+            let mut moved = 0.0f64;
+            for i in (0..N).filter(|&i| self.gram[i][i] > 0.0) {
+                let others: f64 = (0..N).filter(|&j| j != i).map(|j| self.gram[i][j] * unknowns[j]).sum();
+                let best = ((self.target[i] - others) / self.gram[i][i]).max(least);
+                // In units of the sum of squares, so that small coefficients of large amounts count.
+                moved = moved.max((best - unknowns[i]).abs() * self.gram[i][i].sqrt());
+                unknowns[i] = best;
+            }
+            if moved <= STILL {
+                break;
             }
         }
+        unknowns
     }
-    coefficients
 }
 
 #[cfg(test)]
@@ -64,20 +123,23 @@ mod tests {
 
     #[test]
     fn known_coefficients_are_found_again() {
-        let truth = [100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 0.0, 0.05];
+        let truth =
+            [100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 900.0, 0.0, 0.05];
         let observations: Vec<_> = (1..60u64)
             .map(|i| {
                 let amounts: Amounts = std::array::from_fn(|t| {
                     let bits = (i * 2_654_435_761 + t as u64 * 40_503).wrapping_mul(i + 11) % 1000;
-                    if t == 0 || (t == 1 && i % 3 == 0) { 1.0 } else { bits as f64 * 100.0 }
+                    match t {
+                        0 => 1.0,
+                        1 => f64::from(i % 3 == 0),
+                        14 => (i % 4) as f64,
+                        _ => bits as f64 * 100.0,
+                    }
                 });
                 let product = truth.iter().zip(&amounts).map(|(c, a)| c * a).sum();
-                Observation {
-                    amounts,
-                    packed: [amounts[2], amounts[8]],
-                    product,
-                    prepare: 3.0 * amounts[2] + amounts[8],
-                }
+                let packed = [amounts[2], amounts[8]];
+                let prepare = 3.0 * amounts[2] + amounts[8];
+                Observation { amounts, packed, product, prepare, weight: 1.0 }
             })
             .collect();
         let found = fit(&observations);
@@ -87,5 +149,38 @@ mod tests {
         }
         assert!((found.pack_slot - 3.0).abs() < 1e-2);
         assert!(found.is_valid());
+    }
+
+    #[test]
+    fn what_counts_little_does_not_spoil_the_rest() {
+        let of = |amount: f64, product: f64, weight: f64| {
+            let mut amounts = [0.0; Term::COUNT];
+            amounts[2] = amount;
+            Observation { amounts, packed: [1.0, 0.0], product, prepare: 1.0, weight }
+        };
+        let alike = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 1.0)]).slot;
+        let weighted = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 0.01)]).slot;
+        assert!((weighted - 2.0).abs() < 0.01 && alike > 2.1, "{weighted} {alike}");
+    }
+
+    #[test]
+    fn a_factor_is_found_in_features_of_any_size() {
+        let observations: Vec<(Features, f64)> = (0..200u32)
+            .map(|i| {
+                let mut features = [7.0; Feature::COUNT];
+                features[0] = f64::from(i % 17) * 1000.0;
+                features[5] = f64::from(i % 5) * 0.01;
+                (features, 0.3 + 2e-5 * features[0] - 8.0 * features[5])
+            })
+            .collect();
+        let (bias, weights) = ridge(&observations, 1e-3);
+        for (features, log) in &observations {
+            let found: f64 = bias + weights.iter().zip(features).map(|(w, f)| w * f).sum::<f64>();
+            assert!((found - log).abs() < 1e-4, "{found} is not {log}");
+        }
+        // A large penalty leaves the mean.
+        let (bias, weights) = ridge(&observations, 1e12);
+        assert!(weights.iter().all(|w| w.abs() < 1e-6) && (bias - 0.3).abs() < 0.2);
+        assert_eq!(ridge(&[], 1.0).1, [0.0; Feature::COUNT]);
     }
 }

@@ -4,14 +4,19 @@ pub(crate) mod arena;
 mod builtin;
 pub mod calibrate;
 pub mod ceilings;
+pub mod correction;
 pub mod cost;
 pub mod explain;
+pub mod facts;
 pub mod fit;
 pub mod lookup;
 #[cfg(any(test, feature = "testing"))]
 pub mod offline;
+mod predictor;
 pub mod profile;
 pub mod record;
+#[cfg(any(test, feature = "testing"))]
+pub mod refit;
 pub mod scale;
 mod schema1;
 pub mod select;

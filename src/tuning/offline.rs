@@ -1,59 +1,63 @@
-//! Offline tuning: every plan measured on a collection of matrices, and a profile fitted to the times.
+//! Offline tuning: every plan measured on a matrix. What a profile makes of it is in [`refit`](super::refit).
 
 use super::arena::{Arena, DeviceArena, Ready};
-use super::ceilings;
-use super::cost::{self, Amounts, Prediction};
-use super::fit::{Observation, fit};
-use super::profile::{Profile, SCHEMA};
-use super::record::{Regret, Validation};
-use super::select::{self, Request};
-use super::stopwatch::{Contestant, Policy, Samples, race};
-use crate::analysis::Analysis;
+use super::facts::Facts;
+use super::record::{Record, RecordedRun, RecordedStats};
+use super::select::Request;
+use super::stopwatch::{Contestant, Policy, race};
+use crate::analysis::{Analysis, Fingerprint};
 use crate::device::Device;
-use crate::formats::{FormatKind, Plan, Target, Traffic, Weights};
+use crate::formats::{Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
-use std::collections::{BTreeMap, BTreeSet};
+use serde::{Deserialize, Serialize};
 
-/// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fit chooses best among the products that
-/// are larger than all of them is taken: those within a few of these sizes vary more from one tuning to the next than the sizes differ,
-/// and what they decide is paid for by the large ones.
-const CACHES: [f64; 10] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6, 96e6, 128e6, 192e6];
-
-/// Those of [`CACHES`] that are tried for a device: the last three for GPUs alone, whose L2 and collections of matrices are larger.
-fn caches(on: Target) -> &'static [f64] {
-    match on {
-        Target::Cpu => &CACHES[..CACHES.len() - 3],
-        Target::Gpu => &CACHES,
-    }
-}
-
-/// The measured times of every plan on one matrix.
-#[derive(Debug, Clone)]
+/// The measured times of every plan on one matrix, with all that a fit needs: they can be kept, and fitted again without measuring.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    scalar: ScalarKind,
-    plans: Vec<Run>,
+    /// The matrix: a file's name or a gallery specification.
+    pub matrix: String,
+    /// The class of matrices it belongs to, which is held out as a whole.
+    pub class: String,
+    /// Its structure.
+    pub fingerprint: Fingerprint,
+    /// Its numbers.
+    pub scalar: ScalarKind,
+    /// What predictions read of it.
+    pub facts: Facts,
+    /// Every plan that was measured, in the order of the candidates.
+    pub runs: Vec<Run>,
+    /// The plans that could not be measured, and why not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<(String, String)>,
 }
 
 /// One plan on one matrix.
-#[derive(Debug, Clone)]
-struct Run {
-    plan: Plan,
-    traffic: Traffic,
-    /// With no cache at all: everything streams.
-    amounts: Amounts,
-    product: f64,
-    prepare: f64,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The plan.
+    pub plan: Plan,
+    /// What its product reads and does.
+    pub traffic: Traffic,
+    /// Nanoseconds of a product.
+    pub product: f64,
+    /// Nanoseconds of packing.
+    pub prepare: f64,
 }
 
 impl Measured {
     /// Packs every candidate and races them on a device, in groups that together stay within eight times the memory limit of
-    /// one, and on a GPU within half of its memory.
+    /// one, and on a GPU within half of its memory. `matrix` and `class` are only recorded.
     ///
     /// # Errors
     ///
-    /// What packing a plan gives, and what the device gives.
-    pub fn of<T: Scalar>(a: &CsrMatrix<T>, device: &Device, policy: Policy) -> Result<Self, Error> {
+    /// What the device gives. A plan that cannot be packed or run is recorded as failed.
+    pub fn of<T: Scalar>(
+        a: &CsrMatrix<T>,
+        (matrix, class): (&str, &str),
+        device: &Device,
+        policy: Policy,
+    ) -> Result<Self, Error> {
         /// Packed matrices held at once, in memory limits of one.
         const TOGETHER: u64 = 8;
         let analysis = Analysis::of(a.view());
@@ -63,163 +67,124 @@ impl Measured {
             Device::Cpu => limit.saturating_mul(TOGETHER),
             Device::Cuda(_) => limit.saturating_mul(TOGETHER).min(available / 2),
         };
-        let mut plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&device.spec()));
-        plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= limit);
+        let plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&device.spec()));
+        let plans: Vec<(Plan, Traffic)> = plans
+            .into_iter()
+            .map(|plan| (plan.clone(), plan.traffic(&analysis, T::KIND)))
+            .filter(|(_, traffic)| traffic.matrix_bytes <= limit)
+            .collect();
         let arena = DeviceArena::new(a, device, &crate::testing::x_vector::<T>(a.ncols()), false)?;
-        let mut runs = Vec::new();
+        let mut measured = Self {
+            matrix: matrix.to_owned(),
+            class: class.to_owned(),
+            fingerprint: Fingerprint::of(a.view()),
+            scalar: T::KIND,
+            facts: Facts::from(&analysis),
+            runs: Vec::new(),
+            failed: Vec::new(),
+        };
         let mut rest = plans.as_slice();
         while !rest.is_empty() {
             let mut bytes = 0;
-            let fits = |plan: &&Plan| {
-                bytes += plan.traffic(&analysis, T::KIND).matrix_bytes;
+            let fits = |(_, traffic): &&(Plan, Traffic)| {
+                bytes += traffic.matrix_bytes;
                 bytes <= together
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
-            runs.extend(race_all(&arena, group, &analysis, device, policy)?);
+            measured.race(&arena, group, policy);
         }
-        Ok(Self { scalar: T::KIND, plans: runs })
+        Ok(measured)
     }
 
     /// `(plan, seconds of a product, seconds of packing)` of every plan.
     pub fn times(&self) -> impl Iterator<Item = (&Plan, f64, f64)> {
-        self.plans.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
+        self.runs.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
     }
 
-    /// The seconds that `profile` predicts for a product under every plan, in the order of [`Measured::times`]; none for a kernel that it
-    /// has no coefficients of.
-    pub fn predictions(&self, profile: &Profile) -> impl Iterator<Item = Option<f64>> {
-        self.plans.iter().map(|run| Some(run.predicted(profile, self.scalar)? * 1e-9))
+    /// The fastest of the plans that can be chosen for a kind of device; of equal ones the first.
+    pub(super) fn fastest(&self, on: Target) -> Option<&Run> {
+        let runs = self.runs.iter().filter(|run| run.plan.is_enqueued(on));
+        runs.min_by(|a, b| a.product.total_cmp(&b.product))
     }
 
-    /// The plan that `profile` chooses among those that were measured, for as many products as make preparation negligible; as
-    /// [`select::select`] does.
-    pub fn choice(&self, profile: &Profile) -> Option<&Plan> {
-        self.chosen(profile).map(|run| &run.plan)
-    }
-
-    /// The time of the plan that `profile` chooses, over that of the fastest.
-    pub fn regret(&self, profile: &Profile) -> Option<f64> {
-        let best = self.plans.iter().map(|run| run.product).min_by(f64::total_cmp)?;
-        Some(self.chosen(profile)?.product / best)
-    }
-
-    /// Whether none of these caches, rising, holds what a product reads.
-    fn is_large(&self, caches: &[f64]) -> bool {
-        let least = self.plans.iter().map(|run| run.traffic.bytes()).min();
-        least.zip(caches.last()).is_some_and(|(bytes, &last)| bytes as f64 > last)
-    }
-
-    fn chosen(&self, profile: &Profile) -> Option<&Run> {
-        let on = Target::of(&profile.device);
-        let eligible = self.plans.iter().filter(|run| run.plan.is_enqueued(on));
-        let predicted = eligible.filter_map(|run| Some((run.predicted(profile, self.scalar)?, run)));
-        let (times, runs): (Vec<_>, Vec<_>) =
-            predicted.map(|(product, run)| ((product, run.traffic.matrix_bytes), run)).unzip();
-        select::choose(&times).map(|choice| runs[choice.place])
-    }
-}
-
-/// Packs and races some plans.
-fn race_all<T: Scalar>(
-    arena: &DeviceArena<'_, T>,
-    plans: &[Plan],
-    analysis: &Analysis,
-    device: &Device,
-    policy: Policy,
-) -> Result<Vec<Run>, Error> {
-    let packed = plans.iter().map(|plan| arena.pack(plan)).collect::<Result<Vec<_>, _>>()?;
-    let mut turns: Vec<_> = packed.iter().map(|p| |repeats| arena.products(&p.matrix, repeats)).collect();
-    let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-    let samples = race(&mut contestants, policy);
-    let run = |((plan, packed), samples): ((&Plan, &Ready<_>), Result<Samples, Error>)| {
-        let traffic = plan.traffic(analysis, T::KIND);
-        let amounts = cost::amounts(&traffic, analysis, 1.0, &device.spec());
-        let product = samples?.median() * 1e9;
-        let prepare = (packed.pack + packed.upload) * 1e9;
-        Ok(Run { plan: plan.clone(), traffic, amounts, product, prepare })
-    };
-    plans.iter().zip(&packed).zip(samples).map(run).collect()
-}
-
-impl Run {
-    /// The amounts for a device whose last cache holds `cache_bytes`.
-    fn amounts(&self, cache_bytes: f64) -> Amounts {
-        cost::with_cache(self.amounts, &self.traffic, cache_bytes)
-    }
-
-    /// The nanoseconds that `profile` predicts for a product on the device it was measured on.
-    fn predicted(&self, profile: &Profile, scalar: ScalarKind) -> Option<f64> {
-        let device = &profile.device;
-        let c = profile.coefficients(scalar, self.plan.kernel(Target::of(device)))?;
-        let amounts = self.amounts(profile.cache_bytes);
-        Some(Prediction::new(c, &self.traffic, &amounts, device).product())
-    }
-
-    fn observation(&self, cache_bytes: f64) -> Observation {
-        Observation {
-            amounts: self.amounts(cache_bytes),
-            packed: [(self.traffic.slots + self.traffic.tail) as f64, self.traffic.rows as f64],
-            product: self.product,
-            prepare: self.prepare,
+    /// As profiles keep it.
+    pub(super) fn record(&self, chosen: Option<&Plan>, held_out: Option<&Plan>) -> Record {
+        let facts = &self.facts;
+        let run = |r: &Run| RecordedRun {
+            plan: r.plan.to_string(),
+            product_us: r.product * 1e-3,
+            prepare_us: r.prepare * 1e-3,
+            traffic_bytes: r.traffic.bytes(),
+            failed: None,
+        };
+        let failed = |(plan, reason): &(String, String)| RecordedRun {
+            plan: plan.clone(),
+            product_us: 0.0,
+            prepare_us: 0.0,
+            traffic_bytes: 0,
+            failed: Some(reason.clone()),
+        };
+        Record {
+            matrix: self.matrix.clone(),
+            class: self.class.clone(),
+            fingerprint: self.fingerprint,
+            scalar: self.scalar,
+            nrows: facts.nrows,
+            ncols: facts.ncols,
+            nnz: facts.nnz,
+            stats: RecordedStats {
+                mean: facts.mean,
+                max: facts.max,
+                cv: facts.cv,
+                empty_rows: facts.empty_rows,
+            },
+            chosen: chosen.map(Plan::to_string),
+            held_out: held_out.map(Plan::to_string),
+            runs: self.runs.iter().map(run).chain(self.failed.iter().map(failed)).collect(),
         }
     }
+
+    /// What is wrong with the numbers, if anything is: they may come from a file.
+    pub fn defect(&self) -> Option<String> {
+        let facts = [self.facts.mean, self.facts.cv, self.facts.gini, self.facts.affine, self.facts.runs];
+        let wrong = |run: &Run| {
+            let times = [run.product, run.prepare];
+            !(times.iter().all(|t| t.is_finite() && *t >= 0.0) && run.product > 0.0)
+        };
+        if facts.iter().any(|fact| !(fact.is_finite() && *fact >= 0.0)) {
+            return Some(format!("a fact of `{}` is not finite or negative", self.matrix));
+        }
+        let run = self.runs.iter().find(|run| wrong(run))?;
+        Some(format!("the time of {} on `{}` cannot be", run.plan, self.matrix))
+    }
 }
 
-/// Fits a profile of a device to what was measured on it.
-///
-/// `date` is the day (`YYYY-MM-DD`) and `command` what produced the measurements; both are only recorded.
-pub fn profile(measured: &[Measured], device: &Device, date: &str, command: &str) -> Profile {
-    let spec = device.spec();
-    let on = Target::of(&spec);
-    // A profile is of use without it.
-    let ceilings = ceilings::measure(device).unwrap_or_default();
-    let fitted = caches(on).iter().map(|&cache_bytes| {
-        let mut profile = Profile {
-            schema: SCHEMA,
-            kernels: spec.kernels().to_owned(),
-            device: spec.clone(),
-            date: date.to_owned(),
-            command: command.to_owned(),
-            ceilings,
-            cache_bytes,
-            validation: Validation::default(),
-            coefficients: BTreeMap::new(),
-            records: Vec::new(),
-        };
-        for scalar in ScalarKind::ALL {
-            let runs: Vec<&Run> =
-                measured.iter().filter(|m| m.scalar == scalar).flat_map(|m| &m.plans).collect();
-            let kernels: BTreeSet<&str> = runs.iter().map(|r| r.plan.kernel(on)).collect();
-            for kernel in kernels {
-                let of_kernel = runs.iter().filter(|r| r.plan.kernel(on) == kernel);
-                let observations: Vec<_> = of_kernel.map(|r| r.observation(cache_bytes)).collect();
-                profile.coefficients.entry(scalar).or_default().insert(kernel.to_owned(), fit(&observations));
+impl Measured {
+    /// Packs and races some plans.
+    fn race<T: Scalar>(&mut self, arena: &DeviceArena<'_, T>, plans: &[(Plan, Traffic)], policy: Policy) {
+        let fail = |plan: &Plan, error: Error| (plan.to_string(), error.to_string());
+        let mut packed: Vec<(&(Plan, Traffic), Ready<_>)> = Vec::new();
+        for entry in plans {
+            match arena.pack(&entry.0) {
+                Ok(ready) => packed.push((entry, ready)),
+                Err(error) => self.failed.push(fail(&entry.0, error)),
             }
         }
-        profile.validation = validation(measured, &profile);
-        profile
-    });
-    let large: Vec<&Measured> = measured.iter().filter(|m| m.is_large(caches(on))).collect();
-    let judges = if large.is_empty() { measured.iter().collect() } else { large };
-    let regret = |profile: &Profile| Regret::of(&regrets(judges.iter().copied(), profile)).geometric_mean;
-    let best = fitted.map(|profile| (regret(&profile), profile)).min_by(|a, b| a.0.total_cmp(&b.0));
-    best.expect("there are sizes to try").1
-}
-
-/// The regret of every choice.
-fn regrets<'a>(measured: impl Iterator<Item = &'a Measured>, profile: &Profile) -> Vec<f64> {
-    measured.filter_map(|m| m.regret(profile)).collect()
-}
-
-/// How well a profile chooses on what was measured.
-pub fn validation(measured: &[Measured], profile: &Profile) -> Validation {
-    Validation { in_sample: Regret::of(&regrets(measured.iter(), profile)), ..Validation::default() }
-}
-
-/// Every kernel that a profile of a device should know.
-pub fn kernels(device: &Device) -> BTreeSet<&'static str> {
-    let on = Target::of(&device.spec());
-    let examples = FormatKind::ALL.iter().flat_map(|k| k.examples());
-    examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel(on)).collect()
+        let mut turns: Vec<_> =
+            packed.iter().map(|(_, ready)| |repeats| arena.products(&ready.matrix, repeats)).collect();
+        let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
+        let samples = race(&mut contestants, policy);
+        for (((plan, traffic), ready), samples) in packed.iter().zip(samples) {
+            match samples {
+                Ok(samples) => self.runs.push(Run {
+                    plan: plan.clone(),
+                    traffic: *traffic,
+                    product: samples.median() * 1e9,
+                    prepare: (ready.pack + ready.upload) * 1e9,
+                }),
+                Err(error) => self.failed.push(fail(plan, error)),
+            }
+        }
+    }
 }

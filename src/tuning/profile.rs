@@ -1,6 +1,7 @@
 //! Profiles: what was measured on a device, as RON.
 
-use super::cost::Coefficients;
+use super::correction::Correction;
+use super::cost::{Coefficients, Reach};
 use super::record::{Record, Validation};
 use super::schema1::Profile1;
 use crate::device::{Ceilings, DeviceSpec};
@@ -35,10 +36,15 @@ pub struct Profile {
     pub ceilings: Ceilings,
     /// Bytes above which what a product reads does not stay in the caches until the next one.
     pub cache_bytes: f64,
+    /// What its caches and branch predictors remember.
+    pub reach: Reach,
     /// How well it chooses.
     pub validation: Validation,
     /// Coefficients of every kernel, by scalar.
     pub coefficients: BTreeMap<ScalarKind, BTreeMap<String, Coefficients>>,
+    /// What predictions by coefficients are multiplied by; none where they choose better without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correction: Option<Correction>,
     /// What was measured; the profiles that come with the library are kept without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<Record>,
@@ -139,6 +145,14 @@ impl Profile {
         if !(1.0..=MOST).contains(&self.cache_bytes) {
             return Some(format!("cache_bytes is {}; it must be at least 1", self.cache_bytes));
         }
+        if !self.reach.is_valid() {
+            return Some("its reach must be finite and above 0".to_owned());
+        }
+        if self.correction.as_ref().is_some_and(|correction| !correction.is_valid()) {
+            return Some(
+                "its correction must have a finite weight for every feature, and a range".to_owned(),
+            );
+        }
         if self.device.threads == 0 {
             return Some("it was measured on 0 threads; there must be at least 1".to_owned());
         }
@@ -155,7 +169,8 @@ impl Profile {
     fn names(&self) -> impl Iterator<Item = &str> {
         let device = [&self.device.name, &self.device.instructions, &self.kernels, &self.date];
         let driver = self.device.gpu.iter().map(|gpu| &gpu.driver);
-        let kernels = self.coefficients.values().flat_map(BTreeMap::keys);
+        let corrected = self.correction.iter().flat_map(|c| c.weights.values()).flat_map(BTreeMap::keys);
+        let kernels = self.coefficients.values().flat_map(BTreeMap::keys).chain(corrected);
         let classes = self.validation.held_out_classes.keys();
         device.into_iter().chain(driver).chain(kernels).chain(classes).map(String::as_str)
     }
@@ -286,6 +301,7 @@ mod tests {
             ("[1, 2".to_owned(), "not a profile"),
             (good.replacen("schema: 2", "schema: 99", 1), "schema 99 is none of 1 to 2"),
             (good.replacen("cache_bytes: ", "cache_bytes: -", 1), "at least 1"),
+            (good.replacen("near: ", "near: -", 1), "reach"),
             (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),
             (good.replacen("slot: ", "slot: -1", 1), "finite and not negative"),
             (good.replacen("call: ", "call: NaN, x: ", 1), "finite and not negative"),

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// not known of both, that of GPUs is taken to grow with their multiprocessors, and that of CPUs to be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Scale {
-    /// Beginning and ending a product.
+    /// Beginning and ending a product, and launching further kernels.
     pub call: f64,
     /// What threads share.
     pub shared: f64,
@@ -48,7 +48,7 @@ impl Scale {
         let mut terms = c.terms();
         for (time, term) in terms.iter_mut().zip(Term::ALL) {
             *time *= match term {
-                Term::Call => self.call,
+                Term::Call | Term::Launches => self.call,
                 Term::Stream => self.stream,
                 _ if term.scales() => self.shared,
                 _ => 1.0,

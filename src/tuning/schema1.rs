@@ -1,6 +1,6 @@
 //! Profiles of schema 1, which are still read.
 
-use super::cost::Coefficients;
+use super::cost::{Coefficients, Reach};
 use super::profile::{Profile, SCHEMA};
 use super::record::{Regret, Validation};
 use crate::ScalarKind;
@@ -61,16 +61,19 @@ impl From<Profile1> for Profile {
             p95: old.validation.p95_regret,
             worst: old.validation.worst_regret,
         };
+        let device = DeviceSpec { name, instructions, threads, gpu };
         Self {
             schema: SCHEMA,
             kernels: old.kernels,
-            device: DeviceSpec { name, instructions, threads, gpu },
+            reach: Reach::usual(&device),
+            device,
             date: old.date,
             command: old.command,
             ceilings: Ceilings { copy_bandwidth, ..Ceilings::default() },
             cache_bytes: old.cache_bytes,
             validation: Validation { in_sample, ..Validation::default() },
             coefficients: old.coefficients,
+            correction: None,
             records: Vec::new(),
         }
     }

@@ -1,8 +1,10 @@
 //! The choice: every candidate's prediction, limits and ties, and the reasons in words.
 
 use super::calibrate::{Basis, Outcome};
-use super::cost::{Amounts, Prediction, Term, amounts};
+use super::cost::{Amounts, Prediction, Term};
+use super::facts::Facts;
 use super::lookup::{Found, Origin};
+use super::predictor::Predictor;
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
 use crate::analysis::Analysis;
@@ -103,6 +105,8 @@ pub enum Cause {
     Preparation,
     /// More time for the same amounts.
     Kernel,
+    /// Plans like it took longer than their amounts say.
+    Experience,
 }
 
 impl Display for Cause {
@@ -111,6 +115,9 @@ impl Display for Cause {
             Self::Term(term) => write!(f, "more time for {}", term.describe()),
             Self::Imbalance => f.write_str("one long row or slice keeps a thread busy while the others wait"),
             Self::Kernel => f.write_str("its kernel takes longer for the same work"),
+            Self::Experience => {
+                f.write_str("on matrices like this its kernel took longer than its work says")
+            }
             Self::Preparation => f.write_str("its preparation does not pay off in so few products"),
         }
     }
@@ -183,16 +190,12 @@ impl Decision {
 pub(super) fn predict(
     plan: Plan,
     analysis: &Analysis,
-    device: &DeviceSpec,
-    profile: &Profile,
-    scale: &Scale,
+    predictor: &Predictor<'_>,
     request: &Request,
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
-    let coefficients = profile.coefficients(request.scalar, plan.kernel(Target::of(device)));
-    let amounts = amounts(&traffic, analysis, profile.cache_bytes * scale.cache, device);
-    let prediction =
-        coefficients.map(|c| Prediction::new(&scale.coefficients(c), &traffic, &amounts, device));
+    let (amounts, prediction) = predictor.predict(&plan, &traffic, &Facts::from(analysis), request.scalar);
+    let device = predictor.device;
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
     } else if !plan.is_enqueued(Target::of(device)) {
@@ -240,10 +243,11 @@ pub fn select(
     request: Request,
 ) -> Result<Decision, Error> {
     let found = found.into();
-    let (profile, scale) = (&*found.profile, found.scale(device));
+    let profile = &*found.profile;
+    let predictor = Predictor { profile, device, scale: found.scale(device) };
     let plans = Plan::candidates(analysis, &profile.weights(request.scalar), Target::of(device));
     let mut candidates: Vec<_> =
-        plans.into_iter().map(|plan| predict(plan, analysis, device, profile, &scale, &request)).collect();
+        plans.into_iter().map(|plan| predict(plan, analysis, &predictor, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
         (Verdict::Tied, Some(prediction)) => prediction.amortised(request.expected_calls),
         _ => f64::INFINITY,
@@ -305,8 +309,8 @@ pub fn fixed(
     let found = found.into();
     // A plan that was put together by hand is held to the same rules as one that is spelled.
     let plan: Plan = plan.to_string().parse()?;
-    let scale = found.scale(device);
-    let mut candidate = predict(plan.clone(), analysis, device, &found.profile, &scale, &request);
+    let predictor = Predictor { profile: &found.profile, device, scale: found.scale(device) };
+    let mut candidate = predict(plan.clone(), analysis, &predictor, &request);
     if let Verdict::TooLarge { limit } = candidate.verdict {
         return Err(Error::MemoryLimit {
             plan: plan.to_string(),
@@ -326,9 +330,12 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
     let parts = |c: &Candidate| {
         let p = c.prediction.as_ref();
         let terms = p.map_or([0.0; Term::COUNT], |p| p.terms);
-        let rest = p.map_or((0.0, 0.0), |p| (p.imbalance, p.prepare / calls.max(1) as f64));
+        let prepare = p.map_or(0.0, |p| p.prepare / calls.max(1) as f64);
+        let (imbalance, learned) = p.map_or((0.0, 0.0), |p| (p.imbalance, p.product() - p.sum()));
         let terms = Term::ALL.iter().zip(terms).map(|(&term, time)| (Cause::Term(term), time));
-        terms.chain([(Cause::Imbalance, rest.0), (Cause::Preparation, rest.1)]).collect::<Vec<_>>()
+        let rest =
+            [(Cause::Imbalance, imbalance), (Cause::Preparation, prepare), (Cause::Experience, learned)];
+        terms.chain(rest).collect::<Vec<_>>()
     };
     let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
     let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);

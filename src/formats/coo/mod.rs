@@ -54,6 +54,15 @@ pub(crate) const fn entry_bytes(scalar: ScalarKind) -> u64 {
     size_of::<u32>() as u64 + slot_bytes(scalar)
 }
 
+/// Kernels that a GPU launches for so many entries: one, and one that adds what is carried out of its chunks where there are several.
+pub(crate) const fn launches(entries: u64) -> u64 {
+    match entries {
+        0 => 0,
+        _ if entries <= CHUNK as u64 => 1,
+        _ => 2,
+    }
+}
+
 impl Format for Coo {
     type Plan = Plan;
     type Host<T: Scalar> = Host<T>;
@@ -71,13 +80,20 @@ impl Format for Coo {
         }
     }
 
-    fn traffic(_: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         Traffic {
             matrix_bytes: analysis.rows.nnz * entry_bytes(scalar),
             vector_bytes: vector_bytes(analysis, scalar),
             tail: analysis.rows.nnz,
             rows: analysis.rows.nrows as u64,
             groups: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
+            // Where not every row is written, `y` is cleared first.
+            relaunches: match plan {
+                Plan::Segments => {
+                    u64::from(analysis.rows.empty_rows > 0) + launches(analysis.rows.nnz).saturating_sub(1)
+                }
+                Plan::Atomic => 1,
+            },
             ..Traffic::default()
         }
     }

@@ -108,6 +108,8 @@ impl Format for Csr {
                 Plan::Vector(lanes) => u64::from(analysis.rows.max.div_ceil(*lanes)),
                 Plan::Balanced => 0,
             },
+            // What is carried out of the chunks, where there are several, is added by a second kernel.
+            relaunches: u64::from(chunk_rows > 2),
             ..Traffic::default()
         }
     }

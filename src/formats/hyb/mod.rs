@@ -124,6 +124,7 @@ impl Format for Hyb {
             matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)),
             tail,
             groups: histogram.rows_longer(width),
+            relaunches: coo::launches(tail),
             ..ell
         }
     }

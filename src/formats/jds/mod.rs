@@ -209,6 +209,10 @@ impl Format for Jds {
                 (slots, sections.iter().map(guarded).sum(), sections.len() as u64, table)
             }
         };
+        let sections = match plan.layout {
+            Layout::Sections(_, Launches::Each) => groups.saturating_sub(1),
+            _ => 0,
+        };
         Traffic {
             matrix_bytes: (nrows * 4 + table + tail * coo::entry_bytes(scalar))
                 .saturating_add(slots.saturating_mul(slot_bytes(scalar))),
@@ -223,6 +227,7 @@ impl Format for Jds {
             groups: groups + analysis.rows.histogram.rows_longer(cut),
             serial: u64::from(width) * STRIP_ROWS.min(nrows),
             depth: u64::from(width),
+            relaunches: sections + coo::launches(tail),
             ..Traffic::default()
         }
     }

@@ -153,6 +153,19 @@ pub(super) fn lognormal(rows: usize, seed: u64) -> Pattern {
     })
 }
 
+/// Rows with `length` entries on average, lognormal with a deviation of `spread` percent of it, at most `reach` away from the diagonal.
+pub(super) fn sweep(rows: usize, length: usize, spread: usize, reach: usize, seed: u64) -> Pattern {
+    // Of the logarithms, so that mean and deviation are the wished ones.
+    let variance = (1.0 + (spread as f64 / 100.0).powi(2)).ln();
+    let mean = (length.max(1) as f64).ln() - variance / 2.0;
+    Pattern::by_rows(rows, |row, columns| {
+        let mut random = Random::new(seed, Purpose::Row, row);
+        let drawn = (mean + variance.sqrt() * random.normal()).exp();
+        let count = if length == 0 { 0 } else { drawn.round() as usize };
+        random.distinct(window(row, reach, rows), count, columns);
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +189,21 @@ mod tests {
             let p = circuit(rows, dense, 200, 1);
             assert_eq!(p.row_ptr.windows(2).filter(|w| w[1] - w[0] > 100).count(), dense);
         }
+    }
+
+    #[test]
+    fn sweeps_have_the_wished_lengths() {
+        let lengths = |length, spread| {
+            let p = sweep(20_000, length, spread, 5000, 1);
+            let lengths: Vec<f64> = p.row_ptr.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
+            let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
+            let variance = lengths.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / lengths.len() as f64;
+            (mean, variance.sqrt() / mean)
+        };
+        assert_eq!([lengths(16, 0), lengths(1, 0)], [(16.0, 0.0), (1.0, 0.0)]);
+        assert_eq!(lengths(0, 50).0, 0.0);
+        let (mean, deviation) = lengths(40, 100);
+        assert!((mean / 40.0 - 1.0).abs() < 0.05 && (deviation - 1.0).abs() < 0.1, "{mean} {deviation}");
     }
 
     #[test]

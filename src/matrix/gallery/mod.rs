@@ -1,4 +1,4 @@
-//! Generated matrices: fifteen classes that stand for the structures people have.
+//! Generated matrices: fifteen classes that stand for the structures people have, and one that can be given any of some properties.
 //!
 //! A [`Spec`] names one, `NAME[,key=value...]`, and [generates](Spec::generate) it. [`list`] tells what there is,
 //! [`suite`] is the benchmark suite at full size, and [`Spec::scaled_to`] cuts it to a wished number of entries.
@@ -20,12 +20,12 @@ pub use registry::{Entry, Parameter, Shape};
 pub use spec::Spec;
 pub use values::Values;
 
-/// Every generator, in the order of the suite.
+/// Every generator, in the order of the suite; those that are not in it come last.
 pub fn list() -> &'static [Entry] {
     &registry::ENTRIES
 }
 
-/// The benchmark suite: every generator at full size, with random values and seed 1.
+/// The benchmark suite: every generator that stands for a structure people have, at full size, with random values and seed 1.
 ///
 /// ```
 /// # use sparseop::matrix::gallery;
@@ -35,5 +35,28 @@ pub fn list() -> &'static [Entry] {
 /// # Ok::<(), sparseop::Error>(())
 /// ```
 pub fn suite() -> impl Iterator<Item = Spec> {
-    list().iter().map(Entry::spec)
+    list().iter().filter(|entry| entry.in_suite).map(Entry::spec)
+}
+
+/// Matrices of about `nnz` entries that spread what the cost of a product depends on: the length of rows, how uneven they are, and how
+/// far from one another their columns lie.
+pub fn sweep(nnz: usize) -> impl Iterator<Item = Spec> {
+    /// Rows of one entry up to such as many threads share.
+    const LENGTHS: [usize; 7] = [1, 3, 8, 20, 50, 150, 600];
+    /// Even, as uneven as meshes, as graphs, and worse.
+    const SPREADS: [usize; 3] = [0, 50, 200];
+    /// Columns in the nearest cache, in those behind it, anywhere.
+    const REACHES: [usize; 3] = [100, 10_000, 1_000_000_000];
+    let every = LENGTHS.into_iter().flat_map(move |length| {
+        SPREADS.into_iter().flat_map(move |spread| REACHES.map(|reach| (length, spread, reach)))
+    });
+    // Where there are fewer columns than a row is long, it is another matrix.
+    let wide = every.filter(move |&(length, _, reach)| length <= reach && length <= nnz / length);
+    let entry = list().iter().find(|entry| entry.name == "sweep");
+    entry.into_iter().flat_map(move |entry| {
+        wide.clone().map(move |(length, spread, reach)| Spec {
+            sizes: vec![(nnz / length).max(1), length, spread, reach],
+            ..entry.spec()
+        })
+    })
 }

@@ -55,6 +55,18 @@ fn the_suite_is_complete_and_its_names_are_unique() {
 }
 
 #[test]
+fn a_sweep_has_about_the_wished_entries() {
+    assert!(sweep(1_000_000).count() > sweep(20_000).count());
+    let specs: Vec<Spec> = sweep(20_000).collect();
+    assert!(specs.len() > 40 && specs.iter().all(|spec| spec.to_string().parse::<Spec>().unwrap() == *spec));
+    for spec in specs {
+        let nnz = spec.generate::<f32>().unwrap().nnz() as f64;
+        // Rows that are longer than the matrix is wide are cut off.
+        assert!(nnz > 4000.0 && nnz < 30_000.0, "{spec}: {nnz}");
+    }
+}
+
+#[test]
 fn every_matrix_is_sorted_and_as_large_as_announced() {
     for spec in suite().map(|s| s.scaled_to(50_000)) {
         let a = spec.generate::<f64>().unwrap();

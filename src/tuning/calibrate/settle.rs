@@ -5,6 +5,7 @@ use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::Plan;
 use crate::tuning::explain::reason;
+use crate::tuning::predictor::Predictor;
 use crate::tuning::select::{Candidate, Decision, Verdict, predict};
 
 impl Decision {
@@ -17,7 +18,8 @@ impl Decision {
     }
 
     fn predict(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Candidate {
-        predict(plan.clone(), analysis, device, &self.profile, &self.scale, &self.request)
+        let predictor = Predictor { profile: &self.profile, device, scale: self.scale };
+        predict(plan.clone(), analysis, &predictor, &self.request)
     }
 
     /// Why a plan may not be chosen, whatever it takes; none when it may.

@@ -122,7 +122,12 @@ impl Script {
                 plan: text.parse().unwrap(),
                 traffic: Traffic { matrix_bytes: self.bytes[place], ..Traffic::default() },
                 amounts: [0.0; Term::COUNT],
-                prediction: Some(Prediction { terms, imbalance: 0.0, prepare: self.laws[place].pack * 1e9 }),
+                prediction: Some(Prediction {
+                    terms,
+                    imbalance: 0.0,
+                    correction: 1.0,
+                    prepare: self.laws[place].pack * 1e9,
+                }),
                 verdict: Verdict::Tied,
             }
         };

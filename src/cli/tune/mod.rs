@@ -1,0 +1,273 @@
+//! `sparseop tune`.
+
+mod collection;
+mod measurements;
+mod report;
+
+use super::choice::{DeviceArg, dtype_parser, parse_seconds};
+use super::console::{Console, cause_chain, duration};
+use super::matrix_arg::{self, Source};
+use anyhow::{Result, bail};
+use collection::{Classes, Item, collect};
+use measurements::{Header, Journal};
+use report::Run;
+use sparseop::analysis::Fingerprint;
+use sparseop::device::Ceilings;
+use sparseop::tuning::ceilings;
+use sparseop::tuning::offline::Measured;
+use sparseop::tuning::refit::{self, Provenance};
+use sparseop::tuning::stopwatch::{Clock, Policy, WallClock};
+use sparseop::{Device, Scalar, ScalarKind};
+use std::path::{Path, PathBuf};
+
+/// Measures every plan on a collection of matrices and writes the coefficients of the cost model
+///
+/// The times of all candidates on all matrices are fitted by the cost model; the profile, in RON, is what `--profile` takes. Choose
+/// matrices like those to be multiplied, small and large; measure on a machine that does nothing else. How well the profile chooses is
+/// judged on matrices it was not fitted to: each class of matrices is held out in turn.
+///
+/// A run that was interrupted goes on where it stopped when the same command is given again: what is measured is kept in a journal
+/// beside --out until the profile is written.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop tune --suite 100000,1000000,10000000 --out cpu.ron
+  sparseop tune matrices/ --suite 1000000 --sweep 1000000 --budget 20m --out mine.ron
+  sparseop tune matrices/ --classes matrices/INDEX.tsv --records mine.zst --out mine.ron
+  sparseop tune --from mine.zst --explain-worst 3 --out mine.ron
+  sparseop bench matrices/ --plans all --profile mine.ron")]
+pub(super) struct Args {
+    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]
+    #[arg(value_name = "MATRIX", required_unless_present_any = ["suite", "sweep", "from"], value_parser = matrix_arg::parser())]
+    matrices: Vec<Source>,
+    /// Also the fifteen matrices of the gallery's suite, each scaled to so many entries
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    suite: Vec<usize>,
+    /// Also matrices of so many entries that spread row length, evenness and locality: to fit to, not to be judged by
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    sweep: Vec<usize>,
+    /// Fit to the measurements that --records has kept, without measuring
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget", "fresh", "dtype"])]
+    from: Vec<PathBuf>,
+    /// Where to write the profile
+    #[arg(long, value_name = "FILE", required_unless_present = "from")]
+    out: Option<PathBuf>,
+    /// Where to keep the measurements, to fit to them again; compressed when it ends in .zst
+    #[arg(long, value_name = "FILE")]
+    records: Option<PathBuf>,
+    /// Leave the times out of the profile: it is smaller, and `sparseop profile` says less about it
+    #[arg(long)]
+    no_records: bool,
+    /// A table of the files' classes, which are held out together: tab-separated, with columns `name` and `class`. When not given, each
+    /// file is held out by itself
+    #[arg(long, value_name = "FILE")]
+    classes: Option<PathBuf>,
+    /// Stop measuring after such a time, and fit to what there is: 90s, 10m, 2h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    budget: Option<f64>,
+    /// Do not go on where an earlier run stopped
+    #[arg(long)]
+    fresh: bool,
+    /// Numbers to compute with; both when not given
+    #[arg(long, value_name = "TYPE", value_parser = dtype_parser())]
+    dtype: Option<ScalarKind>,
+    /// What to measure: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceArg::parse)]
+    device: DeviceArg,
+    /// Seconds to time the plans of one matrix, about
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    seconds: f64,
+    /// Show for the N worst choices what was predicted, term by term, and what was measured
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    explain_worst: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A time such as `90s`, `10m` or `1.5h`, in seconds.
+fn parse_duration(text: &str) -> Result<f64, String> {
+    let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
+    let unit = units.into_iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)));
+    let (digits, unit) = unit.unwrap_or((text, 1.0));
+    let seconds = digits.parse::<f64>().ok().map(|n| n * unit).filter(|s| s.is_finite() && *s > 0.0);
+    seconds.ok_or_else(|| "write a time above 0 with its unit, such as 90s, 10m or 1.5h".to_owned())
+}
+
+/// What was measured, now or earlier.
+struct Collected {
+    header: Header,
+    measured: Vec<Measured>,
+    reused: usize,
+    left_out: Vec<String>,
+    /// The journal of what was measured now.
+    journal: Option<Journal>,
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    let folders = [&args.out, &args.records].into_iter().flatten();
+    for file in folders {
+        let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            bail!("{} is not a folder: {} could not be written", folder.display(), file.display());
+        }
+    }
+    let classes = args.classes.as_deref().map(Classes::read).transpose()?;
+    let collected = match &args.out {
+        Some(out) if args.from.is_empty() => measure_all(args, out, classes.unwrap_or_default(), console)?,
+        _ => {
+            let (header, mut measured) = measurements::read_all(&args.from, console)?;
+            if let Some(classes) = classes {
+                classes.assign(&mut measured);
+            }
+            let (reused, left_out) = (measured.len(), Vec::new());
+            Collected { header, measured, reused, left_out, journal: None }
+        }
+    };
+    finish(args, collected, console)
+}
+
+/// Fits, writes and reports.
+fn finish(args: &Args, collected: Collected, console: &Console) -> Result<()> {
+    let Collected { header, measured, reused, left_out, journal } = collected;
+    if measured.is_empty() {
+        bail!("no matrix was measured, so there is nothing to fit to");
+    }
+    if let Some(path) = &args.records {
+        measurements::write(path, &header, &measured)?;
+    }
+    let spinner = console.spinner("fitting".to_owned());
+    let mut refit = refit::profile(&measured, &header.provenance);
+    spinner.finish_and_clear();
+    if args.no_records {
+        refit.profile.records.clear();
+    }
+    for scalar in ScalarKind::ALL.into_iter().filter(|&s| measured.iter().any(|m| m.scalar == s)) {
+        for kernel in refit.profile.missing_kernels(scalar) {
+            console.warn(&format!("no matrix was suited to {kernel} in {scalar}: it will never be chosen"));
+        }
+    }
+    if let Some(out) = &args.out {
+        refit.profile.write(out)?;
+    }
+    if !left_out.is_empty() {
+        console.warn(&format!(
+            "the time was up before {} of the matrices: {}",
+            left_out.len(),
+            left_out.join(", ")
+        ));
+    }
+    // What a later run could go on from is kept where something is left to do.
+    if let Some(journal) = journal.filter(|_| left_out.is_empty()) {
+        journal.remove()?;
+    }
+    let out = args.out.as_ref().map(|out| out.display().to_string());
+    let run = Run { measured: &measured, reused, left_out: &left_out, refit: &refit, out };
+    if args.json {
+        return console.print_json(&run.json());
+    }
+    console.print(&(run.explain_worst(args.explain_worst) + &run.text()))
+}
+
+/// Measures what no earlier run has measured.
+fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> Result<Collected> {
+    let items = collect(&args.matrices, &args.suite, &args.sweep, &classes, console)?;
+    let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
+    let device = args.device.get()?;
+    let rounds = Policy { warmup: 1, min_rounds: 5, max_rounds: 50, ..Policy::of(&device) };
+    let policy = Policy { seconds: args.seconds, ..rounds };
+    let header = Header::new(format!("{policy:?}"), provenance(&device, console));
+    let mut journal_path = out.as_os_str().to_owned();
+    journal_path.push(".journal");
+    let (mut journal, earlier) = Journal::open(journal_path.into(), &header, args.fresh, console)?;
+    if !earlier.is_empty() {
+        console.note(&format!("{} measurements of an earlier run are used", earlier.len()));
+    }
+
+    let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
+    bar.set_length((items.len() * scalars.len()) as u64);
+    let clock = WallClock::start();
+    let (mut measured, mut left_out, mut reused) = (Vec::new(), Vec::new(), 0);
+    for (item, &scalar) in items.iter().flat_map(|item| scalars.iter().map(move |scalar| (item, scalar))) {
+        bar.set_message(format!("{} {scalar}", item.name));
+        let known = earlier.iter().find(|m| m.matrix == item.name && m.scalar == scalar);
+        let is_over = !measured.is_empty() && args.budget.is_some_and(|budget| clock.seconds() > budget);
+        if known.is_none() && is_over {
+            left_out.push(format!("{} {scalar}", item.name));
+            continue;
+        }
+        let measure = match scalar {
+            ScalarKind::F32 => measure::<f32>,
+            ScalarKind::F64 => measure::<f64>,
+        };
+        match measure(item, known, &device, policy, console) {
+            Ok((one, is_new)) => {
+                if is_new {
+                    journal.append(&one)?;
+                } else {
+                    reused += 1;
+                }
+                report_failures(&one, console);
+                measured.push(one);
+            }
+            Err(error) => console.error(&cause_chain(&error)),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    console.detail(|| format!("measured for {}", duration(clock.seconds())));
+    Ok(Collected { header, measured, reused, left_out, journal: Some(journal) })
+}
+
+/// What is recorded of the machine and the run.
+fn provenance(device: &Device, console: &Console) -> Provenance {
+    let ceilings = ceilings::measure(device).unwrap_or_else(|error| {
+        console.warn(&format!("what the device reaches at best is not known: {error}"));
+        Ceilings::default()
+    });
+    let (command, device) = (super::command_line(), device.spec());
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    Provenance { kernels: device.kernels().to_owned(), device, ceilings, date, command }
+}
+
+/// The measurements of a matrix, and whether they are new: those that are known are taken when they are of the same structure.
+fn measure<T: Scalar>(
+    item: &Item,
+    known: Option<&Measured>,
+    device: &Device,
+    policy: Policy,
+    console: &Console,
+) -> Result<(Measured, bool)> {
+    let reuse = |known: &Measured| (Measured { class: item.class.clone(), ..known.clone() }, false);
+    // The specification of a generated matrix says all of it.
+    if let (Some(known), Source::Gallery(_)) = (known, &item.source) {
+        return Ok(reuse(known));
+    }
+    let a = item.source.load::<T>(console)?;
+    match known {
+        Some(known) if known.fingerprint == Fingerprint::of(a.view()) => Ok(reuse(known)),
+        _ => Ok((Measured::of(&a, (&item.name, &item.class), device, policy)?, true)),
+    }
+}
+
+fn report_failures(measured: &Measured, console: &Console) {
+    for (plan, reason) in &measured.failed {
+        console.warn(&format!("{} {}: {plan} failed: {reason}", measured.matrix, measured.scalar));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(
+            ["90s", "10m", "1.5h", "7"].map(|t| parse_duration(t).unwrap()),
+            [90.0, 600.0, 5400.0, 7.0]
+        );
+        for wrong in ["", "m", "-1s", "0m", "10 minutes", "infs", "1d"] {
+            assert!(parse_duration(wrong).unwrap_err().contains("10m"), "{wrong}");
+        }
+    }
+}

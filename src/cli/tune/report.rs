@@ -1,0 +1,231 @@
+//! What a tuning run says at its end: regret by class, the worst matrices and why, and the whole as JSON.
+
+use super::super::console::{Left, Right, duration, table};
+use serde::Serialize;
+use sparseop::ScalarKind;
+use sparseop::tuning::cost::Term;
+use sparseop::tuning::offline::Measured;
+use sparseop::tuning::record::{Regret, Validation};
+use sparseop::tuning::refit::{Choice, Predicted, Refit};
+use std::fmt::Write;
+
+/// Matrices that the summary names.
+const WORST: usize = 5;
+
+/// One line of `--json`.
+#[derive(Serialize)]
+pub(super) struct Json<'a> {
+    device: &'a str,
+    out: Option<String>,
+    measured: usize,
+    reused: usize,
+    left_out: &'a [String],
+    cache_bytes: f64,
+    corrected: bool,
+    validation: &'a Validation,
+    worst: Vec<Worst<'a>>,
+}
+
+#[derive(Serialize)]
+struct Worst<'a> {
+    matrix: &'a str,
+    class: &'a str,
+    dtype: ScalarKind,
+    regret: f64,
+    chosen: Outcome,
+    fastest: Outcome,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    plan: String,
+    product_us: f64,
+    predicted_us: Option<f64>,
+}
+
+impl From<&Predicted> for Outcome {
+    fn from(p: &Predicted) -> Self {
+        let predicted_us = p.prediction.map(|prediction| prediction.product() * 1e-3);
+        Self { plan: p.plan.to_string(), product_us: p.product * 1e-3, predicted_us }
+    }
+}
+
+/// What a run was made of.
+pub(super) struct Run<'a> {
+    /// Every measurement.
+    pub(super) measured: &'a [Measured],
+    /// How many of them an earlier run had made.
+    pub(super) reused: usize,
+    /// The matrices for which there was no time.
+    pub(super) left_out: &'a [String],
+    /// What came of it.
+    pub(super) refit: &'a Refit,
+    /// Where the profile was written.
+    pub(super) out: Option<String>,
+}
+
+/// The choices, worst first; of equal ones in the order of the measurements.
+fn by_regret(refit: &Refit) -> Vec<&Choice> {
+    let mut choices: Vec<&Choice> = refit.choices.iter().collect();
+    choices.sort_by(|a, b| b.regret.total_cmp(&a.regret));
+    choices
+}
+
+impl Run<'_> {
+    pub(super) fn json(&self) -> Json<'_> {
+        let profile = &self.refit.profile;
+        let worst = by_regret(self.refit).into_iter().take(WORST).map(|choice| {
+            let m = &self.measured[choice.measured];
+            Worst {
+                matrix: &m.matrix,
+                class: &m.class,
+                dtype: m.scalar,
+                regret: choice.regret,
+                chosen: (&choice.chosen).into(),
+                fastest: (&choice.fastest).into(),
+            }
+        });
+        Json {
+            device: &profile.device.name,
+            out: self.out.clone(),
+            measured: self.measured.len(),
+            reused: self.reused,
+            left_out: self.left_out,
+            cache_bytes: profile.cache_bytes,
+            corrected: profile.correction.is_some(),
+            validation: &profile.validation,
+            worst: worst.collect(),
+        }
+    }
+
+    /// Regret by class, the worst matrices, and the summary.
+    pub(super) fn text(&self) -> String {
+        let validation = &self.refit.profile.validation;
+        let mut out = String::new();
+        if !validation.held_out_classes.is_empty() {
+            let columns = [
+                ("class", Left),
+                ("matrices", Right),
+                ("mean regret", Right),
+                ("95 %", Right),
+                ("worst", Right),
+            ];
+            let row = |(name, regret): (&String, &Regret)| {
+                let numbers = [regret.geometric_mean, regret.p95, regret.worst].map(|r| format!("{r:.3}"));
+                [vec![name.clone(), regret.matrices.to_string()], numbers.to_vec()].concat()
+            };
+            out += &table(&columns, validation.held_out_classes.iter().map(row));
+            out += "\n";
+        }
+        out += &self.worst();
+        let how = |name: &str, regret: &Regret| {
+            let Regret { matrices, geometric_mean, p95, worst } = regret;
+            format!(
+                "{name} over {matrices} matrices: geometric mean {geometric_mean:.3}, 95th percentile {p95:.3}, worst {worst:.3}\n"
+            )
+        };
+        out += &how("regret", &validation.in_sample);
+        if let Some(held_out) = &validation.held_out {
+            out += &how("held out by class", held_out);
+        }
+        out
+    }
+
+    fn worst(&self) -> String {
+        let row = |choice: &&Choice| {
+            let m = &self.measured[choice.measured];
+            let time = |p: &Predicted| format!("{} {}", p.plan, duration(p.product * 1e-9));
+            vec![
+                format!("{} {}", m.matrix, m.scalar),
+                format!("{:.3}", choice.regret),
+                time(&choice.chosen),
+                time(&choice.fastest),
+                why(choice),
+            ]
+        };
+        let choices = by_regret(self.refit);
+        let worst: Vec<_> = choices.iter().filter(|c| c.regret > 1.0).take(WORST).map(row).collect();
+        if worst.is_empty() {
+            return String::new();
+        }
+        let columns =
+            [("worst", Left), ("regret", Right), ("chosen", Left), ("fastest", Left), ("why", Left)];
+        table(&columns, worst) + "\n"
+    }
+
+    /// Predictions of the worst choices against times, term by term.
+    pub(super) fn explain_worst(&self, count: usize) -> String {
+        let mut out = String::new();
+        for choice in by_regret(self.refit).into_iter().take(count) {
+            let m = &self.measured[choice.measured];
+            let Measured { matrix, scalar, facts, class, .. } = m;
+            let regret = choice.regret;
+            let _ = writeln!(
+                out,
+                "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret {regret:.3}: {}",
+                facts.nrows,
+                facts.ncols,
+                facts.nnz,
+                facts.max,
+                why(choice)
+            );
+            out += &terms(choice);
+            out += "\n";
+        }
+        out
+    }
+}
+
+/// The terms of the chosen and of the fastest plan.
+fn terms(choice: &Choice) -> String {
+    let us = |ns: f64| format!("{:.2}", ns * 1e-3);
+    let both = [&choice.chosen, &choice.fastest];
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut add = |what: &str, cells: [String; 4]| {
+        let [a, b, c, d] = cells;
+        rows.push(vec![what.to_owned(), a, b, c, d]);
+    };
+    for (i, term) in Term::ALL.into_iter().enumerate() {
+        let cells = both.map(|p| (p.amounts[i], p.prediction.map_or(0.0, |p| p.terms[i])));
+        if cells.iter().all(|(_, time)| *time == 0.0) {
+            continue;
+        }
+        let [(a, ta), (b, tb)] = cells;
+        // What explanations call the same has three coefficients.
+        let what = match term {
+            Term::NearMisses => "gathering x past the nearest cache",
+            Term::FarMisses => "gathering x past the middle caches",
+            _ => term.describe(),
+        };
+        add(what, [format!("{a:.0}"), us(ta), format!("{b:.0}"), us(tb)]);
+    }
+    let none = String::new;
+    let of = |what: fn(&Predicted) -> Option<String>| both.map(|p| what(p).unwrap_or_default());
+    let [a, b] =
+        of(|p| p.prediction.filter(|p| p.imbalance > 0.0).map(|p| format!("{:.2}", p.imbalance * 1e-3)));
+    if !(a.is_empty() && b.is_empty()) {
+        add("work that cannot be shared", [none(), a, none(), b]);
+    }
+    let [a, b] = of(|p| p.prediction.map(|p| format!("x {:.3}", p.correction)));
+    add("correction", [none(), a, none(), b]);
+    let [a, b] = of(|p| p.prediction.map(|p| format!("{:.2}", p.product() * 1e-3)));
+    add("predicted", [none(), a, none(), b]);
+    let [a, b] = of(|p| Some(format!("{:.2}", p.product * 1e-3)));
+    add("measured", [none(), a, none(), b]);
+    let names = both.map(|p| p.plan.to_string());
+    let columns =
+        [("µs", Left), ("amount", Right), (&*names[0], Right), ("amount", Right), (&*names[1], Right)];
+    table(&columns, rows)
+}
+
+/// Which prediction led astray.
+fn why(choice: &Choice) -> String {
+    let ratio = |p: &Predicted| p.prediction.map(|prediction| prediction.product() / p.product);
+    match (ratio(&choice.chosen), ratio(&choice.fastest)) {
+        (_, None) => "nothing is known of the fastest one's kernel".to_owned(),
+        (Some(chosen), Some(fastest)) if chosen.ln().abs() >= fastest.ln().abs() => {
+            format!("the chosen one was predicted {chosen:.2} times its time")
+        }
+        (_, Some(fastest)) => format!("the fastest one was predicted {fastest:.2} times its time"),
+    }
+}

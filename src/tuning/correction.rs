@@ -1,0 +1,226 @@
+//! What the sum of amounts cannot say: a learned factor for every kernel.
+//!
+//! A product is not only a sum: loads overlap, short launches do not fill a device, rows of some lengths suit a kernel and others do not.
+//! What is left of the logarithm of the time after the sum is fitted by ridge regression on a few features of the matrix and the plan,
+//! each on a scale on which doubling is a step. A profile has such a factor only where it chooses better on matrices it has not
+//! been fitted to.
+
+use super::facts::Facts;
+use crate::ScalarKind;
+use crate::formats::Traffic;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A number that a correction depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Feature {
+    /// Rows.
+    Rows,
+    /// Entries a row, on average.
+    Mean,
+    /// The coefficient of variation of the row lengths.
+    Variation,
+    /// The longest row over the mean.
+    Longest,
+    /// Bytes of a product over those of the last cache.
+    Bytes,
+    /// Bytes of `x` and `y` over those of the last cache.
+    Vectors,
+    /// Gathers whose group of columns was touched within 2⁶ entries.
+    Within64,
+    /// The same for 2¹⁰ entries.
+    Within1k,
+    /// The same for 2¹³ entries.
+    Within8k,
+    /// The same for 2¹⁶ entries.
+    Within64k,
+    /// The same for 2²⁰ entries.
+    Within1M,
+    /// Entries that continue the row above.
+    Affine,
+    /// Entries that continue the one before them.
+    Runs,
+    /// Rows of another length than the one before, over rows.
+    Changes,
+    /// Rows without entries, over rows.
+    Empty,
+    /// The Gini coefficient of the row lengths.
+    Gini,
+    /// Stored slots over entries.
+    Padding,
+    /// Slots that one thread goes through at most.
+    Depth,
+    /// Slots that wait for the one before, over entries.
+    Chained,
+    /// Entries of the COO part, over entries.
+    Tail,
+    /// Slices, sections and diagonals, over entries.
+    Groups,
+    /// How far from one another row sums are written, over rows.
+    Scattered,
+}
+
+/// The values of all features, in the order of [`Feature::ALL`].
+pub type Features = [f64; Feature::COUNT];
+
+impl Feature {
+    /// Number of features.
+    pub const COUNT: usize = 22;
+
+    /// Every feature.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Rows,
+        Self::Mean,
+        Self::Variation,
+        Self::Longest,
+        Self::Bytes,
+        Self::Vectors,
+        Self::Within64,
+        Self::Within1k,
+        Self::Within8k,
+        Self::Within64k,
+        Self::Within1M,
+        Self::Affine,
+        Self::Runs,
+        Self::Changes,
+        Self::Empty,
+        Self::Gini,
+        Self::Padding,
+        Self::Depth,
+        Self::Chained,
+        Self::Tail,
+        Self::Groups,
+        Self::Scattered,
+    ];
+}
+
+/// The features of a plan's product on a device whose last cache holds `cache_bytes`.
+pub fn features(traffic: &Traffic, facts: &Facts, cache_bytes: f64) -> Features {
+    /// Parts of the cache that bytes are counted in: below one of them all sizes are alike.
+    const PARTS: f64 = 64.0;
+    let steps = |number: f64| (number + 1.0).log2();
+    let (rows, entries) = (facts.nrows.max(1) as f64, facts.nnz.max(1) as f64);
+    let within = |entries| facts.reuse.share_within(entries);
+    let bytes = |bytes: u64| steps(bytes as f64 / cache_bytes * PARTS);
+    [
+        steps(facts.nrows as f64),
+        steps(facts.mean),
+        steps(facts.cv),
+        steps(f64::from(facts.max) / facts.mean.max(f64::MIN_POSITIVE).max(1.0 / rows)),
+        bytes(traffic.bytes()),
+        bytes(traffic.vector_bytes),
+        within(64.0),
+        within(1024.0),
+        within(8192.0),
+        within(65_536.0),
+        within(1_048_576.0),
+        facts.affine,
+        facts.runs,
+        facts.changes as f64 / rows,
+        facts.empty_rows as f64 / rows,
+        facts.gini,
+        steps(traffic.padding_ratio(facts.nnz)),
+        steps(traffic.depth as f64),
+        traffic.chained as f64 / entries,
+        traffic.tail as f64 / entries,
+        traffic.groups as f64 / entries,
+        steps(traffic.scattered as f64 / rows),
+    ]
+}
+
+/// The learned factors of a profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Correction {
+    /// The features, in the order of the weights.
+    pub features: Vec<Feature>,
+    /// The least and the largest value of each that was measured: what lies outside is taken to lie on the border.
+    pub ranges: Vec<(f32, f32)>,
+    /// The most that the natural logarithm of a factor is, up or down.
+    pub limit: f32,
+    /// For every kernel the logarithm where all features are 0, and what a unit of each adds.
+    pub weights: BTreeMap<ScalarKind, BTreeMap<String, (f32, Vec<f32>)>>,
+}
+
+impl Correction {
+    /// What the sum of a kernel's terms is multiplied by; 1 for a kernel with too few measurements.
+    pub fn factor(&self, scalar: ScalarKind, kernel: &str, values: &Features) -> f64 {
+        let Some((bias, weights)) = self.weights.get(&scalar).and_then(|kernels| kernels.get(kernel)) else {
+            return 1.0;
+        };
+        let value = |(feature, (low, high)): (&Feature, &(f32, f32))| {
+            values[*feature as usize].clamp(f64::from(*low), f64::from(*high))
+        };
+        let values = self.features.iter().zip(&self.ranges).map(value);
+        let sum: f64 = weights.iter().zip(values).map(|(weight, value)| f64::from(*weight) * value).sum();
+        let limit = f64::from(self.limit);
+        (f64::from(*bias) + sum).clamp(-limit, limit).exp()
+    }
+
+    /// Whether factors are finite numbers above 0.
+    pub fn is_valid(&self) -> bool {
+        /// No factor is known to be larger than e¹⁰.
+        const MOST: f32 = 10.0;
+        let ranges = self.ranges.iter().all(|(low, high)| low.is_finite() && high.is_finite() && low <= high);
+        let weights = self.weights.values().flatten().all(|(_, (bias, weights))| {
+            weights.len() == self.features.len() && weights.iter().chain([bias]).all(|w| w.is_finite())
+        });
+        ranges && weights && self.ranges.len() == self.features.len() && (0.0..=MOST).contains(&self.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn correction() -> Correction {
+        let weights = BTreeMap::from([("ell".to_owned(), (0.5, vec![1.0, -2.0]))]);
+        Correction {
+            features: vec![Feature::Gini, Feature::Rows],
+            ranges: vec![(0.0, 1.0), (2.0, 3.0)],
+            limit: 4.0,
+            weights: BTreeMap::from([(ScalarKind::F32, weights)]),
+        }
+    }
+
+    #[test]
+    fn factors_stay_within_what_was_measured() {
+        let correction = correction();
+        let at = |gini: f64, rows: f64| {
+            let mut values = [0.0; Feature::COUNT];
+            values[Feature::Gini as usize] = gini;
+            values[Feature::Rows as usize] = rows;
+            correction.factor(ScalarKind::F32, "ell", &values).ln()
+        };
+        assert!((at(0.5, 2.5) + 4.0).abs() < 1e-9 && (at(1.0, 2.0) + 2.5).abs() < 1e-9);
+        assert_eq!((at(7.0, -100.0), at(0.0, 100.0)), (at(1.0, 2.0), -4.0));
+        assert_eq!(correction.factor(ScalarKind::F64, "ell", &[1.0; Feature::COUNT]), 1.0);
+        assert_eq!(correction.factor(ScalarKind::F32, "coo", &[1.0; Feature::COUNT]), 1.0);
+    }
+
+    #[test]
+    fn what_gives_no_factor_is_not_valid() {
+        let change = |f: &dyn Fn(&mut Correction)| {
+            let mut changed = correction();
+            f(&mut changed);
+            changed.is_valid()
+        };
+        assert!(change(&|_| ()));
+        assert!(!change(&|c| c.ranges[0].1 = f32::NAN));
+        assert!(!change(&|c| c.ranges[0] = (1.0, 0.0)));
+        assert!(!change(&|c| c.limit = f32::INFINITY));
+        assert!(!change(&|c| c.ranges.truncate(1)));
+        let weights = |c: &mut Correction, weights| {
+            c.weights.get_mut(&ScalarKind::F32).unwrap().get_mut("ell").unwrap().1 = weights;
+        };
+        assert!(!change(&|c| weights(c, vec![1.0])));
+        assert!(!change(&|c| weights(c, vec![1.0, f32::NAN])));
+    }
+
+    #[test]
+    fn features_of_nothing_are_numbers() {
+        let values = features(&Traffic::default(), &Facts::default(), 1e6);
+        assert!(values.iter().all(|v| v.is_finite()), "{values:?}");
+        assert!(Feature::ALL.iter().enumerate().all(|(i, f)| *f as usize == i));
+    }
+}

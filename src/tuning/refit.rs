@@ -1,0 +1,330 @@
+//! A profile from measurements: fitted, and judged on classes of matrices that it was not fitted to.
+
+use super::correction::{Correction, Feature, Features, features};
+use super::cost::{self, Amounts, Prediction, Reach};
+use super::fit::{Observation, fit, ridge};
+use super::offline::{Measured, Run};
+use super::predictor::Predictor;
+use super::profile::{Profile, SCHEMA};
+use super::record::{Regret, Validation};
+use super::select;
+use crate::ScalarKind;
+use crate::device::{Ceilings, DeviceSpec};
+use crate::formats::{Plan, Target};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The class of matrices that are made to spread amounts, not to stand for what people have: fitted to, and not judged by.
+pub const SWEEP: &str = "sweep";
+
+/// Entries that a matrix has at least to be judged by: products of smaller ones take hardly longer than it takes to start them.
+pub const JUDGED_ENTRIES: u64 = 100_000;
+
+/// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fit chooses best among the products that
+/// are larger than all of them is taken: those within a few of these sizes vary more from one tuning to the next than the sizes differ,
+/// and what they decide is paid for by the large ones.
+const CACHES: [f64; 10] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6, 96e6, 128e6, 192e6];
+
+/// Those of [`CACHES`] that are tried for a device: the last three for GPUs alone, whose L2 and collections of matrices are larger.
+fn caches(on: Target) -> &'static [f64] {
+    match on {
+        Target::Cpu => &CACHES[..CACHES.len() - 3],
+        Target::Gpu => &CACHES,
+    }
+}
+
+/// Where measurements come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The version of the kernels.
+    pub kernels: String,
+    /// The device.
+    pub device: DeviceSpec,
+    /// What it reaches at best.
+    pub ceilings: Ceilings,
+    /// The day, `YYYY-MM-DD`.
+    pub date: String,
+    /// The command.
+    pub command: String,
+}
+
+/// A profile and the choices it was judged by.
+#[derive(Debug, Clone)]
+pub struct Refit {
+    /// The profile; its records say what was chosen.
+    pub profile: Profile,
+    /// The choice for every judged matrix by a fit without its class; where there is but one class, by the profile itself. In the order of
+    /// the measurements.
+    pub choices: Vec<Choice>,
+}
+
+/// A choice, and what was to be chosen.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The matrix: an index into the measurements.
+    pub measured: usize,
+    /// The time of the chosen plan over that of the fastest.
+    pub regret: f64,
+    /// The chosen plan.
+    pub chosen: Predicted,
+    /// The fastest plan.
+    pub fastest: Predicted,
+}
+
+/// A plan's measured time, and what was predicted.
+#[derive(Debug, Clone)]
+pub struct Predicted {
+    /// The plan.
+    pub plan: Plan,
+    /// Nanoseconds of a product, measured.
+    pub product: f64,
+    /// What it does.
+    pub amounts: Amounts,
+    /// What was predicted; none when nothing was known of its kernel.
+    pub prediction: Option<Prediction>,
+}
+
+/// Fits a profile to measurements, and judges it: each class of matrices by a fit to the others.
+///
+/// The correction is part of it where that lowers the held-out regret.
+pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
+    let judged = judged(measured);
+    let plain = with_best_cache(measured, &judged, provenance);
+    let classes: BTreeSet<&str> = judged.iter().map(|&i| &*measured[i].class).collect();
+    let candidates = [false, true].map(|corrected| {
+        let profile = fitted(&all(measured), &plain, corrected);
+        let held_out = (classes.len() > 1).then(|| held_out(measured, &judged, &plain, corrected));
+        let choices = held_out.clone().unwrap_or_else(|| choices(measured, &judged, &profile));
+        (profile, choices, held_out.is_some())
+    });
+    let mean = |choices: &[Choice]| regret(choices.iter()).geometric_mean;
+    let [without, with] = candidates;
+    let (mut profile, choices, is_held_out) = if mean(&with.1) < mean(&without.1) { with } else { without };
+    profile.validation = validation(measured, &judged, &profile, is_held_out.then_some(&choices));
+    profile.records = records(measured, &profile, is_held_out.then_some(&choices));
+    Refit { profile, choices }
+}
+
+/// The plan that `profile` chooses among those that were measured, for as many products as make preparation negligible; as
+/// [`select::select`] does.
+pub fn choice<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Plan> {
+    chosen(measured, profile).map(|run| &run.plan)
+}
+
+fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Run> {
+    let predictor = Predictor::at_home(profile);
+    let on = Target::of(&profile.device);
+    let enqueued = measured.runs.iter().filter(|run| run.plan.is_enqueued(on));
+    let predicted = enqueued.filter_map(|run| {
+        let prediction = predictor.predict(&run.plan, &run.traffic, &measured.facts, measured.scalar).1?;
+        Some(((prediction.product(), run.traffic.matrix_bytes), run))
+    });
+    let (times, runs): (Vec<_>, Vec<_>) = predicted.unzip();
+    select::choose(&times).map(|choice| runs[choice.place])
+}
+
+/// The matrices to judge by; all where none qualifies.
+fn judged(measured: &[Measured]) -> Vec<usize> {
+    let qualifies = |m: &Measured| m.class != SWEEP && m.facts.nnz >= JUDGED_ENTRIES;
+    let judged: Vec<usize> = (0..measured.len()).filter(|&i| qualifies(&measured[i])).collect();
+    if judged.is_empty() { (0..measured.len()).collect() } else { judged }
+}
+
+fn all(measured: &[Measured]) -> Vec<&Measured> {
+    measured.iter().collect()
+}
+
+/// The profile without correction, of the cache size that chooses best.
+fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provenance) -> Profile {
+    let Provenance { kernels, device, ceilings, date, command } = provenance.clone();
+    let on = Target::of(&device);
+    let empty = Profile {
+        schema: SCHEMA,
+        kernels,
+        reach: Reach::usual(&device),
+        device,
+        date,
+        command,
+        ceilings,
+        cache_bytes: CACHES[0],
+        validation: Validation::default(),
+        coefficients: BTreeMap::new(),
+        correction: None,
+        records: Vec::new(),
+    };
+    let largest = caches(on).last().copied().unwrap_or(CACHES[0]);
+    let is_large = |m: &Measured| {
+        let least = m.runs.iter().map(|run| run.traffic.bytes()).min();
+        least.is_some_and(|bytes| bytes as f64 > largest)
+    };
+    let large: Vec<usize> = judged.iter().copied().filter(|&i| is_large(&measured[i])).collect();
+    let judges = if large.is_empty() { judged } else { &large };
+    let tried = caches(on).par_iter().map(|&cache_bytes| {
+        let profile = fitted(&all(measured), &Profile { cache_bytes, ..empty.clone() }, false);
+        (regret(choices(measured, judges, &profile).iter()).geometric_mean, profile)
+    });
+    // In the order of the sizes, so that of equals the smallest is taken whatever thread was first.
+    let tried: Vec<_> = tried.collect();
+    tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(empty, |best| best.1)
+}
+
+/// The choice for every judged matrix by a fit to the other classes.
+fn held_out(measured: &[Measured], judged: &[usize], plain: &Profile, corrected: bool) -> Vec<Choice> {
+    let classes: BTreeSet<&str> = judged.iter().map(|&i| &*measured[i].class).collect();
+    let of_class = |class: &&str| {
+        let others: Vec<&Measured> = measured.iter().filter(|m| m.class != *class).collect();
+        let own: Vec<usize> = judged.iter().copied().filter(|&i| measured[i].class == *class).collect();
+        choices(measured, &own, &fitted(&others, plain, corrected))
+    };
+    let mut choices: Vec<Choice> =
+        classes.into_iter().collect::<Vec<_>>().par_iter().flat_map_iter(of_class).collect();
+    choices.sort_by_key(|choice| choice.measured);
+    choices
+}
+
+/// The choices of a profile.
+fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Choice> {
+    let on = Target::of(&profile.device);
+    let predictor = Predictor::at_home(profile);
+    let of = |&i: &usize| {
+        let m = &measured[i];
+        let (chosen, fastest) = (chosen(m, profile)?, m.fastest(on)?);
+        let predicted = |run: &Run| {
+            let (amounts, prediction) = predictor.predict(&run.plan, &run.traffic, &m.facts, m.scalar);
+            Predicted { plan: run.plan.clone(), product: run.product, amounts, prediction }
+        };
+        let regret = chosen.product / fastest.product;
+        Some(Choice { measured: i, regret, chosen: predicted(chosen), fastest: predicted(fastest) })
+    };
+    judged.iter().filter_map(of).collect()
+}
+
+fn regret<'a>(choices: impl Iterator<Item = &'a Choice>) -> Regret {
+    Regret::of(&choices.map(|choice| choice.regret).collect::<Vec<_>>())
+}
+
+fn validation(
+    measured: &[Measured],
+    judged: &[usize],
+    profile: &Profile,
+    held_out: Option<&Vec<Choice>>,
+) -> Validation {
+    let mut classes: BTreeMap<&str, Vec<&Choice>> = BTreeMap::new();
+    for choice in held_out.into_iter().flatten() {
+        classes.entry(&measured[choice.measured].class).or_default().push(choice);
+    }
+    let of_class = |(class, choices): (&str, Vec<&Choice>)| (class.to_owned(), regret(choices.into_iter()));
+    Validation {
+        in_sample: regret(choices(measured, judged, profile).iter()),
+        held_out: held_out.map(|choices| regret(choices.iter())),
+        held_out_classes: classes.into_iter().map(of_class).collect(),
+    }
+}
+
+fn records(
+    measured: &[Measured],
+    profile: &Profile,
+    held_out: Option<&Vec<Choice>>,
+) -> Vec<super::record::Record> {
+    let of = |(i, m): (usize, &Measured)| {
+        let held_out = held_out.and_then(|choices| choices.iter().find(|c| c.measured == i));
+        m.record(choice(m, profile), held_out.map(|c| &c.chosen.plan))
+    };
+    measured.iter().enumerate().map(of).collect()
+}
+
+/// A profile like `base` with coefficients, and a correction if wished, fitted to measurements.
+fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
+    let mut profile = Profile { coefficients: BTreeMap::new(), correction: None, ..base.clone() };
+    let groups = by_kernel(measured, Target::of(&base.device));
+    for (&(scalar, kernel), runs) in &groups {
+        let observations: Vec<_> = runs.iter().map(|run| run.observation(base)).collect();
+        profile.coefficients.entry(scalar).or_default().insert(kernel.to_owned(), fit(&observations));
+    }
+    if corrected {
+        profile.correction = Some(correction(&groups, &profile));
+    }
+    profile
+}
+
+/// A run and the matrix it was on.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    of: &'a Measured,
+    run: &'a Run,
+    /// The time of the fastest plan on that matrix.
+    least: f64,
+}
+
+/// The runs of every kernel, by scalar.
+fn by_kernel<'a>(
+    measured: &[&'a Measured],
+    on: Target,
+) -> BTreeMap<(ScalarKind, &'static str), Vec<Seen<'a>>> {
+    let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for of in measured {
+        let least = of.fastest(on).map_or(0.0, |run| run.product);
+        for run in &of.runs {
+            let group = groups.entry((of.scalar, run.plan.kernel(on))).or_default();
+            group.push(Seen { of, run, least });
+        }
+    }
+    groups
+}
+
+impl Seen<'_> {
+    fn observation(&self, profile: &Profile) -> Observation {
+        /// How the weight of an error falls with the distance from the fastest plan: as the root. Errors far from it hardly matter to
+        /// the choice, but a kernel that is seldom near it has no others (0 and 1 chose worse on an H200, held out).
+        const FALL: f64 = 0.5;
+        let Self { of, run, least } = self;
+        let traffic = &run.traffic;
+        let (cache, reach) = (profile.cache_bytes, &profile.reach);
+        Observation {
+            amounts: cost::amounts(traffic, &of.facts, cache, reach, &profile.device),
+            packed: [(traffic.slots + traffic.tail) as f64, traffic.rows as f64],
+            product: run.product,
+            prepare: run.prepare,
+            weight: (least / run.product).powf(FALL),
+        }
+    }
+}
+
+/// What the times are over their predictions, as a function of features.
+fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, profile: &Profile) -> Correction {
+    /// Runs of a kernel below which nothing can be said of so many features.
+    const FEWEST: usize = 12;
+    /// In units of a run: hardly anything for kernels that were run hundreds of times (3 to 30 chose alike on an H200).
+    const PENALTY: f64 = 10.0;
+    /// A factor of e or 1/e: what is off by more is not to be mended.
+    const LIMIT: f32 = 1.0;
+    let predictor = Predictor::at_home(profile);
+    let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); Feature::COUNT];
+    let mut weights: BTreeMap<ScalarKind, BTreeMap<_, _>> = BTreeMap::new();
+    for (&(scalar, kernel), runs) in groups.iter().filter(|(_, runs)| runs.len() >= FEWEST) {
+        let logs: Vec<(Features, f64)> = runs
+            .iter()
+            .filter_map(|Seen { of, run, .. }| {
+                let sum = predictor.predict(&run.plan, &run.traffic, &of.facts, scalar).1?.sum();
+                let log = (run.product / sum).ln();
+                log.is_finite().then(|| (features(&run.traffic, &of.facts, profile.cache_bytes), log))
+            })
+            .collect();
+        for (features, _) in &logs {
+            for (range, &value) in ranges.iter_mut().zip(features) {
+                *range = (range.0.min(value as f32), range.1.max(value as f32));
+            }
+        }
+        let (bias, of_features) = ridge(&logs, PENALTY);
+        let of_features = of_features.iter().map(|&w| w as f32).collect();
+        weights.entry(scalar).or_default().insert(kernel.to_owned(), (bias as f32, of_features));
+    }
+    if weights.is_empty() {
+        ranges = [(0.0, 0.0); Feature::COUNT];
+    }
+    Correction { features: Feature::ALL.to_vec(), ranges: ranges.to_vec(), limit: LIMIT, weights }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Synthetic truth: a device whose times follow a known law.
+
+use super::*;
+use crate::analysis::{Analysis, Fingerprint};
+use crate::device::Device;
+use crate::formats::Weights;
+use crate::matrix::gallery;
+use crate::tuning::facts::Facts;
+use crate::tuning::select::TIE_BAND;
+
+/// A matrix as a tuning run sees it, before it is timed.
+struct Subject {
+    matrix: String,
+    class: String,
+    fingerprint: Fingerprint,
+    facts: Facts,
+    plans: Vec<(Plan, crate::formats::Traffic)>,
+}
+
+/// The suite at two sizes, and a sweep.
+fn subjects() -> Vec<Subject> {
+    let spec = Device::Cpu.spec();
+    let suite = [30_000, 200_000].into_iter().flat_map(|n| gallery::suite().map(move |s| s.scaled_to(n)));
+    let sweep = gallery::sweep(20_000).step_by(3);
+    let subject = |spec_of: gallery::Spec| {
+        let a = spec_of.generate::<f64>().unwrap();
+        let analysis = Analysis::of(a.view());
+        let plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&spec)).into_iter();
+        let plans = plans.map(|plan| (plan.clone(), plan.traffic(&analysis, ScalarKind::F64))).collect();
+        Subject {
+            class: spec_of.entry().name.to_owned(),
+            matrix: spec_of.to_string(),
+            fingerprint: Fingerprint::of(a.view()),
+            facts: Facts::from(&analysis),
+            plans,
+        }
+    };
+    suite.chain(sweep).map(subject).collect()
+}
+
+/// Times by the built-in coefficients and a law on top of them, with so much noise: `run` numbers the repetitions.
+fn time(
+    subjects: &[Subject],
+    noise: f64,
+    run: u64,
+    law: impl Fn(&Subject, &str, &crate::formats::Traffic) -> f64,
+) -> Vec<Measured> {
+    let truth = Profile { correction: None, ..(*Profile::builtin(&Device::Cpu)).clone() };
+    let predictor = Predictor::at_home(&truth);
+    let mut state = run.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    // Xorshift: uniform in -1 .. 1, with a deviation of 0.58.
+    let mut uniform = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    };
+    let mut measure = |s: &Subject| {
+        let run = |(plan, traffic): &(Plan, crate::formats::Traffic)| {
+            let kernel = plan.kernel(Target::Cpu);
+            let sum = predictor.predict(plan, traffic, &s.facts, ScalarKind::F64).1.unwrap();
+            let product = sum.product() * law(s, kernel, traffic) * (noise * uniform()).exp();
+            Run { plan: plan.clone(), traffic: *traffic, product, prepare: sum.prepare }
+        };
+        Measured {
+            matrix: s.matrix.clone(),
+            class: s.class.clone(),
+            fingerprint: s.fingerprint,
+            scalar: ScalarKind::F64,
+            facts: s.facts,
+            runs: s.plans.iter().map(run).collect(),
+            failed: Vec::new(),
+        }
+    };
+    subjects.iter().map(&mut measure).collect()
+}
+
+fn provenance() -> Provenance {
+    let device = Profile::builtin(&Device::Cpu).device.clone();
+    Provenance {
+        kernels: device.kernels().to_owned(),
+        device,
+        ceilings: Ceilings::default(),
+        date: "2000-01-01".to_owned(),
+        command: "a script".to_owned(),
+    }
+}
+
+#[test]
+fn a_known_law_is_found_again_on_classes_that_were_held_out() {
+    let measured = time(&subjects(), 0.02, 1, |_, _, _| 1.0);
+    let refit = profile(&measured, &provenance());
+    let validation = &refit.profile.validation;
+    let held_out = validation.held_out.unwrap();
+    assert!(held_out.geometric_mean < 1.02 && held_out.worst < 1.3, "{validation:?}");
+    // What the sweep is for it says itself, and smaller matrices are started, not multiplied with.
+    assert!(!validation.held_out_classes.contains_key(SWEEP));
+    let judged = |m: &&Measured| m.class != SWEEP && m.facts.nnz >= JUDGED_ENTRIES;
+    assert_eq!(held_out.matrices, measured.iter().filter(judged).count());
+    assert_eq!(refit.choices.len(), held_out.matrices);
+    // The records say the same.
+    let records = &refit.profile.records;
+    assert_eq!(records.len(), measured.len());
+    let of_records: Vec<f64> = records.iter().filter_map(|r| r.regret(r.held_out.as_deref()?)).collect();
+    assert!((Regret::of(&of_records).geometric_mean - held_out.geometric_mean).abs() < 1e-9);
+}
+
+#[test]
+fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
+    // On bands alone, what is best elsewhere takes three times as long.
+    let law = |s: &Subject, kernel: &str, _: &crate::formats::Traffic| {
+        if s.class == "banded" && !kernel.starts_with("csr.scalar") { 3.0 } else { 1.0 }
+    };
+    let measured = time(&subjects(), 0.0, 1, law);
+    let validation = profile(&measured, &provenance()).profile.validation;
+    let banded = validation.held_out_classes["banded"].geometric_mean;
+    let others = validation.held_out_classes.iter().filter(|(class, _)| *class != "banded");
+    let worst = others.map(|(_, regret)| regret.geometric_mean).fold(1.0, f64::max);
+    assert!(banded > 1.2 && banded > worst, "{validation:?}");
+}
+
+#[test]
+fn what_no_sum_can_say_is_learned_where_it_helps() {
+    // Slices come to their best with many rows: a product of a feature and the whole time.
+    let law = |s: &Subject, kernel: &str, _: &crate::formats::Traffic| {
+        if kernel.starts_with("csr") { 1.0 } else { (0.4 * (12.0 - (s.facts.nrows as f64).log2())).exp() }
+    };
+    let measured = time(&subjects(), 0.01, 1, law);
+    let refit = profile(&measured, &provenance());
+    assert!(refit.profile.correction.is_some(), "{:?}", refit.profile.validation);
+    let judged = judged(&measured);
+    let mean =
+        |corrected| regret(held_out(&measured, &judged, &refit.profile, corrected).iter()).geometric_mean;
+    assert!(mean(true) < mean(false), "{} {}", mean(true), mean(false));
+}
+
+#[test]
+fn ten_runs_choose_the_same_plans() {
+    const RUNS: u64 = 10;
+    let subjects = subjects();
+    let truth = time(&subjects, 0.0, 1, |_, _, _| 1.0);
+    let profiles: Vec<Profile> = (1..=RUNS)
+        .map(|run| profile(&time(&subjects, 0.01, run, |_, _, _| 1.0), &provenance()).profile)
+        .collect();
+    // Choices that are those of most runs.
+    let mut alike = 0;
+    for m in &truth {
+        let plans: Vec<&Plan> = profiles.iter().map(|p| choice(m, p).unwrap()).collect();
+        let times = plans.iter().map(|plan| m.runs.iter().find(|run| run.plan == **plan).unwrap().product);
+        alike += plans.iter().map(|plan| plans.iter().filter(|p| *p == plan).count()).max().unwrap();
+        // The others lie within the band in which times are ties, give or take the noise.
+        let (least, most) = times.fold((f64::INFINITY, 0.0f64), |(a, b), t| (a.min(t), b.max(t)));
+        assert!(most / least < 1.0 + 3.0 * TIE_BAND, "{}: {plans:?} {}", m.matrix, most / least);
+    }
+    let all = profiles.len() * truth.len();
+    assert!(alike as f64 >= 0.95 * all as f64, "{alike} of {all}");
+}
+
+#[test]
+fn one_class_cannot_be_held_out_and_nothing_large_is_judged_all_the_same() {
+    let subjects: Vec<Subject> = subjects().into_iter().filter(|s| s.class == "road").collect();
+    let refit = profile(&time(&subjects[..1], 0.0, 1, |_, _, _| 1.0), &provenance());
+    assert_eq!(refit.profile.validation.held_out, None);
+    assert_eq!((refit.choices.len(), refit.profile.validation.in_sample.matrices), (1, 1));
+}
+
+#[test]
+fn measurements_survive_a_line_of_text() {
+    let mut measured = time(&subjects()[..1], 0.0, 1, |_, _, _| 1.0).remove(0);
+    measured.failed.push(("ell".to_owned(), "too large".to_owned()));
+    let line = ron::to_string(&measured).unwrap();
+    assert!(!line.contains('\n'));
+    let read: Measured = ron::from_str(&line).unwrap();
+    assert_eq!((&read, read.defect()), (&measured, None));
+    assert!(read.record(None, None).runs.iter().any(|run| run.failed.is_some()));
+    let broken = Measured { facts: Facts { cv: f64::NAN, ..read.facts }, ..read.clone() };
+    assert!(broken.defect().unwrap().contains(&measured.matrix));
+    let mut broken = read;
+    broken.runs[0].product = -1.0;
+    assert!(broken.defect().unwrap().contains("cannot be"));
+}

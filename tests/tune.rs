@@ -1,0 +1,162 @@
+//! Tuning from the command line: what is measured is not lost, and can be fitted to again.
+
+mod common;
+
+use common::{sparseop, stdout};
+use serde_json::Value;
+use sparseop::tuning::profile::Profile;
+use std::fs;
+use std::path::Path;
+
+/// Small matrices of three classes, timed for next to no time.
+const MATRICES: [&str; 6] = [
+    "gallery:small,n=30",
+    "gallery:banded,rows=500",
+    "gallery:uniform,rows=500",
+    "--dtype",
+    "f32",
+    "--seconds=0.005",
+];
+
+/// The arguments of a run in a folder.
+fn arguments<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["tune"], &MATRICES[..], &["--out", out], more].concat()
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(&[args, &["--json"]].concat())).unwrap()
+}
+
+fn warnings(args: &[&str]) -> String {
+    let output = sparseop(args).assert().success().get_output().stderr.clone();
+    String::from_utf8(output).unwrap()
+}
+
+/// A folder, the path of the profile in it, and that of its journal.
+fn folder() -> (tempfile::TempDir, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("mine.ron").to_str().unwrap().to_owned();
+    let journal = format!("{out}.journal");
+    (folder, out, journal)
+}
+
+#[test]
+fn a_budget_that_is_spent_leaves_a_profile_and_a_journal_to_go_on_from() {
+    let (_folder, out, journal) = folder();
+    let first = json(&arguments(&out, &["--budget", "0.000001s"]));
+    assert_eq!((&first["measured"], &first["reused"]), (&1.into(), &0.into()));
+    assert_eq!(first["left_out"].as_array().unwrap().len(), 2);
+    assert_eq!(Profile::read(Path::new(&out)).unwrap().records.len(), 1);
+    assert!(Path::new(&journal).exists());
+
+    let second = json(&arguments(&out, &[]));
+    assert_eq!((&second["measured"], &second["reused"]), (&3.into(), &1.into()));
+    assert!(second["left_out"].as_array().unwrap().is_empty());
+    let profile = Profile::read(Path::new(&out)).unwrap();
+    assert!(profile.validation.held_out.is_some() && profile.records.len() == 3);
+    assert!(!Path::new(&journal).exists(), "what it was for is done");
+}
+
+#[test]
+fn a_torn_line_is_measured_again_and_what_is_stale_is_not_used() {
+    let (_folder, out, journal) = folder();
+    let budget = arguments(&out, &["--budget", "0.000001s"]);
+    json(&budget);
+    let whole = fs::read_to_string(&journal).unwrap();
+    // Killed while it was writing a line.
+    fs::write(&journal, format!("{whole}(matrix:\"gallery:banded")).unwrap();
+    assert_eq!(json(&budget)["reused"], 1);
+    assert_eq!(fs::read_to_string(&journal).unwrap(), whole);
+
+    for (from, to) in
+        [("kernels:\"cpu-", "kernels:\"old-"), ("layout:1", "layout:7"), ("seconds: 0.005", "seconds: 9.0")]
+    {
+        assert!(whole.contains(from), "{whole}");
+        fs::write(&journal, whole.replacen(from, to, 1)).unwrap();
+        let said = warnings(&budget);
+        assert!(said.contains("is begun anew"), "{said}");
+    }
+    fs::write(&journal, "no journal at all\n").unwrap();
+    assert!(warnings(&budget).contains("is begun anew"));
+    assert_eq!(json(&arguments(&out, &["--budget", "0.000001s", "--fresh"]))["reused"], 0);
+}
+
+#[test]
+fn a_file_that_changed_is_measured_again() {
+    let (folder, out, _) = folder();
+    let file = folder.path().join("a.mtx").to_str().unwrap().to_owned();
+    let write = |spec: &str| drop(sparseop(&["gallery", "write", spec, &file]).assert().success());
+    let run = || {
+        let args = ["tune", &file, "gallery:small,n=30", "--dtype", "f32", "--seconds=0.005", "--out", &out];
+        json(&[&args[..], &["--budget", "0.000001s"]].concat())["reused"].clone()
+    };
+    write("banded,rows=500");
+    assert_eq!([run(), run()], [0, 1]);
+    write("banded,rows=501");
+    assert_eq!(run(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_killed_goes_on_where_it_was() {
+    use std::time::{Duration, Instant};
+    let (_folder, out, journal) = folder();
+    let mut args = arguments(&out, &[]);
+    // Long enough to be killed in.
+    let long = ["gallery:road,n=60", "--seconds=0.3"];
+    args.retain(|arg| !arg.starts_with("--seconds"));
+    args.extend(long);
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_sparseop"))
+        .args(&args)
+        .envs([("RAYON_NUM_THREADS", "2"), ("SPARSEOP_DEVICE", "cpu"), ("SPARSEOP_PROFILE", "off")])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let patience = Instant::now() + Duration::from_secs(120);
+    let lines = || fs::read_to_string(&journal).map_or(0, |text| text.lines().count());
+    while lines() < 2 {
+        assert!(Instant::now() < patience, "no matrix was ever measured");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!Path::new(&out).exists());
+    let kept = lines() - 1;
+    let done = json(&args);
+    assert!(done["reused"].as_u64().unwrap() as usize >= kept.min(3) && done["measured"] == 4, "{done}");
+    assert!(Path::new(&out).exists() && !Path::new(&journal).exists());
+}
+
+#[test]
+fn kept_measurements_give_the_same_profile_again() {
+    let (folder, out, _) = folder();
+    let records = folder.path().join("mine.zst").to_str().unwrap().to_owned();
+    let again = folder.path().join("again.ron").to_str().unwrap().to_owned();
+    let plain = folder.path().join("mine.records").to_str().unwrap().to_owned();
+    json(&arguments(&out, &["--records", &records]));
+    json(&["tune", "--from", &records, "--out", &again, "--records", &plain]);
+    assert_eq!(fs::read_to_string(&out).unwrap(), fs::read_to_string(&again).unwrap());
+    json(&["tune", "--from", &plain, "--out", &again, "--no-records"]);
+    let profile = Profile::read(Path::new(&again)).unwrap();
+    assert!(profile.records.is_empty() && profile.validation.held_out.is_some());
+
+    let text = stdout(&["tune", "--from", &plain, "--explain-worst", "1"]);
+    for expected in ["predicted", "measured", "correction", "held out by class", "mean regret"] {
+        assert!(text.contains(expected), "{text}");
+    }
+
+    // Of two devices there is no one profile.
+    let other = fs::read_to_string(&plain).unwrap().replacen("kernels:\"cpu-", "kernels:\"old-", 1);
+    let strange = folder.path().join("strange").to_str().unwrap().to_owned();
+    fs::write(&strange, other).unwrap();
+    let refused = sparseop(&["tune", "--from", &plain, "--from", &strange]).assert().code(1);
+    let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("kernels of another version"), "{said}");
+    for (text, expected) in [("", "where it comes from"), ("(layout:1)\n", "where it comes from")] {
+        fs::write(&strange, text).unwrap();
+        let refused = sparseop(&["tune", "--from", &strange]).assert().code(1);
+        let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(said.contains("strange") && said.contains(expected), "{said}");
+    }
+}
