@@ -178,3 +178,98 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
     };
     windows.into_par_iter().map(chunk).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::Analysis;
+    use crate::encoding::PackedSlices;
+    use crate::matrix::{CsrMatrix, gallery};
+
+    fn generate(spec: &str) -> CsrMatrix<f32> {
+        spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
+    }
+
+    /// Bytes of index and values in `f32`, told and found.
+    fn bytes(a: &CsrMatrix<f32>, order: Order, long: u32) -> (u64, u64) {
+        let analysis = Analysis::of(a.view());
+        let told = analysis.packing.sizes(&analysis.rows, order, long);
+        let packed = PackedSlices::pack(a.view(), order, Packing { long, ..Packing::default() }).unwrap();
+        let found = size_of_val(&*packed.index) + packed.values.bytes();
+        (told.index_bytes + told.value_bytes(4), found as u64)
+    }
+
+    #[test]
+    fn small_matrices_are_measured_exactly() {
+        for spec in ["poisson2d,n=40", "banded,rows=600", "webbase,rows=2k", "circuit,rows=2k", "fem3d,n=4"] {
+            let a = generate(spec);
+            assert!(Analysis::of(a.view()).packing.is_exact(), "{spec}: {} entries", a.nnz());
+            for order in
+                [Order::Natural, Order::Windows(7), Order::Windows(WINDOW), Order::Windows(usize::MAX)]
+            {
+                for long in [3, 100, Packing::MAX_LONG] {
+                    let (told, found) = bytes(&a, order, long);
+                    assert_eq!(told, found, "{spec}, {order:?}, {long}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn larger_ones_are_estimated_within_a_few_per_cent() {
+        for entry in gallery::suite().into_iter().filter(|spec| spec.entry().name != "small") {
+            let a = entry.scaled_to(400_000).generate::<f32>().unwrap();
+            let packing = Analysis::of(a.view()).packing;
+            assert!(!packing.is_exact());
+            for order in [Order::Natural, Order::Windows(WINDOW)] {
+                let (told, found) = bytes(&a, order, packing.long);
+                let error = told as f64 / found as f64 - 1.0;
+                assert!(error.abs() < 0.06, "{}, {order:?}: {told} of {found}", entry.entry().name);
+            }
+        }
+    }
+
+    #[test]
+    fn shares_of_the_kinds_by_hand() {
+        // Two slices along a diagonal, one of scattered columns.
+        let col = |row: u32| if row < 64 { row } else { row * 7919 % 1000 };
+        let a =
+            CsrMatrix::try_new(96, 1000, (0..=96).collect(), (0..96).map(col).collect(), vec![1.0f32; 96]);
+        let packing = Analysis::of(a.unwrap().view()).packing;
+        assert_eq!(packing.natural.entries_by_kind, [64, 0, 32, 0]);
+        assert_eq!(
+            (packing.natural.index_bytes, packing.natural.slices, packing.natural.depth),
+            (16 + 64, 3, 1)
+        );
+        assert_eq!(packing.sorted.entries_by_kind, [0, 64, 32, 0]);
+        assert_eq!((packing.natural.guarded, packing.long), (0, Packing::MAX_LONG));
+    }
+
+    #[test]
+    fn rows_are_long_beside_short_ones_only() {
+        let long_of = |lengths: &[u32]| long(&RowStats::of(1 << 20, lengths));
+        assert_eq!(long_of(&[5000; 100]), Packing::MAX_LONG);
+        let mut lengths = vec![8; 10_000];
+        lengths[77] = 257;
+        assert_eq!(long_of(&lengths), 256);
+        lengths[77] = 256;
+        assert_eq!(long_of(&lengths), Packing::MAX_LONG);
+        lengths[..20].fill(900);
+        assert_eq!(long_of(&lengths), Packing::MAX_LONG, "more than one in a thousand");
+        lengths[0] = 20_000;
+        assert_eq!(long_of(&lengths), 900);
+        assert_eq!(long_of(&[20_000; 9]), Packing::MAX_LONG);
+    }
+
+    #[test]
+    fn a_spread_has_every_number_once() {
+        for count in [0, 1, 2, 3, 10, 1000, 1024, 46_368] {
+            let mut numbers: Vec<usize> = spread(count).collect();
+            let (low, high) = numbers.split_at(count / 2);
+            let mean = |half: &[usize]| half.iter().sum::<usize>() as f64 / half.len().max(1) as f64;
+            assert!(count < 1000 || (mean(low) / mean(high) - 1.0).abs() < 0.1, "{count}");
+            numbers.sort_unstable();
+            assert!(numbers.iter().copied().eq(0..count), "{count}");
+        }
+    }
+}

@@ -9,8 +9,11 @@ use crate::Scalar;
 use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
 use std::ops::Range;
 
-/// Bytes of values and indices that are asked for ahead.
-const AHEAD: usize = 1024;
+/// Values and indices that are asked for ahead: as many as plain slices ask for, see `src/formats/sell/cpu.rs`.
+const AHEAD: usize = 256;
+
+/// Indices are asked for by the vector where one is at least so many bytes, else by the step: half a line.
+const ASK_BYTES: usize = 32;
 
 impl<T: Scalar> PackedSlices<T> {
     /// `y = A x`; `y` is overwritten without being read, and its bits do not depend on the number of threads.
@@ -99,7 +102,7 @@ impl<T: Scalar> Source<T> for Plain<T> {
 
     #[inline(always)]
     fn ask_ahead_of(self, at: usize) {
-        prefetch(self.0.wrapping_add(at + AHEAD / size_of::<T>()));
+        prefetch(self.0.wrapping_add(at + AHEAD));
     }
 }
 
@@ -246,7 +249,11 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
             let mut sums = [V::zero(); G];
             for _ in 0..slice.shape.full {
                 for (g, sum) in sums.iter_mut().enumerate() {
-                    let index = V::indices(indices.add(g * V::LANES));
+                    let from = indices.add(g * V::LANES);
+                    if g == 0 || V::LANES * size_of::<N>() >= ASK_BYTES {
+                        prefetch(from.wrapping_add(AHEAD));
+                    }
+                    let index = V::indices(from);
                     for slot in 0..R {
                         let at = at + slot * LANES + g * V::LANES;
                         self.values.ask_ahead_of(at);
@@ -254,7 +261,6 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                         *sum = sum.mul_add(self.values.load(at), x);
                     }
                 }
-                prefetch(indices.wrapping_byte_add(AHEAD));
                 indices = indices.add(LANES);
                 at += R * LANES;
             }
@@ -381,7 +387,7 @@ impl<T: Scalar, S: Source<T>> Long<'_, T, S> {
             while k + SUMS * V::LANES <= entries.end {
                 for sum in &mut sums {
                     self.values.ask_ahead_of(k);
-                    prefetch(cols.wrapping_add(k).wrapping_byte_add(AHEAD));
+                    prefetch(cols.wrapping_add(k + AHEAD));
                     let x = V::gather_at(V::ALL, x, V::indices(cols.add(k)));
                     *sum = sum.mul_add(self.values.load(k), x);
                     k += V::LANES;

@@ -2,7 +2,7 @@
 
 pub use crate::encoding::{Packing, ValueEncoding};
 
-use super::{DeviceMatrix, HostMatrix, PlanArgs, Traffic, scattered, vector_bytes};
+use super::{DeviceMatrix, HostMatrix, PlanArgs, Target, Traffic, scattered, vector_bytes};
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Gpu, Ptr, Queue};
 use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
@@ -76,14 +76,32 @@ impl Display for Index {
     }
 }
 
-/// The kernels that multiply packed slices, by the order of the rows and the encoding of the values.
+/// The kernels that multiply packed slices, by the order of the rows, the encoding of the values and the group.
 pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
-    match (order, packing.values) {
-        (Order::Natural, ValueEncoding::Plain) => "sell.packed",
-        (Order::Natural, ValueEncoding::Packed) => "sell.packed.dict",
-        (Order::Windows(_), ValueEncoding::Plain) => "sell.packed.sorted",
-        (Order::Windows(_), ValueEncoding::Packed) => "sell.packed.sorted.dict",
+    match (order, packing.values, packing.group) {
+        (Order::Natural, ValueEncoding::Plain, 1) => "sell.packed",
+        (Order::Natural, ValueEncoding::Plain, _) => "sell.packed.v4",
+        (Order::Natural, ValueEncoding::Packed, 1) => "sell.packed.dict",
+        (Order::Natural, ValueEncoding::Packed, _) => "sell.packed.dict.v4",
+        (Order::Windows(_), ValueEncoding::Plain, 1) => "sell.packed.sorted",
+        (Order::Windows(_), ValueEncoding::Plain, _) => "sell.packed.sorted.v4",
+        (Order::Windows(_), ValueEncoding::Packed, 1) => "sell.packed.sorted.dict",
+        (Order::Windows(_), ValueEncoding::Packed, _) => "sell.packed.sorted.dict.v4",
     }
+}
+
+/// The ways to pack that are worth trying: on the CPU single slots, which are vectors; on a GPU also four of a row side by side, which a
+/// thread loads at once, and codes only so. Values are packed where there are few; rows that are much longer than others are kept apart.
+pub(crate) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
+    let (plain, packed): (&[u32], &[u32]) = match on {
+        Target::Cpu => (&[1], &[1]),
+        Target::Gpu => (&[1, 4], &[4]),
+    };
+    let few = analysis.structure.distinct_values != Distinct::Many;
+    let packed = if few { packed } else { &[] };
+    let plain = plain.iter().map(|&group| (ValueEncoding::Plain, group));
+    let all = plain.chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
+    all.map(|(values, group)| Packing { values, group, long: analysis.packing.long }).collect()
 }
 
 /// What one product reads and does; exact when the analysis is ([`Packability`](crate::analysis::Packability)), else estimated.

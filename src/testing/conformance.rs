@@ -257,6 +257,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         ])
         .prop_map(str::to_owned),
         (1u32..70, 1u32..100).prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")),
+        (prop::sample::select(vec!["ell", "jds"]), packed())
+            .prop_map(|(format, packed)| format!("{format}({packed})")),
         (1u32..100, packed()).prop_map(|(sigma, packed)| format!("sell(c:32,sigma:{sigma},{packed})")),
         (1u32..40, host).prop_map(|(width, host)| format!("hyb(width:{width}{host})")),
         (1u32..12, split, each, tail.clone())

@@ -64,17 +64,17 @@ impl Thresholds {
         let best = || hyb::Plan::new(hyb::Width::Fixed(hyb::fastest(histogram, weights.tail_slots)));
         let hybrid = hybrid.unwrap_or_else(best);
         let sectioned = plans.into_iter().find_map(|plan| match plan {
-            Plan::Jds(plan) if matches!(plan.layout, Layout::Sections(..)) => Some(*plan),
+            Plan::Jds(jds::Plan::Jagged(plan)) if matches!(plan.layout, Layout::Sections(..)) => Some(*plan),
             _ => None,
         });
         let split = Split { cost: Some(weights.section_slots), ..Split::default() };
         let sectioned = sectioned
-            .unwrap_or(jds::Plan { layout: Layout::Sections(split, jds::Launches::default()), tail: None });
+            .unwrap_or(jds::Jagged { layout: Layout::Sections(split, jds::Launches::default()), tail: None });
         Self {
             ell_width: hybrid.width.resolve(histogram, scalar),
             hyb: Plan::Hyb(hybrid),
             sections: sectioned.section_widths(histogram),
-            jds: Plan::Jds(sectioned),
+            jds: Plan::Jds(jds::Plan::Jagged(sectioned)),
         }
     }
 }

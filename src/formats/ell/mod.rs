@@ -18,10 +18,12 @@ mod cuda;
 
 pub(crate) use cuda::Uploaded;
 
+use super::packed::{self, Index, MaybePacked, Packing};
 use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::encoding::{Order, PackedSlices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -31,11 +33,15 @@ use std::fmt::{self, Display};
 /// The format.
 pub(crate) struct Ell;
 
-/// `ell`: padding known by its column. `ell(lengths)`: with stored row lengths.
+/// How rows are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// Whether the length of every row is stored.
-    pub lengths: bool,
+pub enum Plan {
+    /// `ell`: padding known by its column.
+    Padded,
+    /// `ell(lengths)`: with the length of every row.
+    Lengths,
+    /// `ell(index:packed)`: in packed slices, without padding; see [`packed`](super::packed).
+    Packed(Packing),
 }
 
 /// Candidates are dropped beyond this padding: measured, ELL wins over CSR only below about 1.2.
@@ -43,18 +49,30 @@ const CANDIDATE_PADDING: f64 = 3.0;
 
 impl Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.lengths { "(lengths)" } else { "" })
+        match *self {
+            Self::Padded => Ok(()),
+            Self::Lengths => f.write_str("(lengths)"),
+            Self::Packed(packing) => write!(f, "({})", Index::Packed(packing)),
+        }
     }
 }
 
 impl Format for Ell {
     type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Host<T: Scalar> = MaybePacked<Host<T>, T>;
 
-    const EXAMPLES: &'static [&'static str] = &["ell", "ell(lengths)"];
+    const EXAMPLES: &'static [&'static str] =
+        &["ell", "ell(lengths)", "ell(index:packed)", "ell(index:packed,values:packed,group:4,long:9)"];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        Ok(Plan { lengths: args.flag("lengths")? })
+        match (args.flag("lengths")?, Index::parse(args)?) {
+            (false, Index::Plain) => Ok(Plan::Padded),
+            (true, Index::Plain) => Ok(Plan::Lengths),
+            (false, Index::Packed(packing)) => Ok(Plan::Packed(packing)),
+            (true, Index::Packed(_)) => {
+                Err(args.error("packed slices know their lengths: leave out `lengths`".to_owned()))
+            }
+        }
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<Plan> {
@@ -62,22 +80,35 @@ impl Format for Ell {
         if slots > CANDIDATE_PADDING * analysis.rows.nnz as f64 {
             return Vec::new();
         }
-        vec![Plan { lengths: false }, Plan { lengths: true }]
+        vec![Plan::Padded, Plan::Lengths]
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let traffic = traffic_of_width(analysis, scalar, analysis.rows.max);
-        let lengths = if plan.lengths { analysis.rows.nrows as u64 * 4 } else { 0 };
-        Traffic { matrix_bytes: traffic.matrix_bytes.saturating_add(lengths), ..traffic }
+        match *plan {
+            Plan::Padded => traffic,
+            Plan::Lengths => {
+                let lengths = analysis.rows.nrows as u64 * size_of::<u32>() as u64;
+                Traffic { matrix_bytes: traffic.matrix_bytes.saturating_add(lengths), ..traffic }
+            }
+            Plan::Packed(packing) => packed::traffic(Order::Natural, packing, analysis, scalar),
+        }
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
-        if plan.lengths { "ell.lengths" } else { "ell" }
+        match *plan {
+            Plan::Padded => "ell",
+            Plan::Lengths => "ell.lengths",
+            Plan::Packed(packing) => packed::kernel(Order::Natural, packing),
+        }
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
+        if let Plan::Packed(packing) = *plan {
+            return Ok(MaybePacked::Packed(PackedSlices::pack(a, Order::Natural, packing)?));
+        }
         let width = (0..a.nrows()).map(|row| a.row_len(row)).max().unwrap_or(0);
-        Ok(Host::of_width(a, width, plan.lengths))
+        Ok(MaybePacked::Plain(Host::of_width(a, width, *plan == Plan::Lengths)))
     }
 }
 
@@ -205,14 +236,14 @@ mod tests {
 
     #[test]
     fn the_chapters_matrices() {
-        let packed = Ell::pack(&Plan { lengths: true }, chapter::matrix::<f32>().view()).unwrap();
+        let packed = Host::of_width(chapter::matrix::<f32>().view(), 3, true);
         assert_eq!(packed.width, 3);
         assert_eq!(packed.col_idx, [0, P, 1, 0, 2, P, 2, 3, P, P, 3, P]);
         assert_eq!(packed.values, [3., 0., 2., 1., 1., 0., 4., 1., 0., 0., 1., 0.]);
         assert_eq!(packed.row_len, Some(vec![2, 0, 3, 2]));
         assert_eq!(packed.col_idx.iter().filter(|&&c| c == P).count(), 5, "five padded slots");
 
-        let exercise = Ell::pack(&Plan { lengths: false }, chapter::exercise::<f32>().view()).unwrap();
+        let exercise = Host::of_width(chapter::exercise::<f32>().view(), 2, false);
         assert_eq!(exercise.col_idx, [0, 2, 1, 0, 2, P, 2, 3]);
         assert_eq!(exercise.values, [1., 8., 4., 2., 7., 0., 3., 1.]);
         assert_eq!(exercise.row_len, None);
@@ -222,7 +253,7 @@ mod tests {
     fn storage_is_two_words_for_every_row_and_slot() {
         let a = chapter::matrix::<f32>();
         let (m, k) = (4, 3);
-        let traffic = Ell::traffic(&Plan { lengths: false }, &Analysis::of(a.view()), ScalarKind::F32);
+        let traffic = Ell::traffic(&Plan::Padded, &Analysis::of(a.view()), ScalarKind::F32);
         assert_eq!(traffic.matrix_bytes, 4 * 2 * m * k);
     }
 
@@ -239,7 +270,7 @@ mod tests {
         let values = vec![1.0f32; col_idx.len()];
         let a = CsrMatrix::try_new(1000, 1000, row_ptr, col_idx, values).unwrap();
         let analysis = Analysis::of(a.view());
-        let ell = Ell::traffic(&Plan { lengths: false }, &analysis, ScalarKind::F32);
+        let ell = Ell::traffic(&Plan::Padded, &analysis, ScalarKind::F32);
         assert_eq!(ell.slots, 200_000, "20 times the 10,000 entries that one per cent makes");
         let csr =
             super::super::Plan::Csr(super::super::csr::Plan::Scalar).traffic(&analysis, ScalarKind::F32);
@@ -252,6 +283,6 @@ mod tests {
         let mut analysis = Analysis::of(CsrMatrix::<f64>::zeros(0, 0).unwrap().view());
         analysis.rows.nrows = u32::MAX as usize - 1;
         analysis.rows.max = u32::MAX - 1;
-        assert_eq!(Ell::traffic(&Plan { lengths: true }, &analysis, ScalarKind::F64).matrix_bytes, u64::MAX);
+        assert_eq!(Ell::traffic(&Plan::Lengths, &analysis, ScalarKind::F64).matrix_bytes, u64::MAX);
     }
 }

@@ -1,6 +1,6 @@
 //! JDS on a GPU: a thread a sorted row.
 
-use super::{Host, Launches, Layout, Plan, Section, Table};
+use super::{Host, Jagged, Launches, Layout, Section, Table};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue};
 use crate::formats::{DeviceMatrix, HostMatrix, coo};
 use crate::matrix::CsrMatrix;
@@ -9,7 +9,7 @@ use crate::{Error, Scalar};
 /// A matrix in JDS in the memory of a GPU.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
-    plan: Plan,
+    plan: Jagged,
     ncols: usize,
     perm: Buffer<u32>,
     /// The words of the table: bounds of the diagonals, or the sections.

@@ -26,13 +26,14 @@ mod sections;
 
 pub use sections::{Method, Split};
 
+use super::packed::{self, Index, MaybePacked, Packing};
 use super::{
     DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::rows_by_length;
+use crate::encoding::{Order, PackedSlices, rows_by_length};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -44,9 +45,21 @@ pub(crate) use sections::DEFAULT_SECTION_SLOTS;
 /// The format.
 pub(crate) struct Jds;
 
+/// All rows in one window.
+const BY_LENGTH: Order = Order::Windows(usize::MAX);
+
+/// How the sorted rows are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// `jds(diagonals)` or `jds(sections:…)`.
+    Jagged(Jagged),
+    /// `jds(index:packed)`: in packed slices, which are sections of 32 rows; see [`packed`](super::packed).
+    Packed(Packing),
+}
+
 /// `jds(diagonals)` or `jds(sections:…)`, either with `tail:…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct Jagged {
     /// How the sorted rows are stored.
     pub layout: Layout,
     /// Where overlong rows are cut, their rest going to COO; none keeps every row whole.
@@ -105,6 +118,15 @@ impl Tail {
 
 impl Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Jagged(jagged) => jagged.fmt(f),
+            Self::Packed(packing) => write!(f, "({})", Index::Packed(*packing)),
+        }
+    }
+}
+
+impl Display for Jagged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.layout {
             Layout::Diagonals => f.write_str("(diagonals")?,
             Layout::Sections(split, Launches::Fused) => write!(f, "({split}")?,
@@ -118,7 +140,7 @@ impl Display for Plan {
     }
 }
 
-impl Plan {
+impl Jagged {
     /// The length of the longest row of every section, longest section first, for rows of these lengths; none without sections. Where
     /// rows are cut at a tail, what is left of them counts.
     pub fn section_widths(&self, histogram: &Histogram) -> Vec<u32> {
@@ -145,7 +167,7 @@ impl Plan {
 
 impl Format for Jds {
     type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Host<T: Scalar> = MaybePacked<Host<T>, T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "jds(diagonals)",
@@ -158,12 +180,16 @@ impl Format for Jds {
         "jds(sections:auto,tail:auto)",
         "jds(sections:auto,launch:each)",
         "jds(sections:3,launch:each,tail:2)",
+        "jds(index:packed)",
+        "jds(index:packed,values:packed,group:4,long:9)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
         let diagonals = args.flag("diagonals")?;
         let split = Split::parse(args)?;
         let launches = args.word("launch", LAUNCHES)?;
+        let index = Index::parse(args)?;
+        let jagged = diagonals || split.is_some() || launches.is_some();
         let layout = match (diagonals, split, launches) {
             (true, None, None) => Layout::Diagonals,
             (false, ..) => Layout::Sections(split.unwrap_or_default(), launches.unwrap_or_default()),
@@ -176,7 +202,13 @@ impl Format for Jds {
             Some("auto") => Some(Tail::Auto),
             Some(text) => Some(Tail::Fixed(args.to_number("tail", text)?)),
         };
-        Ok(Plan { layout, tail })
+        match index {
+            Index::Plain => Ok(Plan::Jagged(Jagged { layout, tail })),
+            Index::Packed(packing) if !jagged && tail.is_none() => Ok(Plan::Packed(packing)),
+            Index::Packed(_) => {
+                Err(args.error("with index:packed there are no sections and no tail".to_owned()))
+            }
+        }
     }
 
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Plan> {
@@ -189,10 +221,16 @@ impl Format for Jds {
         let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
         let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(Tail::Fixed(cut)));
         let tails = whole.into_iter().chain(tail);
-        tails.flat_map(|tail| layouts.iter().map(move |&layout| Plan { layout, tail })).collect()
+        tails
+            .flat_map(|tail| layouts.iter().map(move |&layout| Plan::Jagged(Jagged { layout, tail })))
+            .collect()
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let plan = match plan {
+            Plan::Jagged(jagged) => jagged,
+            Plan::Packed(packing) => return packed::traffic(BY_LENGTH, *packing, analysis, scalar),
+        };
         let nrows = analysis.rows.nrows as u64;
         let (histogram, cut) = plan.cut(&analysis.rows.histogram);
         let tail = analysis.rows.histogram.entries_beyond(cut);
@@ -233,6 +271,10 @@ impl Format for Jds {
     }
 
     fn kernel(plan: &Plan, on: Target) -> &'static str {
+        let plan = match plan {
+            Plan::Jagged(jagged) => jagged,
+            Plan::Packed(packing) => return packed::kernel(BY_LENGTH, *packing),
+        };
         match (plan.layout, on) {
             (Layout::Diagonals, _) => "jds.diagonals",
             (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
@@ -240,15 +282,18 @@ impl Format for Jds {
         }
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        Ok(Host::new(plan, a))
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
+        Ok(match plan {
+            Plan::Jagged(jagged) => MaybePacked::Plain(Host::new(jagged, a)),
+            Plan::Packed(packing) => MaybePacked::Packed(PackedSlices::pack(a, BY_LENGTH, *packing)?),
+        })
     }
 }
 
 /// A matrix in JDS.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
-    plan: Plan,
+    plan: Jagged,
     ncols: usize,
     perm: Vec<u32>,
     table: Table,
@@ -270,7 +315,7 @@ enum Table {
 }
 
 impl<T: Scalar> Host<T> {
-    fn new(plan: &Plan, a: CsrView<'_, T>) -> Self {
+    fn new(plan: &Jagged, a: CsrView<'_, T>) -> Self {
         let lengths = (0..a.nrows()).map(|row| a.row_len(row) as u32);
         let perm = rows_by_length(lengths.clone());
         let whole = Histogram::of(&lengths.collect::<Vec<_>>());
@@ -393,8 +438,10 @@ mod tests {
     use crate::testing::chapter;
 
     fn pack(text: &str) -> Host<f32> {
-        let super::super::Plan::Jds(plan) = text.parse().unwrap() else { panic!("{text} is not JDS") };
-        Jds::pack(&plan, chapter::matrix::<f32>().view()).unwrap()
+        let super::super::Plan::Jds(Plan::Jagged(plan)) = text.parse().unwrap() else {
+            panic!("{text} is not JDS")
+        };
+        Host::new(&plan, chapter::matrix::<f32>().view())
     }
 
     #[test]
@@ -426,7 +473,9 @@ mod tests {
             ("jds(sections:1)", vec![3]),
             ("jds(diagonals)", vec![]),
         ] {
-            let super::super::Plan::Jds(plan) = text.parse().unwrap() else { panic!("{text} is not JDS") };
+            let super::super::Plan::Jds(Plan::Jagged(plan)) = text.parse().unwrap() else {
+                panic!("{text} is not JDS")
+            };
             assert_eq!(plan.section_widths(&histogram), expected, "{text}");
         }
     }
@@ -437,6 +486,8 @@ mod tests {
         assert_eq!(spelled("jds(tail:4,launch:each)").unwrap(), "jds(sections:auto,launch:each,tail:4)");
         assert_eq!(spelled("jds(sections:3,launch:fused)").unwrap(), "jds(sections:3)");
         assert!(spelled("jds(diagonals,launch:each)").is_err());
+        assert!(spelled("jds(sections:3,index:packed)").is_err());
+        assert!(spelled("jds(index:packed,tail:4)").is_err());
     }
 
     #[test]

@@ -57,6 +57,9 @@ const CANDIDATES: [(u32, u32); 6] = [(16, 128), (16, 1024), (16, 4096), (32, 1),
 /// The same for a GPU, where a warp takes a slice of 32; beyond 512 what sorting saves hardly pays for scattering `y` (measured).
 const GPU_CANDIDATES: [(u32, u32); 4] = [(32, 1), (32, 128), (32, 512), (32, 4096)];
 
+/// The windows of packed slices that are worth trying: none, where diagonals are kept, and one that fills slices.
+const PACKED_SIGMAS: [u32; 2] = [1, 512];
+
 impl Default for Plan {
     /// `sell(c:32,sigma:512)`.
     fn default() -> Self {
@@ -142,7 +145,13 @@ impl Format for Sell {
         let affordable = CANDIDATE_PADDING * analysis.rows.nnz as f64;
         // A bound first, since summing slices takes a pass: sorted slices hold the longest row at least once.
         let longest = |plan: &Plan| f64::from(analysis.rows.max) * f64::from(plan.c);
-        plans.filter(|plan| longest(plan) <= affordable).collect()
+        let plans = plans.filter(|plan| longest(plan) <= affordable);
+        // Packed slices have no padding.
+        let packed = PACKED_SIGMAS.iter().filter(|&&sigma| !even || sigma == 1).flat_map(|&sigma| {
+            let index = packed::candidates(analysis, on).into_iter().map(Index::Packed);
+            index.map(move |index| Plan { c: LANES as u32, sigma, index })
+        });
+        plans.chain(packed).collect()
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
