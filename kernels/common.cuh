@@ -4,6 +4,7 @@
 // points, with plain names that say their types: `csr_vector8_f32_o64`. Positions of slots and entries are 64-bit everywhere, rows
 // and columns 32-bit. Arrays of the matrix are read once and so streamed past the cache (`__ldcs`); x is cached (`__ldg`).
 
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -196,56 +197,111 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
     }
 }
 
+// Segmented sums: every thread of a block sums a run of consecutive products, the runs in the order of the threads. `open` is what
+// its run has behind its last row end, or all of it where no row ends. Gives what the runs before it have of the row with which it
+// begins.
+template <u32 THREADS, typename T>
+__device__ __forceinline__ T open_before(T open, bool has_end) {
+    __shared__ T warp_open[THREADS / WARP];
+    __shared__ bool warp_ended[THREADS / WARP];
+    // A scan over the warp, beginning anew at every lane with an end.
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 ended = __ballot_sync(ALL_LANES, has_end);
+    u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
+    u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
+#pragma unroll
+    for (u32 apart = 1; apart < WARP; apart *= 2) {
+        T other = __shfl_up_sync(ALL_LANES, open, apart);
+        if (lane >= start + apart) open += other;
+    }
+    if (lane == WARP - 1) {
+        warp_open[warp] = open;
+        warp_ended[warp] = ended != 0;
+    }
+    __syncthreads();
+
+    T before = 0;
+    for (u32 w = 0; w < warp; ++w) before = warp_ended[w] ? warp_open[w] : before + warp_open[w];
+    T lanes_before = __shfl_up_sync(ALL_LANES, open, 1);
+    bool ended_before = (ended & ~(ALL_LANES << lane)) != 0;
+    if (lane > 0) before = ended_before ? lanes_before : before + lanes_before;
+    return before;
+}
+
 // Carries: where entries are cut into equal chunks, a chunk keeps back the sum of the row that goes on in the next one,
 // and the chunk in which a row ends writes it. Carry j belongs to row `rows[j]`; rows never fall.
 
 // Carries of one row that one thread adds up; more of them are for the whole block.
 [[maybe_unused]] constexpr u32 FEW_CARRIES = 32;
 
-// Adds every row's carries to it, always in the same order. One thread a carry.
+// Adds to every row those of its carries that begin between `base` and base + BLOCK, always in the same order; one thread a carry. They may
+// have been written by other blocks of the same kernel, so they are not read through the first-level cache.
 template <typename T>
-__device__ void add_carries(const u32 *__restrict__ rows, const T *__restrict__ carries, u64 count, T *__restrict__ y) {
+__device__ void add_carries(const u32 *rows, const T *carries, u64 base, u64 count, T *y) {
     // First carries of rows that have many: they stand more than FEW_CARRIES apart.
     __shared__ u32 many[BLOCK / FEW_CARRIES];
     __shared__ u32 many_count;
     __shared__ T warp_sums[WARPS];
+    auto row_of = [=](u64 j) { return __ldcg(rows + j); };
+    auto add = [=](u32 row, T sum) { y[row] = __ldcg(y + row) + sum; };
+    // Nobody counts any more what an earlier call has found.
+    __syncthreads();
     if (threadIdx.x == 0) many_count = 0;
     __syncthreads();
 
-    u64 j = thread_id();
-    if (j < count && (j == 0 || rows[j] != rows[j - 1])) {
-        u32 row = rows[j];
-        if (j + FEW_CARRIES < count && rows[j + FEW_CARRIES] == row) {
+    u64 j = base + threadIdx.x;
+    if (j < count && (j == 0 || row_of(j) != row_of(j - 1))) {
+        u32 row = row_of(j);
+        if (j + FEW_CARRIES < count && row_of(j + FEW_CARRIES) == row) {
             many[atomicAdd(&many_count, 1)] = threadIdx.x;
         } else {
-            T sum = carries[j];
-            for (u64 i = j + 1; i < count && rows[i] == row; ++i) sum += carries[i];
-            y[row] += sum;
+            T sum = __ldcg(carries + j);
+            for (u64 i = j + 1; i < count && row_of(i) == row; ++i) sum += __ldcg(carries + i);
+            add(row, sum);
         }
     }
     __syncthreads();
 
     for (u32 m = 0; m < many_count; ++m) {
-        u64 first = u64(blockIdx.x) * BLOCK + many[m];
-        u32 row = rows[first];
+        u64 first = base + many[m];
+        u32 row = row_of(first);
         // Where the row's carries end.
         u64 end = first + FEW_CARRIES + 1, beyond = count;
         while (end < beyond) {
             u64 middle = end + (beyond - end) / 2;
-            if (rows[middle] == row) end = middle + 1;
+            if (row_of(middle) == row) end = middle + 1;
             else beyond = middle;
         }
         T sum = 0;
 #pragma unroll 4
-        for (u64 i = first + threadIdx.x; i < end; i += BLOCK) sum += carries[i];
+        for (u64 i = first + threadIdx.x; i < end; i += BLOCK) sum += __ldcg(carries + i);
         sum = lanes_sum(sum, WARP);
         if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
         __syncthreads();
         if (threadIdx.x == 0) {
             T total = 0;
             for (u32 w = 0; w < WARPS; ++w) total += warp_sums[w];
-            y[row] += total;
+            add(row, total);
         }
         __syncthreads();
     }
+}
+
+// Adds one to a counter that wraps round behind `limit`, and gives what it was. What the block wrote before its last barrier is seen by whoever
+// finds it counted and then passes a fence. Unlike a fence this leaves the first-level cache as it is: others gather from it.
+__device__ __forceinline__ u32 arrive(u32 *counter, u32 limit) {
+    u32 before;
+    asm volatile("atom.release.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(limit) : "memory");
+    return before;
+}
+
+// Whether this block is the last one of the grid to come here: then it sees what all of them have written. `arrivals` is 0 when
+// the kernel begins, and again when it is over.
+__device__ __forceinline__ bool is_last_block(u32 *arrivals) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) last = arrive(arrivals, gridDim.x - 1) == gridDim.x - 1;
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
 }

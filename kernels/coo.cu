@@ -30,16 +30,15 @@ __device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *
 }
 
 // A segmented sum over equally many entries for every block. A row is written, or added to when ADD, by the thread in which it ends;
-// what a block has of a row that goes on is kept back in `carries`, one for every block, with its row in `carry_rows`.
+// what a block has of a row that goes on is kept back in `carries`, one for every block, with its row in `carry_rows`. The last block to
+// come to its end adds them, or, where there are no `arrivals` to count, another kernel.
 template <bool ADD, typename T>
 __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32 *__restrict__ cols,
                                          const T *__restrict__ values, u64 nnz, const T *__restrict__ x,
-                                         T *__restrict__ y, u32 *__restrict__ carry_rows, T *__restrict__ carries) {
+                                         T *y, u32 *carry_rows, T *carries, u32 *arrivals) {
     __shared__ T products[CHUNK + BLOCK];
     // One more: the row behind the chunk.
     __shared__ u32 row_of[CHUNK + BLOCK + 1];
-    __shared__ T warp_open[WARPS];
-    __shared__ bool warp_ended[WARPS];
 
     u64 first = u64(blockIdx.x) * CHUNK;
     u32 count = u32(min(nnz - first, u64(CHUNK)));
@@ -83,35 +82,16 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
         here = next;
     }
 
-    // A scan over the warp of what is open, beginning anew at every lane with an end.
-    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 ended = __ballot_sync(ALL_LANES, first_end != NONE);
-    u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
-    u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
-    T run_open = open;
-#pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        T other = __shfl_up_sync(ALL_LANES, open, apart);
-        if (lane >= start + apart) open += other;
-    }
-    if (lane == WARP - 1) {
-        warp_open[warp] = open;
-        warp_ended[warp] = ended != 0;
-    }
-    __syncthreads();
-
-    // What there is, in the block, of the row with which this run begins.
-    T before = 0;
-    for (u32 w = 0; w < warp; ++w) before = warp_ended[w] ? warp_open[w] : before + warp_open[w];
-    T lanes_before = __shfl_up_sync(ALL_LANES, open, 1);
-    bool ended_before = (ended & ~(ALL_LANES << lane)) != 0;
-    if (lane > 0) before = ended_before ? lanes_before : before + lanes_before;
-
+    T before = open_before<BLOCK>(open, first_end != NONE);
     if (first_end != NONE) put(first_end, before + first_sum);
     if (threadIdx.x == BLOCK - 1) {
-        carries[blockIdx.x] = first_end == NONE ? before + run_open : run_open;
+        carries[blockIdx.x] = first_end == NONE ? before + open : open;
         carry_rows[blockIdx.x] = row_of[spread(count - 1)];
     }
+    // No row goes on behind the last chunk.
+    u32 cuts = gridDim.x - 1;
+    if (arrivals != nullptr && is_last_block(arrivals))
+        for (u32 base = 0; base < cuts; base += BLOCK) add_carries(carry_rows, carries, base, cuts, y);
 }
 
 // A thread an entry; y holds zeros or what is added to.
@@ -126,15 +106,15 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
 // Three arrays are loaded together: 64 registers a thread.
 #define INSTANCES(SUFFIX, T)                                                                                      \
     KERNEL_WITH(4) coo_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,     \
-                        u32 *carry_rows, T *carries) {                                                            \
-        segments<false>(rows, cols, values, nnz, x, y, carry_rows, carries);                                      \
+                        u32 *carry_rows, T *carries, u32 *arrivals) {                                             \
+        segments<false>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals);                            \
     }                                                                                                             \
     KERNEL_WITH(4) coo_add_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y, \
-                            u32 *carry_rows, T *carries) {                                                        \
-        segments<true>(rows, cols, values, nnz, x, y, carry_rows, carries);                                       \
+                            u32 *carry_rows, T *carries, u32 *arrivals) {                                         \
+        segments<true>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals);                             \
     }                                                                                                             \
     KERNEL coo_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) {                             \
-        add_carries(rows, carries, count, y);                                                                     \
+        add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                            \
     }                                                                                                             \
     KERNEL coo_atomic_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y) {    \
         entries_by_atomics(rows, cols, values, nnz, x, y);                                                        \

@@ -22,55 +22,303 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
     if (row < nrows && lane == 0) y[row] = sum;
 }
 
-// Entries and row ends together that a block works on: `CHUNK` in src/formats/csr/mod.rs.
-constexpr u32 CHUNK = 2048;
+// Equal work for every block (Merrill & Garland's merge path): entries and row ends in the order in which they are met, cut into
+// chunks of equal length. Where a row has only a few entries before the cut, the cut is moved back to where the row begins; so only
+// rows of more than `reach` entries are cut. `Chunk` in src/formats/csr/chunks.rs.
+struct alignas(16) Chunk {
+    // Rows that have ended before: it begins with this row.
+    u32 row;
+    // How far the cut was moved back.
+    u32 moved;
+    // The chunks in which the row with which it begins has its first and its last entries; `first` is the chunk itself unless the
+    // row is cut.
+    u32 first, last;
+};
 
-// Equal work for every block, a chunk each. Chunk b begins with the rows from `chunk_rows[b]` on not yet ended. It writes the rows
-// that end in it, and keeps back in `carries[b]` what it has of the one that does not.
-template <typename T, typename O>
-__device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
-                                               const T *__restrict__ values, const u32 *__restrict__ chunk_rows,
-                                               u32 nrows, u64 nnz, const T *__restrict__ x, T *__restrict__ y,
-                                               T *__restrict__ carries) {
-    // Products from the front, row ends from the back: together they are never more than a chunk.
-    __shared__ T shared[CHUNK];
+__device__ __forceinline__ Chunk load_chunk(const Chunk *chunks, u64 number) {
+    uint4 words = __ldg(reinterpret_cast<const uint4 *>(chunks) + number);
+    return {words.x, words.y, words.z, words.w};
+}
 
-    u64 begin = u64(blockIdx.x) * CHUNK;
-    u64 end = min(begin + CHUNK, nrows + nnz);
-    u32 first_row = chunk_rows[blockIdx.x];
-    u32 ends = chunk_rows[blockIdx.x + 1] - first_row;
-    u64 first = begin - first_row;
-    u32 entries = u32(end - begin) - ends;
-    T *products = shared;
-    u32 *row_ends = reinterpret_cast<u32 *>(shared + CHUNK) - ends;
+// Where the sums of a chunk go. Segment i < ends is what it has of row `row` + i, segment `ends` what it has of a row that goes on.
+template <typename T>
+struct Sums {
+    T *y;
+    u32 row, ends;
+    // Whether the first and the last row are cut.
+    bool from_before, goes_on;
+    // The chunk's parts of them, for whoever adds them.
+    T *head, *tail;
 
-    u32 col[CHUNK / BLOCK];
-    T value[CHUNK / BLOCK];
-    if (entries > 0) {
-#pragma unroll
-        for (u32 u = 0; u < CHUNK / BLOCK; ++u) {
-            // Those past the end load the last entry again: products are made without conditions.
-            u32 i = min(threadIdx.x + u * BLOCK, entries - 1);
-            col[u] = __ldcs(cols + first + i);
-            value[u] = __ldcs(values + first + i);
+    __device__ __forceinline__ void put(u32 i, T sum) const {
+        if (i == ends) {
+            if (goes_on) *tail = sum;
+        } else if (i == 0 && from_before) {
+            *head = sum;
+        } else {
+            y[u64(row) + i] = sum;
         }
     }
-    for (u32 i = threadIdx.x; i < ends; i += BLOCK) row_ends[i] = u32(row_ptr[u64(first_row) + 1 + i] - first);
-    if (entries > 0) {
+};
+
+// The sum of a row that is cut, for thread 0: of the tails of its chunks and the head of the last one. The whole block works on it, always in
+// the same order. Other blocks of the same kernel may have written them, so they are not read through the first-level cache.
+template <u32 THREADS, typename T>
+__device__ T sum_parts(const T *heads, const T *tails, Chunk cut) {
+    __shared__ T warp_sums[THREADS / WARP];
+    T sum = 0;
+#pragma unroll 4
+    for (u64 chunk = u64(cut.first) + threadIdx.x; chunk < cut.last; chunk += THREADS) sum += __ldcg(tails + chunk);
+    sum = lanes_sum(sum, WARP);
+    // Nobody reads any more what an earlier call has left.
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    T total = __ldcg(heads + cut.last);
+    for (u32 w = 0; w < THREADS / WARP; ++w) total += warp_sums[w];
+    return total;
+}
+
+// When all of a chunk's sums are put: the last of a row's chunks to come here adds the row's parts. Arrivals are counted for every row that is
+// cut, at the number of its first chunk; they are 0 when the kernel begins, and again when it is over.
+template <u32 THREADS, typename T>
+__device__ __forceinline__ void add_parts(Chunk here, Chunk next, Sums<T> sums, const T *heads, const T *tails, u32 *arrivals) {
+    __shared__ bool complete[2];
+    // A chunk in the middle of a row has one part of it: the tail.
+    bool parts[2] = {sums.from_before && sums.ends > 0, sums.goes_on};
+    if (!parts[0] && !parts[1]) return;
+    __syncthreads();
+    if (threadIdx.x < 2) {
+        bool head = threadIdx.x == 0, last = false;
+        u32 first_chunk = head ? here.first : next.first;
+        u32 others = (head ? here.last : next.last) - first_chunk;
+        if (head ? parts[0] : parts[1]) last = arrive(arrivals + first_chunk, others) == others;
+        complete[threadIdx.x] = last;
+    }
+    __syncthreads();
+    bool head_complete = complete[0], tail_complete = complete[1];
+    if (head_complete || tail_complete) __threadfence();
+    if (head_complete) {
+        T sum = sum_parts<THREADS>(heads, tails, here);
+        if (threadIdx.x == 0) sums.y[here.row] = sum;
+    }
+    if (tail_complete) {
+        T sum = sum_parts<THREADS>(heads, tails, next);
+        if (threadIdx.x == 0) sums.y[next.row] = sum;
+    }
+}
+
+// Row ends in a chunk up to which every thread keeps its products and the block sums them together, row by row.
+constexpr u32 FEW_ENDS = 2;
+
+// Sums a chunk with few row ends; the u-th product of a thread is at `at(u)`, and segment i ends before `row_ends[i]`.
+template <u32 THREADS, u32 RUN, typename T, typename At>
+__device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, Sums<T> sums, At at) {
+    __shared__ T warp_sums[FEW_ENDS + 1][THREADS / WARP];
+    for (u32 i = 0; i <= sums.ends; ++i) {
+        u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
+        T sum = 0;
 #pragma unroll
-        for (u32 u = 0; u < CHUNK / BLOCK; ++u) value[u] *= __ldg(x + col[u]);
+        for (u32 u = 0; u < RUN; ++u)
+            if (at(u) >= from && at(u) < to) sum += product[u];
+        sum = lanes_sum(sum, WARP);
+        if (threadIdx.x % WARP == 0) warp_sums[i][threadIdx.x / WARP] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x <= sums.ends) {
+        T sum = 0;
+        for (u32 w = 0; w < THREADS / WARP; ++w) sum += warp_sums[threadIdx.x][w];
+        sums.put(threadIdx.x, sum);
+    }
+}
+
+// What rows end in a run, two in a word: read together.
+template <u32 RUN>
+struct alignas(RUN * sizeof(u16)) Ends {
+    u32 pairs[RUN / 2];
+};
+
+// Sums a chunk of which every thread has RUN consecutive products. `ended` has 1 + i where segment i ends with the product, and 0 elsewhere.
+template <u32 THREADS, u32 RUN, typename T>
+__device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *ended, Sums<T> sums) {
+    Ends<RUN> ends = reinterpret_cast<const Ends<RUN> *>(ended)[threadIdx.x];
+    // Every row that ends in the run is complete but for the first, which may have begun in other runs. `open` is what there is
+    // of the row behind the last end.
+    u32 first_end = 0;
+    T first_sum = 0, open = 0;
 #pragma unroll
-        for (u32 u = 0; u < CHUNK / BLOCK; ++u) {
-            u32 i = threadIdx.x + u * BLOCK;
-            if (i < entries) products[i] = value[u];
+    for (u32 u = 0; u < RUN; ++u) {
+        open += product[u];
+        u32 end = u % 2 == 0 ? ends.pairs[u / 2] & 0xFFFF : ends.pairs[u / 2] >> 16;
+        if (end != 0) {
+            if (first_end == 0) {
+                first_end = end;
+                first_sum = open;
+            } else {
+                sums.y[u64(sums.row) + end - 1] = open;
+            }
+            open = 0;
         }
     }
+    T before = open_before<THREADS>(open, first_end != 0);
+    if (first_end != 0) sums.put(first_end - 1, before + first_sum);
+    if (threadIdx.x == THREADS - 1) sums.put(sums.ends, first_end == 0 ? before + open : open);
+}
 
-    auto store = [=](u32 i, T sum) {
-        if (i == ends) carries[blockIdx.x] = sum;
-        else y[u64(first_row) + i] = sum;
+// How the sums of a chunk come about.
+enum Way {
+    // Lanes a row, from shared memory.
+    SEGMENTS,
+    // Every thread sums consecutive products, which it takes from shared memory ...
+    RUNS,
+    // ... or has loaded itself, four at a time.
+    WIDE_RUNS,
+};
+
+// Loads the columns and values that a thread of a WIDE_RUNS chunk multiplies: RUN consecutive ones, from a multiple of four on. Those past the last one
+// that is needed are some that are.
+template <u32 RUN, typename T>
+__device__ __forceinline__ void load_wide(const u32 *cols, const T *values, u64 base, u32 count, u64 nnz, u32 (&col)[RUN],
+                                          T (&value)[RUN]) {
+    constexpr u32 TOGETHER = 16 / sizeof(T);
+    struct alignas(16) Values {
+        T at[TOGETHER];
     };
-    sum_segments<BLOCK, CHUNK, T>(row_ends, ends, entries, [=](u32 k) { return products[k]; }, store);
+    // The array may end within the last four.
+    if (base + (count + 3) / 4 * 4 <= nnz) {
+#pragma unroll
+        for (u32 q = 0; q < RUN; q += 4) {
+            u64 from = base + min(threadIdx.x * RUN + q, (count - 1) / 4 * 4);
+            uint4 words = __ldcs(reinterpret_cast<const uint4 *>(cols + from));
+            col[q] = words.x, col[q + 1] = words.y, col[q + 2] = words.z, col[q + 3] = words.w;
+#pragma unroll
+            for (u32 v = 0; v < 4; v += TOGETHER) {
+                uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(values + from + v));
+                Values some = *reinterpret_cast<Values *>(&bits);
+#pragma unroll
+                for (u32 w = 0; w < TOGETHER; ++w) value[q + v + w] = some.at[w];
+            }
+        }
+    } else {
+#pragma unroll
+        for (u32 u = 0; u < RUN; ++u) {
+            u64 from = base + min(threadIdx.x * RUN + u, count - 1);
+            col[u] = __ldcs(cols + from);
+            value[u] = __ldcs(values + from);
+        }
+    }
+}
+
+// Row ends that a thread loads together with its entries; where a chunk has more, they come later.
+constexpr u32 ROWS_AHEAD = 2;
+
+template <Way WAY, u32 CAPACITY, u32 THREADS, typename T, typename O>
+__device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
+                                               const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
+                                               u64 nnz, const T *__restrict__ x, T *y, T *parts, u32 *arrivals) {
+    // The rest of the capacity is for cuts that are moved back, and for loads of four entries that begin up to three early.
+    constexpr u32 SPACING = CAPACITY - CAPACITY / 16;
+    constexpr u32 RUN = CAPACITY / THREADS;
+    constexpr u32 SPREAD = WAY == RUNS ? THREADS : 0;
+    // SEGMENTS: products from the front, row ends from the back; together they are never more than the capacity.
+    __shared__ T shared[WAY == WIDE_RUNS ? 1 : CAPACITY + SPREAD];
+    alignas(16) __shared__ u16 ended[WAY == SEGMENTS ? 8 : CAPACITY];
+    __shared__ u32 few_ends[FEW_ENDS];
+
+    Chunk here = load_chunk(chunks, blockIdx.x), next = load_chunk(chunks, u64(blockIdx.x) + 1);
+    u64 cut = u64(blockIdx.x) * SPACING;
+    u64 first = cut - here.moved - here.row;
+    u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
+    T *heads = parts + gridDim.x, *tails = parts;
+    Sums<T> sums = {y, here.row, next.row - here.row, here.first != blockIdx.x, next.first != blockIdx.x + 1,
+                    heads + blockIdx.x, tails + blockIdx.x};
+    // Entries are numbered from `base`, which loads of four begin with; they are those from `early` to `count`.
+    u32 early = WAY == WIDE_RUNS ? u32(first % 4) : 0;
+    u64 base = first - early;
+    u32 count = u32(end - base);
+    auto at = [=](u32 u) { return WAY == WIDE_RUNS ? threadIdx.x * RUN + u : threadIdx.x + u * THREADS; };
+
+    // The first row may begin before the chunk.
+    auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(here.row) + i]), first) - base); };
+    auto end_of = [=](u32 i) { return u32(row_ptr[u64(here.row) + i + 1] - base); };
+    // A chunk without row ends is inside a row, whose end is loaded then.
+    u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
+#pragma unroll
+    for (u32 r = 0; r < ROWS_AHEAD; ++r) {
+        u32 i = min(threadIdx.x + r * THREADS, max(sums.ends, 1) - 1);
+        begins[r] = begin_of(i);
+        stops[r] = end_of(i);
+    }
+    u32 col[RUN];
+    T product[RUN];
+    if (count > early) {
+        if (WAY == WIDE_RUNS) {
+            load_wide(cols, values, base, count, nnz, col, product);
+        } else {
+#pragma unroll
+            for (u32 u = 0; u < RUN; ++u) {
+                // Those past the end load the last entry again: products are made without conditions.
+                u64 from = base + min(at(u), count - 1);
+                col[u] = __ldcs(cols + from);
+                product[u] = __ldcs(values + from);
+            }
+        }
+    }
+    bool few = sums.ends <= FEW_ENDS;
+    if (WAY != SEGMENTS) reinterpret_cast<Ends<RUN> *>(ended)[threadIdx.x] = {};
+    T factor[RUN];
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) factor[u] = count > early ? __ldg(x + col[u]) : T(0);
+
+    // While they are under way.
+    u32 *row_ends = reinterpret_cast<u32 *>(shared + CAPACITY) - sums.ends;
+    auto note = [=](u32 i, u32 begin, u32 stop) {
+        if (few) few_ends[i] = stop;
+        else if (WAY == SEGMENTS) row_ends[i] = stop;
+        else if (begin < stop) ended[stop - 1] = u16(i + 1);
+        else sums.put(i, 0);
+    };
+    if (WAY != SEGMENTS) __syncthreads();
+#pragma unroll
+    for (u32 r = 0; r < ROWS_AHEAD; ++r)
+        if (threadIdx.x + r * THREADS < sums.ends) note(threadIdx.x + r * THREADS, begins[r], stops[r]);
+    for (u32 i = threadIdx.x + ROWS_AHEAD * THREADS; i < sums.ends; i += THREADS) note(i, begin_of(i), end_of(i));
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) product[u] = at(u) >= early && at(u) < count ? product[u] * factor[u] : T(0);
+
+    if (few) {
+        __syncthreads();
+        sum_few<THREADS>(product, early, count, few_ends, sums, at);
+    } else if (WAY == SEGMENTS) {
+#pragma unroll
+        for (u32 u = 0; u < RUN; ++u)
+            if (at(u) < count) shared[at(u)] = product[u];
+        sum_segments<THREADS, CAPACITY, T>(row_ends, sums.ends, count, [=](u32 k) { return shared[k]; },
+                                           [=](u32 i, T sum) { sums.put(i, sum); });
+    } else {
+        if (WAY == RUNS) {
+            // Runs begin in different banks.
+#pragma unroll
+            for (u32 u = 0; u < RUN; ++u) shared[at(u) + at(u) / RUN] = product[u];
+        }
+        __syncthreads();
+        if (WAY == RUNS) {
+#pragma unroll
+            for (u32 u = 0; u < RUN; ++u) product[u] = shared[threadIdx.x * (RUN + 1) + u];
+        }
+        sum_runs<THREADS>(product, ended, sums);
+    }
+    if (arrivals != nullptr) add_parts<THREADS>(here, next, sums, heads, tails, arrivals);
+}
+
+// Adds the parts of rows that are cut where `rows_by_chunks` does not: a block for every cut, of which those that are the first of
+// their row do it.
+template <typename T>
+__device__ __forceinline__ void add_all_parts(const Chunk *chunks, u32 count, const T *parts, T *y) {
+    Chunk cut = load_chunk(chunks, u64(blockIdx.x) + 1);
+    if (cut.first != blockIdx.x) return;
+    T sum = sum_parts<BLOCK>(parts + count, parts, cut);
+    if (threadIdx.x == 0) y[cut.row] = sum;
 }
 
 #define ROWS(NAME, W, T, O)                                                                                 \
@@ -78,22 +326,41 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, y);                                               \
     }
 
-#define INSTANCES(SUFFIX, T, O)                                                                             \
-    ROWS(csr_scalar_##SUFFIX, 1, T, O)                                                                      \
-    ROWS(csr_vector2_##SUFFIX, 2, T, O)                                                                     \
-    ROWS(csr_vector4_##SUFFIX, 4, T, O)                                                                     \
-    ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                     \
-    ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                   \
-    ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                   \
-    KERNEL csr_balanced_##SUFFIX(const O *row_ptr, const u32 *cols, const T *values, const u32 *chunk_rows, \
-                                 u32 nrows, u64 nnz, const T *x, T *y, T *carries) {                        \
-        rows_by_chunks(row_ptr, cols, values, chunk_rows, nrows, nnz, x, y, carries);                       \
+// So many threads a multiprocessor shall hold, that each has registers for a batch: see KERNEL. Doubles take more of them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+#define RESIDENT(T, WAY, BATCH) 1024
+#else
+#define RESIDENT(T, WAY, BATCH) \
+    (BATCH == 4 ? (sizeof(T) == 8 ? 1536 : 2048) : sizeof(T) == 8 && WAY != SEGMENTS ? 1024 : 1280)
+#endif
+
+#define BALANCED(NAME, WAY, CAPACITY, THREADS, T, O)                                                                      \
+    KERNEL_OF(THREADS, RESIDENT(T, WAY, CAPACITY / THREADS) / THREADS)                                                    \
+    NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
+             T *y, T *parts, u32 *arrivals) {                                                                             \
+        rows_by_chunks<WAY, CAPACITY, THREADS>(row_ptr, cols, values, chunks, nrows, nnz, x, y, parts, arrivals);         \
     }
+
+#define INSTANCES(SUFFIX, T, O)                                                                                           \
+    ROWS(csr_scalar_##SUFFIX, 1, T, O)                                                                                    \
+    ROWS(csr_vector2_##SUFFIX, 2, T, O)                                                                                   \
+    ROWS(csr_vector4_##SUFFIX, 4, T, O)                                                                                   \
+    ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                                   \
+    ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                                 \
+    ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                                 \
+    BALANCED(csr_segments2048_##SUFFIX, SEGMENTS, 2048, 256, T, O)                                                        \
+    BALANCED(csr_segments1024_##SUFFIX, SEGMENTS, 1024, 128, T, O)                                                        \
+    BALANCED(csr_runs2048_##SUFFIX, RUNS, 2048, 256, T, O)                                                                \
+    BALANCED(csr_runs1024_##SUFFIX, RUNS, 1024, 128, T, O)                                                                \
+    BALANCED(csr_wide2048_##SUFFIX, WIDE_RUNS, 2048, 256, T, O)                                                           \
+    BALANCED(csr_wide1024_##SUFFIX, WIDE_RUNS, 1024, 128, T, O)                                                           \
+    BALANCED(csr_runs1024of4_##SUFFIX, RUNS, 1024, 256, T, O)                                                             \
+    BALANCED(csr_wide1024of4_##SUFFIX, WIDE_RUNS, 1024, 256, T, O)
 
 INSTANCES(f32_o32, float, u32)
 INSTANCES(f32_o64, float, u64)
 INSTANCES(f64_o32, double, u32)
 INSTANCES(f64_o64, double, u64)
 
-KERNEL csr_carries_f32(const u32 *rows, const float *carries, u64 count, float *y) { add_carries(rows, carries, count, y); }
-KERNEL csr_carries_f64(const u32 *rows, const double *carries, u64 count, double *y) { add_carries(rows, carries, count, y); }
+KERNEL csr_parts_f32(const Chunk *chunks, u32 count, const float *parts, float *y) { add_all_parts(chunks, count, parts, y); }
+KERNEL csr_parts_f64(const Chunk *chunks, u32 count, const double *parts, double *y) { add_all_parts(chunks, count, parts, y); }

@@ -255,7 +255,9 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
         sum_chunk(Chunks{chunk_rows, chunk_ptr, positions, row_ends, chunk, nrows, nnz}, first_chunk, first_group, products, y,     \
                   carries);                                                                                                         \
     }                                                                                                                               \
-    KERNEL tiles_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) { add_carries(rows, carries, count, y); }
+    KERNEL tiles_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) {                                             \
+        add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                                              \
+    }
 
 INSTANCES(f32, float)
 INSTANCES(f64, double)

@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 /// Rows of a tile: the least that whole block rows of every size fill.
 const TILE_ROWS: usize = 12;
 
-/// A matrix of at most so many entries is counted whole; a sample holds about this many at least.
+/// A matrix of at most so many entries is counted whole.
 const EXACT_NNZ: usize = 1 << 12;
 
+/// A sample holds about so many entries at least.
+const MIN_SAMPLE: usize = 1 << 11;
+
 /// Beyond that, one entry in so many is looked at, which keeps the cost well below that of a product …
-const SAMPLING: usize = 16;
+const SAMPLING: usize = 32;
 
 /// … until this many are, enough for a few per cent of error even where rows have hundreds of entries.
 const MAX_SAMPLE: usize = 1 << 17;
@@ -75,7 +78,7 @@ fn all_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
 
 /// The tiles of evenly spaced entries, weighted by how often they are drawn.
 fn drawn_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
-    let sample = (a.nnz() / SAMPLING).clamp(EXACT_NNZ, MAX_SAMPLE);
+    let sample = (a.nnz() / SAMPLING).clamp(MIN_SAMPLE, MAX_SAMPLE);
     let tiles = a.nrows().div_ceil(TILE_ROWS);
     let draws = ((sample as u64 * tiles as u64).div_ceil(a.nnz() as u64) as usize).max(MIN_DRAWS);
     // A draw stands in the middle of its share of the entries.

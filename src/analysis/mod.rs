@@ -62,7 +62,7 @@ impl Analysis {
             let packing = Packability::of(a, &rows);
             (rows, offsets.row_lengths, packing)
         };
-        let ((rows, row_lengths, packing), structure) = rayon::join(rows, || Structure::of(a));
+        let (structure, (rows, row_lengths, packing)) = rayon::join(|| Structure::of(a), rows);
         Self { rows, row_lengths, structure, packing }
     }
 }

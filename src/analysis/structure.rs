@@ -50,7 +50,8 @@ impl Structure {
     /// Measures `a`: reads columns and values once, and a sample of the columns twice more.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let samples = || rayon::join(|| Reuse::of(a.ncols(), a.col_idx()), || BlockFill::of(a));
-        let (scan, (reuse, blocks)) = rayon::join(|| Scan::of(a), samples);
+        // In a small matrix the reuse is one task, and the longest: it begins at once.
+        let ((reuse, blocks), scan) = rayon::join(samples, || Scan::of(a));
         let share = |part: u64, whole: usize| ratio(part as f64, whole as f64);
         let nslices = a.nrows().div_ceil(Scan::SLICE_ROWS);
         Self {

@@ -106,7 +106,7 @@ fn one_dense_row() {
     let s = &analysis.structure;
     assert_eq!((s.diagonals, s.lower_bandwidth, s.upper_bandwidth), (u64::from(n), 33, n - 34));
     assert_eq!((s.profile, s.affine, s.span_below_16_bits), (33, 0.0, 1.0));
-    assert_eq!((s.distinct_values, s.reuse.first), (Distinct::Many, u64::from(n / 8)));
+    assert_eq!((s.distinct_values, s.reuse.first), (Distinct::Many, s.reuse.window / 8));
     assert!((s.blocks.b2 - 0.5).abs() < 1e-12);
     assert_eq!((analysis.rows.half_rows, analysis.rows.max), (1, n));
 }

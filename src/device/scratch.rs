@@ -37,7 +37,9 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
             return Ok(Ptr::NULL);
         }
         if queue.is_capturing()? {
-            let piece = self.piece(queue)?;
+            // Cleared by itself: as part of the graph it would be cleared at every launch.
+            let piece =
+                Arc::new(if self.cleared { self.gpu.zeroed(self.len)? } else { self.gpu.unset(self.len)? });
             let ptr = piece.ptr();
             queue.keep(piece);
             return Ok(ptr);
@@ -46,19 +48,13 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         if let Some(piece) = pieces.get(&queue.id()) {
             return Ok(piece.ptr());
         }
-        let piece = self.piece(queue)?;
+        let piece = Arc::new(self.gpu.unset(self.len)?);
         let ptr = piece.ptr();
+        if self.cleared {
+            // SAFETY: the piece has `len` elements, and is kept below.
+            unsafe { queue.clear(ptr, self.len)? };
+        }
         pieces.insert(queue.id(), piece);
         Ok(ptr)
-    }
-
-    /// A fresh piece; what clears it is enqueued, or part of the graph.
-    fn piece(&self, queue: &Queue) -> Result<Arc<Buffer<T>>, Error> {
-        let piece = Arc::new(self.gpu.unset(self.len)?);
-        if self.cleared {
-            // SAFETY: the piece has `len` elements, and is kept by the queue's matrix or graph.
-            unsafe { queue.clear(piece.ptr(), self.len)? };
-        }
-        Ok(piece)
     }
 }

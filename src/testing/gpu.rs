@@ -135,10 +135,15 @@ fn many_streams_and_threads_share_an_operator() {
 #[test]
 fn a_captured_chain_gives_the_same_and_outlives_what_it_uses() {
     let Some(device) = gpu() else { return };
-    let a = scattered::<f64>(3000, 3000, |row| row % 19);
+    captured_chain(device, &scattered(3000, 3000, |row| row % 19));
+    // One row is cut many times.
+    captured_chain(device, &scattered(3000, 3000, |row| if row == 7 { 20_000 } else { row % 19 }));
+}
+
+fn captured_chain(device: &Device, a: &CsrMatrix<f64>) {
     let x = x_vector::<f64>(3000);
-    for plan in plans(&a) {
-        let op = operator(device, &plan, &a);
+    for plan in plans(a) {
+        let op = operator(device, &plan, a);
         let stream = Stream::new(device).unwrap();
         let start = DeviceVec::from_slice(device, &x).unwrap();
         let (mut middle, mut end) =

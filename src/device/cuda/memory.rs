@@ -67,6 +67,7 @@ impl Gpu {
     /// Memory for `len` elements, zeroed.
     pub(crate) fn zeroed<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
         let buffer = self.unset(len)?;
+        let _relaxed = Relaxed::new();
         // SAFETY: the buffer has `len` elements.
         unsafe { self.queue().clear(buffer.ptr(), len)? };
         self.queue().synchronize()?;

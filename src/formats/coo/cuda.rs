@@ -1,6 +1,6 @@
 //! COO on a GPU: a segmented sum over equal chunks, or an atomic addition an entry.
 
-use super::{CHUNK, Host, Plan};
+use super::{CHUNK, CHUNKS_IN_PASSING, Host, Plan};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::formats::{DeviceMatrix, HostMatrix};
 use crate::matrix::CsrMatrix;
@@ -48,20 +48,35 @@ impl<T: Scalar> Entries<T> {
 struct Segments<T> {
     chunks: usize,
     kernel: Kernel,
-    add_carries: Kernel,
+    add_carries: AddCarries,
     /// For every chunk, what it has of its last row when that goes on in the next, and which row that is.
     carries: Scratch<T>,
     carry_rows: Scratch<u32>,
+}
+
+/// Who adds what rows have in chunks before the one they end in.
+#[derive(Debug)]
+enum AddCarries {
+    /// The last block that is done; what blocks count themselves with. All of them wait for their sums to be written first.
+    InPassing(Scratch<u32>),
+    /// A second kernel.
+    Afterwards(Kernel),
 }
 
 impl<T: Scalar> Segments<T> {
     /// With the kernel that writes rows, or the one that adds to them.
     fn new(entries: usize, gpu: Gpu, kernel: &str) -> Result<Self, Error> {
         let chunks = entries.div_ceil(CHUNK);
+        let add_carries = if chunks <= CHUNKS_IN_PASSING {
+            // A chunk alone has nothing to carry.
+            AddCarries::InPassing(Scratch::cleared(gpu, usize::from(chunks > 1)))
+        } else {
+            AddCarries::Afterwards(gpu.kernel("coo", &format!("coo_carries_{}", T::KIND))?)
+        };
         Ok(Self {
             chunks,
             kernel: gpu.kernel("coo", &format!("{kernel}_{}", T::KIND))?,
-            add_carries: gpu.kernel("coo", &format!("coo_carries_{}", T::KIND))?,
+            add_carries,
             carries: Scratch::new(gpu, chunks),
             carry_rows: Scratch::new(gpu, chunks),
         })
@@ -74,14 +89,20 @@ impl<T: Scalar> Segments<T> {
     /// As [`DeviceMatrix::spmv`], and the entries are those that this was made for.
     unsafe fn enqueue(&self, entries: &Entries<T>, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         let (carries, rows) = (self.carries.on(queue)?, self.carry_rows.on(queue)?);
+        let (arrivals, afterwards) = match &self.add_carries {
+            AddCarries::InPassing(arrivals) => (arrivals.on(queue)?, None),
+            AddCarries::Afterwards(kernel) => (Ptr::NULL, Some(kernel)),
+        };
         let launch = entries.to(Launch::over(self.chunks, BLOCK), x, y).arg(rows).arg(carries);
-        // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk.
-        unsafe { self.kernel.launch(queue, launch)? };
+        // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk and a counter that was zero and is so again
+        // afterwards.
+        unsafe { self.kernel.launch(queue, launch.arg(arrivals))? };
+        let Some(kernel) = afterwards else { return Ok(()) };
         // No row goes on behind the last chunk.
-        let cuts = self.chunks.saturating_sub(1);
+        let cuts = self.chunks - 1;
         let launch = Launch::over(cuts, 1).arg(rows).arg(carries).arg(cuts as u64).arg(y);
         // SAFETY: these are the parameters of `coo_carries`; the rows are those of `y`.
-        unsafe { self.add_carries.launch(queue, launch) }
+        unsafe { kernel.launch(queue, launch) }
     }
 }
 

@@ -54,11 +54,15 @@ pub(crate) const fn entry_bytes(scalar: ScalarKind) -> u64 {
     size_of::<u32>() as u64 + slot_bytes(scalar)
 }
 
-/// Kernels that a GPU launches for so many entries: one, and one that adds what is carried out of its chunks where there are several.
+/// Up to so many chunks the last block that is done adds what is carried out of them: two rounds of a block that nobody helps, and about
+/// as many blocks as a large GPU works on at once. What more of them carry is added by a second kernel.
+const CHUNKS_IN_PASSING: usize = 512;
+
+/// Kernels that a GPU launches for so many entries.
 pub(crate) const fn launches(entries: u64) -> u64 {
     match entries {
         0 => 0,
-        _ if entries <= CHUNK as u64 => 1,
+        _ if entries <= (CHUNK * CHUNKS_IN_PASSING) as u64 => 1,
         _ => 2,
     }
 }

@@ -1,5 +1,6 @@
 //! CSR on a GPU: some lanes a row, or equal chunks of entries and row ends a block.
 
+use super::chunks::{Chunk, any_cut, variant};
 use super::{Host, Offsets, Plan};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::formats::DeviceMatrix;
@@ -74,14 +75,51 @@ enum Sharing<T> {
     Chunks(Chunks<T>),
 }
 
-/// What the chunks need; see [`super::chunk_rows`].
+/// What the chunks need.
 #[derive(Debug)]
 struct Chunks<T> {
-    count: usize,
-    rows: Buffer<u32>,
-    /// A sum for every chunk: what it has of the row that goes on in the next.
-    carries: Scratch<T>,
-    add_carries: Kernel,
+    count: u32,
+    /// Threads that each of them takes.
+    threads: u32,
+    table: Buffer<Chunk>,
+    /// What rows that are cut need; none where all are whole.
+    cut: Option<Cut<T>>,
+}
+
+/// What rows that are cut need.
+#[derive(Debug)]
+struct Cut<T> {
+    /// For every chunk, its part of the row that goes on behind it; then, for every chunk, its part of the row that began before it.
+    parts: Scratch<T>,
+    put_together: PutTogether,
+}
+
+/// Who adds the parts of a row.
+#[derive(Debug)]
+enum PutTogether {
+    /// The last of the row's chunks that is done; counted at the number of the row's first chunk.
+    InPassing(Scratch<u32>),
+    /// A second kernel.
+    Afterwards(Kernel),
+}
+
+impl<T: Scalar> Chunks<T> {
+    fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let (variant, afterwards) = variant();
+        let count = host.chunks.len() - 1;
+        let cut = if any_cut(&host.chunks) {
+            let put_together = if afterwards {
+                PutTogether::Afterwards(gpu.kernel("csr", &format!("csr_parts_{}", T::KIND))?)
+            } else {
+                PutTogether::InPassing(Scratch::cleared(gpu, count))
+            };
+            Some(Cut { parts: Scratch::new(gpu, 2 * count), put_together })
+        } else {
+            None
+        };
+        // Chunks are fewer than 2³².
+        Ok(Self { count: count as u32, threads: variant.threads, table: gpu.upload(&host.chunks)?, cut })
+    }
 }
 
 impl<T: Scalar> Uploaded<T> {
@@ -91,16 +129,7 @@ impl<T: Scalar> Uploaded<T> {
         let (name, sharing) = match host.plan {
             Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
             Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
-            Plan::Balanced => {
-                let count = host.chunk_rows.len() - 1;
-                let chunks = Chunks {
-                    count,
-                    rows: gpu.upload(&host.chunk_rows)?,
-                    carries: Scratch::new(gpu, count),
-                    add_carries: gpu.kernel("csr", &format!("csr_carries_{scalar}"))?,
-                };
-                ("balanced".to_owned(), Sharing::Chunks(chunks))
-            }
+            Plan::Balanced => (variant().0.kernel.to_owned(), Sharing::Chunks(Chunks::new(host, gpu)?)),
         };
         Ok(Self {
             nrows: host.row_ptr.len() - 1,
@@ -125,16 +154,24 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
                 unsafe { self.kernel.launch(queue, launch) }
             }
             Sharing::Chunks(chunks) => {
-                let carries = chunks.carries.on(queue)?;
-                let launch = arrays(Launch::over(chunks.count, BLOCK)).arg(chunks.rows.ptr()).arg(nrows);
-                let launch = launch.arg(self.values.len() as u64).arg(x).arg(y).arg(carries);
-                // SAFETY: these are the parameters of `csr_balanced`, with a carry for every chunk.
-                unsafe { self.kernel.launch(queue, launch)? };
-                // Chunk b has a part of the row with which chunk b + 1 begins; the last one has none.
-                let cuts = chunks.count.saturating_sub(1);
-                let launch = Launch::over(cuts, 1).arg(chunks.rows.ptr().add(1)).arg(carries);
-                // SAFETY: these are the parameters of `csr_carries`; the rows are those of `y`.
-                unsafe { chunks.add_carries.launch(queue, launch.arg(cuts as u64).arg(y)) }
+                let (mut parts, mut arrivals, mut afterwards) = (Ptr::NULL, Ptr::NULL, None);
+                if let Some(cut) = &chunks.cut {
+                    parts = cut.parts.on(queue)?;
+                    match &cut.put_together {
+                        PutTogether::InPassing(counters) => arrivals = counters.on(queue)?,
+                        PutTogether::Afterwards(kernel) => afterwards = Some(kernel),
+                    }
+                }
+                let launch = arrays(Launch::new(chunks.count, chunks.threads)).arg(chunks.table.ptr());
+                let launch = launch.arg(nrows).arg(self.values.len() as u64).arg(x).arg(y);
+                // SAFETY: these are the parameters of the kernels for chunks. Where rows are cut there are parts for every chunk, and, when
+                // they are put together in passing, counters that were zero and are so again afterwards.
+                unsafe { self.kernel.launch(queue, launch.arg(parts).arg(arrivals))? };
+                let Some(kernel) = afterwards else { return Ok(()) };
+                // Rows are cut between chunks, so there are at least two.
+                let launch = Launch::new(chunks.count - 1, BLOCK).arg(chunks.table.ptr());
+                // SAFETY: these are the parameters of `csr_parts`; the rows are those of `y`.
+                unsafe { kernel.launch(queue, launch.arg(chunks.count).arg(parts).arg(y)) }
             }
         }
     }
@@ -150,7 +187,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     fn device_bytes(&self) -> u64 {
         let chunks = match &self.sharing {
             Sharing::Lanes(_) => 0,
-            Sharing::Chunks(chunks) => chunks.rows.bytes(),
+            Sharing::Chunks(chunks) => chunks.table.bytes(),
         };
         self.row_ptr.bytes() + self.col_idx.bytes() + self.values.bytes() + chunks
     }

@@ -8,24 +8,23 @@
 //! ```
 //!
 //! Invariants: `row_ptr` has `nrows + 1` offsets rising from 0 to `nnz`; they are 32-bit when `nnz < 2³²` and 64-bit
-//! else. Nothing is padded. `csr(balanced)` also holds where the chunks of a GPU begin.
+//! else. Nothing is padded. `csr(balanced)` also holds where the chunks of a GPU begin: 16 bytes each.
 //!
 //! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland, SC'09, §4.3 (a thread or
 //! several a row); Merrill & Garland, SC'16 (equal nonzeros for everyone).
 
+mod chunks;
 mod cpu;
 mod cuda;
 
-use super::{
-    DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, chunk_rows, chunks, slot_bytes,
-    vector_bytes,
-};
+use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
+use chunks::{Chunk, chunks, variant};
 use std::fmt::{self, Display};
 
 /// The format.
@@ -94,9 +93,9 @@ impl Format for Csr {
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
-        let chunk_rows = if *plan == Plan::Balanced { chunks(nrows, nnz, CHUNK) + 1 } else { 0 };
+        let chunks = if *plan == Plan::Balanced { variant().0.bytes(nrows, nnz) } else { 0 };
         Traffic {
-            matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunk_rows * 4,
+            matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
             gathered: super::gathered(nnz, analysis.structure.runs),
@@ -108,8 +107,6 @@ impl Format for Csr {
                 Plan::Vector(lanes) => u64::from(analysis.rows.max.div_ceil(*lanes)),
                 Plan::Balanced => 0,
             },
-            // What is carried out of the chunks, where there are several, is added by a second kernel.
-            relaunches: u64::from(chunk_rows > 2),
             ..Traffic::default()
         }
     }
@@ -139,14 +136,11 @@ impl Format for Csr {
             row_ptr: Offsets::new(ptr),
             col_idx: copied(a.col_idx()),
             values: copied(a.values()),
-            chunk_rows: if *plan == Plan::Balanced { chunk_rows(ptr, CHUNK) } else { Vec::new() },
+            chunks: if *plan == Plan::Balanced { chunks(ptr, variant().0) } else { Vec::new() },
             parts,
         })
     }
 }
-
-/// Entries and row ends together that a block of a GPU works on: `CHUNK` in `kernels/csr.cu`.
-const CHUNK: u64 = 2048;
 
 /// Row offsets, as narrow as they can be.
 #[derive(Debug)]
@@ -198,8 +192,8 @@ pub(crate) struct Host<T> {
     row_ptr: Offsets,
     col_idx: Vec<u32>,
     values: Vec<T>,
-    /// For [`Plan::Balanced`] on a GPU; see [`chunk_rows`].
-    chunk_rows: Vec<u32>,
+    /// For [`Plan::Balanced`] on a GPU.
+    chunks: Vec<Chunk>,
     /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
     parts: Box<[usize]>,
 }
@@ -222,7 +216,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn matrix_bytes(&self) -> u64 {
         let entries = size_of_val(&*self.col_idx) + size_of_val(&*self.values);
-        self.row_ptr.bytes() + (entries + size_of_val(&*self.chunk_rows)) as u64
+        self.row_ptr.bytes() + (entries + size_of_val(&*self.chunks)) as u64
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
@@ -257,12 +251,6 @@ mod tests {
         let traffic = Csr::traffic(&Plan::Scalar, &Analysis::of(a.view()), ScalarKind::F32);
         let (m, z) = (4, 7);
         assert_eq!(traffic.matrix_bytes, 4 * (2 * z + m + 1));
-    }
-
-    #[test]
-    fn the_kernel_has_chunks_as_long() {
-        let kernel = include_str!("../../../kernels/csr.cu");
-        assert!(kernel.contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
     }
 
     #[test]
