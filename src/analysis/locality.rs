@@ -4,11 +4,11 @@ use super::rows::ratio;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Entries of one window, in a matrix that has twice as many …
+/// Entries of one window.
 const WINDOW: usize = 1 << 20;
 
-/// … and, where half of the entries are fewer, at least so many: what is measured in some 30 µs.
-const LEAST_WINDOW: usize = 1 << 15;
+/// A matrix of no more entries is multiplied within some 20 µs, and so measured on half as many.
+const SMALL: usize = 1 << 16;
 
 /// Distances within a window lie below `2^CLASSES`.
 const CLASSES: usize = WINDOW.ilog2() as usize;
@@ -32,7 +32,8 @@ const GROUP_BITS: u32 = 3;
 /// that keeps the groups of the last `d` entries answers the gathers nearer than `d`: [`share_within`](Self::share_within).
 ///
 /// Measured on evenly spaced windows of 2²⁰ entries that know nothing of one another, one for each 2²¹ entries but at
-/// most 16; in a smaller matrix on the middle half of its entries, or 2¹⁵ of them, or all. First touches within a window are therefore an
+/// most 16; on the whole matrix where it is no larger than a window, but of one of up to 2¹⁶ entries only on the 2¹⁵ in
+/// the middle. First touches within a window are therefore an
 /// overestimate of those in the whole matrix, and stand for every distance beyond a window's length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reuse {
@@ -48,7 +49,7 @@ impl Reuse {
     /// Measures gathers from the columns `col_idx`, all below `ncols`, in this order.
     pub fn of(ncols: usize, col_idx: &[u32]) -> Self {
         let nnz = col_idx.len();
-        let window = (nnz / 2).clamp(LEAST_WINDOW, WINDOW).min(nnz);
+        let window = nnz.min(if nnz > SMALL { WINDOW } else { SMALL / 2 });
         let windows = (nnz / STRIDE).clamp(1, MAX_WINDOWS);
         // Each in the middle of its share of the entries.
         let starts: Vec<usize> = (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
@@ -154,20 +155,19 @@ mod tests {
 
     #[test]
     fn a_window_reaches_its_last_class() {
-        let mut col_idx = vec![8; STRIDE];
-        let start = (STRIDE - WINDOW) / 2;
-        (col_idx[start], col_idx[start + WINDOW - 1]) = (0, 0);
+        let mut col_idx = vec![8; WINDOW];
+        (col_idx[0], col_idx[WINDOW - 1]) = (0, 0);
         let reuse = Reuse::of(9, &col_idx);
         assert_eq!((reuse.first, reuse.counts[CLASSES - 1]), (2, 1));
     }
 
     #[test]
-    fn small_matrices_are_measured_whole_and_others_in_the_middle() {
+    fn a_small_matrix_is_measured_in_the_middle() {
         let window = |nnz: usize| Reuse::of(1, &vec![0; nnz]).window;
-        let sizes = [LEAST_WINDOW, LEAST_WINDOW + 1, 2 * LEAST_WINDOW + 2, STRIDE, 2 * STRIDE];
-        assert_eq!(sizes.map(window), [1 << 15, 1 << 15, (1 << 15) + 1, 1 << 20, 1 << 20]);
-        let mut col_idx = vec![0; 4 * LEAST_WINDOW];
-        col_idx[LEAST_WINDOW] = 8;
+        let sizes = [SMALL / 2, SMALL / 2 + 1, SMALL, SMALL + 1, WINDOW, WINDOW + 1];
+        assert_eq!(sizes.map(window), [1 << 15, 1 << 15, 1 << 15, (1 << 16) + 1, 1 << 20, 1 << 20]);
+        let mut col_idx = vec![0; SMALL];
+        col_idx[SMALL / 4] = 8;
         assert_eq!(Reuse::of(9, &col_idx).first, 2);
         col_idx.rotate_left(1);
         assert_eq!(Reuse::of(9, &col_idx).first, 1);
