@@ -17,6 +17,8 @@
 //! A GPU multiplies all sections in one launch, or, to compare, with `launch:each` every section in one of its own, as the chapter does.
 //! On the CPU both are the same.
 //!
+//! With `index:packed` the sorted rows are in packed slices of 32 instead: see [`packed`](super::packed).
+//!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
 //! Matrix Computation" (sections). Where sections begin is in [`Split`].
 
@@ -33,7 +35,7 @@ use super::{
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{Order, PackedSlices, rows_by_length};
+use crate::encoding::{Order, rows_by_length};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -270,6 +272,10 @@ impl Format for Jds {
         }
     }
 
+    fn is_exact(plan: &Plan, analysis: &Analysis) -> bool {
+        !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
+    }
+
     fn kernel(plan: &Plan, on: Target) -> &'static str {
         let plan = match plan {
             Plan::Jagged(jagged) => jagged,
@@ -283,10 +289,10 @@ impl Format for Jds {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        Ok(match plan {
-            Plan::Jagged(jagged) => MaybePacked::Plain(Host::new(jagged, a)),
-            Plan::Packed(packing) => MaybePacked::Packed(PackedSlices::pack(a, BY_LENGTH, *packing)?),
-        })
+        match plan {
+            Plan::Jagged(jagged) => Ok(MaybePacked::Plain(Host::new(jagged, a))),
+            Plan::Packed(packing) => MaybePacked::pack(a, BY_LENGTH, *packing),
+        }
     }
 }
 
