@@ -264,7 +264,7 @@ impl Reach {
                 }
             }
             row = end;
-            if row % Scan::SLICE_ROWS == 0 {
+            if row.is_multiple_of(Scan::SLICE_ROWS) {
                 self.end_slice();
             }
         }
@@ -297,7 +297,7 @@ impl Reach {
 
     /// When all of `rows` are added.
     fn of_rows(mut self, rows: Range<usize>) -> Self {
-        if rows.len() % Scan::SLICE_ROWS != 0 {
+        if !rows.len().is_multiple_of(Scan::SLICE_ROWS) {
             self.end_slice();
         }
         self

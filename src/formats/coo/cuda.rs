@@ -118,14 +118,14 @@ pub(super) struct Uploaded<T> {
 /// How the entries come together.
 #[derive(Debug)]
 enum Sum<T> {
-    Segments(Segments<T>),
+    Segments(Box<Segments<T>>),
     Atomic(Kernel),
 }
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
         let sum = match host.plan {
-            Plan::Segments => Sum::Segments(Segments::new(host.values.len(), gpu, "coo")?),
+            Plan::Segments => Sum::Segments(Box::new(Segments::new(host.values.len(), gpu, "coo")?)),
             Plan::Atomic => Sum::Atomic(gpu.kernel("coo", &format!("coo_atomic_{}", T::KIND))?),
         };
         let clear = host.plan == Plan::Atomic || !host.reaches_every_row();
