@@ -456,7 +456,9 @@ mod tests {
             let op = builder.build(&a).unwrap();
             let race = op.decision().race().unwrap();
             assert_eq!((&race.winner, race.cold), (op.plan(), cold));
-            assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
+            // Packed slices are told from a sample.
+            let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
+            assert!(told.abs_diff(op.memory_bytes()) <= told / 10, "{told} bytes were told for {}", op.plan());
             assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);
             op.apply(&x, &mut y).unwrap();
             Oracle::of(a.view(), &x).check(&y).unwrap();

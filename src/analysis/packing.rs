@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn larger_ones_are_estimated_within_a_few_per_cent() {
-        for entry in gallery::suite().into_iter().filter(|spec| spec.entry().name != "small") {
+        for entry in gallery::suite().filter(|spec| spec.entry().name != "small") {
             let a = entry.scaled_to(400_000).generate::<f32>().unwrap();
             let packing = Analysis::of(a.view()).packing;
             assert!(!packing.is_exact());

@@ -250,9 +250,9 @@ impl Survey {
     fn relative(&self) -> Encoded {
         // The largest index belongs to the first column of a run.
         let span = (self.last - self.first).saturating_sub(self.run as u32 - 1);
-        let (kind, base) = match span {
-            ..=0xFF => (Kind::Relative8, self.first),
-            ..=0xFFFF => (Kind::Relative16, self.first),
+        let (kind, base) = match (u8::try_from(span), u16::try_from(span)) {
+            (Ok(_), _) => (Kind::Relative8, self.first),
+            (_, Ok(_)) => (Kind::Relative16, self.first),
             _ => (Kind::Relative32, 0),
         };
         let (full, width) = (self.shortest / self.run, self.longest / self.run);
@@ -266,7 +266,7 @@ impl Survey {
 /// Whether a row consists of runs of `run` columns that follow one another.
 fn consists_of_runs(row: &[u32], run: usize) -> bool {
     let follows = |columns: &[u32]| columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    row.len() % run == 0 && row.chunks_exact(run).all(follows)
+    row.len().is_multiple_of(run) && row.chunks_exact(run).all(follows)
 }
 
 #[cfg(test)]

@@ -3,38 +3,39 @@
 //! ```text
 //! 3 . 1 .     a slice of 32 rows, of which there are 4, sorted by length:
 //! . . . .     perm     2 0 3 1
-//! . 2 4 1     header   value_at 0, index_at 0, base 0, 8-bit indices, steps 0 full, 3 in all
+//! . 2 4 1     header   value_at 0, index_at 0, base 0, 8-bit indices, runs of 1, steps 0 full, 3 in all
 //! 1 . . 1     index    7 7 1 0 (masks: the lanes with a 1st, 2nd, 3rd entry)   1 0 0  2 2 3  3
 //!             values   2 3 1  4 1 1  1
 //!
-//!             in their order, as slots along diagonals (48 bytes with the padding, so that it keeps its 32 of indices):
-//!             index    delta -3 -1  0  1  2
-//!                      lanes  3  2  0  2  0      (as masks: 8 4 13 4 1)
-//!                                   2
-//!                                   3
-//!             values   1  2  3 4 1  1  1
+//! x x . . .   rows in their order, along diagonals; here a slice of three rows, not of 32:
+//! x x x . .   header   value_at 0, index_at 0, base 0, diagonal, slots 2 full, 3 in all
+//! . x x x .   index    0 1 _ _ (deltas that every lane has)   -1 _ _ _ (the other's)   2+4 _ _ _ (its lanes)
 //! ```
 //!
 //! A slice of 32 rows, the lanes, has a [`Header`] of 16 bytes and stretches of two arrays, the values and the index, which begin at
-//! multiples of 16 bytes; what lies between is zero. Nothing else is padded: a slice has as many values as its rows have entries, and
-//! nothing that is not an entry is ever multiplied. The lanes past the last row hold nothing.
+//! multiples of 16 bytes; what lies between is zero, and so are 16 bytes behind the last value. Nothing else is padded: a slice has as many
+//! values as its rows have entries, and nothing that is not an entry is ever multiplied. The lanes past the last row hold nothing.
 //!
-//! *Diagonal* slices, of rows in their order with strictly ascending columns, have slots of `{delta: i32, mask: u32}`, deltas ascending: the
-//! lanes of the mask have an entry in column row + delta. Slots are taken `group` at a time; groups of slots that every lane has stand
-//! first among the values, lane by lane, a lane's values side by side; then the other slots, one by one, each with the values of the lanes
-//! that have it. Slices with the same slots share them.
+//! *Diagonal* slices, of rows in their order with strictly ascending columns, have slots: a delta, which is column minus row, and the lanes
+//! that have an entry there. The index holds the deltas (i32) of the slots that every lane has, ascending, those of the others, ascending,
+//! and the masks of the others, each of the three padded to 16 bytes. Slices with the same slots share them.
 //!
-//! *Relative* slices have rows packed to the left. A step is a run of 1, 2 or 3 consecutive columns of a row, the same number in all rows of
-//! the slice and the largest that is possible, with one index: its first column, counted in 8 or 16 bits from the slice's smallest
-//! column, or in 32 bits from 0. The index holds the masks of the steps that not every lane has, padded to 16 bytes, then the
-//! indices: of steps that every lane has, `group` steps a time, lane by lane (where a step has one slot), and what is left of them step by step;
-//! then of the others, step by step, with the lanes of the mask. Values stand alike, and slot by slot where a step has several.
+//! *Relative* slices have rows packed to the left. A step is a run of 1, 2 or 3 consecutive columns of a row, as many in all rows of
+//! the slice and the most that are possible, with one index: its first column, counted in 8 or 16 bits from the slice's smallest
+//! column, or in 32 bits from 0. The index holds the masks of the steps that not every lane has, padded to 16 bytes, then the indices.
 //!
-//! A slice gets the kind with the fewest bytes of index, diagonal rather than relative, and diagonal only with at most twice as many slots as
-//! its longest row has entries. Values are stored as they are; or, `packed`, as codes of a dictionary of up to 256, or not at all when all
-//! have the same bits.
+//! Values stand alike in both: first the slots that every lane has, `group` of them lane by lane, a lane's side by side, then what is left of them
+//! slot by slot; then the others slot by slot, those of their lanes without gaps. Indices stand like values, one for a step; where a step
+//! has several slots, `group` counts as 1. Values are stored as they are; or, `packed`, as codes of a dictionary of up to 256 (the
+//! array has always 256), or not at all when all have the same bits.
 //!
-//! Rows longer than the plan's `long` are kept apart, as in CSR, and are empty in their slice.
+//! A slice gets the kind with the fewest bytes of index, diagonal rather than relative; diagonal only with at most twice as many slots as its
+//! longest row has entries, and where every row has a column of its number, so that a lane that lacks a slot can load that.
+//!
+//! Rows longer than the plan's `long` are kept apart, as in CSR, cut into pieces, and are empty in their slice.
+//!
+//! Slices and σ: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014). Indices in fewer bits: Willcock & Lumsdaine,
+//! ICS'06. Diagonals: Bell & Garland, SC'09, §4.1, here for every slice on its own.
 
 mod cpu;
 mod cuda;

@@ -28,7 +28,7 @@ impl Order {
 /// The rows, sorted by length downwards within windows of `sigma`; equal lengths keep their order.
 pub(crate) fn sorted_in_windows(nrows: usize, sigma: usize, len: impl Fn(u32) -> u32 + Sync) -> Vec<u32> {
     if sigma >= nrows {
-        return rows_by_length((0..nrows as u32).map(|row| len(row)));
+        return rows_by_length((0..nrows as u32).map(&len));
     }
     let mut perm: Vec<u32> = (0..nrows as u32).collect();
     perm.par_chunks_mut(sigma).for_each(|window| window.sort_by_key(|&row| std::cmp::Reverse(len(row))));

@@ -294,7 +294,7 @@ fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
         |(n, offsets, hole)| {
             let row =
                 |i: i64| offsets.iter().map(move |d| i + d).filter(move |j| (0..i64::from(n)).contains(j));
-            let keep = |i: u32, j: &u32| hole == 0 || (i * 7 + j) % hole != 0;
+            let keep = |i: u32, j: &u32| hole == 0 || !(i * 7 + j).is_multiple_of(hole);
             let rows = (0..n).map(|i| row(i64::from(i)).map(|j| j as u32).filter(|j| keep(i, j)).collect());
             (n, rows.collect())
         },

@@ -1,4 +1,13 @@
-//! Packed slices, as SELL, ELL and JDS use them: what `index:packed` means. The layout is `src/encoding/mod.rs`'s.
+//! Packed slices: what `index:packed` means in SELL, ELL (rows in their order) and JDS (all rows sorted by length).
+//!
+//! Slices of 32 rows hold their columns in as few bytes as are enough, chosen for each: along diagonals, which all lanes share, or as
+//! indices of 8, 16 or 32 bits, one for every run of 1, 2 or 3 consecutive columns. Nothing is padded.
+//!
+//! - `values:packed`: 8-bit codes where the matrix has at most 256 values, none where it has one; exact, compared by their bits.
+//! - `group:4`: four slots of a row side by side, for the loads of a GPU; on the CPU slower than the default, `group:1`.
+//! - `long:L`: rows with more than L entries are kept apart and shared by threads; by default those that no slice can hold.
+//!
+//! The layout is drawn in `src/encoding/mod.rs`.
 
 pub use crate::encoding::{Packing, ValueEncoding};
 
@@ -6,7 +15,7 @@ use super::{DeviceMatrix, HostMatrix, PlanArgs, Target, Traffic, scattered, vect
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Gpu, Ptr, Queue};
 use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
-use crate::matrix::CsrMatrix;
+use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 
@@ -148,7 +157,18 @@ pub(crate) enum MaybePacked<P, T> {
     /// In the format's own arrays.
     Plain(P),
     /// In packed slices.
-    Packed(PackedSlices<T>),
+    Packed(Box<PackedSlices<T>>),
+}
+
+impl<P, T: Scalar> MaybePacked<P, T> {
+    /// Packs slices.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PackedTooLarge`] when there is too much for them.
+    pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
+        PackedSlices::pack(a, order, packing).map(|packed| Self::Packed(Box::new(packed)))
+    }
 }
 
 impl<T: Scalar, P: HostMatrix<T>> HostMatrix<T> for MaybePacked<P, T> {

@@ -300,10 +300,10 @@ impl<T: Scalar, const L: usize> Vector<T> for Array<T, L> {
     #[inline(always)]
     unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> [u32; L] {
         let mut lanes = [0; L];
-        // SAFETY: the caller's promise.
-        set_lanes(mask)
-            .enumerate()
-            .for_each(|(at, i)| lanes[i] = unsafe { p.add(at).read_unaligned() }.widen());
+        for (at, i) in set_lanes(mask).enumerate() {
+            // SAFETY: the caller's promise.
+            lanes[i] = unsafe { p.add(at).read_unaligned() }.widen();
+        }
         lanes
     }
 

@@ -11,6 +11,8 @@
 //! multiplied, so that `0 · Inf` cannot put a NaN into a row that does not touch the Inf. Without `lengths` padding is known by its
 //! column; with them it is not even read.
 //!
+//! With `index:packed` the rows are in packed slices of 32 instead, in their order: see [`packed`](super::packed).
+//!
 //! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR (Concurrency and Computation, 2011).
 
 mod cpu;
@@ -23,7 +25,7 @@ use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{Order, PackedSlices};
+use crate::encoding::Order;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -95,6 +97,10 @@ impl Format for Ell {
         }
     }
 
+    fn is_exact(plan: &Plan, analysis: &Analysis) -> bool {
+        !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
+    }
+
     fn kernel(plan: &Plan, _: Target) -> &'static str {
         match *plan {
             Plan::Padded => "ell",
@@ -105,7 +111,7 @@ impl Format for Ell {
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         if let Plan::Packed(packing) = *plan {
-            return Ok(MaybePacked::Packed(PackedSlices::pack(a, Order::Natural, packing)?));
+            return MaybePacked::pack(a, Order::Natural, packing);
         }
         let width = (0..a.nrows()).map(|row| a.row_len(row)).max().unwrap_or(0);
         Ok(MaybePacked::Plain(Host::of_width(a, width, *plan == Plan::Lengths)))

@@ -17,28 +17,32 @@
 //! A GPU multiplies all sections in one launch, or, to compare, with `launch:each` every section in one of its own, as the chapter does.
 //! On the CPU both are the same.
 //!
+//! With `index:packed` the sorted rows are in packed slices of 32 instead: see [`packed`](super::packed).
+//!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
 //! Matrix Computation" (sections). Where sections begin is in [`Split`].
 
 mod cpu;
 mod cuda;
+mod plan;
 mod sections;
 
+pub use plan::{Jagged, Launches, Layout, Plan, Tail};
 pub use sections::{Method, Split};
 
-use super::packed::{self, Index, MaybePacked, Packing};
+use super::packed::{self, MaybePacked};
 use super::{
     DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{Order, PackedSlices, rows_by_length};
+use crate::encoding::{Order, rows_by_length};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
+use plan::STRIP_ROWS;
 use sections::Section;
-use std::fmt::{self, Display};
 
 pub(crate) use sections::DEFAULT_SECTION_SLOTS;
 
@@ -48,122 +52,8 @@ pub(crate) struct Jds;
 /// All rows in one window.
 const BY_LENGTH: Order = Order::Windows(usize::MAX);
 
-/// How the sorted rows are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
-    /// `jds(diagonals)` or `jds(sections:…)`.
-    Jagged(Jagged),
-    /// `jds(index:packed)`: in packed slices, which are sections of 32 rows; see [`packed`](super::packed).
-    Packed(Packing),
-}
-
-/// `jds(diagonals)` or `jds(sections:…)`, either with `tail:…`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Jagged {
-    /// How the sorted rows are stored.
-    pub layout: Layout,
-    /// Where overlong rows are cut, their rest going to COO; none keeps every row whole.
-    pub tail: Option<Tail>,
-}
-
-/// How the sorted rows are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// Unpadded jagged diagonals.
-    Diagonals,
-    /// Sections, each padded to its own width.
-    Sections(Split, Launches),
-}
-
-/// How a GPU is given the sections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Launches {
-    /// All in one launch.
-    #[default]
-    Fused,
-    /// `launch:each`: each in a launch of its own.
-    Each,
-}
-
-/// What `launch` may be.
-const LAUNCHES: &[(&str, Launches)] = &[("fused", Launches::Fused), ("each", Launches::Each)];
-
-/// Where overlong rows are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tail {
-    /// After so many entries.
-    Fixed(u32),
-    /// `tail:auto`: at the length that fewer rows than fill a strip exceed.
-    Auto,
-}
-
-/// Fewer rows than this do not fill a strip of vectors, nor two warps.
-const STRIP_ROWS: u64 = 64;
-
 /// Beyond this mean work a diagonal costs more to begin than it saves; candidates only.
 const CANDIDATE_WIDTH: u32 = 4096;
-
-impl Tail {
-    /// The length after which rows are cut.
-    pub fn resolve(self, histogram: &Histogram) -> u32 {
-        match self {
-            Self::Fixed(length) => length,
-            Self::Auto => {
-                let mut lengths = std::iter::once(0).chain(histogram.classes().iter().map(|c| c.0));
-                lengths.find(|&len| histogram.rows_longer(len) < STRIP_ROWS).unwrap_or(0)
-            }
-        }
-    }
-}
-
-impl Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Jagged(jagged) => jagged.fmt(f),
-            Self::Packed(packing) => write!(f, "({})", Index::Packed(*packing)),
-        }
-    }
-}
-
-impl Display for Jagged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.layout {
-            Layout::Diagonals => f.write_str("(diagonals")?,
-            Layout::Sections(split, Launches::Fused) => write!(f, "({split}")?,
-            Layout::Sections(split, Launches::Each) => write!(f, "({split},launch:each")?,
-        }
-        match self.tail {
-            None => f.write_str(")"),
-            Some(Tail::Auto) => f.write_str(",tail:auto)"),
-            Some(Tail::Fixed(length)) => write!(f, ",tail:{length})"),
-        }
-    }
-}
-
-impl Jagged {
-    /// The length of the longest row of every section, longest section first, for rows of these lengths; none without sections. Where
-    /// rows are cut at a tail, what is left of them counts.
-    pub fn section_widths(&self, histogram: &Histogram) -> Vec<u32> {
-        match self.layout {
-            Layout::Diagonals => Vec::new(),
-            // Rows are as long as `u32` can say.
-            Layout::Sections(split, _) => {
-                split.sections(&self.cut(histogram).0).iter().map(|section| section.width as u32).collect()
-            }
-        }
-    }
-
-    /// The row lengths with every row cut at the tail, and that length.
-    fn cut(&self, histogram: &Histogram) -> (Histogram, u32) {
-        match self.tail {
-            None => (histogram.clone(), u32::MAX),
-            Some(tail) => {
-                let length = tail.resolve(histogram);
-                (histogram.clipped(length), length)
-            }
-        }
-    }
-}
 
 impl Format for Jds {
     type Plan = Plan;
@@ -185,30 +75,7 @@ impl Format for Jds {
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        let diagonals = args.flag("diagonals")?;
-        let split = Split::parse(args)?;
-        let launches = args.word("launch", LAUNCHES)?;
-        let index = Index::parse(args)?;
-        let jagged = diagonals || split.is_some() || launches.is_some();
-        let layout = match (diagonals, split, launches) {
-            (true, None, None) => Layout::Diagonals,
-            (false, ..) => Layout::Sections(split.unwrap_or_default(), launches.unwrap_or_default()),
-            (true, ..) => {
-                return Err(args.error("it is either `diagonals` or `sections`, not both".to_owned()));
-            }
-        };
-        let tail = match args.value("tail")? {
-            None => None,
-            Some("auto") => Some(Tail::Auto),
-            Some(text) => Some(Tail::Fixed(args.to_number("tail", text)?)),
-        };
-        match index {
-            Index::Plain => Ok(Plan::Jagged(Jagged { layout, tail })),
-            Index::Packed(packing) if !jagged && tail.is_none() => Ok(Plan::Packed(packing)),
-            Index::Packed(_) => {
-                Err(args.error("with index:packed there are no sections and no tail".to_owned()))
-            }
-        }
+        Plan::parse(args)
     }
 
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Plan> {
@@ -270,6 +137,10 @@ impl Format for Jds {
         }
     }
 
+    fn is_exact(plan: &Plan, analysis: &Analysis) -> bool {
+        !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
+    }
+
     fn kernel(plan: &Plan, on: Target) -> &'static str {
         let plan = match plan {
             Plan::Jagged(jagged) => jagged,
@@ -283,10 +154,10 @@ impl Format for Jds {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        Ok(match plan {
-            Plan::Jagged(jagged) => MaybePacked::Plain(Host::new(jagged, a)),
-            Plan::Packed(packing) => MaybePacked::Packed(PackedSlices::pack(a, BY_LENGTH, *packing)?),
-        })
+        match plan {
+            Plan::Jagged(jagged) => Ok(MaybePacked::Plain(Host::new(jagged, a))),
+            Plan::Packed(packing) => MaybePacked::pack(a, BY_LENGTH, *packing),
+        }
     }
 }
 

@@ -13,6 +13,9 @@
 //! its longest row; every lane holds an entry in the slots before `full[s]`; the last slice is padded to `c` lanes. With σ = 1
 //! nothing is sorted and there is no `perm`.
 //!
+//! With `index:packed` slices of 32 rows are packed instead, without padding and with fewer bytes for columns and values: see
+//! [`packed`](super::packed).
+//!
 //! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
 
 mod cpu;
@@ -23,7 +26,7 @@ use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{LANES, Order, PackedSlices, sorted_in_windows};
+use crate::encoding::{LANES, Order, sorted_in_windows};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -201,10 +204,10 @@ impl Format for Sell {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        Ok(match plan.index {
-            Index::Plain => MaybePacked::Plain(Host::new(*plan, a)),
-            Index::Packed(packing) => MaybePacked::Packed(PackedSlices::pack(a, plan.order(), packing)?),
-        })
+        match plan.index {
+            Index::Plain => Ok(MaybePacked::Plain(Host::new(*plan, a))),
+            Index::Packed(packing) => MaybePacked::pack(a, plan.order(), packing),
+        }
     }
 }
 

@@ -307,7 +307,7 @@ fn decision(spec: &str, calls: u64) -> (Decision, DeviceSpec) {
 
 #[test]
 fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any() {
-    let (decision, spec) = decision("fem3d,n=12", 1000);
+    let (decision, spec) = decision("banded,rows=20k", 1000);
     let field = field(&decision, &spec);
     let time = |c: &Candidate| c.prediction.unwrap().amortised(1000);
     assert_eq!(field[0].plan, decision.plan);

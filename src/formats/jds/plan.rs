@@ -1,0 +1,152 @@
+//! The plans of JDS, and how they are spelled.
+
+use super::sections::Split;
+use crate::Error;
+use crate::analysis::Histogram;
+use crate::formats::PlanArgs;
+use crate::formats::packed::{Index, Packing};
+use std::fmt::{self, Display};
+
+/// How the sorted rows are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// `jds(diagonals)` or `jds(sections:…)`.
+    Jagged(Jagged),
+    /// `jds(index:packed)`: in packed slices, which are sections of 32 rows; see [`packed`](super::packed).
+    Packed(Packing),
+}
+
+/// `jds(diagonals)` or `jds(sections:…)`, either with `tail:…`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Jagged {
+    /// How the sorted rows are stored.
+    pub layout: Layout,
+    /// Where overlong rows are cut, their rest going to COO; none keeps every row whole.
+    pub tail: Option<Tail>,
+}
+
+/// How the sorted rows are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Unpadded jagged diagonals.
+    Diagonals,
+    /// Sections, each padded to its own width.
+    Sections(Split, Launches),
+}
+
+/// How a GPU is given the sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Launches {
+    /// All in one launch.
+    #[default]
+    Fused,
+    /// `launch:each`: each in a launch of its own.
+    Each,
+}
+
+/// What `launch` may be.
+const LAUNCHES: &[(&str, Launches)] = &[("fused", Launches::Fused), ("each", Launches::Each)];
+
+/// Where overlong rows are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// After so many entries.
+    Fixed(u32),
+    /// `tail:auto`: at the length that fewer rows than fill a strip exceed.
+    Auto,
+}
+
+/// Fewer rows than this do not fill a strip of vectors, nor two warps.
+pub(super) const STRIP_ROWS: u64 = 64;
+
+impl Tail {
+    /// The length after which rows are cut.
+    pub fn resolve(self, histogram: &Histogram) -> u32 {
+        match self {
+            Self::Fixed(length) => length,
+            Self::Auto => {
+                let mut lengths = std::iter::once(0).chain(histogram.classes().iter().map(|c| c.0));
+                lengths.find(|&len| histogram.rows_longer(len) < STRIP_ROWS).unwrap_or(0)
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// Reads what stands between the parentheses.
+    pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
+        let diagonals = args.flag("diagonals")?;
+        let split = Split::parse(args)?;
+        let launches = args.word("launch", LAUNCHES)?;
+        let index = Index::parse(args)?;
+        let jagged = diagonals || split.is_some() || launches.is_some();
+        let layout = match (diagonals, split, launches) {
+            (true, None, None) => Layout::Diagonals,
+            (false, ..) => Layout::Sections(split.unwrap_or_default(), launches.unwrap_or_default()),
+            (true, ..) => {
+                return Err(args.error("it is either `diagonals` or `sections`, not both".to_owned()));
+            }
+        };
+        let tail = match args.value("tail")? {
+            None => None,
+            Some("auto") => Some(Tail::Auto),
+            Some(text) => Some(Tail::Fixed(args.to_number("tail", text)?)),
+        };
+        match index {
+            Index::Plain => Ok(Plan::Jagged(Jagged { layout, tail })),
+            Index::Packed(packing) if !jagged && tail.is_none() => Ok(Plan::Packed(packing)),
+            Index::Packed(_) => {
+                Err(args.error("with index:packed there are no sections and no tail".to_owned()))
+            }
+        }
+    }
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Jagged(jagged) => jagged.fmt(f),
+            Self::Packed(packing) => write!(f, "({})", Index::Packed(*packing)),
+        }
+    }
+}
+
+impl Display for Jagged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layout {
+            Layout::Diagonals => f.write_str("(diagonals")?,
+            Layout::Sections(split, Launches::Fused) => write!(f, "({split}")?,
+            Layout::Sections(split, Launches::Each) => write!(f, "({split},launch:each")?,
+        }
+        match self.tail {
+            None => f.write_str(")"),
+            Some(Tail::Auto) => f.write_str(",tail:auto)"),
+            Some(Tail::Fixed(length)) => write!(f, ",tail:{length})"),
+        }
+    }
+}
+
+impl Jagged {
+    /// The length of the longest row of every section, longest section first, for rows of these lengths; none without sections. Where
+    /// rows are cut at a tail, what is left of them counts.
+    pub fn section_widths(&self, histogram: &Histogram) -> Vec<u32> {
+        match self.layout {
+            Layout::Diagonals => Vec::new(),
+            // Rows are as long as `u32` can say.
+            Layout::Sections(split, _) => {
+                split.sections(&self.cut(histogram).0).iter().map(|section| section.width as u32).collect()
+            }
+        }
+    }
+
+    /// The row lengths with every row cut at the tail, and that length.
+    pub(super) fn cut(&self, histogram: &Histogram) -> (Histogram, u32) {
+        match self.tail {
+            None => (histogram.clone(), u32::MAX),
+            Some(tail) => {
+                let length = tail.resolve(histogram);
+                (histogram.clipped(length), length)
+            }
+        }
+    }
+}
