@@ -458,7 +458,11 @@ mod tests {
             assert_eq!((&race.winner, race.cold), (op.plan(), cold));
             // Packed slices are told from a sample.
             let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
-            assert!(told.abs_diff(op.memory_bytes()) <= told / 10, "{told} bytes were told for {}", op.plan());
+            assert!(
+                told.abs_diff(op.memory_bytes()) <= told / 10,
+                "{told} bytes were told for {}",
+                op.plan()
+            );
             assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);
             op.apply(&x, &mut y).unwrap();
             Oracle::of(a.view(), &x).check(&y).unwrap();

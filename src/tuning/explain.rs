@@ -302,13 +302,14 @@ mod tests {
     fn it_pays_after_the_preparation_over_what_a_product_gains() {
         let a = "webbase,rows=20k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
         let fixed = crate::Tuning::Fixed("sell(c:32,sigma:4096)".parse().unwrap());
-        let op = SparseOp::auto(&a).unwrap();
+        let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
+        let op = builder.clone().build(&a).unwrap();
         let mut decision = op.decision().clone();
         let preparation = Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
         fn explain<'a>(op: &'a SparseOp<f32>, decision: &'a Decision, p: &'a Preparation) -> Explanation<'a> {
             Explanation { rows: op.stats(), decision, preparation: Some(p) }
         }
-        let sell = crate::SparseOpBuilder::new().tuning(fixed).build(&a).unwrap();
+        let sell = builder.tuning(fixed).build(&a).unwrap();
         assert_eq!(sell.explain().break_even(), None, "nothing to compare with");
         let plan = sell.plan().clone();
         let predicted =
