@@ -11,7 +11,7 @@
 //! multiplied, so that `0 · Inf` cannot put a NaN into a row that does not touch the Inf. Without `lengths` padding is known by its
 //! column; with them it is not even read.
 //!
-//! With `index:packed` the rows are in packed slices of 32 instead, in their order: see [`packed`](super::packed).
+//! With `index:packed` the rows are in packed slices of 32 instead, in their order: see [`packed`].
 //!
 //! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR (Concurrency and Computation, 2011).
 
@@ -42,7 +42,7 @@ pub enum Plan {
     Padded,
     /// `ell(lengths)`: with the length of every row.
     Lengths,
-    /// `ell(index:packed)`: in packed slices, without padding; see [`packed`](super::packed).
+    /// `ell(index:packed)`: in packed slices, without padding; see [`packed`].
     Packed(Packing),
 }
 

@@ -17,7 +17,7 @@
 //! A GPU multiplies all sections in one launch, or, to compare, with `launch:each` every section in one of its own, as the chapter does.
 //! On the CPU both are the same.
 //!
-//! With `index:packed` the sorted rows are in packed slices of 32 instead: see [`packed`](super::packed).
+//! With `index:packed` the sorted rows are in packed slices of 32 instead: see [`packed`].
 //!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
 //! Matrix Computation" (sections). Where sections begin is in [`Split`].

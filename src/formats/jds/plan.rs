@@ -12,7 +12,7 @@ use std::fmt::{self, Display};
 pub enum Plan {
     /// `jds(diagonals)` or `jds(sections:…)`.
     Jagged(Jagged),
-    /// `jds(index:packed)`: in packed slices, which are sections of 32 rows; see [`packed`](super::packed).
+    /// `jds(index:packed)`: in packed slices, which are sections of 32 rows; see [`packed`](crate::formats::packed).
     Packed(Packing),
 }
 

@@ -14,7 +14,7 @@
 //! nothing is sorted and there is no `perm`.
 //!
 //! With `index:packed` slices of 32 rows are packed instead, without padding and with fewer bytes for columns and values: see
-//! [`packed`](super::packed).
+//! [`packed`].
 //!
 //! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
 
