@@ -135,7 +135,9 @@ impl<T: Peers> Contest<'_, T> {
             Some(plan) => {
                 let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
                 let op = builder.build_analyzed(self.a, self.analysis)?;
-                let traffic = op.decision().chosen().map(|c| c.traffic);
+                // What was told before packing may have been an estimate.
+                let matrix_bytes = op.memory_bytes();
+                let traffic = op.decision().chosen().map(|c| Traffic { matrix_bytes, ..c.traffic });
                 (Box::new(Own::new(op, x.device.clone())?), traffic)
             }
             None => {
