@@ -171,32 +171,6 @@ fn a_benchmark_has_a_bar_for_every_run() {
 }
 
 #[test]
-fn a_tuning_shows_its_regret() {
-    let Some(browser) = browser() else { return };
-    let profile = tempfile::tempdir().unwrap();
-    let out = profile.path().join("profile.ron");
-    let (_folder, page) = page(&[
-        "tune",
-        "gallery:small",
-        "gallery:lognormal,rows=2k",
-        "--seconds",
-        "0.01",
-        "--dtype",
-        "f32",
-        "--out",
-        out.to_str().unwrap(),
-    ]);
-    let seen = probed(browser, &page, 1200);
-    assert_tidy(&seen);
-    assert_eq!(seen["regrets"], 2);
-    for matrix in seen["matrices"].as_array().unwrap() {
-        let (bars, points) = (matrix["bars"].as_u64(), matrix["points"].as_u64());
-        assert!(bars > Some(5) && bars == points, "{matrix}");
-        assert_eq!(matrix["chosen"].as_array().unwrap().len(), 1);
-    }
-}
-
-#[test]
 fn a_page_that_cannot_be_written_is_refused_before_the_work() {
     for args in [&["analyze", "gallery:small"][..], &["bench", "gallery:small"]] {
         let assert = sparseop(args).args(["--report", "/nowhere/page.html"]).assert().code(1);
