@@ -21,7 +21,7 @@
 //!
 //! Invariants: `tile_ptr` and `chunk_ptr` rise from 0 to the number of groups. `home` says which group in tile order each one in
 //! chunk order is (a GPU keeps the inverse). `cols` counts from the first column of the block, `positions` and `row_ends` from the first entry
-//! of the chunk; the position of a padded slot is [`UNUSED`], its column and value are 0.
+//! of the chunk; the position of a padded slot is `UNUSED`, its column and value are 0.
 //!
 //! Source: propagation blocking, Beamer, Asanović & Patterson, IPDPS 2017; Buono et al., ICS 2016. There bins are filled as the graph
 //! is gone through; a matrix that is multiplied many times has them laid out once.
