@@ -133,6 +133,7 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
         (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => (0, 1),
         (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
     };
+    let coded = dictionary > 1;
     let sizes = analysis.packing.sizes(rows, order, packing.long);
     let classes = rows.histogram.classes();
     let long = &classes[classes.partition_point(|&(len, _)| len <= packing.long)..];
@@ -154,7 +155,9 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
         gathered: sizes.entries - sizes.entries_by_kind[0],
         guarded: sizes.guarded,
         tail: rows.nnz - rows.histogram.entries_up_to(packing.long),
+        decoded: if coded { rows.nnz } else { 0 },
         rows: nrows,
+        branchless: nrows,
         scattered: scattered(nrows, window),
         groups: sizes.slices + long_rows,
         serial: (sizes.depth * lanes).min(sizes.entries),

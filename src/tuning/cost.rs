@@ -35,6 +35,8 @@ pub enum Term {
     Guards,
     /// Following many columns at once.
     Strides,
+    /// Looking values up by their codes.
+    Decodes,
     /// Multiplying the entries of the COO part.
     Tail,
     /// Writing row sums.
@@ -61,7 +63,7 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 18;
+    pub const COUNT: usize = 19;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
@@ -72,6 +74,7 @@ impl Term {
         Self::Chains,
         Self::Guards,
         Self::Strides,
+        Self::Decodes,
         Self::Tail,
         Self::Rows,
         Self::Scatter,
@@ -99,6 +102,7 @@ impl Term {
             Self::Chains => "sums that wait for one another",
             Self::Guards => "looking for padding",
             Self::Strides => "following many columns at once",
+            Self::Decodes => "looking values up",
             Self::Tail => "the COO part",
             Self::Rows => "row sums",
             Self::Scatter => "rows out of their order",
@@ -161,6 +165,8 @@ coefficients! {
     guarded,
     /// A slot beyond the columns that are followed without effort, in addition.
     strided,
+    /// An entry whose value is looked up by its code, in addition.
+    decoded,
     /// An entry of the COO part.
     tail,
     /// A row sum.
@@ -255,10 +261,11 @@ pub fn amounts(
         traffic.chained as f64,
         traffic.guarded as f64,
         traffic.strided as f64,
+        traffic.decoded as f64,
         traffic.tail as f64,
         traffic.rows as f64,
         traffic.scattered as f64,
-        traffic.rows as f64 * surprises / rows.max(1.0),
+        traffic.rows.saturating_sub(traffic.branchless) as f64 * surprises / rows.max(1.0),
         traffic.groups as f64,
         missing(reach.near),
         missing(reach.far),
