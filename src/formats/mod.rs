@@ -68,8 +68,9 @@ pub(crate) trait Format: 'static {
         true
     }
 
-    /// Whether a product is only enqueued on such a device. What is not is never chosen, only taken where it is given.
-    fn enqueued(_: &Self::Plan, _: Target) -> bool {
+    /// Whether a plan may be chosen for such a device: its product is only enqueued there, without waiting, and in no more launches than
+    /// it needs. What is there to be compared with is only taken where it is given.
+    fn eligible(_: &Self::Plan, _: Target) -> bool {
         true
     }
 
@@ -343,9 +344,9 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
             }
 
-            /// Whether a product is only enqueued on such a device: it does not wait, and can be captured in a graph.
-            pub(crate) fn is_enqueued(&self, on: Target) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::enqueued(plan, on)),+ }
+            /// Whether it may be chosen for such a device, and not only be taken where it is given.
+            pub(crate) fn is_eligible(&self, on: Target) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
             /// Every format's plans worth considering on a kind of device, in registry order.

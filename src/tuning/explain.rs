@@ -259,7 +259,7 @@ pub fn reason(candidate: &Candidate) -> String {
         Verdict::Slower { ratio, because } => format!("{ratio:.2} times as long: {because}"),
         Verdict::TooLarge { limit } => format!("more than the memory limit of {}", size(*limit)),
         Verdict::OnRequest => {
-            "waits for the host and cannot be part of a graph: only where it is given".to_owned()
+            "waits for the host, or launches more than it needs: only where it is given".to_owned()
         }
         Verdict::NotDeterministic => "its bits may differ from product to product".to_owned(),
         Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),

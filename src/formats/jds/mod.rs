@@ -138,6 +138,11 @@ impl Format for Jds {
         !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
     }
 
+    fn eligible(plan: &Plan, on: Target) -> bool {
+        let each = |jagged: &Jagged| matches!(jagged.layout, Layout::Sections(_, Launches::Each));
+        on == Target::Cpu || !matches!(plan, Plan::Jagged(jagged) if each(jagged))
+    }
+
     fn kernel(plan: &Plan, on: Target) -> &'static str {
         let plan = match plan {
             Plan::Jagged(jagged) => jagged,
