@@ -268,13 +268,13 @@ impl<T: Scalar> Passes<T> {
     /// [`Error::WrongDevice`]; [`Error::Gpu`].
     pub fn dots(&mut self, pass: Dots<'_, T>) -> Result<(), Error> {
         self.check(pass.of.len(), &[("of", Some(pass.of)), ("with", pass.with), ("and", pass.and)], &[])?;
-        self.check_sums([Partner::Other, Partner::Other], pass.at, pass.then)?;
+        let second = if pass.and.is_some() { Partner::Other } else { Partner::Nobody };
+        self.check_sums([Partner::Other, second], pass.at, pass.then)?;
         match (&self.machine, self.stream.queue()) {
             (Some(machine), Some(queue)) => machine.dots(queue, &self.registers, &pass),
             _ if self.is_stopped(false) => Ok(()),
             _ => {
                 let sums = self.host.dots(&pass);
-                let second = if pass.and.is_some() { Partner::Other } else { Partner::Nobody };
                 self.conclude(sums, second, pass.at, pass.then)
             }
         }
@@ -383,7 +383,7 @@ impl<T: Scalar> Passes<T> {
 
     fn check_sums(&self, sums: [Partner; 2], at: u16, then: Program) -> Result<(), Error> {
         self.code.of(then)?;
-        let message = if usize::from(at) + 1 >= self.registers.len() {
+        let message = if usize::from(at) + usize::from(sums[1] != Partner::Nobody) >= self.registers.len() {
             "its sums have no registers"
         } else if sums[1] == Partner::Change {
             "only the first sum can be of what has changed"
