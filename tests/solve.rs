@@ -37,8 +37,14 @@ fn every_method_finds_the_ones_that_the_right_hand_side_was_made_of() {
             let files = ["--out", x.to_str().unwrap(), "--history", residuals.to_str().unwrap()];
             let args = ["solve", POISSON, "--method", method, "--preconditioner", preconditioner, "--json"];
             let report = json(&[&args[..], &files].concat());
-            assert_eq!((&report["converged"], &report["outcome"]), (&true.into(), &"converged".into()), "{report}");
-            assert!(report["residual"].as_f64().unwrap() <= 1e-8 && report["seconds"].as_f64().unwrap() > 0.0);
+            assert_eq!(
+                (&report["converged"], &report["outcome"]),
+                (&true.into(), &"converged".into()),
+                "{report}"
+            );
+            assert!(
+                report["residual"].as_f64().unwrap() <= 1e-8 && report["seconds"].as_f64().unwrap() > 0.0
+            );
             assert!(report["plan"].as_str().is_some() && report["method"] == method);
             let iterations = report["iterations"].as_u64().unwrap() as usize;
             assert_eq!(numbers(&residuals).len(), iterations + 1);
@@ -51,7 +57,8 @@ fn every_method_finds_the_ones_that_the_right_hand_side_was_made_of() {
 #[test]
 fn a_right_hand_side_is_read_and_an_eigenvalue_found() {
     let folder = tempfile::tempdir().unwrap();
-    let [a, b, x] = ["a.mtx", "b.mtx", "x.mtx"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let [a, b, x] =
+        ["a.mtx", "b.mtx", "x.mtx"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
     fs::write(&a, "%%MatrixMarket matrix coordinate real symmetric\n2 2 3\n1 1 4\n2 1 1\n2 2 3\n").unwrap();
     fs::write(&b, "1\n2\n").unwrap();
     for dtype in ["f32", "f64"] {
@@ -68,7 +75,10 @@ fn a_right_hand_side_is_read_and_an_eigenvalue_found() {
 #[test]
 fn an_iteration_is_compared_with_its_products() {
     let report = json(&["solve", POISSON, "--timing", "--json"]);
-    assert!(report["product_us"].as_f64().unwrap() > 0.0 && report["seconds_per_iteration"].as_f64().unwrap() > 0.0);
+    assert!(
+        report["product_us"].as_f64().unwrap() > 0.0
+            && report["seconds_per_iteration"].as_f64().unwrap() > 0.0
+    );
     assert_eq!(report["vector_bytes"], 10 * 400 * 8);
     // On the CPU the speed of copies is not known.
     assert!(report["bound_us"].is_null() && report["over_bound"].is_null());
@@ -113,7 +123,10 @@ fn wrong_systems_and_wrong_usage_are_told_apart() {
         assert!(said.contains(expected), "{args:?}: {said}");
     }
     for (args, expected) in [
-        (&["solve", "a.mtx", "--method", "cgs"][..], "possible values: cg, bicgstab, gmres, chebyshev, power"),
+        (
+            &["solve", "a.mtx", "--method", "cgs"][..],
+            "possible values: cg, bicgstab, gmres, chebyshev, power",
+        ),
         (&["solve", "a.mtx", "--tol", "0"], "a number above 0"),
         (&["solve", "a.mtx", "--restart", "101"], "101 is not in 1..=100"),
         (&["solve", "a.mtx", "--eigenvalues", "2,1"], "the lower one first"),
@@ -132,7 +145,8 @@ fn pages_are_ranked_as_worked_out_by_hand() {
     fs::write(&graph, GRAPH).unwrap();
     // At damping 1/2, with what jumps to every page as the unit: r1 = 1 + r3/4, r2 = 1 + r1/4, r3 = 1 + r1/4 + r2/2, r4 = 1 + r3/4, and so
     // r3 = 1 + 1/4 + r3/16 + 1/2 + r1/8 = 15/8 + 3/32 r3.
-    let report = json(&["rank", &graph, "--damping", "0.5", "--tol", "1e-13", "--top", "2", "--json", "--out", &out]);
+    let report =
+        json(&["rank", &graph, "--damping", "0.5", "--tol", "1e-13", "--top", "2", "--json", "--out", &out]);
     let r3 = 15.0 / 8.0 / (1.0 - 3.0 / 32.0);
     let r1 = 1.0 + r3 / 4.0;
     let r2 = 1.0 + r1 / 4.0;

@@ -109,7 +109,8 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     if let Some(file) = &args.out {
         market::write_vector(file, &ranking.ranks)?;
     }
-    let top = ranking.top(args.top).into_iter().map(|(page, rank)| Page { page: page + 1, rank: rank.to_f64() });
+    let top =
+        ranking.top(args.top).into_iter().map(|(page, rank)| Page { page: page + 1, rank: rank.to_f64() });
     let residual = ranking.history.last().copied().unwrap_or(0.0);
     if args.json {
         console.print_json(&Ranked {

@@ -156,7 +156,9 @@ pub(super) fn parse_tolerance(text: &str) -> Result<f64, String> {
 }
 
 fn parse_bounds(text: &str) -> Result<(f64, f64), String> {
-    let bounds = text.split_once(',').and_then(|(low, high)| Some((low.trim().parse().ok()?, high.trim().parse().ok()?)));
+    let bounds = text
+        .split_once(',')
+        .and_then(|(low, high)| Some((low.trim().parse().ok()?, high.trim().parse().ok()?)));
     let valid = bounds.filter(|(low, high): &(f64, f64)| *low > 0.0 && high > low && high.is_finite());
     valid.ok_or_else(|| "write two numbers above 0, the lower one first, such as 0.01,8".to_owned())
 }
@@ -220,7 +222,12 @@ fn spinner(args: &Args, console: &Console) -> (indicatif::ProgressBar, impl FnMu
     (bar, observer)
 }
 
-fn solve_system<T: Scalar>(args: &Args, a: &CsrMatrix<T>, op: &SparseOp<T>, console: &Console) -> Result<Done<T>> {
+fn solve_system<T: Scalar>(
+    args: &Args,
+    a: &CsrMatrix<T>,
+    op: &SparseOp<T>,
+    console: &Console,
+) -> Result<Done<T>> {
     let method = match args.method {
         Name::Bicgstab => Method::BiCgStab,
         Name::Gmres => Method::Gmres { restart: args.restart as usize },
@@ -256,12 +263,25 @@ fn solve_system<T: Scalar>(args: &Args, a: &CsrMatrix<T>, op: &SparseOp<T>, cons
     let report = report?;
     let failure = report.clone().converged().err();
     let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
-    Ok(Done { x, history, outcome, restarts, residual, eigenvalue: None, iterations, prepare, seconds, failure, cost })
+    Ok(Done {
+        x,
+        history,
+        outcome,
+        restarts,
+        residual,
+        eigenvalue: None,
+        iterations,
+        prepare,
+        seconds,
+        failure,
+        cost,
+    })
 }
 
 fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Done<T>> {
     // Not all ones, which are an eigenvector of many graphs: ever the same numbers without a pattern.
-    let start: Vec<T> = (0..op.ncols()).map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract())).collect();
+    let start: Vec<T> =
+        (0..op.ncols()).map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract())).collect();
     let (bar, observer) = spinner(args, console);
     let pair = power(op, &start, settings(args), observer);
     bar.finish_and_clear();
@@ -301,9 +321,17 @@ fn time<T: Scalar>(op: &SparseOp<T>, (products, vector_bytes): (u32, u64), itera
     })
 }
 
-fn tell<T: Scalar>(args: &Args, op: &SparseOp<T>, done: &Done<T>, timing: Option<Timing>, console: &Console) -> Result<()> {
+fn tell<T: Scalar>(
+    args: &Args,
+    op: &SparseOp<T>,
+    done: &Done<T>,
+    timing: Option<Timing>,
+    console: &Console,
+) -> Result<()> {
     let each = (done.iterations > 0).then(|| done.seconds / done.iterations as f64);
-    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map_or_else(String::new, |v| v.get_name().to_owned());
+    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+        value().map_or_else(String::new, |v| v.get_name().to_owned())
+    };
     let method = name(&|| args.method.to_possible_value());
     if args.json {
         return console.print_json(&Solved {
@@ -343,9 +371,15 @@ fn tell<T: Scalar>(args: &Args, op: &SparseOp<T>, done: &Done<T>, timing: Option
         text += &format!("eigenvalue {value:?}\n");
     }
     if let Some(Timing { product_us, vector_bytes, bound_us, over_bound, .. }) = timing {
-        text += &format!("a product takes {}, vectors are {vector_bytes} bytes an iteration\n", duration(product_us * 1e-6));
+        text += &format!(
+            "a product takes {}, vectors are {vector_bytes} bytes an iteration\n",
+            duration(product_us * 1e-6)
+        );
         if let (Some(bound), Some(over)) = (bound_us, over_bound) {
-            text += &format!("both, vectors at the speed of a copy: {}; an iteration takes {over:.3} times as long\n", duration(bound * 1e-6));
+            text += &format!(
+                "both, vectors at the speed of a copy: {}; an iteration takes {over:.3} times as long\n",
+                duration(bound * 1e-6)
+            );
         }
     }
     console.print(&text)

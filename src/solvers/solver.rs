@@ -64,7 +64,7 @@ pub(super) trait Iteration<T: Scalar>: Debug {
     /// What the registers say after a batch, where `before` iterations had been made before it.
     fn observe(&mut self, registers: &[f64], before: usize) -> Seen {
         let now = registers[usize::from(ITERATIONS)] as usize;
-        let residuals = ring(registers, HISTORY, before, now).map(|rr| rr.max(0.0).sqrt()).collect();
+        let residuals = ring(registers, HISTORY, before, now).map(f64::sqrt).collect();
         Seen { residuals, status: status(registers) }
     }
 
@@ -340,7 +340,7 @@ impl<T: Scalar> Solver<'_, T> {
         loop {
             self.reset(self.iterations())?;
             let mut registers = self.residual()?;
-            let residual = registers[usize::from(RR)].max(0.0).sqrt() / norm;
+            let residual = registers[usize::from(RR)].sqrt() / norm;
             if self.driver.history.is_empty() {
                 self.driver.note(0, [residual]);
             }

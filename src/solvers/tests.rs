@@ -114,7 +114,7 @@ fn systems_that_are_not_symmetric_are_solved_and_jacobi_evens_out_rows() {
         solves(device, &convection::<f64>(200, 1.0), Method::BiCgStab, false, 1e-9);
         // A symmetric matrix whose rows have very different magnitudes.
         let n = 300;
-        let s = |i: usize| 1.0 + 1e3 * (i % 7) as f64;
+        let s = |i: usize| 1.0 + 1e3 * (i as f64 / n as f64);
         let uneven = matrix::<f64>(
             n,
             (0..n).flat_map(|i| {

@@ -57,7 +57,7 @@ impl Machine {
         let vectors = || vectors.iter().flatten();
         let len = vectors().next().map_or(0, |vector| vector.len());
         let per_pack = PACK / size_of::<T>();
-        let aligned = vectors().all(|vector| vector.address() % PACK as u64 == 0);
+        let aligned = vectors().all(|vector| vector.address().is_multiple_of(PACK as u64));
         let packs = if aligned { len / per_pack } else { 0 };
         let rounds = len.div_ceil(per_pack).div_ceil(BLOCK as usize * TOGETHER);
         let blocks = rounds.clamp(1, self.gpu.multiprocessors() * most);
