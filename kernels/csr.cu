@@ -63,25 +63,25 @@ struct Sums {
 
 // The sum of a row that is cut, for thread 0: of the tails of its chunks and the head of the last one. The whole block works on it, always in
 // the same order. Other blocks of the same kernel may have written them, so they are not read through the first-level cache.
-template <u32 THREADS, typename T>
+template <typename T>
 __device__ T sum_parts(const T *heads, const T *tails, Chunk cut) {
-    __shared__ T warp_sums[THREADS / WARP];
+    __shared__ T warp_sums[WARPS];
     T sum = 0;
 #pragma unroll 4
-    for (u64 chunk = u64(cut.first) + threadIdx.x; chunk < cut.last; chunk += THREADS) sum += __ldcg(tails + chunk);
+    for (u64 chunk = u64(cut.first) + threadIdx.x; chunk < cut.last; chunk += BLOCK) sum += __ldcg(tails + chunk);
     sum = lanes_sum(sum, WARP);
     // Nobody reads any more what an earlier call has left.
     __syncthreads();
     if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
     __syncthreads();
     T total = __ldcg(heads + cut.last);
-    for (u32 w = 0; w < THREADS / WARP; ++w) total += warp_sums[w];
+    for (u32 w = 0; w < WARPS; ++w) total += warp_sums[w];
     return total;
 }
 
 // When all of a chunk's sums are put: the last of a row's chunks to come here adds the row's parts. Arrivals are counted for every row that is
 // cut, at the number of its first chunk; they are 0 when the kernel begins, and again when it is over.
-template <u32 THREADS, typename T>
+template <typename T>
 __device__ __forceinline__ void add_parts(Chunk here, Chunk next, Sums<T> sums, const T *heads, const T *tails, u32 *arrivals) {
     __shared__ bool complete[2];
     // A chunk in the middle of a row has one part of it: the tail.
@@ -99,11 +99,11 @@ __device__ __forceinline__ void add_parts(Chunk here, Chunk next, Sums<T> sums, 
     bool head_complete = complete[0], tail_complete = complete[1];
     if (head_complete || tail_complete) __threadfence();
     if (head_complete) {
-        T sum = sum_parts<THREADS>(heads, tails, here);
+        T sum = sum_parts(heads, tails, here);
         if (threadIdx.x == 0) sums.y[here.row] = sum;
     }
     if (tail_complete) {
-        T sum = sum_parts<THREADS>(heads, tails, next);
+        T sum = sum_parts(heads, tails, next);
         if (threadIdx.x == 0) sums.y[next.row] = sum;
     }
 }
@@ -112,9 +112,9 @@ __device__ __forceinline__ void add_parts(Chunk here, Chunk next, Sums<T> sums, 
 constexpr u32 FEW_ENDS = 2;
 
 // Sums a chunk with few row ends; the u-th product of a thread is at `at(u)`, and segment i ends before `row_ends[i]`.
-template <u32 THREADS, u32 RUN, typename T, typename At>
+template <u32 RUN, typename T, typename At>
 __device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, Sums<T> sums, At at) {
-    __shared__ T warp_sums[FEW_ENDS + 1][THREADS / WARP];
+    __shared__ T warp_sums[FEW_ENDS + 1][WARPS];
     for (u32 i = 0; i <= sums.ends; ++i) {
         u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
         T sum = 0;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 
     __syncthreads();
     if (threadIdx.x <= sums.ends) {
         T sum = 0;
-        for (u32 w = 0; w < THREADS / WARP; ++w) sum += warp_sums[threadIdx.x][w];
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[threadIdx.x][w];
         sums.put(threadIdx.x, sum);
     }
 }
@@ -139,7 +139,7 @@ struct alignas(RUN * sizeof(u16)) Ends {
 };
 
 // Sums a chunk of which every thread has RUN consecutive products. `ended` has 1 + i where segment i ends with the product, and 0 elsewhere.
-template <u32 THREADS, u32 RUN, typename T>
+template <u32 RUN, typename T>
 __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *ended, Sums<T> sums) {
     Ends<RUN> ends = reinterpret_cast<const Ends<RUN> *>(ended)[threadIdx.x];
     // Every row that ends in the run is complete but for the first, which may have begun in other runs. `open` is what there is
@@ -160,23 +160,13 @@ __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end
             open = 0;
         }
     }
-    T before = open_before<THREADS>(open, first_end != 0);
+    T before = open_before<BLOCK>(open, first_end != 0);
     if (first_end != 0) sums.put(first_end - 1, before + first_sum);
-    if (threadIdx.x == THREADS - 1) sums.put(sums.ends, first_end == 0 ? before + open : open);
+    if (threadIdx.x == BLOCK - 1) sums.put(sums.ends, first_end == 0 ? before + open : open);
 }
 
-// How the sums of a chunk come about.
-enum Way {
-    // Lanes a row, from shared memory.
-    SEGMENTS,
-    // Every thread sums consecutive products, which it takes from shared memory ...
-    RUNS,
-    // ... or has loaded itself, four at a time.
-    WIDE_RUNS,
-};
-
-// Loads the columns and values that a thread of a WIDE_RUNS chunk multiplies: RUN consecutive ones, from a multiple of four on. Those past the last one
-// that is needed are some that are.
+// Loads the columns and values that a thread multiplies: RUN consecutive ones, from a multiple of four on. Those past the last one that is
+// needed are some that are.
 template <u32 RUN, typename T>
 __device__ __forceinline__ void load_wide(const u32 *cols, const T *values, u64 base, u32 count, u64 nnz, u32 (&col)[RUN],
                                           T (&value)[RUN]) {
@@ -212,17 +202,19 @@ __device__ __forceinline__ void load_wide(const u32 *cols, const T *values, u64 
 // Row ends that a thread loads together with its entries; where a chunk has more, they come later.
 constexpr u32 ROWS_AHEAD = 2;
 
-template <Way WAY, u32 CAPACITY, u32 THREADS, typename T, typename O>
+// Entries and row ends that a block has room for: `CAPACITY` in src/formats/csr/chunks.rs.
+constexpr u32 CAPACITY = 2048;
+// Entries and row ends between two cuts. The rest is for cuts that are moved back, and for loads of four entries that begin up to
+// three early.
+constexpr u32 SPACING = CAPACITY - CAPACITY / 16;
+// Consecutive entries of a thread.
+constexpr u32 RUN = CAPACITY / BLOCK;
+
+template <typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
                                                u64 nnz, const T *__restrict__ x, T *y, T *parts, u32 *arrivals) {
-    // The rest of the capacity is for cuts that are moved back, and for loads of four entries that begin up to three early.
-    constexpr u32 SPACING = CAPACITY - CAPACITY / 16;
-    constexpr u32 RUN = CAPACITY / THREADS;
-    constexpr u32 SPREAD = WAY == RUNS ? THREADS : 0;
-    // SEGMENTS: products from the front, row ends from the back; together they are never more than the capacity.
-    __shared__ T shared[WAY == WIDE_RUNS ? 1 : CAPACITY + SPREAD];
-    alignas(16) __shared__ u16 ended[WAY == SEGMENTS ? 8 : CAPACITY];
+    alignas(16) __shared__ u16 ended[CAPACITY];
     __shared__ u32 few_ends[FEW_ENDS];
 
     Chunk here = load_chunk(chunks, blockIdx.x), next = load_chunk(chunks, u64(blockIdx.x) + 1);
@@ -233,10 +225,10 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     Sums<T> sums = {y, here.row, next.row - here.row, here.first != blockIdx.x, next.first != blockIdx.x + 1,
                     heads + blockIdx.x, tails + blockIdx.x};
     // Entries are numbered from `base`, which loads of four begin with; they are those from `early` to `count`.
-    u32 early = WAY == WIDE_RUNS ? u32(first % 4) : 0;
+    u32 early = u32(first % 4);
     u64 base = first - early;
     u32 count = u32(end - base);
-    auto at = [=](u32 u) { return WAY == WIDE_RUNS ? threadIdx.x * RUN + u : threadIdx.x + u * THREADS; };
+    auto at = [](u32 u) { return threadIdx.x * RUN + u; };
 
     // The first row may begin before the chunk.
     auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(here.row) + i]), first) - base); };
@@ -245,80 +237,36 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r) {
-        u32 i = min(threadIdx.x + r * THREADS, max(sums.ends, 1) - 1);
+        u32 i = min(threadIdx.x + r * BLOCK, max(sums.ends, 1) - 1);
         begins[r] = begin_of(i);
         stops[r] = end_of(i);
     }
     u32 col[RUN];
-    T product[RUN];
-    if (count > early) {
-        if (WAY == WIDE_RUNS) {
-            load_wide(cols, values, base, count, nnz, col, product);
-        } else {
-#pragma unroll
-            for (u32 u = 0; u < RUN; ++u) {
-                // Those past the end load the last entry again: products are made without conditions.
-                u64 from = base + min(at(u), count - 1);
-                col[u] = __ldcs(cols + from);
-                product[u] = __ldcs(values + from);
-            }
-        }
-    }
+    T product[RUN], factor[RUN];
+    if (count > early) load_wide(cols, values, base, count, nnz, col, product);
     bool few = sums.ends <= FEW_ENDS;
-    if (WAY != SEGMENTS) reinterpret_cast<Ends<RUN> *>(ended)[threadIdx.x] = {};
-    T factor[RUN];
+    reinterpret_cast<Ends<RUN> *>(ended)[threadIdx.x] = {};
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) factor[u] = count > early ? __ldg(x + col[u]) : T(0);
 
     // While they are under way.
-    u32 *row_ends = reinterpret_cast<u32 *>(shared + CAPACITY) - sums.ends;
     auto note = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
-        else if (WAY == SEGMENTS) row_ends[i] = stop;
         else if (begin < stop) ended[stop - 1] = u16(i + 1);
         else sums.put(i, 0);
     };
-    if (WAY != SEGMENTS) __syncthreads();
+    __syncthreads();
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r)
-        if (threadIdx.x + r * THREADS < sums.ends) note(threadIdx.x + r * THREADS, begins[r], stops[r]);
-    for (u32 i = threadIdx.x + ROWS_AHEAD * THREADS; i < sums.ends; i += THREADS) note(i, begin_of(i), end_of(i));
+        if (threadIdx.x + r * BLOCK < sums.ends) note(threadIdx.x + r * BLOCK, begins[r], stops[r]);
+    for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.ends; i += BLOCK) note(i, begin_of(i), end_of(i));
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) product[u] = at(u) >= early && at(u) < count ? product[u] * factor[u] : T(0);
 
-    if (few) {
-        __syncthreads();
-        sum_few<THREADS>(product, early, count, few_ends, sums, at);
-    } else if (WAY == SEGMENTS) {
-#pragma unroll
-        for (u32 u = 0; u < RUN; ++u)
-            if (at(u) < count) shared[at(u)] = product[u];
-        sum_segments<THREADS, CAPACITY, T>(row_ends, sums.ends, count, [=](u32 k) { return shared[k]; },
-                                           [=](u32 i, T sum) { sums.put(i, sum); });
-    } else {
-        if (WAY == RUNS) {
-            // Runs begin in different banks.
-#pragma unroll
-            for (u32 u = 0; u < RUN; ++u) shared[at(u) + at(u) / RUN] = product[u];
-        }
-        __syncthreads();
-        if (WAY == RUNS) {
-#pragma unroll
-            for (u32 u = 0; u < RUN; ++u) product[u] = shared[threadIdx.x * (RUN + 1) + u];
-        }
-        sum_runs<THREADS>(product, ended, sums);
-    }
-    if (arrivals != nullptr) add_parts<THREADS>(here, next, sums, heads, tails, arrivals);
-}
-
-// Adds the parts of rows that are cut where `rows_by_chunks` does not: a block for every cut, of which those that are the first of
-// their row do it.
-template <typename T>
-__device__ __forceinline__ void add_all_parts(const Chunk *chunks, u32 count, const T *parts, T *y) {
-    Chunk cut = load_chunk(chunks, u64(blockIdx.x) + 1);
-    if (cut.first != blockIdx.x) return;
-    T sum = sum_parts<BLOCK>(parts + count, parts, cut);
-    if (threadIdx.x == 0) y[cut.row] = sum;
+    __syncthreads();
+    if (few) sum_few(product, early, count, few_ends, sums, at);
+    else sum_runs(product, ended, sums);
+    if (arrivals != nullptr) add_parts(here, next, sums, heads, tails, arrivals);
 }
 
 #define ROWS(NAME, W, T, O)                                                                                 \
@@ -326,19 +274,18 @@ __device__ __forceinline__ void add_all_parts(const Chunk *chunks, u32 count, co
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, y);                                               \
     }
 
-// So many threads a multiprocessor shall hold, that each has registers for a batch: see KERNEL. Doubles take more of them.
+// So many blocks a multiprocessor shall hold, that each thread has registers for a batch: see KERNEL. Doubles take more of them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-#define RESIDENT(T, WAY, BATCH) 1024
+#define RESIDENT(T) 4
 #else
-#define RESIDENT(T, WAY, BATCH) \
-    (BATCH == 4 ? (sizeof(T) == 8 ? 1536 : 2048) : sizeof(T) == 8 && WAY != SEGMENTS ? 1024 : 1280)
+#define RESIDENT(T) (sizeof(T) == 8 ? 4 : 5)
 #endif
 
-#define BALANCED(NAME, WAY, CAPACITY, THREADS, T, O)                                                                      \
-    KERNEL_OF(THREADS, RESIDENT(T, WAY, CAPACITY / THREADS) / THREADS)                                                    \
+#define BALANCED(NAME, T, O)                                                                                              \
+    KERNEL_WITH(RESIDENT(T))                                                                                              \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
-             T *y, T *parts, u32 *arrivals) {                                                                             \
-        rows_by_chunks<WAY, CAPACITY, THREADS>(row_ptr, cols, values, chunks, nrows, nnz, x, y, parts, arrivals);         \
+         T *y, T *parts, u32 *arrivals) {                                                                                 \
+        rows_by_chunks(row_ptr, cols, values, chunks, nrows, nnz, x, y, parts, arrivals);                             \
     }
 
 #define INSTANCES(SUFFIX, T, O)                                                                                           \
@@ -348,19 +295,9 @@ __device__ __forceinline__ void add_all_parts(const Chunk *chunks, u32 count, co
     ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                                   \
     ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                                 \
     ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                                 \
-    BALANCED(csr_segments2048_##SUFFIX, SEGMENTS, 2048, 256, T, O)                                                        \
-    BALANCED(csr_segments1024_##SUFFIX, SEGMENTS, 1024, 128, T, O)                                                        \
-    BALANCED(csr_runs2048_##SUFFIX, RUNS, 2048, 256, T, O)                                                                \
-    BALANCED(csr_runs1024_##SUFFIX, RUNS, 1024, 128, T, O)                                                                \
-    BALANCED(csr_wide2048_##SUFFIX, WIDE_RUNS, 2048, 256, T, O)                                                           \
-    BALANCED(csr_wide1024_##SUFFIX, WIDE_RUNS, 1024, 128, T, O)                                                           \
-    BALANCED(csr_runs1024of4_##SUFFIX, RUNS, 1024, 256, T, O)                                                             \
-    BALANCED(csr_wide1024of4_##SUFFIX, WIDE_RUNS, 1024, 256, T, O)
+    BALANCED(csr_balanced_##SUFFIX, T, O)
 
 INSTANCES(f32_o32, float, u32)
 INSTANCES(f32_o64, float, u64)
 INSTANCES(f64_o32, double, u32)
 INSTANCES(f64_o64, double, u64)
-
-KERNEL csr_parts_f32(const Chunk *chunks, u32 count, const float *parts, float *y) { add_all_parts(chunks, count, parts, y); }
-KERNEL csr_parts_f64(const Chunk *chunks, u32 count, const double *parts, double *y) { add_all_parts(chunks, count, parts, y); }

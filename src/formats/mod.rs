@@ -180,6 +180,12 @@ pub struct Traffic {
     pub serial: u64,
     /// Slots that one thread of a GPU goes through at most.
     pub depth: u64,
+    /// Of `slots` and `tail`, those whose value is looked up by its code.
+    #[serde(default)]
+    pub decoded: u64,
+    /// Of `rows`, those whose length no branch depends on.
+    #[serde(default)]
+    pub branchless: u64,
     /// Kernels that a product on a GPU launches after the first, and what else it enqueues.
     #[serde(default)]
     pub relaunches: u64,

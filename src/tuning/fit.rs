@@ -123,8 +123,10 @@ mod tests {
 
     #[test]
     fn known_coefficients_are_found_again() {
-        let truth =
-            [100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 900.0, 0.0, 0.05];
+        let truth = [
+            100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 0.0, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 900.0, 0.0, 0.0,
+            0.05,
+        ];
         let observations: Vec<_> = (1..60u64)
             .map(|i| {
                 let amounts: Amounts = std::array::from_fn(|t| {

@@ -2,60 +2,30 @@
 
 use rayon::prelude::*;
 
-/// How chunks are worked on: the kernel, and the size of its blocks.
-#[derive(Debug)]
-pub(super) struct Variant {
-    /// What the kernel is called after `csr_`.
-    pub(super) kernel: &'static str,
-    /// Entries and row ends together that a block has room for.
-    pub(super) capacity: u64,
-    /// Threads of a block.
-    pub(super) threads: u32,
-}
+/// Entries and row ends together that a block of a GPU has room for. `CAPACITY` in `kernels/csr.cu`.
+const CAPACITY: u64 = 2048;
 
-/// What there is to choose from; `kernels/csr.cu` has an entry point for each.
-const VARIANTS: [Variant; 8] = [
-    Variant { kernel: "segments2048", capacity: 2048, threads: 256 },
-    Variant { kernel: "segments1024", capacity: 1024, threads: 128 },
-    Variant { kernel: "runs2048", capacity: 2048, threads: 256 },
-    Variant { kernel: "runs1024", capacity: 1024, threads: 128 },
-    Variant { kernel: "wide2048", capacity: 2048, threads: 256 },
-    Variant { kernel: "wide1024", capacity: 1024, threads: 128 },
-    Variant { kernel: "runs1024of4", capacity: 1024, threads: 256 },
-    Variant { kernel: "wide1024of4", capacity: 1024, threads: 256 },
-];
-
-/// The one that is used where nothing else is asked for.
-const USUAL: usize = 4;
-
-/// Names a variant, for measurements; with this much added, a second launch puts cut rows together.
-const VARIABLE: &str = "SPARSEOP_CSR_VARIANT";
-const SECOND_LAUNCH: usize = 10;
-
-/// The variant, and whether cut rows are put together in a second launch.
-pub(super) fn variant() -> (&'static Variant, bool) {
-    static ASKED: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    let asked = *ASKED
-        .get_or_init(|| std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(USUAL));
-    let variant = VARIANTS.get(asked % SECOND_LAUNCH).unwrap_or(&VARIANTS[USUAL]);
-    (variant, asked >= SECOND_LAUNCH)
-}
-
-impl Variant {
-    /// Entries and row ends together between two cuts. What is left of the capacity is for cuts that are moved back, and for loads of four
-    /// entries that begin up to three early.
-    const fn spacing(&self) -> u64 {
-        self.capacity - self.capacity / 16
-    }
-
+/// How a matrix is cut.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cutting {
+    /// Entries and row ends together between two cuts.
+    spacing: u64,
     /// A cut that has at most so many entries of its row before it is moved back to where the row begins.
-    const fn reach(&self) -> u64 {
-        self.capacity / 16 - 4
+    reach: u64,
+}
+
+/// For chunks of [`CAPACITY`]. What the spacing leaves of it is for cuts that are moved back, and for loads of four entries that begin up to
+/// three early.
+pub(super) const CUTTING: Cutting = Cutting::of(CAPACITY);
+
+impl Cutting {
+    const fn of(capacity: u64) -> Self {
+        Self { spacing: capacity - capacity / 16, reach: capacity / 16 - 4 }
     }
 
     /// Chunks of a matrix.
     pub(super) const fn count(&self, nrows: u64, nnz: u64) -> u64 {
-        (nrows + nnz).div_ceil(self.spacing())
+        (nrows + nnz).div_ceil(self.spacing)
     }
 
     /// Bytes of the table of those chunks.
@@ -82,9 +52,9 @@ pub(super) struct Chunk {
 ///
 /// Entries and row ends are counted together, in the order in which they are met, and cut into equal pieces. A cut that would leave
 /// only a few entries of its row behind is moved back, so that short rows are never cut.
-pub(super) fn chunks(row_ptr: &[usize], variant: &Variant) -> Vec<Chunk> {
+pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
     let nrows = row_ptr.len() - 1;
-    let (spacing, reach) = (variant.spacing() as usize, variant.reach() as usize);
+    let (spacing, reach) = (cutting.spacing as usize, cutting.reach as usize);
     // What is met before the entries of a row.
     let before = |row: usize| row_ptr[row] + row;
     let chunk = |number: usize| {
@@ -105,7 +75,7 @@ pub(super) fn chunks(row_ptr: &[usize], variant: &Variant) -> Vec<Chunk> {
         // Rows are fewer than 2³², and so are chunks of any matrix that fits a machine.
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
-    let count = variant.count(nrows as u64, row_ptr[nrows] as u64) as usize;
+    let count = cutting.count(nrows as u64, row_ptr[nrows] as u64) as usize;
     (0..=count).into_par_iter().map(chunk).collect()
 }
 
@@ -120,7 +90,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// As small as it can be: chunks of 60, cuts moved by no entry at all.
-    const SMALL: Variant = Variant { kernel: "none", capacity: 64, threads: 32 };
+    const SMALL_CAPACITY: u64 = 64;
 
     fn offsets(lengths: &[usize]) -> Vec<usize> {
         let ends = lengths.iter().scan(0, |end, len| {
@@ -133,52 +103,43 @@ mod tests {
     #[test]
     fn chunks_by_hand() {
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
-        assert_eq!(chunks(&[0], &VARIANTS[0]), [uncut(0, 0, 0)], "no rows, no chunks");
-        assert_eq!(
-            chunks(&[0; 5], &VARIANTS[0]),
-            [uncut(0, 0, 0), uncut(4, 0, 1)],
-            "four row ends in one chunk"
-        );
+        assert_eq!(chunks(&[0], CUTTING), [uncut(0, 0, 0)], "no rows, no chunks");
+        assert_eq!(chunks(&[0; 5], CUTTING), [uncut(0, 0, 0), uncut(4, 0, 1)], "four row ends in one chunk");
         // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other two cut it. The row and its end take the
         // places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
-        let table = chunks(&offsets(&[1914, 5000, 0]), &VARIANTS[0]);
+        let table = chunks(&offsets(&[1914, 5000, 0]), CUTTING);
         assert_eq!(table, [uncut(0, 0, 0), uncut(1, 5, 1), row(1, 3), row(1, 3), uncut(3, 0, 4)]);
         assert!(any_cut(&table) && !any_cut(&table[..2]));
     }
 
     #[test]
-    fn the_kernel_has_every_variant() {
+    fn the_kernel_cuts_alike() {
         let kernel = include_str!("../../../kernels/csr.cu");
+        assert!(kernel.contains(&format!("constexpr u32 CAPACITY = {CAPACITY};")));
         assert!(kernel.contains("constexpr u32 SPACING = CAPACITY - CAPACITY / 16;"));
-        for Variant { kernel: name, capacity, threads } in &VARIANTS {
-            let way = kernel.split(&format!("BALANCED(csr_{name}_##SUFFIX, ")).nth(1).unwrap();
-            assert!(
-                way.split(", ").skip(1).take(2).eq([capacity.to_string(), threads.to_string()]),
-                "{name}"
-            );
-        }
     }
 
     proptest! {
         #[test]
         fn chunks_hold_everything_once_and_know_the_rows_they_share(
             lengths in prop::collection::vec(prop_oneof![4 => 0usize..9, 2 => 50usize..80, 1 => 0usize..4000], 0..300),
-            variant in prop_oneof![Just(&SMALL), Just(&VARIANTS[1])],
+            capacity in prop_oneof![Just(SMALL_CAPACITY), Just(CAPACITY)],
         ) {
+            let cutting = Cutting::of(capacity);
             let row_ptr = offsets(&lengths);
             let (nrows, nnz) = (lengths.len(), row_ptr[lengths.len()]);
-            let table = chunks(&row_ptr, variant);
-            prop_assert_eq!(table.len() as u64, variant.count(nrows as u64, nnz as u64) + 1);
+            let table = chunks(&row_ptr, cutting);
+            prop_assert_eq!(table.len() as u64, cutting.count(nrows as u64, nnz as u64) + 1);
             let start = |number: usize| {
-                let cut = (number * variant.spacing() as usize).min(nrows + nnz);
+                let cut = (number * cutting.spacing as usize).min(nrows + nnz);
                 cut - table[number].moved as usize
             };
             prop_assert_eq!((start(0), start(table.len() - 1)), (0, nrows + nnz));
             for number in 0..table.len() - 1 {
                 // Loads may begin three entries early.
                 let size = start(number + 1) - start(number);
-                prop_assert!(0 < size && size + 3 <= variant.capacity as usize);
+                prop_assert!(0 < size && size + 3 <= capacity as usize);
             }
             for (number, chunk) in table.iter().enumerate() {
                 let row = chunk.row as usize;
@@ -189,7 +150,7 @@ mod tests {
                     continue;
                 }
                 prop_assert!((chunk.first as usize) < number && number <= chunk.last as usize);
-                prop_assert!(lengths[row] as u64 > variant.reach());
+                prop_assert!(lengths[row] as u64 > cutting.reach);
                 let holds = |number: u32, place| start(number as usize) <= place && place < start(number as usize + 1);
                 prop_assert!(holds(chunk.first, begin) && holds(chunk.last, begin + lengths[row]));
             }

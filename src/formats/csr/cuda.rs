@@ -1,6 +1,6 @@
 //! CSR on a GPU: some lanes a row, or equal chunks of entries and row ends a block.
 
-use super::chunks::{Chunk, any_cut, variant};
+use super::chunks::{Chunk, any_cut};
 use super::{Host, Offsets, Plan};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::formats::DeviceMatrix;
@@ -79,46 +79,27 @@ enum Sharing<T> {
 #[derive(Debug)]
 struct Chunks<T> {
     count: u32,
-    /// Threads that each of them takes.
-    threads: u32,
     table: Buffer<Chunk>,
     /// What rows that are cut need; none where all are whole.
     cut: Option<Cut<T>>,
 }
 
-/// What rows that are cut need.
+/// What rows that are cut need: the last of a row's chunks that is done adds the row's parts.
 #[derive(Debug)]
 struct Cut<T> {
     /// For every chunk, its part of the row that goes on behind it; then, for every chunk, its part of the row that began before it.
     parts: Scratch<T>,
-    put_together: PutTogether,
-}
-
-/// Who adds the parts of a row.
-#[derive(Debug)]
-enum PutTogether {
-    /// The last of the row's chunks that is done; counted at the number of the row's first chunk.
-    InPassing(Scratch<u32>),
-    /// A second kernel.
-    Afterwards(Kernel),
+    /// How many chunks of a row are done, at the number of the row's first chunk.
+    arrivals: Scratch<u32>,
 }
 
 impl<T: Scalar> Chunks<T> {
     fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
-        let (variant, afterwards) = variant();
         let count = host.chunks.len() - 1;
-        let cut = if any_cut(&host.chunks) {
-            let put_together = if afterwards {
-                PutTogether::Afterwards(gpu.kernel("csr", &format!("csr_parts_{}", T::KIND))?)
-            } else {
-                PutTogether::InPassing(Scratch::cleared(gpu, count))
-            };
-            Some(Cut { parts: Scratch::new(gpu, 2 * count), put_together })
-        } else {
-            None
-        };
+        let cut = any_cut(&host.chunks)
+            .then(|| Cut { parts: Scratch::new(gpu, 2 * count), arrivals: Scratch::cleared(gpu, count) });
         // Chunks are fewer than 2³².
-        Ok(Self { count: count as u32, threads: variant.threads, table: gpu.upload(&host.chunks)?, cut })
+        Ok(Self { count: count as u32, table: gpu.upload(&host.chunks)?, cut })
     }
 }
 
@@ -129,7 +110,7 @@ impl<T: Scalar> Uploaded<T> {
         let (name, sharing) = match host.plan {
             Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
             Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
-            Plan::Balanced => (variant().0.kernel.to_owned(), Sharing::Chunks(Chunks::new(host, gpu)?)),
+            Plan::Balanced => ("balanced".to_owned(), Sharing::Chunks(Chunks::new(host, gpu)?)),
         };
         Ok(Self {
             nrows: host.row_ptr.len() - 1,
@@ -154,24 +135,15 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
                 unsafe { self.kernel.launch(queue, launch) }
             }
             Sharing::Chunks(chunks) => {
-                let (mut parts, mut arrivals, mut afterwards) = (Ptr::NULL, Ptr::NULL, None);
-                if let Some(cut) = &chunks.cut {
-                    parts = cut.parts.on(queue)?;
-                    match &cut.put_together {
-                        PutTogether::InPassing(counters) => arrivals = counters.on(queue)?,
-                        PutTogether::Afterwards(kernel) => afterwards = Some(kernel),
-                    }
-                }
-                let launch = arrays(Launch::new(chunks.count, chunks.threads)).arg(chunks.table.ptr());
+                let (parts, arrivals) = match &chunks.cut {
+                    Some(cut) => (cut.parts.on(queue)?, cut.arrivals.on(queue)?),
+                    None => (Ptr::NULL, Ptr::NULL),
+                };
+                let launch = arrays(Launch::new(chunks.count, BLOCK)).arg(chunks.table.ptr());
                 let launch = launch.arg(nrows).arg(self.values.len() as u64).arg(x).arg(y);
-                // SAFETY: these are the parameters of the kernels for chunks. Where rows are cut there are parts for every chunk, and, when
-                // they are put together in passing, counters that were zero and are so again afterwards.
-                unsafe { self.kernel.launch(queue, launch.arg(parts).arg(arrivals))? };
-                let Some(kernel) = afterwards else { return Ok(()) };
-                // Rows are cut between chunks, so there are at least two.
-                let launch = Launch::new(chunks.count - 1, BLOCK).arg(chunks.table.ptr());
-                // SAFETY: these are the parameters of `csr_parts`; the rows are those of `y`.
-                unsafe { kernel.launch(queue, launch.arg(chunks.count).arg(parts).arg(y)) }
+                // SAFETY: these are the parameters of `csr_balanced`. Where rows are cut there are parts for every chunk, and counters
+                // that were zero and are so again afterwards.
+                unsafe { self.kernel.launch(queue, launch.arg(parts).arg(arrivals)) }
             }
         }
     }

@@ -24,7 +24,7 @@ use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
-use chunks::{Chunk, chunks, variant};
+use chunks::{CUTTING, Chunk, chunks};
 use std::fmt::{self, Display};
 
 /// The format.
@@ -93,7 +93,7 @@ impl Format for Csr {
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
-        let chunks = if *plan == Plan::Balanced { variant().0.bytes(nrows, nnz) } else { 0 };
+        let chunks = if *plan == Plan::Balanced { CUTTING.bytes(nrows, nnz) } else { 0 };
         Traffic {
             matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
             vector_bytes: vector_bytes(analysis, scalar),
@@ -136,7 +136,7 @@ impl Format for Csr {
             row_ptr: Offsets::new(ptr),
             col_idx: copied(a.col_idx()),
             values: copied(a.values()),
-            chunks: if *plan == Plan::Balanced { chunks(ptr, variant().0) } else { Vec::new() },
+            chunks: if *plan == Plan::Balanced { chunks(ptr, CUTTING) } else { Vec::new() },
             parts,
         })
     }

@@ -14,8 +14,8 @@
 //! `perm`, each section an ELL of its own, as wide as its first row; a section of empty rows holds nothing. With a `tail` the
 //! entries past a length are kept in COO by their own row.
 //!
-//! A GPU multiplies all sections in one launch, or, to compare, with `launch:each` every section in one of its own, as the chapter does.
-//! On the CPU both are the same.
+//! A GPU multiplies all sections in one launch, or, where it is asked for, with `launch:each` every section in one of its own, as the chapter
+//! does. On the CPU both are the same.
 //!
 //! With `index:packed` the sorted rows are in packed slices of 32 instead: see [`packed`].
 //!
@@ -78,12 +78,9 @@ impl Format for Jds {
         Plan::parse(args)
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, weights: &Weights, _: Target) -> Vec<Plan> {
         let split = Split { cost: Some(weights.section_slots), ..Split::default() };
-        let mut layouts = vec![Layout::Diagonals, Layout::Sections(split, Launches::Fused)];
-        if on == Target::Gpu {
-            layouts.push(Layout::Sections(split, Launches::Each));
-        }
+        let layouts = [Layout::Diagonals, Layout::Sections(split, Launches::Fused)];
         let cut = Tail::Auto.resolve(&analysis.rows.histogram);
         let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
         let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(Tail::Fixed(cut)));
