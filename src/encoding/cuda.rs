@@ -1,5 +1,9 @@
 //! Packed slices on a GPU: a warp a slice, a lane a row, and a warp a piece of a long row; everything in one launch.
 
+mod several;
+
+pub(crate) use several::{DeviceVectors, Several};
+
 use super::Header;
 use super::index::LANES;
 use super::long::{LongRows, Piece};

@@ -13,14 +13,18 @@ pub mod packed;
 mod placed;
 mod plan_text;
 pub mod sell;
+mod several;
 pub mod tiles;
 
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
+pub use several::Layout;
+pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue};
+use crate::encoding::Uploaded as Slices;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -92,6 +96,11 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// The matrix back in CSR, its entries in the order they were packed from.
     fn unpack(&self) -> CsrMatrix<T>;
 
+    /// The rows one after the other, where they are stored so: what several vectors are multiplied with.
+    fn rows(&self) -> Option<&csr::Host<T>> {
+        None
+    }
+
     /// Bytes of the packed arrays.
     fn matrix_bytes(&self) -> u64;
 
@@ -124,6 +133,11 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     ///
     /// What copying from the GPU gives.
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
+
+    /// The packed slices, where there are such: what several vectors are multiplied with.
+    fn slices(&self) -> Option<&Slices<T>> {
+        None
+    }
 
     /// Whether a product waits until it is done; such a product does not use the queue that it is given, but waits for it first.
     fn waits(&self) -> bool {

@@ -41,16 +41,7 @@ impl<T: Scalar> Placed<T> {
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
     ) -> Result<(), Error> {
-        let device = match self {
-            Self::Host(_) => Device::Cpu,
-            Self::Gpu(gpu, _) => Device::Cuda(*gpu),
-        };
-        for (what, found) in [("x", x.device()), ("y", y.device()), ("stream", stream.device())] {
-            if found != device {
-                let (expected, found) = (device.to_string(), found.to_string());
-                return Err(Error::WrongDevice { what, expected, found });
-            }
-        }
+        self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
             (Self::Gpu(_, matrix), Some(queue)) => {
                 // Not while somebody waits, which may run other work of this thread.
@@ -69,6 +60,30 @@ impl<T: Scalar> Placed<T> {
             }
             (Self::Gpu(..), None) => unreachable!("a stream of a GPU has a queue"),
         }
+    }
+
+    /// Whether a product's vectors and its stream are where the matrix is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDevice`].
+    pub(super) fn check_places(
+        &self,
+        stream: &Stream,
+        x: &DeviceVec<T>,
+        y: &DeviceVec<T>,
+    ) -> Result<(), Error> {
+        let device = match self {
+            Self::Host(_) => Device::Cpu,
+            Self::Gpu(gpu, _) => Device::Cuda(*gpu),
+        };
+        for (what, found) in [("x", x.device()), ("y", y.device()), ("stream", stream.device())] {
+            if found != device {
+                let (expected, found) = (device.to_string(), found.to_string());
+                return Err(Error::WrongDevice { what, expected, found });
+            }
+        }
+        Ok(())
     }
 
     /// The matrix back in CSR, its entries in the order they were packed from.

@@ -3,7 +3,7 @@
 use super::{Findings, padding_ratio};
 use crate::cli::console::{Left, Right, duration, percent, table};
 use sparseop::analysis::{Bin, Distinct, Structure, Symmetry, TAIL_MULTIPLES};
-use sparseop::tuning::explain::{Explanation, size};
+use sparseop::tuning::explain::{Beside, Explanation, size};
 use std::fmt::{self, Write};
 
 /// Lines of the histogram.
@@ -27,7 +27,12 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
     out += &hyb_widths(findings);
     writeln!(out)?;
     out += &jds_splits(findings);
-    let explanation = Explanation { rows: &analysis.rows, decision: &findings.decision, preparation: None };
+    let explanation = Explanation {
+        rows: &analysis.rows,
+        decision: &findings.decision,
+        preparation: None,
+        beside: Beside::default(),
+    };
     writeln!(out, "\n{explanation}")?;
     took(&mut out, findings)?;
     Ok(out)
