@@ -12,6 +12,6 @@ pub mod kernels;
 mod oracle;
 
 #[cfg(test)]
-pub(crate) use conformance::{check_format, devices, format_suite, product};
+pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};
 pub use device_array::DeviceArray;
 pub use oracle::{Oracle, x_vector};
