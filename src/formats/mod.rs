@@ -15,12 +15,14 @@ mod plan_text;
 pub mod sell;
 pub mod tiles;
 
+pub(crate) use crate::encoding::DeviceCsr;
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue};
+use crate::encoding::{Order, Packing};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -71,6 +73,11 @@ pub(crate) trait Format: 'static {
     /// Whether a product is only enqueued on such a device. What is not is never chosen, only taken where it is given.
     fn enqueued(_: &Self::Plan, _: Target) -> bool {
         true
+    }
+
+    /// The order of the rows and the encoding, where a plan is packed slices and nothing else: those a GPU packs itself, from CSR.
+    fn slices(_: &Self::Plan) -> Option<(Order, Packing)> {
+        None
     }
 
     /// Packs a matrix.
@@ -347,6 +354,11 @@ macro_rules! registry {
                 let mut all = Vec::new();
                 $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
                 all
+            }
+
+            /// The order of the rows and the encoding, where the plan is packed slices and nothing else.
+            fn slices(&self) -> Option<(Order, Packing)> {
+                match self { $(Self::$Format(plan) => $module::$Format::slices(plan)),+ }
             }
 
             /// Packs a matrix.

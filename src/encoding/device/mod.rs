@@ -47,6 +47,11 @@ impl<T: Scalar> DeviceCsr<T> {
         })
     }
 
+    /// The GPU whose memory it is in.
+    pub(crate) fn gpu(&self) -> Gpu {
+        self.gpu
+    }
+
     /// The matrix in packed slices, in the memory of the same GPU; none where the host has to pack it, because there is too much for
     /// slices to address, or different slots have the same hash.
     ///
