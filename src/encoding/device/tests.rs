@@ -153,7 +153,8 @@ fn matrix(ncols: usize, cols: impl Fn(usize) -> Vec<u32>, value: impl Fn(usize) 
 fn columns_far_apart() {
     let Some(gpu) = gpu() else { return };
     let ncols = u32::MAX as usize - 1;
-    let cases: [(&str, fn(usize) -> Vec<u32>); 6] = [
+    type Columns = fn(usize) -> Vec<u32>;
+    let cases: [(&str, Columns); 6] = [
         ("31 bits and a sign", |row| vec![(1 << 31) - 1 + row as u32]),
         ("one more", |row| vec![(1 << 31) + row as u32]),
         ("the last column", |row| vec![row as u32, u32::MAX - 2]),
