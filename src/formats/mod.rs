@@ -16,6 +16,7 @@ pub mod sell;
 mod several;
 pub mod tiles;
 
+pub(crate) use crate::encoding::DeviceCsr;
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
@@ -24,7 +25,7 @@ pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue};
-use crate::encoding::Uploaded as Slices;
+use crate::encoding::{Order, Packing, Uploaded as Slices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,11 @@ pub(crate) trait Format: 'static {
     /// it needs. What is there to be compared with is only taken where it is given.
     fn eligible(_: &Self::Plan, _: Target) -> bool {
         true
+    }
+
+    /// The order of the rows and the encoding, where a plan is packed slices and nothing else: those a GPU packs itself, from CSR.
+    fn slices(_: &Self::Plan) -> Option<(Order, Packing)> {
+        None
     }
 
     /// Packs a matrix.
@@ -368,6 +374,11 @@ macro_rules! registry {
                 let mut all = Vec::new();
                 $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
                 all
+            }
+
+            /// The order of the rows and the encoding, where the plan is packed slices and nothing else.
+            fn slices(&self) -> Option<(Order, Packing)> {
+                match self { $(Self::$Format(plan) => $module::$Format::slices(plan)),+ }
             }
 
             /// Packs a matrix.

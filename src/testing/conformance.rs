@@ -171,7 +171,7 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
 }
 
 /// Shapes at which kernels break.
-pub(super) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
+pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
     let mut all = vec![
         ("the chapter's matrix", super::chapter::matrix()),

@@ -302,7 +302,7 @@ impl Seen<'_> {
         let (cache, reach) = (profile.cache_bytes, &profile.reach);
         Observation {
             amounts: cost::amounts(traffic, &of.facts, cache, reach, &profile.device),
-            packed: [(traffic.slots + traffic.tail) as f64, traffic.rows as f64],
+            packed: cost::packed(traffic),
             product: run.product,
             prepare: run.prepare,
             weight: (least / run.product).powf(FALL),

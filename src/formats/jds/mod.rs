@@ -37,7 +37,7 @@ use super::{
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{Order, rows_by_length};
+use crate::encoding::{Order, Packing, rows_by_length};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -152,6 +152,13 @@ impl Format for Jds {
             (Layout::Diagonals, _) => "jds.diagonals",
             (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
             (Layout::Sections(..), _) => "jds.sections",
+        }
+    }
+
+    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
+        match plan {
+            Plan::Packed(packing) => Some((BY_LENGTH, *packing)),
+            Plan::Jagged(_) => None,
         }
     }
 
