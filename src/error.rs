@@ -30,6 +30,24 @@ pub enum Error {
         /// Columns of the matrix.
         ncols: usize,
     },
+    /// Several vectors have the wrong length together.
+    #[error(
+        "`{vectors}` has {found} elements, but {count} vectors for a matrix of {nrows} x {ncols} have {count} x {len}"
+    )]
+    VectorsLength {
+        /// `x` or `y`.
+        vectors: &'static str,
+        /// How many vectors there are.
+        count: usize,
+        /// Elements that each needs.
+        len: usize,
+        /// Elements handed in.
+        found: usize,
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Columns of the matrix.
+        ncols: usize,
+    },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

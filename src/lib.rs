@@ -42,6 +42,6 @@ pub mod tuning;
 pub use device::{Device, DeviceVec, Stream};
 pub use error::Error;
 pub use files::{abandon_writes, write_atomically};
-pub use formats::Plan;
+pub use formats::{Layout, Plan};
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
 pub use scalar::{Scalar, ScalarKind};

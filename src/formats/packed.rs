@@ -226,6 +226,10 @@ impl<T: Scalar> DeviceMatrix<T> for encoding::Uploaded<T> {
         Ok(self.to_host()?.unpack())
     }
 
+    fn slices(&self) -> Option<&Self> {
+        Some(self)
+    }
+
     fn device_bytes(&self) -> u64 {
         self.bytes()
     }

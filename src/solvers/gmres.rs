@@ -175,7 +175,11 @@ impl<T: Scalar> Gmres<T> {
         }
         passes.combine(
             w,
-            Combine { keep: Some(Coefficient::plus(INVERSE)), backward: j.is_multiple_of(2), ..Combine::new() },
+            Combine {
+                keep: Some(Coefficient::plus(INVERSE)),
+                backward: j.is_multiple_of(2),
+                ..Combine::new()
+            },
         )
     }
 }

@@ -129,11 +129,16 @@ macro_rules! coefficients {
             pub pack_slot: f64,
             /// Packing a row.
             pub pack_row: f64,
+            /// Packing anything at all; nothing in older profiles.
+            pub pack_call: f64,
         }
 
         impl Coefficients {
             /// The names of the coefficients of the product, in the order of [`Term::ALL`].
             pub const NAMES: [&'static str; Term::COUNT] = [$(stringify!($name)),+];
+
+            /// The names of the coefficients of packing, in the order of [`packed`].
+            pub const PACKING_NAMES: [&'static str; PACKED] = ["pack_slot", "pack_row", "pack_call"];
 
             /// The coefficients of the product, in the order of [`Term::ALL`].
             pub const fn terms(&self) -> [f64; Term::COUNT] {
@@ -141,10 +146,15 @@ macro_rules! coefficients {
             }
 
             /// From the coefficients of the product and those of packing.
-            pub const fn new(product: [f64; Term::COUNT], pack: [f64; 2]) -> Self {
+            pub const fn new(product: [f64; Term::COUNT], pack: [f64; PACKED]) -> Self {
                 let [$($name),+] = product;
-                let [pack_slot, pack_row] = pack;
-                Self { $($name,)+ pack_slot, pack_row }
+                let [pack_slot, pack_row, pack_call] = pack;
+                Self { $($name,)+ pack_slot, pack_row, pack_call }
+            }
+
+            /// The coefficients of packing, in the order of [`packed`].
+            pub const fn packing(&self) -> [f64; PACKED] {
+                [self.pack_slot, self.pack_row, self.pack_call]
             }
         }
     };
@@ -196,8 +206,7 @@ impl Coefficients {
     pub fn is_valid(&self) -> bool {
         /// Nanoseconds that no amount takes.
         const MOST: f64 = 1e12;
-        let pack = [self.pack_slot, self.pack_row];
-        self.terms().iter().chain(&pack).all(|c| (0.0..=MOST).contains(c))
+        self.terms().iter().chain(&self.packing()).all(|c| (0.0..=MOST).contains(c))
     }
 }
 
@@ -283,6 +292,14 @@ pub fn amounts(
     amounts
 }
 
+/// Number of amounts that packing goes by.
+pub const PACKED: usize = 3;
+
+/// What is packed: slots, rows, and that anything is, which on a GPU takes launches and allocations.
+pub fn packed(traffic: &Traffic) -> [f64; PACKED] {
+    [(traffic.slots + traffic.tail) as f64, traffic.rows as f64, 1.0]
+}
+
 /// The predicted time of a plan, in parts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
@@ -305,8 +322,8 @@ impl Prediction {
         // On a GPU the depth stands for it: its threads are too slow to be told from the sum of all.
         let serial = if device.gpu.is_some() { 0 } else { traffic.serial };
         let alone = terms[0] + terms[1] + serial as f64 * c.slot * device.threads as f64;
-        let packed = (traffic.slots + traffic.tail) as f64 * c.pack_slot + traffic.rows as f64 * c.pack_row;
-        Self { terms, imbalance: (alone - total).max(0.0), correction: 1.0, prepare: packed }
+        let prepare = c.packing().iter().zip(packed(traffic)).map(|(c, amount)| c * amount).sum();
+        Self { terms, imbalance: (alone - total).max(0.0), correction: 1.0, prepare }
     }
 
     /// With another correction.

@@ -37,7 +37,7 @@ use super::{
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{Order, rows_by_length};
+use crate::encoding::{Order, Packing, rows_by_length};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -138,6 +138,11 @@ impl Format for Jds {
         !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
     }
 
+    fn eligible(plan: &Plan, on: Target) -> bool {
+        let each = |jagged: &Jagged| matches!(jagged.layout, Layout::Sections(_, Launches::Each));
+        on == Target::Cpu || !matches!(plan, Plan::Jagged(jagged) if each(jagged))
+    }
+
     fn kernel(plan: &Plan, on: Target) -> &'static str {
         let plan = match plan {
             Plan::Jagged(jagged) => jagged,
@@ -147,6 +152,13 @@ impl Format for Jds {
             (Layout::Diagonals, _) => "jds.diagonals",
             (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
             (Layout::Sections(..), _) => "jds.sections",
+        }
+    }
+
+    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
+        match plan {
+            Plan::Packed(packing) => Some((BY_LENGTH, *packing)),
+            Plan::Jagged(_) => None,
         }
     }
 
