@@ -384,15 +384,15 @@ fn dense_rank(graph: &CsrMatrix<f64>, damping: f64) -> Vec<f64> {
     let mut ranks = vec![1.0 / n as f64; n];
     for _ in 0..500 {
         let mut next = vec![(1.0 - damping) / n as f64; n];
-        for page in 0..n {
+        for (page, from) in ranks.iter().enumerate() {
             let (cols, weights) = graph.view().row(page);
             let sum: f64 = weights.iter().sum();
             if sum == 0.0 {
-                next.iter_mut().for_each(|rank| *rank += damping * ranks[page] / n as f64);
+                next.iter_mut().for_each(|rank| *rank += damping * from / n as f64);
             } else {
                 cols.iter()
                     .zip(weights)
-                    .for_each(|(col, w)| next[*col as usize] += damping * ranks[page] * w / sum);
+                    .for_each(|(col, w)| next[*col as usize] += damping * from * w / sum);
             }
         }
         ranks = next;

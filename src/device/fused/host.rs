@@ -53,7 +53,7 @@ impl Host {
             let mut sums = [0.0; 2];
             for at in batches(range) {
                 let a = &a[at.clone()];
-                sums[0] += b.map_or_else(|| sum(a, |_, a| a), |b| dot(a, &b[at.clone()]));
+                sums[0] += b.map_or_else(|| sum(a, a, |a, _| a), |b| dot(a, &b[at.clone()]));
                 sums[1] += c.map_or(0.0, |c| dot(a, &c[at]));
             }
             sums
@@ -177,24 +177,28 @@ fn share<T: Scalar>(
         Partner::Nobody => 0.0,
         Partner::Itself => dot(out, out),
         Partner::Other => other.map_or(0.0, |other| dot(out, other)),
-        Partner::Scaled => diagonal.map_or(0.0, |d| sum(out, |i, out| d[i].to_f64() * out * out)),
-        Partner::Change => sum(out, |i, out| (out - before[i].to_f64()).abs()),
+        Partner::Scaled => diagonal.map_or(0.0, |d| sum(out, d, |out, d| d * out * out)),
+        Partner::Change => sum(out, before, |out, before| (out - before).abs()),
     }
 }
 
 fn dot<T: Scalar>(a: &[T], b: &[T]) -> f64 {
-    let b = &b[..a.len()];
-    sum(a, |i, a| a * b[i].to_f64())
+    sum(a, b, |a, b| a * b)
 }
 
-/// Σ `term(i, aᵢ)` in 64 bits, in an order of its own.
+/// Σ `term(aᵢ, bᵢ)` in 64 bits, in an order of its own.
 #[inline(always)]
-fn sum<T: Scalar>(a: &[T], term: impl Fn(usize, f64) -> f64) -> f64 {
+fn sum<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
+    let (whole_a, rest_a) = a.as_chunks::<LANES>();
+    let (whole_b, rest_b) = b.as_chunks::<LANES>();
     let mut lanes = [0.0; LANES];
-    for (chunk, elements) in a.chunks(LANES).enumerate() {
-        for (lane, (sum, a)) in lanes.iter_mut().zip(elements).enumerate() {
-            *sum += term(chunk * LANES + lane, a.to_f64());
+    for (a, b) in whole_a.iter().zip(whole_b) {
+        for lane in 0..LANES {
+            lanes[lane] += term(a[lane].to_f64(), b[lane].to_f64());
         }
+    }
+    for (lane, (a, b)) in lanes.iter_mut().zip(rest_a.iter().zip(rest_b)) {
+        *lane += term(a.to_f64(), b.to_f64());
     }
     lanes.iter().sum()
 }
