@@ -3,6 +3,7 @@
 //! To add one: create its folder, add its `mod` line and its line in `registry!`. Its name, the spelling of its
 //! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
 
+pub mod blocked;
 mod chunks;
 pub mod coo;
 pub mod csr;
@@ -14,6 +15,7 @@ mod placed;
 mod plan_text;
 pub mod sell;
 pub mod tiles;
+mod values;
 
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
@@ -34,6 +36,7 @@ registry! {
     hyb => Hyb,
     coo => Coo,
     tiles => Tiles,
+    blocked => Blocked,
 }
 
 /// What a storage format must provide. Implemented by the unit struct at the top of each format's folder.
