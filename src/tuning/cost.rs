@@ -2,7 +2,7 @@
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel: entries, padding, row sums, slices,
 //! gathers that miss the caches, bytes that stream from memory. Amounts come from [`Traffic`] and [`Facts`], and are exact but
-//! for the padding of tiles and the packing of large matrices;
+//! for the padding of tiles, what blocks take, and the packing of large matrices;
 //! coefficients come from a [`Profile`](super::profile::Profile), and so do the sizes of caches and branch predictors that amounts are
 //! counted against, and a factor for what a sum cannot say (see [`correction`](super::correction)).
 //!
