@@ -1,8 +1,8 @@
 //! A packed matrix where its products run: in host memory or in that of a GPU.
 
-use super::{DeviceMatrix, HostMatrix};
+use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan};
 use crate::device::{Device, DeviceVec, Gpu, Stream};
-use crate::matrix::CsrMatrix;
+use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 use std::sync::Arc;
 
@@ -26,6 +26,24 @@ impl<T: Scalar> Placed<T> {
             Device::Cpu => Ok(Self::Host(packed)),
             Device::Cuda(gpu) => Ok(Self::Gpu(*gpu, Arc::from(packed.upload(*gpu)?))),
         }
+    }
+
+    /// Whether a GPU packs such a matrix itself, from CSR in its memory.
+    pub(crate) fn packs_there(plan: &Plan, a: CsrView<'_, T>) -> bool {
+        /// Rows and entries below which the host is done before a GPU has launched what it takes.
+        const FEWEST: usize = 1 << 16;
+        plan.slices().is_some() && a.nrows() + a.nnz() >= FEWEST
+    }
+
+    /// Packs a matrix that is in the memory of a GPU there; none where only the host can.
+    ///
+    /// # Errors
+    ///
+    /// As [`on`](Self::on).
+    pub(crate) fn packed_there(plan: &Plan, a: &DeviceCsr<T>) -> Result<Option<Self>, Error> {
+        let Some((order, packing)) = plan.slices() else { return Ok(None) };
+        let packed = a.pack(order, packing)?;
+        Ok(packed.map(|packed| Self::Gpu(a.gpu(), Arc::new(packed))))
     }
 
     /// `y = A x`, at once on the CPU and enqueued on a GPU.

@@ -14,7 +14,7 @@ mod oracle;
 mod several;
 
 #[cfg(test)]
-pub(crate) use conformance::{check_format, devices, format_suite, product};
+pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};
 pub use device_array::DeviceArray;
 pub use oracle::{Oracle, x_vector};
 #[cfg(test)]

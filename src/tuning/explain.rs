@@ -305,7 +305,7 @@ pub fn reason(candidate: &Candidate) -> String {
         Verdict::Slower { ratio, because } => format!("{ratio:.2} times as long: {because}"),
         Verdict::TooLarge { limit } => format!("more than the memory limit of {}", size(*limit)),
         Verdict::OnRequest => {
-            "waits for the host and cannot be part of a graph: only where it is given".to_owned()
+            "waits for the host, or launches more than it needs: only where it is given".to_owned()
         }
         Verdict::NotDeterministic => "its bits may differ from product to product".to_owned(),
         Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),
@@ -350,6 +350,14 @@ mod tests {
         let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
         let op = builder.clone().build(&a).unwrap();
         let mut decision = op.decision().clone();
+        // Whatever this machine's profile says.
+        for candidate in &mut decision.candidates {
+            if let Some(prediction) = &mut candidate.prediction
+                && candidate.plan.format() == FormatKind::Csr
+            {
+                prediction.correction *= 100.0;
+            }
+        }
         let preparation = Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
         fn explain<'a>(op: &'a SparseOp<f32>, decision: &'a Decision, p: &'a Preparation) -> Explanation<'a> {
             let beside = Beside::default();

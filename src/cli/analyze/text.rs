@@ -1,7 +1,7 @@
 //! The findings for people.
 
 use super::{Findings, padding_ratio};
-use crate::cli::console::{Left, Right, percent, table};
+use crate::cli::console::{Left, Right, duration, percent, table};
 use sparseop::analysis::{Bin, Distinct, Structure, Symmetry, TAIL_MULTIPLES};
 use sparseop::tuning::explain::{Beside, Explanation, size};
 use std::fmt::{self, Write};
@@ -34,7 +34,18 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
         beside: Beside::default(),
     };
     writeln!(out, "\n{explanation}")?;
+    took(&mut out, findings)?;
     Ok(out)
+}
+
+/// How long it took to come to a decision, in products too.
+fn took(out: &mut String, findings: &Findings) -> fmt::Result {
+    let (analyze, select) = (duration(findings.took.analyze), duration(findings.took.select));
+    write!(out, "took     {analyze} to analyse, {select} to choose")?;
+    match findings.products() {
+        Some(products) => writeln!(out, ": as long as {products:.1} products of the chosen plan"),
+        None => writeln!(out),
+    }
 }
 
 fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
