@@ -216,7 +216,7 @@ impl<T: Scalar> OnGpu<T> {
 
     fn new(slices: &encoding::Uploaded<T>, gpu: Gpu, ncols: usize) -> Result<Self, Error> {
         Ok(Self {
-            several: slices.several()?,
+            several: slices.several(gpu)?,
             kernel: gpu.kernel("tile", &format!("tile_{}", T::KIND))?,
             tile: Scratch::new(gpu, ncols * Self::WIDTH),
         })

@@ -56,13 +56,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "BASELINE,...", value_delimiter = ',')]
     baselines: Option<Vec<Baseline>>,
     /// Multiply so many vectors at once; compared with one vector, and with cuSPARSE's SpMM in both layouts
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(2..), conflicts_with = "report")]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(2..), conflicts_with = "path")]
     vectors: Option<u16>,
     /// How several vectors stand in memory
     #[arg(long, value_name = "LAYOUT", default_value = "row", requires = "vectors")]
     layout: LayoutArg,
     /// Multiply with the transposed matrix: plans of the matrix transposed by hand, and the transposed product of the operator
-    #[arg(long, conflicts_with_all = ["vectors", "report"])]
+    #[arg(long, conflicts_with_all = ["vectors", "path"])]
     transpose: bool,
     /// Seconds to time each plan and baseline, about
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]

@@ -1,7 +1,7 @@
 //! Several vectors at once with packed slices on a GPU: lanes that share a row, each with a unit of vectors side by side.
 
 use super::{Uploaded, Values, blocks};
-use crate::device::{BLOCK, Buffer, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::encoding::long::Piece;
 use crate::{Error, Scalar, ScalarKind};
 
@@ -62,13 +62,12 @@ pub(crate) struct Several<T> {
 }
 
 impl<T: Scalar> Uploaded<T> {
-    /// Makes the kernels for several vectors ready.
+    /// Makes the kernels for several vectors ready on the matrix's GPU.
     ///
     /// # Errors
     ///
     /// What compiling gives.
-    pub(crate) fn several(&self) -> Result<Several<T>, Error> {
-        let gpu = self.headers.gpu();
+    pub(crate) fn several(&self, gpu: Gpu) -> Result<Several<T>, Error> {
         let module = match self.values {
             Values::Plain(_) => "multi_plain",
             Values::Codes(_) => "multi_coded",
