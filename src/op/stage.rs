@@ -1,6 +1,6 @@
 //! Products on a GPU with vectors in host memory.
 
-use crate::device::{Buffer, Gpu, Pinned, Queue};
+use crate::device::{Buffer, Gpu, Pinned, Ptr, Queue};
 use crate::formats::DeviceMatrix;
 use crate::{Error, Scalar};
 
@@ -27,13 +27,28 @@ impl<T: Scalar> Stage<T> {
 
     /// Copies `x` in, multiplies, copies `y` out.
     pub(super) fn apply(&mut self, matrix: &dyn DeviceMatrix<T>, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        self.host_x.as_mut_slice().copy_from_slice(x);
         // SAFETY: the buffers have the lengths of the matrix's sides, and all of this outlives the wait.
-        unsafe {
-            self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())?;
-            matrix.spmv(&self.queue, self.x.ptr(), self.y.ptr())?;
-            self.queue.copy_out(self.host_y.as_mut_slice(), self.y.ptr())?;
-        }
+        self.through(x, y, |queue, x, y| unsafe { matrix.spmv(queue, x, y) })
+    }
+
+    /// Whether it is for vectors of these lengths.
+    pub(super) fn fits(&self, x: usize, y: usize) -> bool {
+        (self.x.len(), self.y.len()) == (x, y)
+    }
+
+    /// Copies `x` in, enqueues `work`, copies `y` out, and waits.
+    pub(super) fn through(
+        &mut self,
+        x: &[T],
+        y: &mut [T],
+        work: impl FnOnce(&Queue, Ptr<T>, Ptr<T>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.host_x.as_mut_slice().copy_from_slice(x);
+        // SAFETY: the buffers have the lengths of the host's, and all of this outlives the wait.
+        unsafe { self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())? };
+        work(&self.queue, self.x.ptr(), self.y.ptr())?;
+        // SAFETY: as above.
+        unsafe { self.queue.copy_out(self.host_y.as_mut_slice(), self.y.ptr())? };
         self.queue.synchronize()?;
         y.copy_from_slice(self.host_y.as_slice());
         Ok(())

@@ -24,6 +24,16 @@ macro_rules! format_suite {
             fn conforms_in_f64() {
                 crate::testing::check_format::<f64>(FormatKind::$Format);
             }
+
+            #[test]
+            fn several_vectors_and_the_transpose_in_f32() {
+                crate::testing::check_several::<f32>(FormatKind::$Format);
+            }
+
+            #[test]
+            fn several_vectors_and_the_transpose_in_f64() {
+                crate::testing::check_several::<f64>(FormatKind::$Format);
+            }
         }
     };
 }
@@ -162,7 +172,7 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
 }
 
 /// Shapes at which kernels break.
-fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
+pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
     let mut all = vec![
         ("the chapter's matrix", super::chapter::matrix()),

@@ -16,6 +16,7 @@
 mod chunks;
 mod cpu;
 mod cuda;
+mod several;
 
 use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
@@ -25,6 +26,7 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
 use chunks::{CUTTING, Chunk, chunks};
+pub(crate) use several::HostVectors;
 use std::fmt::{self, Display};
 
 /// The format.
@@ -212,6 +214,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         unsafe {
             CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone())
         }
+    }
+
+    fn rows(&self) -> Option<&Self> {
+        Some(self)
     }
 
     fn matrix_bytes(&self) -> u64 {

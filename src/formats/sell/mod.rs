@@ -21,7 +21,7 @@
 mod cpu;
 mod cuda;
 
-use super::packed::{self, Index, MaybePacked};
+use super::packed::{self, Index, MaybePacked, Packing};
 use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -200,6 +200,13 @@ impl Format for Sell {
             (Index::Packed(packing), order) => packed::kernel(order, packing),
             (Index::Plain, Order::Windows(_)) => "sell.sorted",
             (Index::Plain, Order::Natural) => "sell",
+        }
+    }
+
+    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
+        match plan.index {
+            Index::Packed(packing) => Some((plan.order(), packing)),
+            Index::Plain => None,
         }
     }
 
