@@ -105,7 +105,8 @@ impl<T: Scalar> SparseOp<T> {
     /// on different streams are ordered by nothing. On the CPU it is done at once.
     ///
     /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate a number for every 2048 entries at the
-    /// first product on a stream, `tiles` one for every slot of a stripe; `hyb` with `tail:host` waits, and cannot be captured.
+    /// first product on a stream, `tiles` one for every slot of a stripe, `blocked` one for every part of a row and every hot column; `hyb`
+    /// with `tail:host` waits, and cannot be captured.
     ///
     /// # Errors
     ///
