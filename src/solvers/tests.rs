@@ -390,9 +390,7 @@ fn dense_rank(graph: &CsrMatrix<f64>, damping: f64) -> Vec<f64> {
             if sum == 0.0 {
                 next.iter_mut().for_each(|rank| *rank += damping * from / n as f64);
             } else {
-                cols.iter()
-                    .zip(weights)
-                    .for_each(|(col, w)| next[*col as usize] += damping * from * w / sum);
+                cols.iter().zip(weights).for_each(|(col, w)| next[*col as usize] += damping * from * w / sum);
             }
         }
         ranks = next;
