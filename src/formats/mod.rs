@@ -3,6 +3,7 @@
 //! To add one: create its folder, add its `mod` line and its line in `registry!`. Its name, the spelling of its
 //! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
 
+pub mod blocked;
 mod chunks;
 pub mod coo;
 pub mod csr;
@@ -15,6 +16,7 @@ mod plan_text;
 pub mod sell;
 mod several;
 pub mod tiles;
+mod values;
 
 pub(crate) use crate::encoding::DeviceCsr;
 pub(crate) use chunks::{chunk_rows, chunks};
@@ -39,6 +41,7 @@ registry! {
     hyb => Hyb,
     coo => Coo,
     tiles => Tiles,
+    blocked => Blocked,
 }
 
 /// What a storage format must provide. Implemented by the unit struct at the top of each format's folder.

@@ -60,7 +60,7 @@ impl Shape {
 pub(crate) enum Several<T: Scalar> {
     /// Tiles that are not in use, as many as were at a time.
     Host(Mutex<Vec<Vec<T>>>),
-    Gpu(OnGpu<T>),
+    Gpu(Box<OnGpu<T>>),
 }
 
 impl<T: Scalar> Several<T> {
@@ -73,7 +73,7 @@ impl<T: Scalar> Several<T> {
         Ok(match matrix {
             Placed::Host(matrix) => matrix.rows().map(|_| Self::Host(Mutex::default())),
             Placed::Gpu(gpu, matrix) => match matrix.slices() {
-                Some(slices) => Some(Self::Gpu(OnGpu::new(slices, *gpu, ncols)?)),
+                Some(slices) => Some(Self::Gpu(Box::new(OnGpu::new(slices, *gpu, ncols)?))),
                 None => None,
             },
         })

@@ -54,7 +54,7 @@ impl<T: Scalar> Several<T> {
 impl<T: Scalar> SparseOp<T> {
     /// `Y = A X` for `k` vectors at once: the matrix is read once for up to 16 of them or more, which takes far less time than `k`
     /// products. `x` holds `k · ncols` elements and `y` has `k · nrows`, in the given [`Layout`]; [`Layout::RowMajor`] is the faster one.
-    /// `y` is overwritten without being read, and its bits are the same for every call, whatever the plan.
+    /// `y` is overwritten without being read, and for more than one vector its bits are the same for every call, whatever the plan.
     ///
     /// On the CPU these products go through the rows of CSR, on a GPU through packed slices. An operator that holds the matrix in another
     /// way packs it a second time at the first such product; [`explain`](Self::explain) says so, and [`memory_bytes`](Self::memory_bytes)

@@ -184,12 +184,13 @@ mod tests {
         let x = x_vector(a.nrows());
         let mut y = vec![f64::NAN; a.ncols()];
         op.apply_transpose(&x, &mut y).unwrap();
-        Oracle::of(a.transpose().view(), &x).check(&y).unwrap();
+        let oracle = Oracle::of(a.transpose().view(), &x);
+        oracle.check(&y).unwrap();
         let stream = Stream::new(op.device()).unwrap();
         let x = DeviceVec::from_slice(op.device(), &x).unwrap();
         let mut on_device = DeviceVec::from_slice(op.device(), &vec![f64::NAN; a.ncols()]).unwrap();
         op.apply_transpose_device(&stream, &x, &mut on_device).unwrap();
-        assert_eq!(on_device.to_vec().unwrap(), y);
+        oracle.check(&on_device.to_vec().unwrap()).unwrap();
     }
 
     #[test]

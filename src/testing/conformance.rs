@@ -79,8 +79,9 @@ fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind,
         return assert_eq!(found, told, "bytes of {context}");
     }
     let about = match plan.format() {
-        // How far tiles are filled is told from sizes alone: not far below what it is, and not beyond all measure above it.
-        FormatKind::Tiles => found.div_ceil(2)..=8 * found,
+        // How far tiles are filled is told from sizes alone, and so are small blocks: not far below what it is, and not beyond all
+        // measure above it.
+        FormatKind::Tiles | FormatKind::Blocked => found.div_ceil(2)..=8 * found,
         // Slices of a sample; shapes at which kernels break are unlike samples of themselves.
         _ => found - found / 10..=found + found / 10,
     };
@@ -274,6 +275,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         (1u32..12, split, each, tail.clone())
             .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})")),
         tail.prop_map(|tail| format!("jds(diagonals{tail})")),
+        (prop::sample::select(vec!["kib", "hot"]), 1u32..4, prop::sample::select(vec!["plain", "packed"]))
+            .prop_map(|(x, kib, values)| format!("blocked({x}:{kib},values:{values})")),
         (1u32..100, 32u32..400, 1u32..1000, prop_oneof![Just("plain"), Just("packed")]).prop_map(
             |(cols, chunk, stripe, values)| format!(
                 "tiles(cols:{cols},chunk:{chunk},stripe:{stripe},values:{values})"

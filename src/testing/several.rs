@@ -130,7 +130,10 @@ fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
             op.apply_multi(k, &x, &mut y, layout).unwrap();
             case.check(k, layout, &y, context);
             let also = on_device(op, k, layout, &x);
-            assert!(same_bits(&y, &also), "in host memory and not, {k} vectors, {layout:?}, {context}");
+            case.check(k, layout, &also, context);
+            // One vector is multiplied by the plan itself.
+            let same = same_bits(&y, &also) || (k == 1 && !op.plan().is_deterministic());
+            assert!(same, "in host memory and not, {k} vectors, {layout:?}, {context}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel: entries, padding, row sums, slices,
 //! gathers that miss the caches, bytes that stream from memory. Amounts come from [`Traffic`] and [`Facts`], and are exact but
-//! for the padding of tiles and the packing of large matrices;
+//! for the padding of tiles, what blocks take, and the packing of large matrices;
 //! coefficients come from a [`Profile`](super::profile::Profile), and so do the sizes of caches and branch predictors that amounts are
 //! counted against, and a factor for what a sum cannot say (see [`correction`](super::correction)).
 //!
@@ -259,6 +259,8 @@ pub fn amounts(
     let (rows, changes) = (facts.nrows as f64, facts.changes as f64);
     // Some branches are remembered from the product before.
     let surprises = changes * changes / (changes + reach.branches);
+    // The threads of a GPU wait for one another where rows differ, whether there is a branch or not.
+    let branchless = if is_gpu { 0 } else { traffic.branchless };
     let bytes = traffic.bytes() as f64;
     // Their logarithm chose better on an H200, on classes that were held out, than their number did: mean regret 1.034 and 1.038.
     let pieces = if traffic.tail > 0 { f64::from(facts.max) / LONG_PIECE as f64 } else { 0.0 };
@@ -274,7 +276,7 @@ pub fn amounts(
         traffic.tail as f64,
         traffic.rows as f64,
         traffic.scattered as f64,
-        traffic.rows.saturating_sub(traffic.branchless) as f64 * surprises / rows.max(1.0),
+        traffic.rows.saturating_sub(branchless) as f64 * surprises / rows.max(1.0),
         traffic.groups as f64,
         missing(reach.near),
         missing(reach.far),
@@ -345,5 +347,30 @@ impl Prediction {
     /// Nanoseconds of preparation and `calls` products, per product.
     pub fn amortised(&self, calls: u64) -> f64 {
         self.product() + self.prepare / calls.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, GpuSpec};
+
+    /// The amounts of rows kept apart, of which the longest has so many entries.
+    fn amounts_of(max: u32, tail: u64, device: &DeviceSpec) -> Amounts {
+        let facts = Facts { nrows: 100, nnz: 1000, max, changes: 100, ..Facts::default() };
+        let traffic = Traffic { rows: 100, branchless: 100, tail, ..Traffic::default() };
+        amounts(&traffic, &facts, 1e6, &Reach::usual(device), device)
+    }
+
+    #[test]
+    fn what_only_gpus_or_only_branches_wait_for() {
+        let cpu = Device::Cpu.spec();
+        let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
+        let gpu = DeviceSpec { gpu: Some(gpu), ..cpu.clone() };
+        let apart = |max, tail, device| amounts_of(max, tail, device)[Term::Apart as usize];
+        assert_eq!((apart(7 * 1024, 9, &gpu), apart(0, 9, &gpu)), (3.0, 0.0));
+        assert_eq!((apart(7 * 1024, 0, &gpu), apart(7 * 1024, 9, &cpu)), (0.0, 0.0));
+        let uneven = |device| amounts_of(9, 0, device)[Term::Uneven as usize];
+        assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
     }
 }

@@ -350,6 +350,14 @@ mod tests {
         let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
         let op = builder.clone().build(&a).unwrap();
         let mut decision = op.decision().clone();
+        // Whatever this machine's profile says.
+        for candidate in &mut decision.candidates {
+            if let Some(prediction) = &mut candidate.prediction
+                && candidate.plan.format() == FormatKind::Csr
+            {
+                prediction.correction *= 100.0;
+            }
+        }
         let preparation = Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
         fn explain<'a>(op: &'a SparseOp<f32>, decision: &'a Decision, p: &'a Preparation) -> Explanation<'a> {
             let beside = Beside::default();

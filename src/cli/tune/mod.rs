@@ -232,14 +232,14 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
             ScalarKind::F64 => How::measure::<f64>,
         };
         match measure(&how, item, known, console) {
-            Ok(Outcome::Known(one)) => {
-                reused += 1;
-                measured.push(one);
-            }
-            Ok(Outcome::New(mut races)) => {
+            Ok((mut races, is_new)) => {
                 repeats.extend(Repeat::of(&races, &header.provenance.device));
                 let one = races.swap_remove(0);
-                journal.append(&one)?;
+                if is_new {
+                    journal.append(&one)?;
+                } else {
+                    reused += 1;
+                }
                 report_failures(&one, console);
                 measured.push(one);
             }
@@ -280,24 +280,15 @@ struct How<'a> {
     store: Option<Store>,
 }
 
-/// The measurements of a matrix.
-enum Outcome {
-    /// Those of an earlier run.
-    Known(Measured),
-    /// Every race of this one; at least one.
-    New(Vec<Measured>),
-}
-
 impl How<'_> {
-    /// Measures a matrix, unless what is known of it is of the same structure.
+    /// Every race of a matrix, one at least, and whether they are new: what is known is taken when it is of the same structure.
     fn measure<T: Scalar>(
         &self,
         item: &Item,
         known: Option<&Measured>,
         console: &Console,
-    ) -> Result<Outcome> {
-        let reuse =
-            |known: &Measured| Outcome::Known(Measured { class: item.class.clone(), ..known.clone() });
+    ) -> Result<(Vec<Measured>, bool)> {
+        let reuse = |known: &Measured| (vec![Measured { class: item.class.clone(), ..known.clone() }], false);
         // The specification of a generated matrix says all of it.
         if let (Some(known), Source::Gallery(_)) = (known, &item.source) {
             return Ok(reuse(known));
@@ -318,7 +309,7 @@ impl How<'_> {
         if let Err(error) = self.remember::<T>(&trial, &analysis) {
             console.warn(&format!("{} is not remembered: {}", item.name, cause_chain(&error)));
         }
-        Ok(Outcome::New(trial.races))
+        Ok((trial.races, true))
     }
 
     /// Keeps what a trial has found, as a race of the defaults would be kept.

@@ -34,17 +34,20 @@ impl<T: Scalar> DeviceVectors<T> {
 
     /// The widest unit in which `x` can be loaded; none when the elements of the vectors do not stand so.
     pub(crate) fn unit(&self) -> Option<usize> {
-        let fits = |&&unit: &&usize| {
-            self.stride % unit == 0 && self.x.address() % (unit * size_of::<T>()) as u64 == 0
-        };
+        let fits = |&&unit: &&usize| self.stride.is_multiple_of(unit) && is_aligned(self.x, unit);
         Self::UNITS.iter().find(fits).copied()
     }
 
     /// Whether `y` can be stored in such units.
     fn is_whole(&self, unit: usize) -> bool {
-        let aligned = self.y.address() % (unit * size_of::<T>()) as u64 == 0;
-        aligned && self.vector == 1 && self.row % unit == 0 && self.count % unit == 0
+        let whole = self.row.is_multiple_of(unit) && self.count.is_multiple_of(unit);
+        whole && self.vector == 1 && is_aligned(self.y, unit)
     }
+}
+
+/// Whether units of so many numbers can be loaded or stored there.
+fn is_aligned<T>(ptr: Ptr<T>, unit: usize) -> bool {
+    ptr.address().is_multiple_of((unit * size_of::<T>()) as u64)
 }
 
 /// What products with several vectors need beside the matrix.
@@ -118,5 +121,34 @@ impl<T: Scalar> Uploaded<T> {
         // SAFETY: these are the parameters of all kernels in multi.cuh. Every row has as many lanes as there are units, and every piece room
         // for as many sums; the counters were zero and are so again afterwards. The vectors are the caller's promise.
         unsafe { kernel.launch(queue, launch) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vectors<T>(x: u64, stride: usize, y: u64, count: usize) -> DeviceVectors<T> {
+        let (x, y) = (Ptr::from_address(x), Ptr::from_address(y));
+        DeviceVectors { x, stride, y, row: stride, vector: 1, count }
+    }
+
+    #[test]
+    fn units_are_as_wide_as_the_vectors_stand() {
+        let unit = |x, stride| vectors::<f32>(x, stride, 0, stride).unit();
+        assert_eq!([unit(256, 8), unit(256, 6), unit(256, 7)], [Some(4), Some(2), None]);
+        assert_eq!([unit(264, 8), unit(260, 8)], [Some(2), None], "where they begin counts, too");
+        let unit = |x, stride| vectors::<f64>(x, stride, 0, stride).unit();
+        assert_eq!([unit(256, 8), unit(256, 2), unit(256, 3), unit(264, 2)], [Some(2), Some(2), None, None]);
+    }
+
+    #[test]
+    fn units_are_stored_whole_only_where_they_are() {
+        let whole = |y, stride, count| vectors::<f32>(0, stride, y, count).is_whole(4);
+        assert_eq!(
+            [whole(16, 8, 8), whole(8, 8, 8), whole(16, 6, 4), whole(16, 8, 6)],
+            [true, false, false, false]
+        );
+        assert!(!DeviceVectors { vector: 9, ..vectors::<f32>(0, 8, 0, 8) }.is_whole(4));
     }
 }
