@@ -132,6 +132,40 @@ pub enum Error {
         /// Elements of the slice.
         found: usize,
     },
+    /// A matrix of another pattern was to give an operator its values.
+    #[error(
+        "the matrix, {nrows} x {ncols} with {nnz} entries, has not the pattern that the operator was built for, which has {expected} \
+         entries; build another operator"
+    )]
+    OtherPattern {
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Its columns.
+        ncols: usize,
+        /// Its entries.
+        nnz: usize,
+        /// Entries of the operator's matrix.
+        expected: usize,
+    },
+    /// New values for an operator are too few or too many.
+    #[error("{found} values were given for {expected} entries; give one for each, in the order of `to_csr`")]
+    ValuesLength {
+        /// Entries of the matrix.
+        expected: usize,
+        /// Values handed in.
+        found: usize,
+    },
+    /// The values of a packed matrix cannot be replaced.
+    #[error(
+        "the values of plan {plan} cannot be replaced: {reason}; build the operator anew, or with `updatable(true)`, which keeps `auto` \
+         from such plans"
+    )]
+    NotUpdatable {
+        /// The plan's spelling.
+        plan: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// The GPU has not enough memory left.
     #[error("{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU")]
     GpuMemory {

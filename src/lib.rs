@@ -37,7 +37,7 @@ mod scalar;
 pub mod testing;
 pub mod tuning;
 
-pub use device::{Device, DeviceVec, Stream};
+pub use device::{Device, DeviceVec, Factor, Stream};
 pub use error::Error;
 pub use files::{abandon_writes, write_atomically};
 pub use formats::Plan;

@@ -1,11 +1,13 @@
 //! The operator: one handle, whatever the format.
 
+mod apply;
 mod prepare;
 mod stage;
+mod update;
 
 use crate::analysis::{Analysis, RowStats, Structure};
-use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{Placed, Plan};
+use crate::device::Device;
+use crate::formats::{Placed, Plan, Scaler, Updater};
 use crate::matrix::{CsrMatrix, ToCsr};
 use crate::tuning::calibrate::Calibration;
 use crate::tuning::explain::{Explanation, Preparation};
@@ -15,7 +17,7 @@ use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, memory};
 use prepare::Prepared;
 use stage::Stage;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// A sparse matrix, stored as suits it, to be multiplied with again and again.
 ///
@@ -38,6 +40,9 @@ pub struct SparseOp<T: Scalar> {
     ncols: usize,
     device: Device,
     matrix: Placed<T>,
+    scaler: Scaler<T>,
+    /// Made when values are first updated, or when the operator is.
+    updater: Option<Updater>,
     /// What products with vectors in host memory go through on a GPU, as many as were under way at a time.
     stages: Mutex<Vec<Stage<T>>>,
     rows: RowStats,
@@ -54,66 +59,6 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR.
     pub fn auto(a: &impl ToCsr<T>) -> Result<Self, Error> {
         SparseOpBuilder::new().build(a)
-    }
-
-    /// `y = A x`. `y` is overwritten without being read: what was in it, NaN too, does not matter.
-    ///
-    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads, unless
-    /// the plan says otherwise ([`Plan::is_deterministic`]).
-    ///
-    /// On the CPU, large products are shared among threads, as many as rayon's; inside a rayon pool that pool's are used. On a GPU
-    /// `x` is copied to it and `y` from it, through page-locked memory, and that takes longer than the product: vectors that
-    /// stay there ([`SparseOp::apply_device`]) spare both copies. Allocates nothing, but on a GPU once for every thread that is in
-    /// here at a time.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and
-    /// [`Error::GpuMemory`].
-    pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        self.check_lengths(x.len(), y.len())?;
-        match &self.matrix {
-            Placed::Host(matrix) => {
-                matrix.spmv(x, y);
-                Ok(())
-            }
-            Placed::Gpu(gpu, matrix) => {
-                let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
-                let mut stage = free.map_or_else(|| Stage::new(*gpu, self.nrows, self.ncols), Ok)?;
-                // A stage in which something failed is not used again.
-                stage.apply(&**matrix, x, y)?;
-                self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
-                Ok(())
-            }
-        }
-    }
-
-    /// `y = A x` with vectors that live on the operator's device.
-    ///
-    /// On a GPU the product is only enqueued on `stream`: it neither waits nor allocates, and can be captured in a graph
-    /// ([`Stream::capture`]). The vectors may be dropped before it is done; reading them ([`DeviceVec::to_vec`]) waits for it. Products
-    /// on different streams are ordered by nothing. On the CPU it is done at once.
-    ///
-    /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate a number for every 2048 entries at the
-    /// first product on a stream, `tiles` one for every slot of a stripe; `hyb` with `tail:host` waits, and cannot be captured.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VectorLength`] when a vector has the wrong length, [`Error::WrongDevice`] when a vector or the stream is another
-    /// device's; `y` is then untouched. [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
-    pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
-        self.check_lengths(x.len(), y.len())?;
-        self.matrix.enqueue(stream, x, y)
-    }
-
-    fn check_lengths(&self, x: usize, y: usize) -> Result<(), Error> {
-        for (vector, expected, found) in [("x", self.ncols, x), ("y", self.nrows, y)] {
-            if expected != found {
-                let (nrows, ncols) = (self.nrows, self.ncols);
-                return Err(Error::VectorLength { vector, expected, found, nrows, ncols });
-            }
-        }
-        Ok(())
     }
 
     /// A vector of `ncols` zeros for `x`, in memory that suits products: large ones in huge pages, where gathers are faster.
@@ -171,9 +116,9 @@ impl<T: Scalar> SparseOp<T> {
         &self.structure
     }
 
-    /// Bytes the packed matrix takes, in the memory of the device.
+    /// Bytes the packed matrix takes, in the memory of the device; with what updates need, once there was one.
     pub fn memory_bytes(&self) -> u64 {
-        self.matrix.bytes()
+        self.matrix.bytes() + self.updater.as_ref().map_or(0, Updater::bytes)
     }
 
     /// How long the preparation took.
@@ -219,6 +164,7 @@ pub struct SparseOpBuilder {
     calibration: Calibration,
     remember: bool,
     deterministic: bool,
+    updatable: bool,
 }
 
 impl SparseOpBuilder {
@@ -291,6 +237,14 @@ impl SparseOpBuilder {
         self
     }
 
+    /// Whether values are to be updated ([`SparseOp::update_values`]); not by default. What that needs is then made with the operator, not
+    /// at the first update, and no plan is chosen that saves bytes because values are few or the same.
+    #[must_use]
+    pub fn updatable(mut self, updatable: bool) -> Self {
+        self.updatable = updatable;
+        self
+    }
+
     /// Analyses the matrix and decides by prediction, without packing or timing anything.
     ///
     /// # Errors
@@ -299,6 +253,7 @@ impl SparseOpBuilder {
     /// given plan's bits do not repeat and were asked to; [`Error::Gpu`] when the GPU does not say how much memory it has left;
     /// [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
+        let analysis = &*self.seen(analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
         let available = device.memory()?;
@@ -381,12 +336,16 @@ impl SparseOpBuilder {
         a: &CsrMatrix<T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
-        let Prepared { decision, matrix, preparation } = self.prepare(&device, a, analysis)?;
+        let Prepared { decision, mut matrix, preparation } =
+            self.prepare(&device, a, &self.seen(analysis))?;
+        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view()));
         Ok(SparseOp {
             nrows: a.nrows(),
             ncols: a.ncols(),
             device,
             matrix,
+            scaler: Scaler::new(a.nrows()),
+            updater: updater.transpose()?,
             stages: Mutex::default(),
             rows: analysis.rows.clone(),
             structure: analysis.structure.clone(),

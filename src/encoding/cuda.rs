@@ -5,7 +5,7 @@ use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
 use super::value::Stored;
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{BLOCK, Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scratch};
 use crate::{Error, Scalar};
 
 /// A matrix in packed slices in the memory of a GPU.
@@ -21,7 +21,7 @@ pub(crate) struct Uploaded<T> {
     perm: Option<Buffer<u32>>,
     skip: Option<Buffer<u32>>,
     long: Option<Long<T>>,
-    kernel: Kernel,
+    kernel: RowKernel,
 }
 
 /// Rows that are kept apart.
@@ -61,6 +61,13 @@ impl<T: Scalar> Values<T> {
         })
     }
 
+    fn plain(&self) -> Option<(Ptr<T>, usize)> {
+        match self {
+            Self::Plain(values) => Some((values.ptr(), values.len())),
+            Self::Codes(_) | Self::Same => None,
+        }
+    }
+
     fn ptr(&self) -> Ptr<u8> {
         match self {
             Self::Plain(values) => Ptr::from_address(values.ptr().address()),
@@ -77,12 +84,12 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    /// The kernel file for them.
-    fn module(&self) -> &'static str {
+    /// The kernel files for them.
+    fn files(&self) -> Files {
         match self {
-            Self::Plain(_) => "packed_plain",
-            Self::Codes(_) => "packed_coded",
-            Self::Same => "packed_same",
+            Self::Plain(_) => Files { plain: "packed_plain", scaled: "packed_plain_with" },
+            Self::Codes(_) => Files { plain: "packed_coded", scaled: "packed_coded_with" },
+            Self::Same => Files { plain: "packed_same", scaled: "packed_same_with" },
         }
     }
 }
@@ -127,7 +134,8 @@ impl<T: Scalar> Uploaded<T> {
     pub(crate) fn new(host: &PackedSlices<T>, gpu: Gpu) -> Result<Self, Error> {
         let values = Values::new(&host.values, gpu)?;
         let upload = |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
-        let (module, diagonal) = (values.module(), if host.is_diagonal() { "_diagonal" } else { "" });
+        let (files, diagonal) = (values.files(), if host.is_diagonal() { "_diagonal" } else { "" });
+        let kernel = format!("{}{diagonal}_v{}_{}", files.plain, host.group, T::KIND);
         Ok(Self {
             nrows: host.nrows,
             ncols: host.ncols,
@@ -138,12 +146,12 @@ impl<T: Scalar> Uploaded<T> {
             perm: upload(&host.perm)?,
             skip: upload(&host.skip)?,
             long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
-            kernel: gpu.kernel(module, &format!("{module}{diagonal}_v{}_{}", host.group, T::KIND))?,
+            kernel: RowKernel::new(gpu, files, kernel)?,
             values,
         })
     }
 
-    /// Enqueues `y = A x`; `y` is overwritten without being read.
+    /// Enqueues the product, to `out`.
     ///
     /// # Errors
     ///
@@ -151,9 +159,9 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// # Safety
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they and the
-    /// matrix live until the product is done.
-    pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+    /// `x` has `ncols` elements and what is written to has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they,
+    /// the factors and the matrix live until the product is done.
+    pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let launch = Launch::new(blocks(pieces) + blocks(self.headers.len()), BLOCK);
@@ -171,7 +179,13 @@ impl<T: Scalar> Uploaded<T> {
             }
         };
         // SAFETY: these are the parameters of all kernels in packed.cuh; the vectors are the caller's promise.
-        unsafe { self.kernel.launch(queue, launch.arg(x).arg(y)) }
+        unsafe { self.kernel.of(&out)?.launch(queue, out.to(launch.arg(x))) }
+    }
+
+    /// The values of the slices and of the long rows with their numbers, where they are stored as they are.
+    pub(crate) fn plain_values(&self) -> Option<[(Ptr<T>, usize); 2]> {
+        let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
+        Some([self.values.plain()?, long?])
     }
 
     /// The matrix back in host memory, good for unpacking.

@@ -12,15 +12,19 @@ pub mod jds;
 pub mod packed;
 mod placed;
 mod plan_text;
+mod scaled;
 pub mod sell;
 pub mod tiles;
+mod update;
 
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
+pub(crate) use scaled::Scaler;
+pub(crate) use update::{Arrays, NoArrays, Updater};
 
 use crate::analysis::Analysis;
-use crate::device::{DeviceSpec, Gpu, Ptr, Queue};
+use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -68,6 +72,11 @@ pub(crate) trait Format: 'static {
         true
     }
 
+    /// Whether the one array of values is in the order of the entries.
+    fn keeps_order(_: &Self::Plan) -> bool {
+        false
+    }
+
     /// Whether a product is only enqueued on such a device. What is not is never chosen, only taken where it is given.
     fn enqueued(_: &Self::Plan, _: Target) -> bool {
         true
@@ -90,6 +99,11 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// The matrix back in CSR, its entries in the order they were packed from.
     fn unpack(&self) -> CsrMatrix<T>;
+
+    /// The arrays with the values, which are zero where there is no entry; or why there are none.
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Err(NoArrays::NO_PLACES)
+    }
 
     /// Bytes of the packed arrays.
     fn matrix_bytes(&self) -> u64;
@@ -117,12 +131,31 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// matrix live until the product is done.
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error>;
 
+    /// Enqueues `y = alpha A x + beta y` where the format's kernels can do both at once, and says whether they can; if not, nothing is
+    /// enqueued. With `beta = 0` the `y` before does not matter, with `alpha = 0` neither `A` nor `x`.
+    ///
+    /// # Errors
+    ///
+    /// As [`spmv`](Self::spmv).
+    ///
+    /// # Safety
+    ///
+    /// As [`spmv`](Self::spmv); the factors are in the memory of the same GPU, not in `y`, and live as long.
+    unsafe fn spmv_scaled(&self, _: &Queue, _: Ptr<T>, _: Ptr<T>, _: Scaling<'_, T>) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// The matrix back in CSR, its entries in the order they were packed from.
     ///
     /// # Errors
     ///
     /// What copying from the GPU gives.
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
+
+    /// The same arrays as [`HostMatrix::values_mut`], with their lengths.
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        Err(NoArrays::NO_PLACES)
+    }
 
     /// Whether a product waits until it is done; such a product does not use the queue that it is given, but waits for it first.
     fn waits(&self) -> bool {
@@ -335,6 +368,11 @@ macro_rules! registry {
             /// Whether every product under this plan gives the same bits, on every device.
             pub fn is_deterministic(&self) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
+            }
+
+            /// Whether packed values are in the order of the entries, in one array.
+            pub(crate) fn keeps_order(&self) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::keeps_order(plan)),+ }
             }
 
             /// Whether a product is only enqueued on such a device: it does not wait, and can be captured in a graph.

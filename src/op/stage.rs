@@ -1,7 +1,6 @@
 //! Products on a GPU with vectors in host memory.
 
-use crate::device::{Buffer, Gpu, Pinned, Queue};
-use crate::formats::DeviceMatrix;
+use crate::device::{Buffer, Gpu, Pinned, Ptr, Queue};
 use crate::{Error, Scalar};
 
 /// What a product with vectors in host memory goes through on a GPU.
@@ -25,13 +24,25 @@ impl<T: Scalar> Stage<T> {
         })
     }
 
-    /// Copies `x` in, multiplies, copies `y` out.
-    pub(super) fn apply(&mut self, matrix: &dyn DeviceMatrix<T>, x: &[T], y: &mut [T]) -> Result<(), Error> {
+    /// Copies `x` in, and `y` when it is `read`; multiplies; copies `y` out.
+    pub(super) fn apply(
+        &mut self,
+        x: &[T],
+        y: &mut [T],
+        read: bool,
+        product: impl FnOnce(&Queue, Ptr<T>, Ptr<T>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.host_x.as_mut_slice().copy_from_slice(x);
+        if read {
+            self.host_y.as_mut_slice().copy_from_slice(y);
+        }
         // SAFETY: the buffers have the lengths of the matrix's sides, and all of this outlives the wait.
         unsafe {
             self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())?;
-            matrix.spmv(&self.queue, self.x.ptr(), self.y.ptr())?;
+            if read {
+                self.queue.copy_in(self.y.ptr(), self.host_y.as_slice())?;
+            }
+            product(&self.queue, self.x.ptr(), self.y.ptr())?;
             self.queue.copy_out(self.host_y.as_mut_slice(), self.y.ptr())?;
         }
         self.queue.synchronize()?;

@@ -10,6 +10,8 @@ mod gpu;
 #[cfg(feature = "cuda")]
 pub mod kernels;
 mod oracle;
+#[cfg(test)]
+mod scaled;
 
 #[cfg(test)]
 pub(crate) use conformance::{check_format, devices, format_suite, product};

@@ -20,7 +20,10 @@ mod cuda;
 
 pub(crate) use cuda::Tail;
 
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, slot_bytes,
+    vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
@@ -100,6 +103,10 @@ impl Format for Coo {
             },
             ..Traffic::default()
         }
+    }
+
+    fn keeps_order(_: &Plan) -> bool {
+        true
     }
 
     fn kernel(plan: &Plan, on: Target) -> &'static str {
@@ -224,6 +231,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 self.values.clone(),
             )
         }
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -17,7 +17,10 @@ mod chunks;
 mod cpu;
 mod cuda;
 
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, slot_bytes,
+    vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
@@ -109,6 +112,10 @@ impl Format for Csr {
             },
             ..Traffic::default()
         }
+    }
+
+    fn keeps_order(_: &Plan) -> bool {
+        true
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
@@ -212,6 +219,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         unsafe {
             CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone())
         }
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -21,7 +21,10 @@ mod cuda;
 pub(crate) use cuda::Uploaded;
 
 use super::packed::{self, Index, MaybePacked, Packing};
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, slot_bytes,
+    vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -221,6 +224,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         super::from_rows(self.nrows, self.ncols, |row, push| {
             self.row(row).for_each(|(col, value)| push(col, value))
         })
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn matrix_bytes(&self) -> u64 {

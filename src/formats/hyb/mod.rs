@@ -21,7 +21,9 @@ mod width;
 
 pub use width::{Rule, Width, fastest};
 
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, ell};
+use super::{
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, coo, ell,
+};
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
@@ -168,6 +170,11 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 push(col, value);
             }
         })
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        let ([ell, _], [coo, _]) = (self.ell.values_mut()?, self.coo.values_mut()?);
+        Ok([ell, coo])
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -32,7 +32,8 @@ pub use sections::{Method, Split};
 
 use super::packed::{self, MaybePacked};
 use super::{
-    DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, slot_bytes, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, coo, slot_bytes,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -290,6 +291,11 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 push(col, value);
             }
         })
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        let [tail, _] = self.tail.as_mut().map_or(Ok([&mut [][..], &mut []]), HostMatrix::values_mut)?;
+        Ok([&mut self.values, tail])
     }
 
     fn matrix_bytes(&self) -> u64 {

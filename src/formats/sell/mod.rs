@@ -22,7 +22,10 @@ mod cpu;
 mod cuda;
 
 use super::packed::{self, Index, MaybePacked};
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, slot_bytes,
+    vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -318,6 +321,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
             let i = place[row] as usize;
             self.lane(i / self.c, i % self.c).for_each(|(col, value)| push(col, value));
         })
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn matrix_bytes(&self) -> u64 {
