@@ -166,6 +166,40 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
+    /// There is no such row or column.
+    #[error("there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted from 0")]
+    OutOfBounds {
+        /// The row that was asked for.
+        row: usize,
+        /// The column that was asked for.
+        col: usize,
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Columns of the matrix.
+        ncols: usize,
+    },
+    /// The packed matrix does not let single entries be found.
+    #[error("plan {plan} on {device} does not let single entries be found: {reason}")]
+    NoAccess {
+        /// The plan's spelling.
+        plan: String,
+        /// The device's spelling.
+        device: String,
+        /// Why not, and what to do.
+        reason: &'static str,
+    },
+    /// There is no room for another entry.
+    #[error("plan {plan} has no room for an entry at row {row}, column {col}: {reason}")]
+    NoRoom {
+        /// The plan's spelling.
+        plan: String,
+        /// The row of the entry.
+        row: usize,
+        /// Its column.
+        col: usize,
+        /// Why not, and what has room.
+        reason: &'static str,
+    },
     /// The GPU has not enough memory left.
     #[error("{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU")]
     GpuMemory {

@@ -1,5 +1,6 @@
 //! The operator: one handle, whatever the format.
 
+mod access;
 mod apply;
 mod prepare;
 mod stage;
@@ -46,6 +47,8 @@ pub struct SparseOp<T: Scalar> {
     /// What products with vectors in host memory go through on a GPU, as many as were under way at a time.
     stages: Mutex<Vec<Stage<T>>>,
     rows: RowStats,
+    /// Entries that were inserted since.
+    inserted: u64,
     structure: Structure,
     decision: Decision,
     preparation: Preparation,
@@ -83,7 +86,7 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Number of stored entries, explicit zeros included.
     pub fn nnz(&self) -> u64 {
-        self.rows.nnz
+        self.rows.nnz + self.inserted
     }
 
     /// The device products run on.
@@ -106,7 +109,7 @@ impl<T: Scalar> SparseOp<T> {
         Explanation { rows: &self.rows, decision: &self.decision, preparation: Some(&self.preparation) }
     }
 
-    /// Statistics of the matrix's row lengths.
+    /// Statistics of the row lengths of the matrix that the operator was built for.
     pub fn stats(&self) -> &RowStats {
         &self.rows
     }
@@ -338,7 +341,7 @@ impl SparseOpBuilder {
     ) -> Result<SparseOp<T>, Error> {
         let Prepared { decision, mut matrix, preparation } =
             self.prepare(&device, a, &self.seen(analysis))?;
-        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view()));
+        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
         Ok(SparseOp {
             nrows: a.nrows(),
             ncols: a.ncols(),
@@ -348,6 +351,7 @@ impl SparseOpBuilder {
             updater: updater.transpose()?,
             stages: Mutex::default(),
             rows: analysis.rows.clone(),
+            inserted: 0,
             structure: analysis.structure.clone(),
             decision,
             preparation,

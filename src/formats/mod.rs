@@ -3,6 +3,7 @@
 //! To add one: create its folder, add its `mod` line and its line in `registry!`. Its name, the spelling of its
 //! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
 
+mod access;
 mod chunks;
 pub mod coo;
 pub mod csr;
@@ -17,6 +18,7 @@ pub mod sell;
 pub mod tiles;
 mod update;
 
+pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
@@ -103,6 +105,16 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// The arrays with the values, which are zero where there is no entry; or why there are none.
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
         Err(NoArrays::NO_PLACES)
+    }
+
+    /// What finds single entries, where the format can.
+    fn access(&self) -> Option<&dyn Access<T>> {
+        None
+    }
+
+    /// What adds single entries, where there is something that finds them.
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        None
     }
 
     /// Bytes of the packed arrays.

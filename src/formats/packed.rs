@@ -11,7 +11,9 @@
 
 pub use crate::encoding::{Packing, ValueEncoding};
 
-use super::{Arrays, DeviceMatrix, HostMatrix, NoArrays, PlanArgs, Target, Traffic, scattered, vector_bytes};
+use super::{
+    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, PlanArgs, Target, Traffic, scattered, vector_bytes,
+};
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Gpu, Out, Ptr, Queue, Scaling};
 use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
@@ -183,6 +185,20 @@ impl<T: Scalar, P: HostMatrix<T>> HostMatrix<T> for MaybePacked<P, T> {
         match self {
             Self::Plain(plain) => plain.unpack(),
             Self::Packed(packed) => packed.unpack(),
+        }
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        match self {
+            Self::Plain(plain) => plain.access(),
+            Self::Packed(_) => None,
+        }
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        match self {
+            Self::Plain(plain) => plain.access_mut(),
+            Self::Packed(_) => None,
         }
     }
 

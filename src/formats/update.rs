@@ -4,7 +4,7 @@
 //! values are. So no format has a say in it but to show its arrays of values.
 
 use super::placed::keep;
-use super::{Placed, Plan};
+use super::{Access, Placed, Plan};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Buffer, DeviceVec, Kernel, Launch, Ptr, Queue, Stream};
@@ -47,7 +47,8 @@ enum Place {
 }
 
 impl Updater {
-    /// For `matrix`, which `a` was packed into.
+    /// For `matrix`, which `a` was packed into; or, when it was `edited` by [`Access::insert`], which `a` was unpacked from: rows that have become
+    /// longer would be packed elsewhere.
     ///
     /// # Errors
     ///
@@ -56,6 +57,7 @@ impl Updater {
         plan: &Plan,
         matrix: &mut Placed<T>,
         a: CsrView<'_, T>,
+        edited: bool,
     ) -> Result<Self, Error> {
         let refused = |NoArrays(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
         let gpu = match matrix {
@@ -63,7 +65,14 @@ impl Updater {
             Placed::Gpu(gpu, matrix) => matrix.values().map(|_| Some(*gpu)),
         };
         let gpu = gpu.map_err(refused)?;
-        let slots = if plan.keeps_order() { None } else { Some(slots(plan, a)?.map_err(refused)?) };
+        let slots = match matrix {
+            _ if plan.keeps_order() => None,
+            Placed::Host(matrix) if edited => {
+                let access = matrix.access().ok_or_else(|| refused(NoArrays::NO_PLACES))?;
+                Some(slots_by_row(access, a).map_err(refused)?)
+            }
+            _ => Some(slots(plan, a)?.map_err(refused)?),
+        };
         let place = match gpu {
             None => Place::Host(slots),
             Some(gpu) => {
@@ -211,6 +220,16 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
         before += array.len();
     }
     if slots.contains(&NONE) { Ok(Err(NoArrays::NO_PLACES)) } else { Ok(Ok(slots)) }
+}
+
+/// The slot of every entry of `a` as the matrix says itself.
+fn slots_by_row<T: Scalar>(matrix: &dyn Access<T>, a: CsrView<'_, T>) -> Result<Vec<u32>, NoArrays> {
+    if u32::try_from(matrix.slot_count()).is_err() {
+        return Err(NoArrays::TOO_MANY);
+    }
+    let mut slots = Vec::with_capacity(a.nnz());
+    (0..a.nrows()).for_each(|row| matrix.visit_row(row, &mut |slot, _, _| slots.push(slot as u32)));
+    Ok(slots)
 }
 
 /// Brings the values of all entries to their slots.

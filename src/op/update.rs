@@ -74,7 +74,8 @@ impl<T: Scalar> SparseOp<T> {
     fn prepare_updates(&mut self) -> Result<(&Updater, &mut Placed<T>), Error> {
         if self.updater.is_none() {
             let a = self.matrix.unpack()?;
-            self.updater = Some(Updater::new(&self.decision.plan, &mut self.matrix, a.view())?);
+            self.updater =
+                Some(Updater::new(&self.decision.plan, &mut self.matrix, a.view(), self.inserted > 0)?);
         }
         Ok((self.updater.as_ref().expect("made above"), &mut self.matrix))
     }

@@ -15,14 +15,15 @@
 //!
 //! Source: Bell & Garland, SC'09, §4.1; the product is their segmented reduction, cut into equal parts.
 
+mod access;
 mod cpu;
 mod cuda;
 
 pub(crate) use cuda::Tail;
 
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, slot_bytes,
-    vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -231,6 +232,14 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 self.values.clone(),
             )
         }
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
     }
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {

@@ -13,13 +13,14 @@
 //! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland, SC'09, §4.3 (a thread or
 //! several a row); Merrill & Garland, SC'16 (equal nonzeros for everyone).
 
+mod access;
 mod chunks;
 mod cpu;
 mod cuda;
 
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, slot_bytes,
-    vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -162,6 +163,13 @@ impl Offsets {
         if u32::try_from(nnz).is_ok() { 4 } else { 8 }
     }
 
+    fn get(&self, row: usize) -> usize {
+        match self {
+            Self::Narrow(ptr) => ptr[row] as usize,
+            Self::Wide(ptr) => ptr[row] as usize,
+        }
+    }
+
     fn new(row_ptr: &[usize]) -> Self {
         match Self::width(row_ptr[row_ptr.len() - 1] as u64) {
             4 => Self::Narrow(row_ptr.iter().map(|&p| p as u32).collect()),
@@ -219,6 +227,14 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         unsafe {
             CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone())
         }
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
     }
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {

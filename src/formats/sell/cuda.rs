@@ -91,6 +91,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             nrows: self.nrows,
             ncols: self.ncols,
             c: self.c,
+            sigma: self.nrows,
             perm: self.perm.as_ref().map(Buffer::to_vec).transpose()?,
             slice_ptr: self.slice_ptr.to_vec()?.into_iter().map(|at| at as usize).collect(),
             full: self.full.to_vec()?,
