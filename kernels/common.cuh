@@ -177,6 +177,45 @@ __device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
     return sum;
 }
 
+// 16 bytes of scalars, read once.
+__device__ __forceinline__ void load(const float *from, float (&to)[4]) {
+    float4 four = __ldcs(reinterpret_cast<const float4 *>(from));
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+__device__ __forceinline__ void load(const double *from, double (&to)[2]) {
+    double2 two = __ldcs(reinterpret_cast<const double2 *>(from));
+    to[0] = two.x, to[1] = two.y;
+}
+
+// Copies to shared memory, of which a block is given as much as its launch says.
+
+// Begins to copy 16 bytes, past the registers where the GPU can.
+__device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
+#else
+    *to = __ldg(from);
+#endif
+}
+
+// Waits for what this thread copies.
+__device__ __forceinline__ void end_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Begins to copy `count` scalars, by all THREADS of a block; 16 bytes at a time where they lie so that this can be.
+template <u32 THREADS, typename T>
+__device__ __forceinline__ void begin_copies(float4 *to, const T *from, u32 count) {
+    constexpr u32 N = 16 / sizeof(T);
+    u32 whole = reinterpret_cast<u64>(from) % 16 == 0 ? count / N : 0;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < whole; i += THREADS) begin_copy(to + i, reinterpret_cast<const float4 *>(from) + i);
+#pragma unroll 1
+    for (u32 i = whole * N + threadIdx.x; i < count; i += THREADS) reinterpret_cast<T *>(to)[i] = __ldg(from + i);
+}
+
 // Chunks: entries and row ends in the order in which they are met, cut into equal pieces for the blocks (Merrill & Garland's merge
 // path). Segment i < `ends` is what a chunk has of the i-th row that ends in it; the last one, perhaps empty, is of the row that
 // goes on behind it.

@@ -131,7 +131,7 @@ __device__ __forceinline__ void in_batches(u32 count, Step step) {
 }
 
 // Slots that some lanes lack are taken so many at a time: each has a mask and a place of its own.
-constexpr u32 PARTIAL = 4;
+[[maybe_unused]] constexpr u32 PARTIAL = 4;
 
 // The sum of a lane over the slots of a diagonal slice. `x` points at the element of the lane's own row.
 template <u32 N, u32 V, typename T, typename Values>
@@ -260,7 +260,7 @@ struct Long {
 };
 
 // Entries of a long row that a lane loads together.
-constexpr u32 LONG_ENTRIES = 4;
+[[maybe_unused]] constexpr u32 LONG_ENTRIES = 4;
 
 // Adds a piece up; the warp that is last with its row adds up the row's pieces, always in the same order.
 template <typename T, typename Values>

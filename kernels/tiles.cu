@@ -33,14 +33,6 @@ constexpr u32 PIECE = 16 / sizeof(T);
 template <typename T>
 constexpr u32 PIECES = GROUP / PIECE<T>;
 
-__device__ __forceinline__ void load(const float *from, float (&to)[4]) {
-    float4 four = __ldcs(reinterpret_cast<const float4 *>(from));
-    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-}
-__device__ __forceinline__ void load(const double *from, double (&to)[2]) {
-    double2 two = __ldcs(reinterpret_cast<const double2 *>(from));
-    to[0] = two.x, to[1] = two.y;
-}
 __device__ __forceinline__ void store(float *to, const float (&from)[4]) {
     *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);
 }
@@ -64,34 +56,6 @@ __device__ __forceinline__ void load(const u16 *from, Shorts<2> &to) {
 
 // What a block is given to work in, aligned for pieces.
 extern __shared__ float4 dynamic_shared[];
-
-// Begins to copy 16 bytes to shared memory, past the registers where the GPU can.
-__device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
-#else
-    *to = __ldg(from);
-#endif
-}
-
-// Waits for what this thread copies.
-__device__ __forceinline__ void end_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-// Begins to copy `count` scalars to where a block's shared memory begins, 16 bytes at a time where they lie so that this can be.
-template <typename T>
-__device__ __forceinline__ void begin_copies(const T *from, u32 count) {
-    u32 whole = reinterpret_cast<u64>(from) % 16 == 0 ? count / PIECE<T> : 0;
-#pragma unroll 1
-    for (u32 i = threadIdx.x; i < whole; i += MULTIPLY_THREADS)
-        begin_copy(dynamic_shared + i, reinterpret_cast<const float4 *>(from) + i);
-    T *to = reinterpret_cast<T *>(dynamic_shared);
-#pragma unroll 1
-    for (u32 i = whole * PIECE<T> + threadIdx.x; i < count; i += MULTIPLY_THREADS) to[i] = __ldg(from + i);
-}
 
 // One stripe, its groups numbered in tile order from `first_group` on; tile t has those from `tile_ptr[t]` on.
 template <typename T>
@@ -149,7 +113,7 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
         // Fewer than 2^32: a GPU with memory for so many groups has many blocks that share them.
         u32 last = (stop - begin) * PIECES<T> - 1;
         u32 i = threadIdx.x;
-        begin_copies(x + u64(tile) * width, min(width, ncols - tile * width));
+        begin_copies<MULTIPLY_THREADS>(dynamic_shared, x + u64(tile) * width, min(width, ncols - tile * width));
         // The next piece is always under way, the first one together with x. Those past the end load the last one again.
         Slots<T, PLAIN> next;
         next.fetch(a, begin, min(i, last));

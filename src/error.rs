@@ -30,6 +30,24 @@ pub enum Error {
         /// Columns of the matrix.
         ncols: usize,
     },
+    /// Several vectors have the wrong length together.
+    #[error(
+        "`{vectors}` has {found} elements, but {count} vectors for a matrix of {nrows} x {ncols} have {count} x {len}"
+    )]
+    VectorsLength {
+        /// `x` or `y`.
+        vectors: &'static str,
+        /// How many vectors there are.
+        count: usize,
+        /// Elements that each needs.
+        len: usize,
+        /// Elements handed in.
+        found: usize,
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Columns of the matrix.
+        ncols: usize,
+    },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -155,6 +173,15 @@ pub enum Error {
         /// Values handed in.
         found: usize,
     },
+    /// A product needs a copy of the matrix, which launches of a graph would not update.
+    #[error(
+        "products {product} need a copy of the matrix, but a graph updates the values of the operator and not of copies; \
+         update them outside of graphs, or build an operator for these products alone"
+    )]
+    UpdatedByGraph {
+        /// `with several vectors` or `with the transposed matrix`.
+        product: &'static str,
+    },
     /// The values of a packed matrix cannot be replaced.
     #[error(
         "the values of plan {plan} cannot be replaced: {reason}; build the operator anew, or with `updatable(true)`, which keeps `auto` \
@@ -238,6 +265,62 @@ pub enum Error {
         /// The plan's spelling.
         plan: String,
         /// Why not.
+        reason: &'static str,
+    },
+    /// A fused pass over vectors does not fit together.
+    #[error("this pass over vectors cannot be done: {message}")]
+    VectorPass {
+        /// What does not fit.
+        message: String,
+    },
+    /// A matrix that is not square was to be solved with, or to be iterated.
+    #[error("{method} needs a square matrix, and this one is {nrows} x {ncols}")]
+    NotSquare {
+        /// The method.
+        method: &'static str,
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Columns of the matrix.
+        ncols: usize,
+    },
+    /// A vector that is given holds something that is no finite number.
+    #[error("element {index} of vector `{vector}` is {value}; every element must be a finite number")]
+    NotFinite {
+        /// `b`, `x`, `diagonal`, …
+        vector: &'static str,
+        /// The first such element, counted from 0.
+        index: usize,
+        /// What it is.
+        value: f64,
+    },
+    /// The diagonal has an element that a preconditioner would have to divide by.
+    #[error(
+        "the diagonal is 0 in row {row}, so that there is no Jacobi preconditioner; solve without one, or reorder the rows"
+    )]
+    ZeroDiagonal {
+        /// The first such row, counted from 0.
+        row: usize,
+    },
+    /// A setting of a solver makes no sense.
+    #[error("{method}: {message}")]
+    SolverSetting {
+        /// The method.
+        method: &'static str,
+        /// What is wrong, and what it may be.
+        message: String,
+    },
+    /// An iteration has ended without an answer that is as good as was asked for.
+    #[error(
+        "{method} has not converged after {iterations} iterations, at a relative residual of {residual:.3e}: {reason}"
+    )]
+    NotConverged {
+        /// The method.
+        method: &'static str,
+        /// Iterations that were made.
+        iterations: usize,
+        /// ‖b − A x‖ / ‖b‖ of the best there is.
+        residual: f64,
+        /// What it ended with, and what may help.
         reason: &'static str,
     },
     /// A tuning profile cannot be used.

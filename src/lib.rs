@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Matrices come from Matrix Market files ([`matrix::market`]), from `sprs`, from triplets, from raw arrays, or from the
-//! [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`].
+//! [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`], and on top of it
+//! [`solvers`].
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![allow(dead_code)]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -32,6 +33,7 @@ pub mod matrix;
 mod memory;
 mod op;
 mod scalar;
+pub mod solvers;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
@@ -40,6 +42,6 @@ pub mod tuning;
 pub use device::{Device, DeviceVec, Factor, Stream};
 pub use error::Error;
 pub use files::{abandon_writes, write_atomically};
-pub use formats::Plan;
+pub use formats::{Layout, Plan};
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
 pub use scalar::{Scalar, ScalarKind};

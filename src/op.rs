@@ -2,8 +2,11 @@
 
 mod access;
 mod apply;
+mod later;
+mod multi;
 mod prepare;
 mod stage;
+mod transpose;
 mod update;
 
 use crate::analysis::{Analysis, RowStats, Structure};
@@ -16,9 +19,12 @@ use crate::tuning::lookup::{self, Given};
 use crate::tuning::select::{self, Decision, Request};
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, memory};
+use later::Later;
+use multi::Several;
 use prepare::Prepared;
 use stage::Stage;
 use std::sync::Mutex;
+use transpose::{Transposed, Transposition};
 
 /// A sparse matrix, stored as suits it, to be multiplied with again and again.
 ///
@@ -44,6 +50,8 @@ pub struct SparseOp<T: Scalar> {
     scaler: Scaler<T>,
     /// Made when values are first updated, or when the operator is.
     updater: Option<Updater>,
+    /// Whether there are graphs whose launches update values.
+    updated_by_graphs: bool,
     /// What products with vectors in host memory go through on a GPU, as many as were under way at a time.
     stages: Mutex<Vec<Stage<T>>>,
     rows: RowStats,
@@ -52,6 +60,10 @@ pub struct SparseOp<T: Scalar> {
     structure: Structure,
     decision: Decision,
     preparation: Preparation,
+    /// What it was built with, for what is built later.
+    settings: SparseOpBuilder,
+    transposed: Later<Transposed<T>>,
+    several: Later<Several<T>>,
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -106,7 +118,8 @@ impl<T: Scalar> SparseOp<T> {
 
     /// The choice in words: `println!("{}", op.explain())`.
     pub fn explain(&self) -> Explanation<'_> {
-        Explanation { rows: &self.rows, decision: &self.decision, preparation: Some(&self.preparation) }
+        let (preparation, beside) = (Some(&self.preparation), self.beside());
+        Explanation { rows: &self.rows, decision: &self.decision, preparation, beside }
     }
 
     /// Statistics of the row lengths of the matrix that the operator was built for.
@@ -119,9 +132,12 @@ impl<T: Scalar> SparseOp<T> {
         &self.structure
     }
 
-    /// Bytes the packed matrix takes, in the memory of the device; with what updates need, once there was one.
+    /// Bytes the packed matrix takes, in the memory of the device; with what has been packed besides, for [transposed
+    /// products](Self::apply_transpose) and for [several vectors](Self::apply_multi), and with what [updates](Self::update_values) need.
     pub fn memory_bytes(&self) -> u64 {
-        self.matrix.bytes() + self.updater.as_ref().map_or(0, Updater::bytes)
+        let transposed = self.transposed.get().map_or(0, Transposed::bytes);
+        let updates = self.updater.as_ref().map_or(0, Updater::bytes);
+        self.matrix.bytes() + updates + transposed + self.several.get().map_or(0, Several::bytes)
     }
 
     /// How long the preparation took.
@@ -168,6 +184,7 @@ pub struct SparseOpBuilder {
     remember: bool,
     deterministic: bool,
     updatable: bool,
+    transpose: bool,
 }
 
 impl SparseOpBuilder {
@@ -339,120 +356,33 @@ impl SparseOpBuilder {
         a: &CsrMatrix<T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
+        let announced = Transposition::announced(self, a);
+        let settings = announced.leave_room(self);
         let Prepared { decision, mut matrix, preparation } =
-            self.prepare(&device, a, &self.seen(analysis))?;
+            settings.prepare(&device, a, &self.seen(analysis))?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
-        Ok(SparseOp {
+        let op = SparseOp {
             nrows: a.nrows(),
             ncols: a.ncols(),
             device,
             matrix,
             scaler: Scaler::new(a.nrows()),
             updater: updater.transpose()?,
+            updated_by_graphs: false,
             stages: Mutex::default(),
             rows: analysis.rows.clone(),
             inserted: 0,
             structure: analysis.structure.clone(),
             decision,
             preparation,
-        })
+            settings: self.clone(),
+            transposed: Later::default(),
+            several: Later::default(),
+        };
+        announced.prepare(&op)?;
+        Ok(op)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Oracle, chapter, x_vector};
-
-    #[test]
-    fn vectors_of_wrong_length_are_refused_and_y_is_untouched() {
-        let op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
-        let mut y = [7.0; 4];
-        let wrong = op.apply(&[1.0; 3], &mut y).unwrap_err().to_string();
-        assert!(wrong.contains("`x` has 3 elements, but the matrix is 4 x 4 and needs 4"), "{wrong}");
-        assert!(op.apply(&[1.0; 4], &mut y[..2]).unwrap_err().to_string().contains("`y` has 2 elements"));
-        assert_eq!(y, [7.0; 4]);
-    }
-
-    #[test]
-    fn one_operator_serves_many_threads() {
-        fn shared<O: Send + Sync>(_: &O) {}
-        let a =
-            "webbase,rows=30k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
-        let op = SparseOp::auto(&a).unwrap();
-        shared(&op);
-        let x = x_vector(a.ncols());
-        let oracle = Oracle::of(a.view(), &x);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let mut y = vec![f64::NAN; a.nrows()];
-                    for _ in 0..10 {
-                        op.apply(&x, &mut y).unwrap();
-                        oracle.check(&y).unwrap();
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn settings_are_followed() {
-        let a = chapter::matrix::<f32>();
-        let plan: Plan = "jds(diagonals)".parse().unwrap();
-        let builder = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone()));
-        let op = builder.build(&a).unwrap();
-        assert_eq!((op.plan(), op.to_csr().unwrap()), (&plan, a.clone()));
-        assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
-        let refused = builder.memory_limit(10).build(&a).unwrap_err();
-        assert!(refused.to_string().contains("but the limit is 10 bytes"), "{refused}");
-    }
-
-    #[test]
-    fn a_calibrated_operator_multiplies_with_the_winner() {
-        let a =
-            "webbase,rows=20k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
-        let (x, mut y) = (x_vector(a.ncols()), vec![f64::NAN; a.nrows()]);
-        for cold in [false, true] {
-            let calibration = Calibration { seconds: 0.3, cold, ..Calibration::default() };
-            let builder = SparseOpBuilder::new().tuning(Tuning::Calibrate).calibration(calibration);
-            let op = builder.build(&a).unwrap();
-            let race = op.decision().race().unwrap();
-            assert_eq!((&race.winner, race.cold), (op.plan(), cold));
-            // Packed slices are told from a sample.
-            let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
-            assert!(
-                told.abs_diff(op.memory_bytes()) <= told / 10,
-                "{told} bytes were told for {}",
-                op.plan()
-            );
-            assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);
-            op.apply(&x, &mut y).unwrap();
-            Oracle::of(a.view(), &x).check(&y).unwrap();
-        }
-        let nothing = CsrMatrix::<f32>::zeros(0, 0).unwrap();
-        SparseOpBuilder::new()
-            .tuning(Tuning::Calibrate)
-            .build(&nothing)
-            .unwrap()
-            .apply(&[], &mut [])
-            .unwrap();
-        let decided = SparseOpBuilder::new().tuning(Tuning::Calibrate);
-        let decided = decided.decide(&Analysis::of(a.view()), crate::ScalarKind::F64).unwrap();
-        assert!(decided.race().is_none(), "without the matrix there is nothing to race");
-    }
-
-    #[test]
-    fn what_a_gpu_lacks_the_cpu_may_have_and_a_limit_holds_everywhere() {
-        let over = |limit| Error::MemoryLimit { plan: "ell".to_owned(), needed: 100, limit };
-        let limited = SparseOpBuilder::new().memory_limit(50);
-        assert!(SparseOpBuilder::new().is_due_to_gpu(&over(50)));
-        assert!(limited.is_due_to_gpu(&over(40)) && !limited.is_due_to_gpu(&over(50)));
-        assert!(limited.is_due_to_gpu(&Error::GpuMemory { device: "cuda:0".to_owned(), needed: 2, free: 1 }));
-        let invalid = Error::InvalidMatrix { format: "CSR", message: String::new() };
-        assert!(!limited.is_due_to_gpu(&invalid));
-        let mut op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
-        op.decision.fallback = Some("it is full".to_owned());
-        assert!(op.explain().to_string().contains("\ndevice   on the CPU: it is full\n"));
-    }
-}
+mod tests;

@@ -147,6 +147,27 @@ fn a_baseline_that_is_not_there_is_a_failed_run_and_the_others_go_on() {
 }
 
 #[test]
+fn several_vectors_and_the_transposed_matrix_are_compared_with_what_they_replace() {
+    let bench = ["bench", "gallery:lp,rows=200", "--plans", "auto,csr", "--seconds", "0.001", "--json"];
+    let name = |run: &Value| format!("{} {}", run["engine"].as_str().unwrap(), run["plan"].as_str().unwrap());
+    let several = ["--vectors", "3", "--layout", "column", "--baselines", "none", "--device", "cpu"];
+    let report = &json(&[&bench[..], &several].concat())[0];
+    assert_eq!((&report["vectors"], &report["layout"]), (&3.into(), &"column".into()));
+    let runs = report["runs"].as_array().unwrap();
+    assert!(runs.iter().all(|run| run["completed"] == true && run["rel_error"].as_f64() < Some(1e-12)));
+    assert_eq!(name(&runs[runs.len() - 1]), "sparseop one vector");
+    let plain = json(&[&bench[..], &["--baselines", "none", "--device", "cpu"]].concat());
+    let report = &json(&[&bench[..], &["--transpose", "--device", "cpu"]].concat())[0];
+    assert_eq!((&report["transposed"], &report["nrows"]), (&true.into(), &plain[0]["ncols"]));
+    let runs = report["runs"].as_array().unwrap();
+    let names: Vec<String> = runs.iter().map(name).collect();
+    assert_eq!(names[names.len() - 2..], ["sparseop apply_transpose", "sprs csr"]);
+    assert!(runs.iter().all(|run| run["completed"] == true));
+    let refused = stderr(&["bench", "gallery:small", "--vectors", "1"], 2);
+    assert!(refused.contains("1 is not in 2.."), "{refused}");
+}
+
+#[test]
 fn bench_prints_one_object_a_line_with_exactly_these_keys() {
     let plans = "auto,sell(c:32,sigma:512),csr,csr(scalar)";
     let args =

@@ -16,9 +16,13 @@ macro_rules! golden {
     };
 }
 
-/// How well the profile fits the machine that runs the test, and where it is.
-const FIT: [(&str, &str); 2] =
-    [(r"(?m)measured on (this|another) .*$", "[fit]"), (r"(?m)read from .*$", "read from [file]")];
+/// How well the profile fits the machine that runs the test, where it is, and how long the choice took.
+const FIT: [(&str, &str); 4] = [
+    (r"(?m)measured on (this|another) .*$", "[fit]"),
+    (r"(?m)read from .*$", "read from [file]"),
+    (r"(?m)^took     .+ to analyse, .+ to choose", "took     [time] to analyse, [time] to choose"),
+    (r"as long as [0-9.]+ products", "as long as [number] products"),
+];
 
 #[test]
 fn help() {

@@ -171,8 +171,49 @@ fn a_benchmark_has_a_bar_for_every_run() {
 }
 
 #[test]
+fn a_tuning_run_shows_its_choices_the_worst_first() {
+    let Some(browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (profile, records, page) = (path("mine.ron"), path("mine.zst"), folder.path().join("page.html"));
+    let matrices = ["gallery:small,n=60", "gallery:banded,rows=2k", "gallery:lognormal,rows=2k"];
+    let args =
+        ["--seconds", "0.005", "--dtype", "f32", "--no-remember", "--out", &profile, "--records", &records];
+    sparseop(&[&["tune"], &matrices[..], &args].concat()).assert().success();
+    // Drawn from what was kept: then the times on the page are those of the result.
+    let again = ["tune", "--from", &records, "--json", "--report", page.to_str().unwrap()];
+    let result: Value = serde_json::from_str(&stdout(&again)).unwrap();
+    open(browser, &page, 1200);
+    for width in [1200, 400] {
+        let seen = probed(browser, &page, width);
+        assert_tidy(&seen);
+        assert_eq!(seen["title"], "Tuning: 3 matrices");
+        assert_eq!((&seen["regrets"], &seen["links"]), (&3.into(), &3.into()));
+        assert_eq!(seen["classes"], serde_json::json!(["banded", "lognormal", "small"]));
+        let shown = seen["matrices"].as_array().unwrap();
+        let worst = result["worst"].as_array().unwrap();
+        assert_eq!((shown.len(), worst.len()), (3, 3));
+        for (matrix, choice) in shown.iter().zip(worst) {
+            assert_eq!(matrix["name"], choice["matrix"]);
+            assert_eq!(matrix["chosen"], serde_json::json!([choice["chosen"]["plan"]]));
+            assert_eq!(matrix["names"][0], choice["fastest"]["plan"], "fastest first");
+            let bars = matrix["bars"].as_u64().unwrap();
+            assert!(bars > 8 && matrix["flat_bars"] == 0 && matrix["bins"] == 0, "{matrix}");
+            let (points, all) = (matrix["points"].as_u64().unwrap(), bars);
+            assert!(points > 4 && points <= all, "what was predicted has a point: {matrix}");
+            let decision = matrix["decision"].as_str().unwrap();
+            assert!(decision.contains("predicted") && decision.contains("measured"), "{decision}");
+        }
+    }
+}
+
+#[test]
 fn a_page_that_cannot_be_written_is_refused_before_the_work() {
-    for args in [&["analyze", "gallery:small"][..], &["bench", "gallery:small"]] {
+    for args in [
+        &["analyze", "gallery:small"][..],
+        &["bench", "gallery:small"],
+        &["tune", "gallery:small", "--out", "x.ron"],
+    ] {
         let assert = sparseop(args).args(["--report", "/nowhere/page.html"]).assert().code(1);
         let output = assert.get_output();
         let message = String::from_utf8_lossy(&output.stderr);

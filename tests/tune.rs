@@ -129,6 +129,64 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
 }
 
 #[test]
+fn what_was_found_is_remembered_and_spares_the_race() {
+    let (folder, out, _) = folder();
+    let store = folder.path().join("store");
+    let run = |args: &[&str]| {
+        let output = sparseop(args).env("SPARSEOP_STORE", &store).assert().success().get_output().clone();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let forget = ["tune", "gallery:banded,rows=500", "--seconds=0.005", "--out", &out, "--no-remember"];
+    run(&forget);
+    assert!(!store.exists(), "nothing is kept that is not to be");
+    run(&arguments(&out, &[]));
+    let best = |matrix: &str| {
+        let profile = Profile::read(Path::new(&out)).unwrap();
+        let record = profile.records.iter().find(|record| record.matrix == matrix).unwrap().clone();
+        record.runs.iter().min_by(|a, b| a.product_us.total_cmp(&b.product_us)).unwrap().product_us
+    };
+    for matrix in ["gallery:banded,rows=500", "gallery:uniform,rows=500"] {
+        // A race is asked for, and what is known is taken instead.
+        let args = ["analyze", matrix, "--dtype", "f32", "--remember", "--tuning", "calibrate", "--json"];
+        let found: Value = serde_json::from_str(&run(&args)).unwrap();
+        let measured = found["candidates"][0]["measured_us"].as_f64().unwrap();
+        assert_eq!(found["candidates"][0]["plan"], found["plan"]);
+        // With its share of the preparation over a thousand products it need not be the fastest, but is not far from it.
+        assert!(
+            measured >= best(matrix) * 0.999 && measured <= best(matrix) * 3.0,
+            "{measured} {}",
+            best(matrix)
+        );
+        let text = run(&["analyze", matrix, "--dtype", "f32", "--remember"]);
+        assert!(text.contains("race     none, remembered from"), "{text}");
+    }
+    // In other numbers nothing is known of it.
+    let other = run(&["analyze", "gallery:banded,rows=500", "--dtype", "f64", "--remember"]);
+    assert!(other.contains("nothing was remembered"), "{other}");
+}
+
+#[test]
+fn several_races_tell_how_well_decisions_repeat() {
+    let (_folder, out, _) = folder();
+    let result = json(&arguments(&out, &["--repeat", "4"]));
+    let repeat = &result["repeat"];
+    let (races, matrices) = (repeat["races"].as_u64().unwrap(), repeat["matrices"].as_u64().unwrap());
+    assert_eq!((races, matrices), (4, 3));
+    let differing = repeat["differing"].as_array().unwrap();
+    assert_eq!(repeat["agreeing"].as_u64().unwrap() as usize + differing.len(), 3);
+    for one in differing {
+        let decisions = one["decisions"].as_array().unwrap();
+        let votes: u64 = decisions.iter().map(|decision| decision[1].as_u64().unwrap()).sum();
+        assert!(decisions.len() > 1 && votes == 4, "{one}");
+    }
+    assert!(repeat["largest_excess"].as_f64().unwrap() >= 1.0 && repeat["regret"]["matrices"] == 12);
+    let text = stdout(&arguments(&out, &["--repeat", "2"]));
+    assert!(text.contains("2 races of each of 3 matrices: all decide for the same plan on"), "{text}");
+    assert!(json(&arguments(&out, &[])).get("repeat").is_none());
+    sparseop(&arguments(&out, &["--repeat", "0"])).assert().code(2);
+}
+
+#[test]
 fn kept_measurements_give_the_same_profile_again() {
     let (folder, out, _) = folder();
     let records = folder.path().join("mine.zst").to_str().unwrap().to_owned();

@@ -24,6 +24,9 @@ const MAX_SAMPLE: usize = 1 << 17;
 /// At least so many tiles are drawn, however long their rows.
 const MIN_DRAWS: usize = 32;
 
+/// Tiles that a thread takes together: sharing fewer takes longer than counting their blocks.
+const TOGETHER: usize = 32;
+
 /// Fill of aligned dense blocks: for blocks of `b` × `b`, `nnz / (b² · blocks)`, where `blocks` counts the aligned
 /// blocks that hold an entry. 1 means that blocks store no zeros, `1 / b²` that every entry has a block of its own;
 /// repeated entries count each time and can raise it above 1. 0 without entries.
@@ -55,7 +58,8 @@ impl BlockFill {
                 [table.count::<T, 2>(a, tile), table.count::<T, 3>(a, tile), table.count::<T, 4>(a, tile)];
             blocks.map(|blocks| (weight as u64 * blocks) as f64 / entries)
         };
-        let terms: Vec<[f64; 3]> = tiles.par_iter().map_init(Table::default, blocks_per_entry).collect();
+        let terms: Vec<[f64; 3]> =
+            tiles.par_iter().with_min_len(TOGETHER).map_init(Table::default, blocks_per_entry).collect();
         // Summed in order: the same bits on any number of threads.
         let sum = |size: usize| terms.iter().map(|term| term[size]).sum::<f64>();
         let weights = tiles.iter().map(|tile| tile.1 as f64).sum::<f64>();

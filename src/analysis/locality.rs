@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Entries of one window.
 const WINDOW: usize = 1 << 20;
 
-/// A matrix of no more entries is multiplied within some 20 µs, and so measured on half as many.
+/// A matrix of no more entries is multiplied within some 20 µs, and so measured on a quarter as many.
 const SMALL: usize = 1 << 16;
 
 /// Distances within a window lie below `2^CLASSES`.
@@ -32,7 +32,7 @@ const GROUP_BITS: u32 = 3;
 /// that keeps the groups of the last `d` entries answers the gathers nearer than `d`: [`share_within`](Self::share_within).
 ///
 /// Measured on evenly spaced windows of 2²⁰ entries that know nothing of one another, one for each 2²¹ entries but at
-/// most 16; on the whole matrix where it is no larger than a window, but of one of up to 2¹⁶ entries only on the 2¹⁵ in
+/// most 16; on the whole matrix where it is no larger than a window, but of one of up to 2¹⁶ entries only on the 2¹⁴ in
 /// the middle. First touches within a window are therefore an
 /// overestimate of those in the whole matrix, and stand for every distance beyond a window's length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ impl Reuse {
     /// Measures gathers from the columns `col_idx`, all below `ncols`, in this order.
     pub fn of(ncols: usize, col_idx: &[u32]) -> Self {
         let nnz = col_idx.len();
-        let window = nnz.min(if nnz > SMALL { WINDOW } else { SMALL / 2 });
+        let window = nnz.min(if nnz > SMALL { WINDOW } else { SMALL / 4 });
         let windows = (nnz / STRIDE).clamp(1, MAX_WINDOWS);
         // Each in the middle of its share of the entries.
         let starts: Vec<usize> = (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn a_small_matrix_is_measured_in_the_middle() {
         let window = |nnz: usize| Reuse::of(1, &vec![0; nnz]).window;
-        let sizes = [SMALL / 2, SMALL / 2 + 1, SMALL, SMALL + 1, WINDOW, WINDOW + 1];
-        assert_eq!(sizes.map(window), [1 << 15, 1 << 15, 1 << 15, (1 << 16) + 1, 1 << 20, 1 << 20]);
+        let sizes = [SMALL / 4, SMALL / 4 + 1, SMALL, SMALL + 1, WINDOW, WINDOW + 1];
+        assert_eq!(sizes.map(window), [1 << 14, 1 << 14, 1 << 14, (1 << 16) + 1, 1 << 20, 1 << 20]);
         let mut col_idx = vec![0; SMALL];
-        col_idx[SMALL / 4] = 8;
+        col_idx[SMALL * 3 / 8] = 8;
         assert_eq!(Reuse::of(9, &col_idx).first, 2);
         col_idx.rotate_left(1);
         assert_eq!(Reuse::of(9, &col_idx).first, 1);

@@ -2,6 +2,7 @@
 //! values. Everything that later chooses a format reads an [`Analysis`] and never the matrix.
 //! What no choice reads is measured only when asked for: [`Fingerprint`] and [`Symmetry`].
 
+mod blocking;
 mod blocks;
 mod distinct;
 mod fingerprint;
@@ -14,6 +15,8 @@ mod structure;
 mod symmetry;
 
 pub use crate::encoding::SliceSizes;
+pub use blocking::{Blocking, Blocks};
+pub(crate) use blocking::{Panel, Rows};
 pub use blocks::BlockFill;
 pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
@@ -50,6 +53,8 @@ pub struct Analysis {
     pub structure: Structure,
     /// What packed slices take.
     pub packing: Packability,
+    /// What `x` in blocks gives; none where gathers hardly miss the nearest cache.
+    pub blocking: Option<Blocking>,
 }
 
 impl Analysis {
@@ -63,7 +68,8 @@ impl Analysis {
             (rows, offsets.row_lengths, packing)
         };
         let (structure, (rows, row_lengths, packing)) = rayon::join(|| Structure::of(a), rows);
-        Self { rows, row_lengths, structure, packing }
+        let blocking = Blocking::of(a, &rows, &structure);
+        Self { rows, row_lengths, structure, packing, blocking }
     }
 }
 

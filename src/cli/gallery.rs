@@ -32,7 +32,8 @@ enum Command {
     },
     /// Generate a matrix and write it as a Matrix Market file
     Write {
-        /// NAME[,key=value...]; numbers may end in k or M. Keys: those of `gallery list`, `values` (random, pattern, few), `seed`
+        /// NAME[,key=value...]; numbers may end in k or M. Keys: those of `gallery list`, `values` (random, pattern, few,
+        /// laplacian), `seed`
         spec: Spec,
         /// The file; a name that ends in .gz or .zst is compressed. It appears when it is complete
         file: PathBuf,

@@ -11,7 +11,9 @@ mod devices;
 mod gallery;
 mod matrix_arg;
 mod profile;
+mod rank;
 mod report;
+mod solve;
 mod tune;
 
 use clap::{Parser, Subcommand};
@@ -45,6 +47,7 @@ Examples:
   sparseop bench cant.mtx --plans auto,csr          how much that brings
   sparseop bench matrices/ --json > results.jsonl   a whole folder, for a program to read
   sparseop apply cant.mtx --x x.mtx --out y.mtx     one product
+  sparseop solve cant.mtx --rhs b.mtx --out x.mtx   a linear system
   sparseop analyze gallery:circuit,rows=30k         without a file at hand";
 
 #[derive(Debug, Subcommand)]
@@ -52,6 +55,8 @@ enum Command {
     Analyze(analyze::Args),
     Bench(bench::Args),
     Apply(apply::Args),
+    Solve(solve::Args),
+    Rank(rank::Args),
     Tune(tune::Args),
     Profile(profile::Args),
     Gallery(gallery::Args),
@@ -73,6 +78,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Analyze(args) => analyze::run(args, &console),
         Command::Bench(args) => bench::run(args, &console),
         Command::Apply(args) => apply::run(args, &console),
+        Command::Solve(args) => solve::run(args, &console),
+        Command::Rank(args) => rank::run(args, &console),
         Command::Tune(args) => tune::run(args, &console),
         Command::Profile(args) => profile::run(args, &console),
         Command::Gallery(args) => gallery::run(args, &console),

@@ -92,6 +92,11 @@ impl Gpu {
         match *self {}
     }
 
+    /// The most bytes of shared memory that a block can be given beside the kernel's own.
+    pub(crate) fn shared_memory(&self, _: Kernel) -> Result<u32, Error> {
+        match *self {}
+    }
+
     /// Lets a kernel be launched with so many bytes of shared memory a block beside its own, and tells how many such blocks, of so many
     /// threads, run at once.
     pub(crate) fn resident_blocks(&self, _: Kernel, _: u32, _: u32) -> Result<u32, Error> {

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 pub(crate) const BLOCK: u32 = 256;
 
 /// Kernel parameters a launch has room for.
-pub(super) const MAX_ARGS: usize = 20;
+pub(super) const MAX_ARGS: usize = 24;
 
 /// An address in the memory of a GPU.
 #[derive(Debug)]

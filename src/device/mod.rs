@@ -6,6 +6,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "cuda_disabled.rs"]
 mod cuda;
+pub mod fused;
 mod kernel_log;
 mod launch;
 mod scaling;

@@ -1,6 +1,11 @@
 //! Packed slices on a GPU: a warp a slice, a lane a row, and a warp a piece of a long row; everything in one launch.
 
+mod several;
+
+pub(crate) use several::{DeviceVectors, Several};
+
 use super::Header;
+use super::device::Parts;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
@@ -26,7 +31,7 @@ pub(crate) struct Uploaded<T> {
 
 /// Rows that are kept apart.
 #[derive(Debug)]
-struct Long<T> {
+pub(super) struct Long<T> {
     pieces: Buffer<Piece>,
     col_idx: Buffer<u32>,
     values: Values<T>,
@@ -38,7 +43,7 @@ struct Long<T> {
 
 /// As [`Stored`].
 #[derive(Debug)]
-enum Values<T> {
+pub(super) enum Values<T> {
     Plain(Buffer<T>),
     Codes(Buffer<u8>),
     Same,
@@ -68,7 +73,8 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    fn ptr(&self) -> Ptr<u8> {
+    /// Where they begin; nowhere where they take no bytes.
+    pub(super) fn ptr(&self) -> Ptr<u8> {
         match self {
             Self::Plain(values) => Ptr::from_address(values.ptr().address()),
             Self::Codes(codes) => codes.ptr(),
@@ -96,13 +102,13 @@ impl<T: Scalar> Values<T> {
 
 impl<T: Scalar> Long<T> {
     fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
-        Ok(Self {
-            pieces: gpu.upload(&long.pieces)?,
-            col_idx: gpu.upload(&long.col_idx)?,
-            values: Values::new(&long.values, gpu)?,
-            sums: Scratch::new(gpu, long.pieces.len()),
-            done: Scratch::cleared(gpu, long.pieces.len()),
-        })
+        let values = Values::new(&long.values, gpu)?;
+        Ok(Self::from_parts(gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
+    }
+
+    pub(super) fn from_parts(pieces: Buffer<Piece>, col_idx: Buffer<u32>, values: Values<T>) -> Self {
+        let (gpu, count) = (pieces.gpu(), pieces.len());
+        Self { pieces, col_idx, values, sums: Scratch::new(gpu, count), done: Scratch::cleared(gpu, count) }
     }
 
     fn to_host(&self) -> Result<LongRows<T>, Error> {
@@ -132,23 +138,35 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// What allocating, copying and compiling give.
     pub(crate) fn new(host: &PackedSlices<T>, gpu: Gpu) -> Result<Self, Error> {
-        let values = Values::new(&host.values, gpu)?;
         let upload = |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
-        let (files, diagonal) = (values.files(), if host.is_diagonal() { "_diagonal" } else { "" });
-        let kernel = format!("{}{diagonal}_v{}_{}", files.plain, host.group, T::KIND);
-        Ok(Self {
-            nrows: host.nrows,
-            ncols: host.ncols,
-            group: host.group,
+        let parts = Parts {
             headers: gpu.upload(&host.headers)?,
+            values: Values::new(&host.values, gpu)?,
             dictionary: gpu.upload(&host.dictionary)?,
             index: gpu.upload(&host.index)?,
             perm: upload(&host.perm)?,
             skip: upload(&host.skip)?,
             long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
-            kernel: RowKernel::new(gpu, files, kernel)?,
-            values,
-        })
+        };
+        Self::from_parts((host.nrows, host.ncols), host.group, parts, host.is_diagonal())
+    }
+
+    /// From the buffers of a matrix, of which all slices may be diagonal.
+    ///
+    /// # Errors
+    ///
+    /// What compiling gives.
+    pub(super) fn from_parts(
+        (nrows, ncols): (usize, usize),
+        group: usize,
+        parts: Parts<T>,
+        is_diagonal: bool,
+    ) -> Result<Self, Error> {
+        let Parts { headers, values, dictionary, index, perm, skip, long } = parts;
+        let (files, diagonal) = (values.files(), if is_diagonal { "_diagonal" } else { "" });
+        let name = format!("{}{diagonal}_v{group}_{}", files.plain, T::KIND);
+        let kernel = RowKernel::new(headers.gpu(), files, name)?;
+        Ok(Self { nrows, ncols, group, headers, values, dictionary, index, perm, skip, long, kernel })
     }
 
     /// Enqueues the product, to `out`.
@@ -208,6 +226,12 @@ impl<T: Scalar> Uploaded<T> {
             long: self.long.as_ref().map(Long::to_host).transpose()?,
             parts: Box::default(),
         })
+    }
+
+    /// The kernel that multiplies with it.
+    #[cfg(test)]
+    pub(super) fn kernel_name(&self) -> String {
+        format!("{:?} {}", self.kernel, self.group)
     }
 
     /// Bytes of the arrays.

@@ -225,18 +225,18 @@ impl Placement {
         let (mut slices, mut entries) = (Vec::new(), 0);
         let (mut value_units, mut index_units) = (0usize, 0usize);
         // Neighbours are often alike, and comparing is quicker than hashing.
-        let mut last: (&[Slot], u32) = (&[], 0);
+        let mut last: Option<(&[Slot], u32)> = None;
         for chunk in chunks {
             for (encoded, own) in chunk.iter() {
                 let at = unit(index_units, "indices")?;
-                let index_at = match encoded.shape.kind {
-                    Kind::Diagonal if own == last.0 => last.1,
-                    Kind::Diagonal => *known.entry(own).or_insert(at),
+                let index_at = match (encoded.shape.kind, last) {
+                    (Kind::Diagonal, Some((slots, place))) if own == slots => place,
+                    (Kind::Diagonal, _) => *known.entry(own).or_insert(at),
                     _ => at,
                 };
                 let owns_index = index_at == at;
                 if encoded.shape.kind == Kind::Diagonal {
-                    last = (own, index_at);
+                    last = Some((own, index_at));
                 }
                 index_units += if owns_index { encoded.index_bytes as usize / UNIT } else { 0 };
                 let header = Header {

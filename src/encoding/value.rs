@@ -14,7 +14,7 @@ pub(crate) const DICTIONARY: usize = 256;
 const CHUNK: usize = 1 << 14;
 
 /// Slots of a hash table of values: four times the limit, so that a search seldom meets a second key. A power of two.
-const SLOTS: usize = 4 * DICTIONARY;
+pub(super) const SLOTS: usize = 4 * DICTIONARY;
 
 /// 2⁶⁴ over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP 3, 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -41,6 +41,11 @@ impl Default for ValueSet {
 }
 
 impl ValueSet {
+    /// The set with this table, which has so many keys; zero is none of them, but may be a value.
+    pub(super) fn from_table(slots: Box<[u64; SLOTS]>, keys: usize, zero: bool) -> Self {
+        Self { slots, zero, len: keys + usize::from(zero) }
+    }
+
     /// Adds `values` until there are more than [`DICTIONARY`].
     pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
         let mut last = None;
@@ -127,11 +132,15 @@ impl<T: Scalar> Coder<T> {
             set.add(values);
             set
         });
-        let set = set.reduce(ValueSet::default, ValueSet::merge);
-        match (set.count(), values.first()) {
-            (None, _) => Self::Plain,
-            (Some(0 | 1), first) => Self::Same(first.copied().unwrap_or(T::ZERO)),
-            (Some(_), _) => Self::Dictionary(Dictionary::of(&set)),
+        Self::of_set(&set.reduce(ValueSet::default, ValueSet::merge))
+    }
+
+    /// The same, from the distinct values.
+    pub(super) fn of_set(set: &ValueSet) -> Self {
+        match set.count() {
+            None => Self::Plain,
+            Some(0 | 1) => Self::Same(set.bits().next().map_or(T::ZERO, T::from_bits)),
+            Some(_) => Self::Dictionary(Dictionary::of(set)),
         }
     }
 
@@ -179,6 +188,11 @@ impl<T: Scalar> Dictionary<T> {
             (keys[slot], codes[slot], used[slot]) = (bits, code as u8, true);
         }
         Self { values: bits.into_iter().map(T::from_bits).collect(), keys, codes }
+    }
+
+    /// The keys of the hash table, and the codes that stand beside them.
+    pub(super) fn table(&self) -> (&[u64], &[u8]) {
+        (&self.keys[..], &self.codes[..])
     }
 
     /// The code of one of its values; there is no answer for others.

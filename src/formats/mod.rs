@@ -4,6 +4,7 @@
 //! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
 
 mod access;
+pub mod blocked;
 mod chunks;
 pub mod coo;
 pub mod csr;
@@ -15,18 +16,24 @@ mod placed;
 mod plan_text;
 mod scaled;
 pub mod sell;
+mod several;
 pub mod tiles;
 mod update;
+mod values;
 
+pub(crate) use crate::encoding::DeviceCsr;
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use scaled::Scaler;
+pub use several::Layout;
+pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
 pub(crate) use update::{Arrays, NoArrays, Updater};
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Scaling};
+use crate::encoding::{Order, Packing, Uploaded as Slices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -40,6 +47,7 @@ registry! {
     hyb => Hyb,
     coo => Coo,
     tiles => Tiles,
+    blocked => Blocked,
 }
 
 /// What a storage format must provide. Implemented by the unit struct at the top of each format's folder.
@@ -79,9 +87,15 @@ pub(crate) trait Format: 'static {
         false
     }
 
-    /// Whether a product is only enqueued on such a device. What is not is never chosen, only taken where it is given.
-    fn enqueued(_: &Self::Plan, _: Target) -> bool {
+    /// Whether a plan may be chosen for such a device: its product is only enqueued there, without waiting, and in no more launches than
+    /// it needs. What is there to be compared with is only taken where it is given.
+    fn eligible(_: &Self::Plan, _: Target) -> bool {
         true
+    }
+
+    /// The order of the rows and the encoding, where a plan is packed slices and nothing else: those a GPU packs itself, from CSR.
+    fn slices(_: &Self::Plan) -> Option<(Order, Packing)> {
+        None
     }
 
     /// Packs a matrix.
@@ -114,6 +128,11 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// What adds single entries, where there is something that finds them.
     fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        None
+    }
+
+    /// The rows one after the other, where they are stored so: what several vectors are multiplied with.
+    fn rows(&self) -> Option<&csr::Host<T>> {
         None
     }
 
@@ -167,6 +186,11 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// The same arrays as [`HostMatrix::values_mut`], with their lengths.
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
         Err(NoArrays::NO_PLACES)
+    }
+
+    /// The packed slices, where there are such: what several vectors are multiplied with.
+    fn slices(&self) -> Option<&Slices<T>> {
+        None
     }
 
     /// Whether a product waits until it is done; such a product does not use the queue that it is given, but waits for it first.
@@ -225,6 +249,12 @@ pub struct Traffic {
     pub serial: u64,
     /// Slots that one thread of a GPU goes through at most.
     pub depth: u64,
+    /// Of `slots` and `tail`, those whose value is looked up by its code.
+    #[serde(default)]
+    pub decoded: u64,
+    /// Of `rows`, those whose length no branch depends on.
+    #[serde(default)]
+    pub branchless: u64,
     /// Kernels that a product on a GPU launches after the first, and what else it enqueues.
     #[serde(default)]
     pub relaunches: u64,
@@ -387,9 +417,9 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::keeps_order(plan)),+ }
             }
 
-            /// Whether a product is only enqueued on such a device: it does not wait, and can be captured in a graph.
-            pub(crate) fn is_enqueued(&self, on: Target) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::enqueued(plan, on)),+ }
+            /// Whether it may be chosen for such a device, and not only be taken where it is given.
+            pub(crate) fn is_eligible(&self, on: Target) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
             /// Every format's plans worth considering on a kind of device, in registry order.
@@ -397,6 +427,11 @@ macro_rules! registry {
                 let mut all = Vec::new();
                 $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
                 all
+            }
+
+            /// The order of the rows and the encoding, where the plan is packed slices and nothing else.
+            fn slices(&self) -> Option<(Order, Packing)> {
+                match self { $(Self::$Format(plan) => $module::$Format::slices(plan)),+ }
             }
 
             /// Packs a matrix.

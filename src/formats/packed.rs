@@ -87,18 +87,30 @@ impl Display for Index {
     }
 }
 
-/// The kernels that multiply packed slices, by the order of the rows, the encoding of the values and the group.
+/// What ends the names of kernels that also multiply rows kept apart. A profile without such a kernel predicts by the one of the same name
+/// without the ending.
+pub(crate) const APART: &str = ".long";
+
+/// The kernels that multiply packed slices, by the order of the rows, the encoding of the values and the group; with [`APART`] behind the
+/// name where rows that a slice could hold are kept apart.
 pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
-    match (order, packing.values, packing.group) {
-        (Order::Natural, ValueEncoding::Plain, 1) => "sell.packed",
-        (Order::Natural, ValueEncoding::Plain, _) => "sell.packed.v4",
-        (Order::Natural, ValueEncoding::Packed, 1) => "sell.packed.dict",
-        (Order::Natural, ValueEncoding::Packed, _) => "sell.packed.dict.v4",
-        (Order::Windows(_), ValueEncoding::Plain, 1) => "sell.packed.sorted",
-        (Order::Windows(_), ValueEncoding::Plain, _) => "sell.packed.sorted.v4",
-        (Order::Windows(_), ValueEncoding::Packed, 1) => "sell.packed.sorted.dict",
-        (Order::Windows(_), ValueEncoding::Packed, _) => "sell.packed.sorted.dict.v4",
-    }
+    let [whole, apart] = match (order, packing.values, packing.group) {
+        (Order::Natural, ValueEncoding::Plain, 1) => ["sell.packed", "sell.packed.long"],
+        (Order::Natural, ValueEncoding::Plain, _) => ["sell.packed.v4", "sell.packed.v4.long"],
+        (Order::Natural, ValueEncoding::Packed, 1) => ["sell.packed.dict", "sell.packed.dict.long"],
+        (Order::Natural, ValueEncoding::Packed, _) => ["sell.packed.dict.v4", "sell.packed.dict.v4.long"],
+        (Order::Windows(_), ValueEncoding::Plain, 1) => ["sell.packed.sorted", "sell.packed.sorted.long"],
+        (Order::Windows(_), ValueEncoding::Plain, _) => {
+            ["sell.packed.sorted.v4", "sell.packed.sorted.v4.long"]
+        }
+        (Order::Windows(_), ValueEncoding::Packed, 1) => {
+            ["sell.packed.sorted.dict", "sell.packed.sorted.dict.long"]
+        }
+        (Order::Windows(_), ValueEncoding::Packed, _) => {
+            ["sell.packed.sorted.dict.v4", "sell.packed.sorted.dict.v4.long"]
+        }
+    };
+    if packing.long < Packing::MAX_LONG { apart } else { whole }
 }
 
 /// The ways to pack that are worth trying: on the CPU single slots, which are vectors; on a GPU also four of a row side by side, which a
@@ -123,6 +135,7 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
         (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => (0, 1),
         (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
     };
+    let coded = dictionary > 1;
     let sizes = analysis.packing.sizes(rows, order, packing.long);
     let classes = rows.histogram.classes();
     let long = &classes[classes.partition_point(|&(len, _)| len <= packing.long)..];
@@ -144,7 +157,9 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
         gathered: sizes.entries - sizes.entries_by_kind[0],
         guarded: sizes.guarded,
         tail: rows.nnz - rows.histogram.entries_up_to(packing.long),
+        decoded: if coded { rows.nnz } else { 0 },
         rows: nrows,
+        branchless: nrows,
         scattered: scattered(nrows, window),
         groups: sizes.slices + long_rows,
         serial: (sizes.depth * lanes).min(sizes.entries),
@@ -247,6 +262,10 @@ impl<T: Scalar> DeviceMatrix<T> for encoding::Uploaded<T> {
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
         self.plain_values().ok_or(NoArrays::CODED)
+    }
+
+    fn slices(&self) -> Option<&Self> {
+        Some(self)
     }
 
     fn device_bytes(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! A packed matrix where its products run: in host memory or in that of a GPU.
 
-use super::{DeviceMatrix, HostMatrix, Scaler};
+use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler};
 use crate::device::{Device, DeviceVec, Factor, Gpu, Queue, Scaling, Stream};
-use crate::matrix::CsrMatrix;
+use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 use std::sync::Arc;
 
@@ -28,6 +28,24 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
+    /// Whether a GPU packs such a matrix itself, from CSR in its memory.
+    pub(crate) fn packs_there(plan: &Plan, a: CsrView<'_, T>) -> bool {
+        /// Rows and entries below which the host is done before a GPU has launched what it takes.
+        const FEWEST: usize = 1 << 16;
+        plan.slices().is_some() && a.nrows() + a.nnz() >= FEWEST
+    }
+
+    /// Packs a matrix that is in the memory of a GPU there; none where only the host can.
+    ///
+    /// # Errors
+    ///
+    /// As [`on`](Self::on).
+    pub(crate) fn packed_there(plan: &Plan, a: &DeviceCsr<T>) -> Result<Option<Self>, Error> {
+        let Some((order, packing)) = plan.slices() else { return Ok(None) };
+        let packed = a.pack(order, packing)?;
+        Ok(packed.map(|packed| Self::Gpu(a.gpu(), Arc::new(packed))))
+    }
+
     /// `y = A x`, at once on the CPU and enqueued on a GPU.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
@@ -41,7 +59,7 @@ impl<T: Scalar> Placed<T> {
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
     ) -> Result<(), Error> {
-        self.check_devices([("x", x.device()), ("y", y.device()), ("stream", stream.device())])?;
+        self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
             (Self::Gpu(_, matrix), Some(queue)) => {
                 // Not while somebody waits, which may run other work of this thread.
@@ -76,7 +94,7 @@ impl<T: Scalar> Placed<T> {
         for (name, vector) in factors {
             self.check_devices(vector.map(|vector| (name, vector.device())))?;
         }
-        self.check_devices([("x", x.device()), ("y", y.device()), ("stream", stream.device())])?;
+        self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
             (Self::Gpu(gpu, matrix), Some(queue)) => {
                 let vectors = factors.into_iter().filter_map(|(_, vector)| vector);
@@ -93,6 +111,20 @@ impl<T: Scalar> Placed<T> {
             }
             (Self::Gpu(..), None) => unreachable!("a stream of a GPU has a queue"),
         }
+    }
+
+    /// Whether a product's vectors and its stream are where the matrix is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDevice`].
+    pub(super) fn check_places(
+        &self,
+        stream: &Stream,
+        x: &DeviceVec<T>,
+        y: &DeviceVec<T>,
+    ) -> Result<(), Error> {
+        self.check_devices([("x", x.device()), ("y", y.device()), ("stream", stream.device())])
     }
 
     /// Whether everything is on the matrix's device.

@@ -173,6 +173,10 @@ mod tests {
             ("tiles(cols:65537)", "1 to 65536 or auto"),
             ("tiles(chunk:31)", "32 to 16384 or auto"),
             ("tiles(values:plane)", "did you mean `plain`?"),
+            ("blocked(kib:257)", "1 to 256, in KiB"),
+            ("blocked(hot:0)", "whole number from 1"),
+            ("blocked(kib:192,hot:192)", "not both"),
+            ("blocked(window:24576)", "it has kib, hot, values"),
         ] {
             let message = text.parse::<Plan>().unwrap_err().to_string();
             assert!(message.contains(expected), "{text}: {message}");
@@ -181,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_parses_prints_back(text in "(csr|ell|sell|jds|hyb|coo|tiles)?[a-z0-9:,() -]{0,40}") {
+        fn no_text_panics_and_what_parses_prints_back(text in "(csr|ell|sell|jds|hyb|coo|tiles|blocked)?[a-z0-9:,() -]{0,40}") {
             if let Ok(plan) = text.parse::<Plan>() {
                 prop_assert_eq!(plan.to_string().parse::<Plan>().unwrap(), plan);
             }

@@ -19,6 +19,15 @@ pub(crate) struct Entry<T> {
     pub(crate) value: T,
 }
 
+/// What becomes of entries that share a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeated {
+    /// They are added up in the order of the sequence.
+    Summed,
+    /// They stay, in the order of the sequence.
+    Kept,
+}
+
 /// How the rows are dealt to buckets: `2^shift` neighbouring rows each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buckets {
@@ -86,13 +95,13 @@ struct Scratch<T> {
     entries: Vec<(u32, T)>,
 }
 
-/// The matrix of all runs: columns rising in every row, entries of one place summed in the order of the sequence,
-/// explicit zeros kept. Every column must be below `ncols`.
+/// The matrix of all runs: columns rising in every row, explicit zeros kept. Every column must be below `ncols`.
 pub(crate) fn to_csr<T: Scalar>(
     nrows: usize,
     ncols: usize,
     buckets: Buckets,
     runs: &[Run<T>],
+    repeated: Repeated,
 ) -> CsrMatrix<T> {
     let nnz = runs.iter().map(Run::len).sum();
     let mut row_ptr = vec![0usize; nrows + 1];
@@ -119,7 +128,7 @@ pub(crate) fn to_csr<T: Scalar>(
         .into_par_iter()
         .map_init(
             || Scratch { next: Vec::new(), entries: Vec::new() },
-            |scratch, share| fill_bucket(buckets, runs, share, scratch),
+            |scratch, share| fill_bucket(buckets, runs, share, scratch, repeated),
         )
         .collect();
     close_gaps(&sizes, &kept, &mut col_idx, &mut values);
@@ -137,6 +146,7 @@ fn fill_bucket<T: Scalar>(
     runs: &[Run<T>],
     share: Share<'_, T>,
     scratch: &mut Scratch<T>,
+    repeated: Repeated,
 ) -> usize {
     let Share { bucket, row_ends, col_idx, values } = share;
     let first_row = bucket << buckets.shift;
@@ -166,7 +176,7 @@ fn fill_bucket<T: Scalar>(
         }
         let row_start = kept;
         for &mut (col, value) in row {
-            if kept > row_start && col_idx[kept - 1] == col {
+            if repeated == Repeated::Summed && kept > row_start && col_idx[kept - 1] == col {
                 values[kept - 1] += value;
             } else {
                 col_idx[kept] = col;
@@ -222,7 +232,7 @@ mod tests {
         let first = [entry(999, 3, 1.0), entry(0, 2, 4.0), entry(999, 3, 1e16)];
         let second = [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];
         let runs = [Run::new(buckets, &first), Run::new(buckets, &second)];
-        let a = to_csr::<f64>(nrows, 4, buckets, &runs);
+        let a = to_csr::<f64>(nrows, 4, buckets, &runs, Repeated::Summed);
         assert_eq!((a.col_idx(), a.values()), (&[2, 1, 0, 3][..], &[4.5, 0.0, 7.0, 0.0][..]));
         assert_eq!((a.row_ptr()[1], a.row_ptr()[500], a.row_ptr()[501], a.row_ptr()[999]), (1, 1, 2, 2));
         assert!(CsrMatrix::try_new(nrows, 4, a.row_ptr, a.col_idx, a.values).is_ok());

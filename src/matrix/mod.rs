@@ -7,6 +7,7 @@ mod assemble;
 mod convert;
 pub mod gallery;
 pub mod market;
+mod transpose;
 mod triplets;
 
 pub use convert::ToCsr;
@@ -145,11 +146,6 @@ impl<T: Scalar> CsrMatrix<T> {
     pub fn into_parts(self) -> (Vec<usize>, Vec<u32>, Vec<T>) {
         (self.row_ptr, self.col_idx, self.values)
     }
-
-    /// The transposed matrix; its columns are sorted in every row.
-    pub fn transpose(&self) -> Self {
-        self.view().transpose()
-    }
 }
 
 impl<'a, T: Scalar> CsrView<'a, T> {
@@ -224,29 +220,6 @@ impl<'a, T: Scalar> CsrView<'a, T> {
             col_idx: self.col_idx.to_vec(),
             values: self.values.to_vec(),
         }
-    }
-
-    /// The transposed matrix; its columns are sorted in every row, equal columns in the order of this matrix.
-    pub fn transpose(self) -> CsrMatrix<T> {
-        let mut row_ptr = vec![0usize; self.ncols + 1];
-        for &col in self.col_idx {
-            row_ptr[col as usize + 1] += 1;
-        }
-        for i in 0..self.ncols {
-            row_ptr[i + 1] += row_ptr[i];
-        }
-        let mut next = row_ptr.clone();
-        let mut col_idx = vec![0u32; self.nnz()];
-        let mut values = vec![T::ZERO; self.nnz()];
-        for row in 0..self.nrows {
-            for k in self.row_range(row) {
-                let slot = &mut next[self.col_idx[k] as usize];
-                col_idx[*slot] = row as u32;
-                values[*slot] = self.values[k];
-                *slot += 1;
-            }
-        }
-        CsrMatrix { nrows: self.ncols, ncols: self.nrows, row_ptr, col_idx, values }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Matrices given entry by entry, in any order.
 
-use super::assemble::{Buckets, Entry, Run, to_csr};
+use super::assemble::{Buckets, Entry, Repeated, Run, to_csr};
 use super::{CsrMatrix, check_dimensions};
 use crate::{Error, Scalar};
 use rayon::prelude::*;
@@ -108,7 +108,7 @@ impl<T: Scalar> Triplets<T> {
                 Run::new(buckets, sequence)
             })
             .collect();
-        to_csr(self.nrows, self.ncols, buckets, &runs)
+        to_csr(self.nrows, self.ncols, buckets, &runs, Repeated::Summed)
     }
 }
 

@@ -100,6 +100,7 @@ impl<T: Scalar> SparseOp<T> {
             };
             put(first, value);
             others.iter().for_each(|&slot| put(slot, T::ZERO));
+            self.forget_copies();
             return Ok(before);
         }
         let access = matrix.access_mut().expect("an entry was looked for above");
@@ -107,6 +108,7 @@ impl<T: Scalar> SparseOp<T> {
         access.insert(row, col as u32, value).map_err(|reason| Error::NoRoom { plan, row, col, reason })?;
         self.inserted += 1;
         self.updater = None;
+        self.forget_copies();
         Ok(None)
     }
 

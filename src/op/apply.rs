@@ -144,7 +144,7 @@ impl<T: Scalar> SparseOp<T> {
         let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut stage = free.map_or_else(|| Stage::new(gpu, self.nrows, self.ncols), Ok)?;
         // A stage in which something failed is not used again.
-        stage.apply(x, y, read, product)?;
+        stage.through(x, y, read, product)?;
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
         Ok(())
     }

@@ -134,7 +134,7 @@ impl Shelf {
     /// Keeps what a race has found; the decision says so, or why it could not.
     fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
         let Some(race) = decision.race().cloned() else { return };
-        let kept = self.store.keep(&Entry::new(self.key, spec, unix_seconds(), race));
+        let kept = self.store.keep(&Entry::now(self.key, spec, race));
         let now = match kept {
             Ok(()) => format!("now it is, in {}", self.store.folder().display()),
             Err(error) => format!("nor can it be: {error}"),

@@ -1,5 +1,7 @@
 //! New values on the same pattern.
 
+use super::later::Later;
+use super::multi::Several;
 use super::{SparseOp, SparseOpBuilder};
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{DeviceVec, Stream};
@@ -18,6 +20,9 @@ impl<T: Scalar> SparseOp<T> {
     /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry, except in `csr` and
     /// `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
     /// built.
+    ///
+    /// What was packed besides, for [transposed products](Self::apply_transpose) and [several vectors](Self::apply_multi), is given up and
+    /// packed anew when it is needed; graphs that were captured before keep multiplying with the old.
     ///
     /// What is told of the values ([`structure`](Self::structure), [`decision`](Self::decision)) stays what it was.
     ///
@@ -38,7 +43,9 @@ impl<T: Scalar> SparseOp<T> {
     /// or one for all; then nothing has changed. On a GPU, [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
         let (updater, matrix) = self.prepare_updates()?;
-        updater.update(matrix, values)
+        updater.update(matrix, values)?;
+        self.forget_copies();
+        Ok(())
     }
 
     /// Replaces the values by those of a matrix of the same pattern, explicit zeros and the order of the entries included; otherwise as
@@ -52,12 +59,15 @@ impl<T: Scalar> SparseOp<T> {
         let a = a.to_csr()?;
         let (updater, matrix) = self.prepare_updates()?;
         updater.check_pattern(a.view())?;
-        updater.update(matrix, a.values())
+        updater.update(matrix, a.values())?;
+        self.forget_copies();
+        Ok(())
     }
 
     /// Replaces the values by some that live on the operator's device. On a GPU that is only enqueued on `stream`, before what is
     /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing. Graphs
-    /// with products of this operator multiply with the new values.
+    /// with products of this operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones
+    /// and most with several vectors, are refused: launches of the graph would not update it.
     ///
     /// Neither waits nor allocates, but at the first update of an operator that was not built with
     /// [`updatable`](SparseOpBuilder::updatable). Otherwise as [`update_values`](Self::update_values).
@@ -67,7 +77,25 @@ impl<T: Scalar> SparseOp<T> {
     /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
         let (updater, matrix) = self.prepare_updates()?;
-        updater.enqueue(matrix, stream, values)
+        updater.enqueue(matrix, stream, values)?;
+        self.forget_copies();
+        if let Some(queue) = stream.queue() {
+            self.updated_by_graphs |= queue.is_capturing()?;
+        }
+        Ok(())
+    }
+
+    /// Gives up what was packed from the values of before; it is packed anew when it is needed.
+    pub(super) fn forget_copies(&mut self) {
+        self.transposed = Later::default();
+        if !self.several.get().is_some_and(Several::is_shared) {
+            self.several = Later::default();
+        }
+    }
+
+    /// Whether copies of the matrix can be relied on.
+    pub(super) fn check_copies(&self, product: &'static str) -> Result<(), Error> {
+        if self.updated_by_graphs { Err(Error::UpdatedByGraph { product }) } else { Ok(()) }
     }
 
     /// What updates the values, and the matrix that they are in.

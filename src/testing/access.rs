@@ -23,7 +23,7 @@ fn matrices() -> [CsrMatrix<f64>; 4] {
 
 /// Whether a format says where its entries are.
 fn is_open(plan: &Plan) -> bool {
-    plan.format() != FormatKind::Tiles && !plan.to_string().contains("packed")
+    ![FormatKind::Tiles, FormatKind::Blocked].contains(&plan.format()) && !plan.to_string().contains("packed")
 }
 
 #[test]

@@ -24,6 +24,16 @@ macro_rules! format_suite {
             fn conforms_in_f64() {
                 crate::testing::check_format::<f64>(FormatKind::$Format);
             }
+
+            #[test]
+            fn several_vectors_and_the_transpose_in_f32() {
+                crate::testing::check_several::<f32>(FormatKind::$Format);
+            }
+
+            #[test]
+            fn several_vectors_and_the_transpose_in_f64() {
+                crate::testing::check_several::<f64>(FormatKind::$Format);
+            }
         }
     };
 }
@@ -69,8 +79,9 @@ fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind,
         return assert_eq!(found, told, "bytes of {context}");
     }
     let about = match plan.format() {
-        // How far tiles are filled is told from sizes alone: not far below what it is, and not beyond all measure above it.
-        FormatKind::Tiles => found.div_ceil(2)..=8 * found,
+        // How far tiles are filled is told from sizes alone, and so are small blocks: not far below what it is, and not beyond all
+        // measure above it.
+        FormatKind::Tiles | FormatKind::Blocked => found.div_ceil(2)..=8 * found,
         // Slices of a sample; shapes at which kernels break are unlike samples of themselves.
         _ => found - found / 10..=found + found / 10,
     };
@@ -163,7 +174,7 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
 }
 
 /// Shapes at which kernels break.
-fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
+pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
     let mut all = vec![
         ("the chapter's matrix", super::chapter::matrix()),
@@ -266,6 +277,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         (1u32..12, split, each, tail.clone())
             .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})")),
         tail.prop_map(|tail| format!("jds(diagonals{tail})")),
+        (prop::sample::select(vec!["kib", "hot"]), 1u32..4, prop::sample::select(vec!["plain", "packed"]))
+            .prop_map(|(x, kib, values)| format!("blocked({x}:{kib},values:{values})")),
         (1u32..100, 32u32..400, 1u32..1000, prop_oneof![Just("plain"), Just("packed")]).prop_map(
             |(cols, chunk, stripe, values)| format!(
                 "tiles(cols:{cols},chunk:{chunk},stripe:{stripe},values:{values})"

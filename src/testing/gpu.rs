@@ -4,8 +4,9 @@ use super::conformance::{MEMORY_LIMIT, check_on, devices, product, scattered, sm
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{FormatKind, Placed, Plan};
+use crate::formats::{DeviceCsr, FormatKind, Placed, Plan};
 use crate::matrix::CsrMatrix;
+use crate::tuning::arena::{Arena, DeviceArena, Ready};
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
 
@@ -250,6 +251,75 @@ fn more_than_the_gpu_has_is_refused_with_both_numbers() {
     let Some(device) = gpu() else { return };
     let huge = DeviceVec::<f64>::zeros(device, 1 << 40).unwrap_err();
     assert!(matches!(huge, Error::GpuMemory { needed, free, .. } if needed == 8 << 40 && free > 0), "{huge}");
+}
+
+#[test]
+fn operators_of_packed_slices_are_packed_on_the_gpu() {
+    let Some(device) = gpu() else { return };
+    for spec in ["poisson3d,n=24", "webbase,rows=30k", "fem3d,n=9"] {
+        let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+        let x = x_vector(a.ncols());
+        let oracle = Oracle::of(a.view(), &x);
+        for plan in plans(&a).into_iter().filter(|plan| plan.to_string().contains("index:packed")) {
+            assert!(Placed::packs_there(&plan, a.view()), "{plan} on {spec}");
+            let there = Ready::pack(&plan, &a, device).unwrap().matrix;
+            assert_eq!(there.unpack().unwrap(), a, "{plan} on {spec}");
+            let here = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+            assert_eq!(there.bytes(), here.bytes(), "{plan} on {spec}");
+            let y = product(device, &there, a.nrows(), &x);
+            oracle.check(&y).unwrap_or_else(|wrong| panic!("{plan} on {spec}: {wrong}"));
+            assert_eq!(y, product(device, &here, a.nrows(), &x), "{plan} on {spec}");
+        }
+    }
+}
+
+/// Products of the best plan of CSR in the time that packing on the GPU takes, warm; printed, and far below what the host takes.
+#[test]
+fn packing_on_the_gpu_takes_few_products() {
+    const MOST: f64 = 200.0;
+    const SLICES: [&str; 4] = [
+        "sell(c:32,sigma:1,index:packed,group:4)",
+        "sell(c:32,sigma:512,index:packed,group:4)",
+        "sell(c:32,sigma:512,index:packed,values:packed,group:4,long:256)",
+        "jds(index:packed,group:4)",
+    ];
+    let Some(device) = gpu() else { return };
+    if std::env::var_os(LARGE_VARIABLE).is_none() {
+        eprintln!("left out: it takes minutes; set {LARGE_VARIABLE}=1");
+        return;
+    }
+    let Device::Cuda(the_gpu) = device else { return };
+    for class in ["poisson2d", "fem3d", "femrandom", "road", "uniform", "webbase", "lp"] {
+        let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
+        let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
+        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), false).unwrap();
+        let seconds = |plan: &str| {
+            let ready = arena.pack(&plan.parse().unwrap()).unwrap();
+            (0..5).map(|_| arena.products(&ready.matrix, 20).unwrap() / 20.0).fold(f64::INFINITY, f64::min)
+        };
+        let csr = ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"]
+            .map(seconds)
+            .into_iter()
+            .fold(f64::INFINITY, f64::min);
+        let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
+        for text in SLICES {
+            let plan = text.parse().unwrap();
+            let once = || {
+                let start = std::time::Instant::now();
+                assert!(Placed::packed_there(&plan, &there).unwrap().is_some(), "{text} on {class}");
+                start.elapsed().as_secs_f64()
+            };
+            let least = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
+            eprintln!(
+                "{class}, {} entries: {text} packed in {:.2} ms, {:.1} products of {:.0} us",
+                a.nnz(),
+                least * 1e3,
+                least / csr,
+                csr * 1e6
+            );
+            assert!(least < MOST * csr, "{text} on {class}");
+        }
+    }
 }
 
 /// Set to run what takes tens of gigabytes of host and device memory.

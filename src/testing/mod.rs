@@ -15,9 +15,13 @@ mod oracle;
 #[cfg(test)]
 mod scaled;
 #[cfg(test)]
+mod several;
+#[cfg(test)]
 mod update;
 
 #[cfg(test)]
-pub(crate) use conformance::{check_format, devices, format_suite, product};
+pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};
 pub use device_array::DeviceArray;
 pub use oracle::{Oracle, x_vector};
+#[cfg(test)]
+pub(crate) use several::check_several;

@@ -3,9 +3,9 @@
 use super::conformance::{devices, product, scattered};
 use super::{Oracle, chapter, x_vector};
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{Placed, Plan, Target, Updater};
+use crate::formats::{Placed, Plan, Updater};
 use crate::matrix::{CsrMatrix, gallery};
-use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
+use crate::{Error, Layout, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
 /// The same pattern with other values: no two alike, however many there were.
 fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
@@ -142,7 +142,6 @@ fn a_graph_updates_and_multiplies() {
         "coo",
     ] {
         let plan: Plan = text.parse().unwrap();
-        assert!(plan.is_enqueued(Target::Gpu));
         let stream = Stream::new(device).unwrap();
         let mut values = DeviceVec::from_slice(device, a.values()).unwrap();
         let mut y = DeviceVec::zeros(device, 5000).unwrap();
@@ -165,4 +164,82 @@ fn a_graph_updates_and_multiplies() {
             checked.unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
         }
     }
+}
+
+/// `A X` for two vectors, row-major, and `Aᵀ x`, checked.
+fn check_copies(op: &SparseOp<f64>, a: &CsrMatrix<f64>) {
+    let (x, mut y) = (x_vector::<f64>(a.nrows()), vec![f64::NAN; a.ncols()]);
+    op.apply_transpose(&x, &mut y).unwrap();
+    Oracle::of(a.transpose().view(), &x).check(&y).unwrap();
+    let x: Vec<f64> = x_vector::<f64>(a.ncols());
+    let (twice, mut y) = (x.iter().flat_map(|&x| [x, x]).collect::<Vec<_>>(), vec![f64::NAN; 2 * a.nrows()]);
+    op.apply_multi(2, &twice, &mut y, Layout::RowMajor).unwrap();
+    let oracle = Oracle::of(a.view(), &x);
+    for vector in 0..2 {
+        let y: Vec<f64> = y.iter().skip(vector).step_by(2).copied().collect();
+        oracle.check(&y).unwrap();
+    }
+}
+
+#[test]
+fn copies_of_the_matrix_do_not_outlive_its_values() {
+    let a = scattered::<f64>(900, 700, |row| row % 23);
+    for device in devices() {
+        let stream = Stream::new(device).unwrap();
+        // One whose own arrays are multiplied with several vectors on the CPU, one on a GPU, and one nowhere.
+        for plan in ["csr", "sell(c:32,sigma:1,index:packed)", "hyb(width:9)"] {
+            let mut op = operator(device, plan, &a);
+            check_copies(&op, &a);
+            let b = renewed(&a, 2.0);
+            op.update_values(b.values()).unwrap();
+            check_copies(&op, &b);
+            let b = renewed(&a, 3.0);
+            op.update_from(&b).unwrap();
+            check_copies(&op, &b);
+            let b = renewed(&a, 4.0);
+            let values = DeviceVec::from_slice(device, b.values()).unwrap();
+            op.update_values_device(&stream, &values).unwrap();
+            check_copies(&op, &b);
+        }
+    }
+    let mut op = operator(&Device::Cpu, "hyb(width:9)", &a);
+    for (row, col) in [(1, 650), (22, 3)] {
+        check_copies(&op, &op.to_csr().unwrap());
+        op.insert(row, col, 7.5).unwrap();
+        check_copies(&op, &op.to_csr().unwrap());
+    }
+}
+
+#[test]
+fn a_matrix_that_was_symmetric_need_not_be_afterwards() {
+    let mut a = "poisson2d,n=12".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    a.values_mut().fill(0.5);
+    for device in devices() {
+        let builder = SparseOpBuilder::new().device(device.clone()).updatable(true).transpose(true);
+        let mut op = builder.build(&a).unwrap();
+        assert!(std::ptr::eq(op.transposed().unwrap(), &op));
+        let b = renewed(&a, 2.0);
+        op.update_values(b.values()).unwrap();
+        check_copies(&op, &b);
+        assert!(!std::ptr::eq(op.transposed().unwrap(), &op));
+        op.update_values(a.values()).unwrap();
+        check_copies(&op, &a);
+        assert!(std::ptr::eq(op.transposed().unwrap(), &op));
+    }
+}
+
+#[test]
+fn copies_are_refused_where_a_graph_updates() {
+    let Some(device) = devices().get(1) else { return };
+    let a = scattered::<f64>(900, 700, |row| row % 23);
+    let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
+    let mut op = builder.tuning(Tuning::Fixed("hyb(width:9)".parse().unwrap())).build(&a).unwrap();
+    let (stream, values) = (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
+    check_copies(&op, &a);
+    let graph = stream.capture(&mut || op.update_values_device(&stream, &values)).unwrap();
+    graph.launch(&stream).unwrap();
+    assert!(matches!(op.transposed(), Err(Error::UpdatedByGraph { .. })));
+    let refused = op.apply_multi(2, &[0.0; 1400], &mut [0.0; 1800], Layout::RowMajor);
+    assert!(matches!(refused, Err(Error::UpdatedByGraph { .. })));
+    assert_eq!(op.to_csr().unwrap(), a);
 }

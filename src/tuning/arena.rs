@@ -2,7 +2,7 @@
 
 use super::stopwatch::{timed, turn};
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{Placed, Plan};
+use crate::formats::{DeviceCsr, Placed, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::cell::RefCell;
@@ -39,16 +39,34 @@ pub(crate) struct Ready<P> {
 }
 
 impl<T: Scalar> Ready<Placed<T>> {
-    /// Packs a matrix and brings it to a device.
+    /// Packs a matrix and brings it to a device; or the other way round, where a GPU packs it itself.
     ///
     /// # Errors
     ///
     /// What packing and the device give.
     pub(crate) fn pack(plan: &Plan, a: &CsrMatrix<T>, device: &Device) -> Result<Self, Error> {
+        if let Some(ready) = Self::packed_there(plan, a, device)? {
+            return Ok(ready);
+        }
         let (packed, pack) = timed(|| plan.pack(a.view()));
         let packed = packed?;
         let (matrix, upload) = timed(|| Placed::on(device, packed));
         Ok(Self { matrix: matrix?, pack, upload })
+    }
+
+    /// Brings a matrix to a GPU that packs it itself; none where the host has to, or where there is no room for it and what is packed.
+    fn packed_there(plan: &Plan, a: &CsrMatrix<T>, device: &Device) -> Result<Option<Self>, Error> {
+        let Device::Cuda(gpu) = device else { return Ok(None) };
+        if !Placed::packs_there(plan, a.view()) {
+            return Ok(None);
+        }
+        let (csr, upload) = timed(|| DeviceCsr::upload(a.view(), *gpu));
+        let (packed, pack) = timed(|| csr.and_then(|csr| Placed::packed_there(plan, &csr)));
+        match packed {
+            Ok(matrix) => Ok(matrix.map(|matrix| Self { matrix, pack, upload })),
+            Err(Error::GpuMemory { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::calibrate::{Basis, Race};
 use super::scale::Scale;
 use super::select::{Candidate, Decision, Verdict};
 use crate::analysis::RowStats;
-use crate::formats::FormatKind;
+use crate::formats::{FormatKind, Plan};
 use std::fmt::{self, Display};
 
 /// How long it took to prepare an operator, in seconds.
@@ -38,6 +38,33 @@ pub struct Explanation<'a> {
     pub decision: &'a Decision,
     /// What the preparation took, if it was done.
     pub preparation: Option<&'a Preparation>,
+    /// What is packed beside the matrix.
+    pub beside: Beside<'a>,
+}
+
+/// What is packed beside the matrix; none of what was not needed yet.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// For products with the transposed matrix.
+    pub transposed: Option<PackedBeside<'a>>,
+    /// For products with several vectors at once.
+    pub several: Option<PackedBeside<'a>>,
+}
+
+/// Something that multiplies, too.
+#[derive(Debug, Clone, Copy)]
+pub enum PackedBeside<'a> {
+    /// The packed matrix itself.
+    Shared,
+    /// A packing of its own.
+    Own {
+        /// How it is stored and multiplied.
+        plan: &'a Plan,
+        /// Bytes it takes.
+        bytes: u64,
+        /// Seconds it took to prepare.
+        seconds: f64,
+    },
 }
 
 impl Explanation<'_> {
@@ -118,10 +145,10 @@ impl Explanation<'_> {
             writeln!(f, "         pays for its packing against CSR after {:.0} products", calls.ceil())?;
         }
         self.basis(f)?;
-        match self.preparation {
-            Some(preparation) => self.took(f, preparation),
-            None => Ok(()),
+        if let Some(preparation) = self.preparation {
+            self.took(f, preparation)?;
         }
+        self.beside.write(f)
     }
 
     /// What the choice rests on, where that is not predictions alone.
@@ -162,6 +189,25 @@ impl Explanation<'_> {
             write!(f, ": all of it pays against CSR after {:.0} products", calls.ceil())?;
         }
         writeln!(f)
+    }
+}
+
+impl Beside<'_> {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = [
+            ("transposed", self.transposed, "as the matrix itself, which is symmetric"),
+            ("vectors", self.several, "several at once with the same arrays"),
+        ];
+        for (what, packed, shared) in lines {
+            match packed {
+                None => {}
+                Some(PackedBeside::Shared) => writeln!(f, "{what:<8} {shared}")?,
+                Some(PackedBeside::Own { plan, bytes, seconds: took }) => {
+                    writeln!(f, "{what:<8} {plan}, {}, {} to prepare", size(bytes), seconds(took))?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -259,7 +305,7 @@ pub fn reason(candidate: &Candidate) -> String {
         Verdict::Slower { ratio, because } => format!("{ratio:.2} times as long: {because}"),
         Verdict::TooLarge { limit } => format!("more than the memory limit of {}", size(*limit)),
         Verdict::OnRequest => {
-            "waits for the host and cannot be part of a graph: only where it is given".to_owned()
+            "waits for the host, or launches more than it needs: only where it is given".to_owned()
         }
         Verdict::NotDeterministic => "its bits may differ from product to product".to_owned(),
         Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),
@@ -283,7 +329,6 @@ pub fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::SparseOp;
-    use crate::formats::Plan;
     use crate::matrix::gallery;
 
     #[test]
@@ -305,9 +350,18 @@ mod tests {
         let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
         let op = builder.clone().build(&a).unwrap();
         let mut decision = op.decision().clone();
+        // Whatever this machine's profile says.
+        for candidate in &mut decision.candidates {
+            if let Some(prediction) = &mut candidate.prediction
+                && candidate.plan.format() == FormatKind::Csr
+            {
+                prediction.correction *= 100.0;
+            }
+        }
         let preparation = Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
         fn explain<'a>(op: &'a SparseOp<f32>, decision: &'a Decision, p: &'a Preparation) -> Explanation<'a> {
-            Explanation { rows: op.stats(), decision, preparation: Some(p) }
+            let beside = Beside::default();
+            Explanation { rows: op.stats(), decision, preparation: Some(p), beside }
         }
         let sell = builder.tuning(fixed).build(&a).unwrap();
         assert_eq!(sell.explain().break_even(), None, "nothing to compare with");

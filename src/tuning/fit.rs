@@ -1,15 +1,15 @@
 //! Fitting coefficients and corrections to measured times.
 
 use super::correction::{Feature, Features};
-use super::cost::{Amounts, Coefficients, Term};
+use super::cost::{Amounts, Coefficients, PACKED, Term};
 
 /// One measured plan on one matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
     /// What the product did.
     pub amounts: Amounts,
-    /// Slots and rows that were packed.
-    pub packed: [f64; 2],
+    /// What was packed; see [`cost::packed`](super::cost::packed).
+    pub packed: [f64; PACKED],
     /// Nanoseconds of a product.
     pub product: f64,
     /// Nanoseconds of packing.
@@ -22,7 +22,7 @@ pub struct Observation {
 pub fn fit(observations: &[Observation]) -> Coefficients {
     let product = observations.iter().map(|o| (o.amounts, o.product, o.weight));
     let pack = observations.iter().map(|o| (o.packed, o.prepare, 1.0));
-    Coefficients::new(relative_errors::<{ Term::COUNT }>(product), relative_errors::<2>(pack))
+    Coefficients::new(relative_errors::<{ Term::COUNT }>(product), relative_errors::<PACKED>(pack))
 }
 
 /// Root mean square of the relative errors that `coefficients` leave.
@@ -123,8 +123,10 @@ mod tests {
 
     #[test]
     fn known_coefficients_are_found_again() {
-        let truth =
-            [100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 900.0, 0.0, 0.05];
+        let truth = [
+            100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 0.0, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 900.0, 0.0, 0.0,
+            0.05,
+        ];
         let observations: Vec<_> = (1..60u64)
             .map(|i| {
                 let amounts: Amounts = std::array::from_fn(|t| {
@@ -137,8 +139,8 @@ mod tests {
                     }
                 });
                 let product = truth.iter().zip(&amounts).map(|(c, a)| c * a).sum();
-                let packed = [amounts[2], amounts[8]];
-                let prepare = 3.0 * amounts[2] + amounts[8];
+                let packed = [amounts[2], amounts[8], 1.0];
+                let prepare = 3.0 * amounts[2] + amounts[8] + 5e4;
                 Observation { amounts, packed, product, prepare, weight: 1.0 }
             })
             .collect();
@@ -147,7 +149,7 @@ mod tests {
         for (found, truth) in found.terms().iter().zip(truth) {
             assert!((found - truth).abs() <= 0.02 * truth.max(1.0), "{found} is not {truth}");
         }
-        assert!((found.pack_slot - 3.0).abs() < 1e-2);
+        assert!((found.pack_slot - 3.0).abs() < 1e-2 && (found.pack_call - 5e4).abs() < 5e2, "{found:?}");
         assert!(found.is_valid());
     }
 
@@ -156,7 +158,7 @@ mod tests {
         let of = |amount: f64, product: f64, weight: f64| {
             let mut amounts = [0.0; Term::COUNT];
             amounts[2] = amount;
-            Observation { amounts, packed: [1.0, 0.0], product, prepare: 1.0, weight }
+            Observation { amounts, packed: [1.0, 0.0, 0.0], product, prepare: 1.0, weight }
         };
         let alike = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 1.0)]).slot;
         let weighted = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 0.01)]).slot;

@@ -17,8 +17,12 @@ pub mod profile;
 pub mod record;
 #[cfg(any(test, feature = "testing"))]
 pub mod refit;
+#[cfg(any(test, feature = "testing"))]
+pub mod repeat;
 pub mod scale;
 mod schema1;
 pub mod select;
 pub mod stopwatch;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod trial;

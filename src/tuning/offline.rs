@@ -1,15 +1,11 @@
-//! Offline tuning: every plan measured on a matrix. What a profile makes of it is in [`refit`](super::refit).
+//! Offline tuning: the times of every plan on a matrix. [`Trial`](super::trial::Trial) takes them; what a profile makes of them is in
+//! [`refit`](super::refit).
 
-use super::arena::{Arena, DeviceArena, Ready};
 use super::facts::Facts;
 use super::record::{Record, RecordedRun, RecordedStats};
-use super::select::Request;
-use super::stopwatch::{Contestant, Policy, race};
-use crate::analysis::{Analysis, Fingerprint};
-use crate::device::Device;
-use crate::formats::{Plan, Target, Traffic, Weights};
-use crate::matrix::CsrMatrix;
-use crate::{Error, Scalar, ScalarKind};
+use crate::ScalarKind;
+use crate::analysis::Fingerprint;
+use crate::formats::{Plan, Target, Traffic};
 use serde::{Deserialize, Serialize};
 
 /// The measured times of every plan on one matrix, with all that a fit needs: they can be kept, and fitted again without measuring.
@@ -46,57 +42,6 @@ pub struct Run {
 }
 
 impl Measured {
-    /// Packs every candidate and races them on a device, in groups that together stay within eight times the memory limit of
-    /// one, and on a GPU within half of its memory. `matrix` and `class` are only recorded.
-    ///
-    /// # Errors
-    ///
-    /// What the device gives. A plan that cannot be packed or run is recorded as failed.
-    pub fn of<T: Scalar>(
-        a: &CsrMatrix<T>,
-        (matrix, class): (&str, &str),
-        device: &Device,
-        policy: Policy,
-    ) -> Result<Self, Error> {
-        /// Packed matrices held at once, in memory limits of one.
-        const TOGETHER: u64 = 8;
-        let analysis = Analysis::of(a.view());
-        let available = device.memory()?;
-        let limit = Request::new(&analysis, T::KIND, available).memory_limit;
-        let together = match device {
-            Device::Cpu => limit.saturating_mul(TOGETHER),
-            Device::Cuda(_) => limit.saturating_mul(TOGETHER).min(available / 2),
-        };
-        let plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&device.spec()));
-        let plans: Vec<(Plan, Traffic)> = plans
-            .into_iter()
-            .map(|plan| (plan.clone(), plan.traffic(&analysis, T::KIND)))
-            .filter(|(_, traffic)| traffic.matrix_bytes <= limit)
-            .collect();
-        let arena = DeviceArena::new(a, device, &crate::testing::x_vector::<T>(a.ncols()), false)?;
-        let mut measured = Self {
-            matrix: matrix.to_owned(),
-            class: class.to_owned(),
-            fingerprint: Fingerprint::of(a.view()),
-            scalar: T::KIND,
-            facts: Facts::from(&analysis),
-            runs: Vec::new(),
-            failed: Vec::new(),
-        };
-        let mut rest = plans.as_slice();
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |(_, traffic): &&(Plan, Traffic)| {
-                bytes += traffic.matrix_bytes;
-                bytes <= together
-            };
-            let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-            rest = later;
-            measured.race(&arena, group, policy);
-        }
-        Ok(measured)
-    }
-
     /// `(plan, seconds of a product, seconds of packing)` of every plan.
     pub fn times(&self) -> impl Iterator<Item = (&Plan, f64, f64)> {
         self.runs.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
@@ -104,7 +49,7 @@ impl Measured {
 
     /// The fastest of the plans that can be chosen for a kind of device; of equal ones the first.
     pub(super) fn fastest(&self, on: Target) -> Option<&Run> {
-        let runs = self.runs.iter().filter(|run| run.plan.is_enqueued(on));
+        let runs = self.runs.iter().filter(|run| run.plan.is_eligible(on));
         runs.min_by(|a, b| a.product.total_cmp(&b.product))
     }
 
@@ -157,34 +102,5 @@ impl Measured {
         }
         let run = self.runs.iter().find(|run| wrong(run))?;
         Some(format!("the time of {} on `{}` cannot be", run.plan, self.matrix))
-    }
-}
-
-impl Measured {
-    /// Packs and races some plans.
-    fn race<T: Scalar>(&mut self, arena: &DeviceArena<'_, T>, plans: &[(Plan, Traffic)], policy: Policy) {
-        let fail = |plan: &Plan, error: Error| (plan.to_string(), error.to_string());
-        let mut packed: Vec<(&(Plan, Traffic), Ready<_>)> = Vec::new();
-        for entry in plans {
-            match arena.pack(&entry.0) {
-                Ok(ready) => packed.push((entry, ready)),
-                Err(error) => self.failed.push(fail(&entry.0, error)),
-            }
-        }
-        let mut turns: Vec<_> =
-            packed.iter().map(|(_, ready)| |repeats| arena.products(&ready.matrix, repeats)).collect();
-        let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-        let samples = race(&mut contestants, policy);
-        for (((plan, traffic), ready), samples) in packed.iter().zip(samples) {
-            match samples {
-                Ok(samples) => self.runs.push(Run {
-                    plan: plan.clone(),
-                    traffic: *traffic,
-                    product: samples.median() * 1e9,
-                    prepare: (ready.pack + ready.upload) * 1e9,
-                }),
-                Err(error) => self.failed.push(fail(plan, error)),
-            }
-        }
     }
 }

@@ -38,7 +38,7 @@ impl<'a> Predictor<'a> {
         let kernel = plan.kernel(Target::of(device));
         let cache = profile.cache_bytes * scale.cache;
         let amounts = amounts(traffic, facts, cache, &profile.reach.scaled(scale.cache), device);
-        let prediction = profile.coefficients(scalar, kernel).map(|c| {
+        let prediction = profile.of_kernel(scalar, kernel).map(|(kernel, c)| {
             let prediction = Prediction::new(&scale.coefficients(c), traffic, &amounts, device);
             let learned = profile.correction.as_ref();
             prediction.corrected(

@@ -5,7 +5,7 @@ use super::cost::{Coefficients, Reach};
 use super::record::{Record, Validation};
 use super::schema1::Profile1;
 use crate::device::{Ceilings, DeviceSpec};
-use crate::formats::{FormatKind, Plan, Target, Weights, coo, jds};
+use crate::formats::{FormatKind, Plan, Target, Weights, coo, jds, packed};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -249,9 +249,21 @@ impl Profile {
         BTreeSet::from_iter(kernels).into_iter().filter(|kernel| !known(kernel)).collect()
     }
 
-    /// The coefficients of a kernel, if it was measured.
+    /// The coefficients of a kernel, if it was measured; of one that also multiplies rows kept apart, else those of the same one without
+    /// such rows.
     pub fn coefficients(&self, scalar: ScalarKind, kernel: &str) -> Option<&Coefficients> {
-        self.coefficients.get(&scalar)?.get(kernel)
+        self.of_kernel(scalar, kernel).map(|(_, coefficients)| coefficients)
+    }
+
+    /// The kernel that stands for one, as [`Profile::coefficients`] says, and its coefficients.
+    pub(super) fn of_kernel<'a>(
+        &self,
+        scalar: ScalarKind,
+        kernel: &'a str,
+    ) -> Option<(&'a str, &Coefficients)> {
+        let kernels = self.coefficients.get(&scalar)?;
+        let of = |name: &'a str| kernels.get(name).map(|coefficients| (name, coefficients));
+        of(kernel).or_else(|| of(kernel.strip_suffix(packed::APART)?))
     }
 
     /// What tails and sections cost in slots, from the coefficients of the kernels that have them.
@@ -347,6 +359,26 @@ mod tests {
             .replacen("p95_regret: 1.0", "p95_regret: 1.5", 1);
         let old = Profile::parse("old", &text).unwrap();
         assert_eq!((old.ceilings.copy_bandwidth, old.validation.in_sample.p95), (Some(4e12), 1.5));
+    }
+
+    #[test]
+    fn rows_kept_apart_are_predicted_by_the_kernel_without_them_where_they_were_not_measured() {
+        let plan: Plan = "sell(c:32,sigma:512,index:packed,long:64)".parse().unwrap();
+        let (whole, apart) = ("sell.packed.sorted", plan.kernel(Target::Gpu));
+        assert_eq!(apart, "sell.packed.sorted.long");
+        let of = |slot| Coefficients { slot, ..Coefficients::default() };
+        let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
+        let mut set = |kernels: &[(&str, f64)]| {
+            let kernels = kernels.iter().map(|&(name, slot)| (name.to_owned(), of(slot))).collect();
+            profile.coefficients = BTreeMap::from([(ScalarKind::F32, kernels)]);
+            profile.of_kernel(ScalarKind::F32, apart).map(|(name, c)| (name, c.slot))
+        };
+        assert_eq!(set(&[(whole, 1.0), (apart, 2.0)]), Some((apart, 2.0)));
+        assert_eq!(set(&[(whole, 1.0)]), Some((whole, 1.0)));
+        assert_eq!(set(&[("sell.packed", 1.0)]), None);
+        assert_eq!(set(&[(apart, 2.0)]), Some((apart, 2.0)));
+        // The other way round nothing is known.
+        assert_eq!(profile.coefficients(ScalarKind::F32, whole), None);
     }
 
     #[test]

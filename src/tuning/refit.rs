@@ -21,9 +21,10 @@ pub const SWEEP: &str = "sweep";
 /// Entries that a matrix has at least to be judged by: products of smaller ones take hardly longer than it takes to start them.
 pub const JUDGED_ENTRIES: u64 = 100_000;
 
-/// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fit chooses best among the products that
-/// are larger than all of them is taken: those within a few of these sizes vary more from one tuning to the next than the sizes differ,
-/// and what they decide is paid for by the large ones.
+/// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fits to the other classes choose best among the
+/// products that are larger than all of them is taken: those within a few of these sizes vary more from one tuning to the next than the
+/// sizes differ, and what they decide is paid for by the large ones. On an H200, whose L2 has 63 MB, fits to all classes chose large
+/// products alike with anything from 64 MB on.
 const CACHES: [f64; 10] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6, 96e6, 128e6, 192e6];
 
 /// Those of [`CACHES`] that are tried for a device: the last three for GPUs alone, whose L2 and collections of matrices are larger.
@@ -70,6 +71,9 @@ pub struct Choice {
     pub chosen: Predicted,
     /// The fastest plan.
     pub fastest: Predicted,
+    /// Nanoseconds of a product that were predicted for every run of the matrix, in their order; none where nothing was known of its
+    /// kernel.
+    pub predictions: Vec<Option<f64>>,
 }
 
 /// A plan's measured time, and what was predicted.
@@ -91,10 +95,9 @@ pub struct Predicted {
 pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
     let judged = judged(measured);
     let plain = with_best_cache(measured, &judged, provenance);
-    let classes: BTreeSet<&str> = judged.iter().map(|&i| &*measured[i].class).collect();
     let candidates = [false, true].map(|corrected| {
         let profile = fitted(&all(measured), &plain, corrected);
-        let held_out = (classes.len() > 1).then(|| held_out(measured, &judged, &plain, corrected));
+        let held_out = held_out(measured, &judged, &plain, corrected);
         let choices = held_out.clone().unwrap_or_else(|| choices(measured, &judged, &profile));
         (profile, choices, held_out.is_some())
     });
@@ -115,8 +118,8 @@ pub fn choice<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Plan>
 fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Run> {
     let predictor = Predictor::at_home(profile);
     let on = Target::of(&profile.device);
-    let enqueued = measured.runs.iter().filter(|run| run.plan.is_enqueued(on));
-    let predicted = enqueued.filter_map(|run| {
+    let eligible = measured.runs.iter().filter(|run| run.plan.is_eligible(on));
+    let predicted = eligible.filter_map(|run| {
         let prediction = predictor.predict(&run.plan, &run.traffic, &measured.facts, measured.scalar).1?;
         Some(((prediction.product(), run.traffic.matrix_bytes), run))
     });
@@ -162,16 +165,26 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
     let judges = if large.is_empty() { judged } else { &large };
     let tried = caches(on).par_iter().map(|&cache_bytes| {
         let profile = fitted(&all(measured), &Profile { cache_bytes, ..empty.clone() }, false);
-        (regret(choices(measured, judges, &profile).iter()).geometric_mean, profile)
+        let choices = held_out(measured, judges, &profile, false)
+            .unwrap_or_else(|| choices(measured, judges, &profile));
+        (regret(choices.iter()).geometric_mean, profile)
     });
     // In the order of the sizes, so that of equals the smallest is taken whatever thread was first.
     let tried: Vec<_> = tried.collect();
     tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(empty, |best| best.1)
 }
 
-/// The choice for every judged matrix by a fit to the other classes.
-fn held_out(measured: &[Measured], judged: &[usize], plain: &Profile, corrected: bool) -> Vec<Choice> {
+/// The choice for every judged matrix by a fit to the other classes; none where there is but one class.
+fn held_out(
+    measured: &[Measured],
+    judged: &[usize],
+    plain: &Profile,
+    corrected: bool,
+) -> Option<Vec<Choice>> {
     let classes: BTreeSet<&str> = judged.iter().map(|&i| &*measured[i].class).collect();
+    if classes.len() < 2 {
+        return None;
+    }
     let of_class = |class: &&str| {
         let others: Vec<&Measured> = measured.iter().filter(|m| m.class != *class).collect();
         let own: Vec<usize> = judged.iter().copied().filter(|&i| measured[i].class == *class).collect();
@@ -180,7 +193,7 @@ fn held_out(measured: &[Measured], judged: &[usize], plain: &Profile, corrected:
     let mut choices: Vec<Choice> =
         classes.into_iter().collect::<Vec<_>>().par_iter().flat_map_iter(of_class).collect();
     choices.sort_by_key(|choice| choice.measured);
-    choices
+    Some(choices)
 }
 
 /// The choices of a profile.
@@ -190,12 +203,18 @@ fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Ch
     let of = |&i: &usize| {
         let m = &measured[i];
         let (chosen, fastest) = (chosen(m, profile)?, m.fastest(on)?);
+        let predict = |run: &Run| predictor.predict(&run.plan, &run.traffic, &m.facts, m.scalar);
         let predicted = |run: &Run| {
-            let (amounts, prediction) = predictor.predict(&run.plan, &run.traffic, &m.facts, m.scalar);
+            let (amounts, prediction) = predict(run);
             Predicted { plan: run.plan.clone(), product: run.product, amounts, prediction }
         };
-        let regret = chosen.product / fastest.product;
-        Some(Choice { measured: i, regret, chosen: predicted(chosen), fastest: predicted(fastest) })
+        Some(Choice {
+            measured: i,
+            regret: chosen.product / fastest.product,
+            chosen: predicted(chosen),
+            fastest: predicted(fastest),
+            predictions: m.runs.iter().map(|run| Some(predict(run).1?.product())).collect(),
+        })
     };
     judged.iter().filter_map(of).collect()
 }
@@ -283,7 +302,7 @@ impl Seen<'_> {
         let (cache, reach) = (profile.cache_bytes, &profile.reach);
         Observation {
             amounts: cost::amounts(traffic, &of.facts, cache, reach, &profile.device),
-            packed: [(traffic.slots + traffic.tail) as f64, traffic.rows as f64],
+            packed: cost::packed(traffic),
             product: run.product,
             prepare: run.prepare,
             weight: (least / run.product).powf(FALL),

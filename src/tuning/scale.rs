@@ -37,7 +37,7 @@ impl Scale {
             call: ratio(new.launch_us, old.launch_us).unwrap_or(1.0),
             shared,
             stream: stream.unwrap_or(if gpus.is_some() { shared } else { 1.0 }),
-            // The host packs, whatever the multiprocessors of the GPU it packs for.
+            // The host packs, or copies what a GPU packs faster than it came, whatever its multiprocessors.
             pack: if gpus.is_some() { 1.0 } else { shared },
             cache: gpus.map_or(1.0, |(then, now)| now.l2_bytes.max(1) as f64 / then.l2_bytes.max(1) as f64),
         }
@@ -54,7 +54,7 @@ impl Scale {
                 _ => 1.0,
             };
         }
-        Coefficients::new(terms, [c.pack_slot * self.pack, c.pack_row * self.pack])
+        Coefficients::new(terms, c.packing().map(|c| c * self.pack))
     }
 }
 

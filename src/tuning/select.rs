@@ -84,7 +84,7 @@ pub enum Verdict {
         /// Bytes allowed.
         limit: u64,
     },
-    /// Its products wait and cannot be captured in a graph: it has to be asked for.
+    /// Its products wait, and cannot be captured in a graph, or are launched in more pieces than they need: it has to be asked for.
     OnRequest,
     /// Its bits may differ from product to product, and were asked to repeat.
     NotDeterministic,
@@ -198,7 +198,7 @@ pub(super) fn predict(
     let device = predictor.device;
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
-    } else if !plan.is_enqueued(Target::of(device)) {
+    } else if !plan.is_eligible(Target::of(device)) {
         Verdict::OnRequest
     } else if request.deterministic && !plan.is_deterministic() {
         Verdict::NotDeterministic

@@ -6,6 +6,7 @@
 
 use super::calibrate::Race;
 use super::select::Request;
+use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
 use crate::files::{oldest_first, write_atomically};
@@ -126,6 +127,11 @@ impl Entry {
     pub fn new(key: Key, device: &DeviceSpec, when: u64, race: Race) -> Self {
         let kernels = device.kernels().to_owned();
         Self { schema: SCHEMA, key, kernels, driver: driver(device), when, race }
+    }
+
+    /// The same, found just now.
+    pub fn now(key: Key, device: &DeviceSpec, race: Race) -> Self {
+        Self::new(key, device, unix_seconds(), race)
     }
 
     /// Why it is of no use for what `key` stands for on a device; none when it is.

@@ -3,11 +3,11 @@
 use assert_cmd::Command;
 
 /// The program, in surroundings that are the same everywhere: two threads, a terminal of 100 columns, no profiles but
-/// those that come with it.
+/// those that come with it, nothing remembered.
 pub(crate) fn sparseop(args: &[&str]) -> Command {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("sparseop");
     command.args(args).env("RAYON_NUM_THREADS", "2").env("COLUMNS", "100").env("SPARSEOP_DEVICE", "cpu");
-    command.env("SPARSEOP_PROFILE", "off");
+    command.env("SPARSEOP_PROFILE", "off").env("SPARSEOP_STORE", "off");
     command
 }
 

@@ -29,6 +29,10 @@ pub(super) struct Report<'a> {
     expected_calls: u64,
     profile: Predictor<'a>,
     candidates: Vec<Candidate<'a>>,
+    analyze_us: f64,
+    select_us: f64,
+    /// So many products of the chosen plan take as long as both.
+    products: Option<f64>,
 }
 
 /// What the times were predicted from.
@@ -128,5 +132,8 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
             warnings: &decision.warnings,
         },
         candidates: candidates.collect(),
+        analyze_us: findings.took.analyze * 1e6,
+        select_us: findings.took.select * 1e6,
+        products: findings.products(),
     }
 }

@@ -5,7 +5,7 @@ mod page;
 mod text;
 
 use super::choice::{Choice, How};
-use super::console::{Console, duration};
+use super::console::Console;
 use super::matrix_arg::{Matrices, Source};
 use super::report::{Page, ReportArg};
 use anyhow::Result;
@@ -63,6 +63,15 @@ struct Findings {
     analysis: Analysis,
     symmetry: Option<Symmetry>,
     decision: Decision,
+    took: Took,
+}
+
+/// Seconds that it took to come to a decision.
+#[derive(Debug, Clone, Copy)]
+struct Took {
+    analyze: f64,
+    /// Predicting and choosing, without a race.
+    select: f64,
 }
 
 fn analyze<T: Scalar>(
@@ -73,11 +82,16 @@ fn analyze<T: Scalar>(
 ) -> Result<()> {
     let builder = args.choice.builder()?;
     let a = source.load::<T>(console)?;
-    let (analysis, seconds) = timed(|| Analysis::of(a.view()));
-    console.detail(|| format!("the analysis took {}", duration(seconds)));
-    let decision = match args.choice.tuning {
-        How::Heuristic if !args.choice.remember => builder.decide(&analysis, T::KIND)?,
-        _ => builder.build_analyzed(&a, &analysis)?.decision().clone(),
+    let (analysis, analyze) = timed(|| Analysis::of(a.view()));
+    let (decision, select) = match args.choice.tuning {
+        How::Heuristic if !args.choice.remember => {
+            let (decision, seconds) = timed(|| builder.decide(&analysis, T::KIND));
+            (decision?, seconds)
+        }
+        _ => {
+            let op = builder.build_analyzed(&a, &analysis)?;
+            (op.decision().clone(), op.preparation().select)
+        }
     };
     let findings = Findings {
         matrix: source.name(),
@@ -86,6 +100,7 @@ fn analyze<T: Scalar>(
         decision,
         fingerprint: Fingerprint::of(a.view()),
         symmetry: args.symmetry.then(|| Symmetry::of(a.view())),
+        took: Took { analyze, select },
         analysis,
     };
     if let Some(page) = page {
@@ -101,6 +116,14 @@ fn analyze<T: Scalar>(
 impl Findings {
     fn histogram(&self) -> &Histogram {
         &self.analysis.rows.histogram
+    }
+
+    /// So many products of the chosen plan take as long as analysis and choice together; none where no time of it is known.
+    fn products(&self) -> Option<f64> {
+        let measured = self.decision.race().and_then(|race| race.entrant(&self.decision.plan)?.median);
+        let predicted = || Some(self.decision.chosen()?.prediction?.product() * 1e-9);
+        let product = measured.or_else(predicted).filter(|product| *product > 0.0)?;
+        Some((self.took.analyze + self.took.select) / product)
     }
 
     /// What every format takes with its default parameters.

@@ -7,7 +7,7 @@ use crate::cli::report::{self, Raster, Thresholds};
 use anyhow::Result;
 use sparseop::Scalar;
 use sparseop::matrix::CsrView;
-use sparseop::tuning::explain::{Explanation, reason};
+use sparseop::tuning::explain::{Beside, Explanation, reason};
 use sparseop::tuning::select::{Candidate, Verdict};
 
 /// What the page shows of one matrix.
@@ -24,7 +24,7 @@ pub(super) fn matrix<T: Scalar>(
     let (rows, decision) = (&findings.analysis.rows, &findings.decision);
     let weights = decision.profile.weights(T::KIND);
     let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
-    let explanation = Explanation { rows, decision, preparation: None };
+    let explanation = Explanation { rows, decision, preparation: None, beside: Beside::default() };
     Ok(report::Matrix {
         name: findings.matrix.clone(),
         class: source.class(),

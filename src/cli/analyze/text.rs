@@ -1,9 +1,9 @@
 //! The findings for people.
 
 use super::{Findings, padding_ratio};
-use crate::cli::console::{Left, Right, percent, table};
+use crate::cli::console::{Left, Right, duration, percent, table};
 use sparseop::analysis::{Bin, Distinct, Structure, Symmetry, TAIL_MULTIPLES};
-use sparseop::tuning::explain::{Explanation, size};
+use sparseop::tuning::explain::{Beside, Explanation, size};
 use std::fmt::{self, Write};
 
 /// Lines of the histogram.
@@ -27,9 +27,25 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
     out += &hyb_widths(findings);
     writeln!(out)?;
     out += &jds_splits(findings);
-    let explanation = Explanation { rows: &analysis.rows, decision: &findings.decision, preparation: None };
+    let explanation = Explanation {
+        rows: &analysis.rows,
+        decision: &findings.decision,
+        preparation: None,
+        beside: Beside::default(),
+    };
     writeln!(out, "\n{explanation}")?;
+    took(&mut out, findings)?;
     Ok(out)
+}
+
+/// How long it took to come to a decision, in products too.
+fn took(out: &mut String, findings: &Findings) -> fmt::Result {
+    let (analyze, select) = (duration(findings.took.analyze), duration(findings.took.select));
+    write!(out, "took     {analyze} to analyse, {select} to choose")?;
+    match findings.products() {
+        Some(products) => writeln!(out, ": as long as {products:.1} products of the chosen plan"),
+        None => writeln!(out),
+    }
 }
 
 fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {

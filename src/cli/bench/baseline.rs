@@ -1,12 +1,13 @@
 //! What the plans are compared with.
 
 use super::contest::Failure;
-use super::cusparse::{self, Algorithm, Shared};
-use super::engine::{Engine, OnHost};
+use super::cusparse::{self, Algorithm, Shared, SpMm};
+use super::engine::{Engine, OnHost, Own, Which};
+use super::task::{Several, Vectors};
 use crate::cli::console::Console;
 use clap::ValueEnum;
 use sparseop::matrix::CsrView;
-use sparseop::{Device, Scalar};
+use sparseop::{Device, Scalar, SparseOpBuilder};
 use sprs::CsMatViewI;
 use sprs::prod::mul_acc_mat_vec_csr;
 
@@ -21,11 +22,41 @@ pub(super) enum Baseline {
     None,
 }
 
-/// One way in which a baseline multiplies.
+/// One way in which something multiplies that is no plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     Sprs,
     Cusparse(Algorithm),
+    /// cuSPARSE with the matrix before it was transposed.
+    CusparseTransposed(Algorithm),
+    SpMm(SpMm),
+    /// Our own operator of the matrix before it was transposed.
+    Transposed,
+    /// Our own operator with one vector, where several are multiplied.
+    OneVector,
+}
+
+/// What a contest is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Task {
+    /// What is multiplied with.
+    pub(super) several: Several,
+    /// Whether the matrix is one that was transposed first.
+    pub(super) transposed: bool,
+}
+
+/// What those who enter a contest get.
+pub(super) struct Context<'a, T: Scalar> {
+    pub(super) a: CsrView<'a, T>,
+    /// The matrix before it was transposed, where that is what is compared.
+    pub(super) original: Option<CsrView<'a, T>>,
+    pub(super) task: Several,
+    pub(super) vectors: &'a Vectors<T>,
+    pub(super) builder: &'a SparseOpBuilder,
+    pub(super) device: &'a Device,
+    /// What those with the matrix have in common, and those with the original one.
+    pub(super) shared: Shared,
+    pub(super) shared_original: Shared,
 }
 
 impl Baseline {
@@ -42,39 +73,72 @@ impl Baseline {
     }
 
     /// Every way in which it multiplies on this machine.
-    pub(super) fn peers(self, device: &Device, console: &Console) -> Vec<Peer> {
+    pub(super) fn peers(self, task: Task, device: &Device, console: &Console) -> Vec<Peer> {
+        let several = task.several != Several::ONE;
         match self {
+            Self::Sprs if several => {
+                console.warn("sprs is left out: it is compared with one vector at a time");
+                Vec::new()
+            }
             Self::Sprs => vec![Peer::Sprs],
-            Self::Cusparse => Algorithm::on(device, console).into_iter().map(Peer::Cusparse).collect(),
+            Self::Cusparse if several => SpMm::all().into_iter().map(Peer::SpMm).collect(),
+            Self::Cusparse => {
+                let transposing =
+                    if task.transposed { Algorithm::transposing().to_vec() } else { Vec::new() };
+                let plain = Algorithm::on(device, console).into_iter().map(Peer::Cusparse);
+                plain.chain(transposing.into_iter().map(Peer::CusparseTransposed)).collect()
+            }
             Self::None => Vec::new(),
         }
     }
 }
 
 impl Peer {
+    /// Our own ways that are no plan of the matrix.
+    pub(super) fn own(task: Task) -> Vec<Self> {
+        let several = (task.several != Several::ONE).then_some(Self::OneVector);
+        task.transposed.then_some(Self::Transposed).into_iter().chain(several).collect()
+    }
+
     /// Engine and plan, as reports name them.
     pub(super) fn name(self) -> (&'static str, &'static str) {
         match self {
             Self::Sprs => ("sprs", "csr"),
             Self::Cusparse(algorithm) => ("cusparse", algorithm.name()),
+            Self::CusparseTransposed(algorithm) => ("cusparse", algorithm.transposed_name()),
+            Self::SpMm(spmm) => ("cusparse", spmm.name()),
+            Self::Transposed => ("sparseop", "apply_transpose"),
+            Self::OneVector => ("sparseop", "one vector"),
         }
     }
 
-    /// Prepares the matrix; `x` is what it is multiplied with, `shared` what those in this contest have in common.
+    /// Prepares the matrix.
     ///
     /// # Errors
     ///
     /// Why it cannot take part, in one line.
     pub(super) fn enter<'a, T: Peers>(
         self,
-        a: CsrView<'a, T>,
-        x: &'a [T],
-        device: &Device,
-        shared: &Shared,
+        context: &'a Context<'a, T>,
     ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
+        let Context { a, vectors, builder, device, .. } = *context;
+        let (x, shared) = (vectors.first(), &context.shared);
+        let one = || vectors.on(device, Several::ONE);
+        let original = || context.original.ok_or(Failure::Broken("nothing was transposed".to_owned()));
         match self {
             Self::Sprs => Ok(Box::new(OnHost::new(T::sprs(a).map_err(Failure::Broken)?, x, a.nrows()))),
-            Self::Cusparse(algorithm) => algorithm.enter(a, x, device, shared),
+            Self::Cusparse(algorithm) => algorithm.enter(a, false, x, device, shared),
+            Self::CusparseTransposed(algorithm) => {
+                algorithm.enter(original()?, true, x, device, &context.shared_original)
+            }
+            Self::SpMm(spmm) => spmm.enter(context),
+            Self::Transposed => {
+                let op = builder.clone().transpose(true).build(&original()?)?;
+                Ok(Box::new(Own::new(op, Which::Transposed, one()?)?))
+            }
+            Self::OneVector => {
+                Ok(Box::new(Own::new(builder.build(&a)?, Which::Plain(Several::ONE), one()?)?))
+            }
         }
     }
 }

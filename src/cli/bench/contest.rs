@@ -1,17 +1,17 @@
 //! The contest: everyone packs, is checked, and multiplies in turn.
 
-use super::baseline::{Peer, Peers};
+use super::baseline::{Context, Peer, Peers, Task};
 use super::cusparse::Shared;
-use super::engine::{Engine, Own};
+use super::engine::{Engine, Own, Which};
 use super::report::{Details, Failed, Measured, Run};
+use super::task::{Several, Vectors};
 use crate::cli::console::Console;
 use sparseop::analysis::Analysis;
 use sparseop::formats::Traffic;
 use sparseop::matrix::CsrMatrix;
-use sparseop::testing::{Oracle, x_vector};
+use sparseop::tuning::explain::PackedBeside;
 use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race};
-use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOpBuilder, Tuning};
-use std::rc::Rc;
+use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
 /// Packed bytes that are held at a time; plans beyond it race in groups. Of a GPU's memory, a third of what is free at most.
 const GROUP_BYTES: u64 = 8 << 30;
@@ -19,6 +19,9 @@ const GROUP_BYTES: u64 = 8 << 30;
 /// Who takes part, and in what.
 pub(super) struct Contest<'a, T> {
     pub(super) a: &'a CsrMatrix<T>,
+    /// The matrix before it was transposed, where it was.
+    pub(super) original: Option<&'a CsrMatrix<T>>,
+    pub(super) task: Task,
     pub(super) analysis: &'a Analysis,
     /// For this device and this limit.
     pub(super) builder: &'a SparseOpBuilder,
@@ -30,12 +33,6 @@ pub(super) struct Contest<'a, T> {
     pub(super) seconds: f64,
 }
 
-/// What is multiplied with, where it is needed.
-struct Vectors<'a, T: Scalar> {
-    host: &'a [T],
-    device: Rc<DeviceVec<T>>,
-}
-
 /// One who takes part.
 struct Entrant<'a, T> {
     /// Its place among the results.
@@ -44,6 +41,8 @@ struct Entrant<'a, T> {
     traffic: Option<Traffic>,
     rel_error: f64,
     deterministic: bool,
+    /// The plan that several vectors are multiplied with, where it is another one.
+    several_plan: Option<String>,
 }
 
 /// The results: plans first, then peers, each in the order given.
@@ -52,9 +51,8 @@ struct Entrant<'a, T> {
 ///
 /// When not even the vector to multiply with can be brought to the device, or a GPU does not say how much memory it has left.
 pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> Result<Vec<Run>, Error> {
-    let x = x_vector::<T>(contest.a.ncols());
-    let vectors = Vectors { host: &x, device: Rc::new(DeviceVec::from_slice(contest.device, &x)?) };
-    let oracle = Oracle::of(contest.a.view(), &x);
+    let vectors = Vectors::new(contest.a.view(), contest.task.several.count);
+    let context = contest.context(&vectors);
     let bytes: Vec<u64> =
         contest.plans.iter().map(|p| p.traffic(contest.analysis, T::KIND).matrix_bytes).collect();
     let together = match contest.device {
@@ -62,7 +60,6 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
         gpu => GROUP_BYTES.min(gpu.memory()? / 3),
     };
     let groups = groups(&bytes, together);
-    let shared = Shared::within(contest.limit);
     let mut runs: Vec<Option<Run>> = vec![None; contest.plans.len() + contest.peers.len()];
     let bar = console.bar("{msg} {wide_bar} {pos} of {len} plans");
     bar.set_length(contest.plans.len() as u64);
@@ -70,8 +67,8 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
         let mut ready = Vec::new();
         for place in group.into_iter().chain(contest.plans.len()..runs.len()) {
             bar.set_message(format!("preparing {}", contest.name(place).1));
-            let checked = contest.enter(place, &vectors, &shared).and_then(|mut entrant| {
-                entrant.check(&oracle, contest.a.nrows())?;
+            let checked = contest.enter(place, &context).and_then(|mut entrant| {
+                entrant.check(&vectors, contest.a.nrows())?;
                 Ok(entrant)
             });
             match checked {
@@ -124,28 +121,32 @@ impl<T: Peers> Contest<'_, T> {
         }
     }
 
+    /// What those who enter get.
+    fn context<'c>(&'c self, vectors: &'c Vectors<T>) -> Context<'c, T> {
+        Context {
+            a: self.a.view(),
+            original: self.original.map(CsrMatrix::view),
+            task: self.task.several,
+            vectors,
+            builder: self.builder,
+            device: self.device,
+            shared: Shared::within(self.limit),
+            shared_original: Shared::within(self.limit),
+        }
+    }
+
     /// Packs the matrix for a place.
-    fn enter<'a>(
-        &'a self,
-        place: usize,
-        x: &Vectors<'a, T>,
-        shared: &Shared,
-    ) -> Result<Entrant<'a, T>, Failure> {
-        let (engine, traffic): (Box<dyn Engine<T> + 'a>, _) = match self.plans.get(place) {
-            Some(plan) => {
-                let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
-                let op = builder.build_analyzed(self.a, self.analysis)?;
-                // What was told before packing may have been an estimate.
-                let matrix_bytes = op.memory_bytes();
-                let traffic = op.decision().chosen().map(|c| Traffic { matrix_bytes, ..c.traffic });
-                (Box::new(Own::new(op, x.device.clone())?), traffic)
-            }
-            None => {
-                let peer = self.peers[place - self.plans.len()];
-                (peer.enter(self.a.view(), x.host, self.device, shared)?, None)
-            }
+    fn enter<'c>(&'c self, place: usize, context: &'c Context<'c, T>) -> Result<Entrant<'c, T>, Failure> {
+        let Some(plan) = self.plans.get(place) else {
+            let engine = self.peers[place - self.plans.len()].enter(context)?;
+            return Ok(Entrant::new(place, engine));
         };
-        Ok(Entrant { place, engine, traffic, rel_error: 0.0, deterministic: false })
+        let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
+        let op = builder.build_analyzed(self.a, self.analysis)?;
+        let several = self.task.several;
+        let own = Own::new(op, Which::Plain(several), context.vectors.on(self.device, several)?)?;
+        let (traffic, several_plan) = traffic(own.op(), several);
+        Ok(Entrant { traffic, several_plan, ..Entrant::new(place, Box::new(own)) })
     }
 
     fn failed(&self, place: usize, failure: Failure) -> Run {
@@ -159,30 +160,62 @@ impl<T: Peers> Contest<'_, T> {
 
     fn measured(&self, entrant: &Entrant<'_, T>, samples: &Samples) -> Run {
         let (engine, plan) = self.name(entrant.place);
-        let (median, nnz) = (samples.median(), self.a.nnz());
+        let (median, vectors) = (samples.median(), entrant.engine.several().count);
         let details = entrant.traffic.map(|traffic| Details {
             matrix_bytes: traffic.matrix_bytes,
             traffic_bytes: traffic.bytes(),
-            gflops: 2.0 * nnz as f64 / median / 1e9,
+            gflops: 2.0 * (self.a.nnz() * vectors) as f64 / median / 1e9,
             gbps: traffic.bytes() as f64 / median / 1e9,
             deterministic: entrant.deterministic,
         });
         let (median_us, min_us, rel_error) = (median * 1e6, samples.min() * 1e6, entrant.rel_error);
-        Run::Measured(Measured { engine, plan, completed: true, median_us, min_us, rel_error, details })
+        let several_plan = entrant.several_plan.clone();
+        Run::Measured(Measured {
+            engine,
+            plan,
+            completed: true,
+            median_us,
+            min_us,
+            rel_error,
+            vectors,
+            details,
+            several_plan,
+        })
     }
 }
 
-impl<T: Scalar> Entrant<'_, T> {
+/// What a product of an operator reads, with the bytes that are there and not those that were told; and the plan that several vectors are
+/// multiplied with, where it is another one.
+fn traffic<T: Scalar>(op: &SparseOp<T>, several: Several) -> (Option<Traffic>, Option<String>) {
+    let beside = op.explain().beside;
+    let (matrix_bytes, plan) = match beside.several {
+        Some(PackedBeside::Own { plan, bytes, .. }) => (bytes, Some(plan.to_string())),
+        _ => (op.memory_bytes(), None),
+    };
+    let of_several = |told: Traffic| Traffic {
+        matrix_bytes,
+        vector_bytes: told.vector_bytes * several.count as u64,
+        ..told
+    };
+    (op.decision().chosen().map(|chosen| of_several(chosen.traffic)), plan)
+}
+
+impl<'a, T: Scalar> Entrant<'a, T> {
+    fn new(place: usize, engine: Box<dyn Engine<T> + 'a>) -> Self {
+        Self { place, engine, traffic: None, rel_error: 0.0, deterministic: false, several_plan: None }
+    }
+
     /// Compares the answer with the oracle's, and with itself a second time.
-    fn check(&mut self, oracle: &Oracle, nrows: usize) -> Result<(), Failure> {
+    fn check(&mut self, vectors: &Vectors<T>, nrows: usize) -> Result<(), Failure> {
+        let several = self.engine.several();
         let mut answer = || {
             // Whatever is not written stays wrong.
-            let mut y = vec![T::from_f64(f64::NAN); nrows];
+            let mut y = vec![T::from_f64(f64::NAN); nrows * several.count];
             self.engine.answer(&mut y).map(|()| y)
         };
         let (first, second) = (answer()?, answer()?);
-        oracle.check(&first).map_err(|wrong| Failure::Broken(format!("wrong answer: {wrong}")))?;
-        self.rel_error = oracle.rel_error(&first);
+        let checked = vectors.check(&first, several);
+        self.rel_error = checked.map_err(|wrong| Failure::Broken(format!("wrong answer: {wrong}")))?;
         self.deterministic = first.iter().zip(&second).all(|(a, b)| a.bits() == b.bits());
         Ok(())
     }
@@ -226,8 +259,8 @@ mod tests {
     fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<Entrant<'static, f64>, String> {
         let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let engine = Box::new(OnHost::new(Box::new(multiply), &[1.0, 1.0], 2));
-        let mut entrant = Entrant { place: 0, engine, traffic: None, rel_error: 0.0, deterministic: false };
-        match entrant.check(&Oracle::of(a.view(), &[1.0, 1.0]), 2) {
+        let mut entrant = Entrant::new(0, engine);
+        match entrant.check(&Vectors::of(a.view(), vec![1.0, 1.0], 1), 2) {
             Ok(()) => Ok(entrant),
             Err(Failure::Broken(error) | Failure::Refused(error)) => Err(error),
         }

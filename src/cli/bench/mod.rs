@@ -7,13 +7,14 @@ mod engine;
 mod page;
 mod plans;
 mod report;
+mod task;
 
 use super::choice::{Choice, parse_seconds};
 use super::console::Console;
 use super::matrix_arg::{Matrices, Source};
 use super::report::{Page, ReportArg};
 use anyhow::Result;
-use baseline::{Baseline, Peer, Peers};
+use baseline::{Baseline, Peer, Peers, Task};
 use contest::{Contest, contest};
 use plans::{Asked, Plans};
 use report::{PrepareUs, Report, Summary};
@@ -24,6 +25,7 @@ use sparseop::tuning::explain::{Explanation, Preparation};
 use sparseop::tuning::select::Decision;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, ScalarKind, SparseOpBuilder, Tuning};
+use task::{LayoutArg, Several};
 
 /// Times products: every asked plan and baseline, the answers checked before they are timed
 ///
@@ -40,6 +42,8 @@ Examples:
   sparseop bench cant.mtx --plans auto,calibrated,csr
   sparseop bench cant.mtx --plans 'auto,sell(c:32,sigma:512),csr' --seconds 3
   sparseop bench matrices/ --plans all --baselines none --dtype f32
+  sparseop bench cant.mtx --vectors 8 --plans auto
+  sparseop bench cant.mtx --transpose --plans auto
   sparseop bench matrices/ --json > results.jsonl
   sparseop bench matrices/ --plans all --report results.html")]
 pub(super) struct Args {
@@ -51,6 +55,15 @@ pub(super) struct Args {
     /// What to compare with; when not given, cusparse on a GPU and sprs on the CPU
     #[arg(long, value_name = "BASELINE,...", value_delimiter = ',')]
     baselines: Option<Vec<Baseline>>,
+    /// Multiply so many vectors at once; compared with one vector, and with cuSPARSE's SpMM in both layouts
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(2..), conflicts_with = "report")]
+    vectors: Option<u16>,
+    /// How several vectors stand in memory
+    #[arg(long, value_name = "LAYOUT", default_value = "row", requires = "vectors")]
+    layout: LayoutArg,
+    /// Multiply with the transposed matrix: plans of the matrix transposed by hand, and the transposed product of the operator
+    #[arg(long, conflicts_with_all = ["vectors", "report"])]
+    transpose: bool,
     /// Seconds to time each plan and baseline, about
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
@@ -85,17 +98,30 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     args.report.finish(page, console)
 }
 
+impl Args {
+    /// What is multiplied.
+    fn task(&self) -> Task {
+        let several = |count| Several { count: usize::from(count), layout: self.layout.into() };
+        Task { several: self.vectors.map_or(Several::ONE, several), transposed: self.transpose }
+    }
+}
+
 fn bench<T: Peers>(
     args: &Args,
     source: &Source,
     page: Option<&mut Page>,
     console: &Console,
 ) -> Result<Report> {
-    let builder = args.choice.builder()?;
-    let a = source.load::<T>(console)?;
+    let (builder, task) = (args.choice.builder()?, args.task());
+    let loaded = source.load::<T>(console)?;
+    let transposed = task.transposed.then(|| loaded.transpose());
+    let (a, original) = match &transposed {
+        Some(transposed) => (transposed, Some(&loaded)),
+        None => (&loaded, None),
+    };
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     // Dropped at once: what it takes belongs to the contest.
-    let auto = builder.build_analyzed(&a, &analysis)?;
+    let auto = builder.build_analyzed(a, &analysis)?;
     let preparation = Preparation { analyze, ..*auto.preparation() };
     let words = Explanation { preparation: Some(&preparation), ..auto.explain() }.to_string();
     console.detail(|| words.clone());
@@ -103,16 +129,19 @@ fn bench<T: Peers>(
     let (decision, device) = (auto.decision().clone(), auto.device().clone());
     drop(auto);
     let calibrated = match args.plans.iter().any(|asked| *asked == Asked::Calibrated) {
-        true => Some(calibrated(&builder, args, &a, &analysis, console)?),
+        true => Some(calibrated(&builder, args, a, &analysis, console)?),
         false => None,
     };
     let plans = asked_plans(&args.plans, &decision, calibrated.as_ref());
     let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
-    let peers: Vec<Peer> = baselines.into_iter().flat_map(|b| b.peers(&device, console)).collect();
+    let others = baselines.into_iter().flat_map(|b| b.peers(task, &device, console));
+    let peers: Vec<Peer> = Peer::own(task).into_iter().chain(others).collect();
     // Whatever others hold, everyone may take what the chosen plan might have taken, where it was.
     let limit = decision.request.memory_limit;
     let entered = Contest {
-        a: &a,
+        a,
+        original,
+        task,
         analysis: &analysis,
         builder: &builder.device(device.clone()).memory_limit(limit),
         limit,
@@ -136,6 +165,9 @@ fn bench<T: Peers>(
         nnz: a.nnz(),
         dtype: T::KIND,
         device: device.spec().name,
+        vectors: args.vectors.map(usize::from),
+        layout: args.vectors.map(|_| args.layout),
+        transposed: task.transposed,
         auto_plan: decision.plan.clone(),
         calibrated_plan: calibrated,
         prepare_us,

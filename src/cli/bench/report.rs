@@ -1,5 +1,6 @@
 //! What came of it: a table for people, a line of JSON for programs.
 
+use super::task::LayoutArg;
 use crate::cli::console::{Left, Right, duration, table};
 use serde::Serialize;
 use sparseop::tuning::explain::{Preparation, size};
@@ -16,6 +17,14 @@ pub(super) struct Report {
     pub(super) nnz: usize,
     pub(super) dtype: ScalarKind,
     pub(super) device: String,
+    /// Where several are multiplied at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vectors: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) layout: Option<LayoutArg>,
+    /// Whether it is the transposed matrix that is multiplied with; rows and columns are those of that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) transposed: bool,
     pub(super) auto_plan: Plan,
     pub(super) calibrated_plan: Option<Plan>,
     pub(super) prepare_us: PrepareUs,
@@ -55,8 +64,14 @@ pub(super) struct Measured {
     pub(super) median_us: f64,
     pub(super) min_us: f64,
     pub(super) rel_error: f64,
+    /// How many vectors it multiplied.
+    #[serde(skip)]
+    pub(super) vectors: usize,
     #[serde(flatten)]
     pub(super) details: Option<Details>,
+    /// The plan that several vectors are multiplied with, where it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) several_plan: Option<String>,
 }
 
 /// What is known of our own plans besides.
@@ -146,8 +161,15 @@ impl Report {
         let p = &self.prepare_us;
         writeln!(
             out,
-            "{}: {} x {}, {} entries in {} on {}",
-            self.matrix, self.nrows, self.ncols, self.nnz, self.dtype, self.device
+            "{}{}: {} x {}, {} entries in {} on {}{}",
+            self.matrix,
+            if self.transposed { ", transposed" } else { "" },
+            self.nrows,
+            self.ncols,
+            self.nnz,
+            self.dtype,
+            self.device,
+            self.vectors.map_or_else(String::new, |count| format!(", {count} vectors at once"))
         )?;
         let [analyze, select, pack] = [p.analyze, p.select, p.pack].map(|us| duration(us / 1e6));
         writeln!(
@@ -176,7 +198,7 @@ impl Report {
                 engine => format!("{engine} {}", run.plan),
             };
             let [median, least] = [run.median_us, run.min_us].map(|us| duration(us / 1e6));
-            let gflops = 2.0 * self.nnz as f64 / run.median_us / 1e3;
+            let gflops = 2.0 * (self.nnz * run.vectors) as f64 / run.median_us / 1e3;
             let details = run.details.as_ref();
             let gbps = details.map_or_else(String::new, |d| format!("{:.2}", d.gbps));
             let bytes = details.map_or_else(String::new, |d| size(d.matrix_bytes));
@@ -275,7 +297,9 @@ mod tests {
                 median_us,
                 min_us: 1.0,
                 rel_error: 0.0,
+                vectors: 1,
                 details: None,
+                several_plan: None,
             })
         });
         Report {
@@ -285,6 +309,9 @@ mod tests {
             nnz: 1,
             dtype: ScalarKind::F64,
             device: String::new(),
+            vectors: None,
+            layout: None,
+            transposed: false,
             auto_plan: auto_plan.parse().unwrap(),
             calibrated_plan: (auto_plan == "coo").then(|| "ell".parse().unwrap()),
             prepare_us: PrepareUs { analyze: 0.0, select: 0.0, pack: 0.0, upload: 0.0 },

@@ -152,7 +152,7 @@ fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
 /// The coefficients of common kernels that changed by more than so many per cent, the largest change first.
 fn coefficients(a: &Profile, b: &Profile, percent: f64) -> Vec<Change> {
     let named = |c: &Coefficients| {
-        let packing = [("pack_slot", c.pack_slot), ("pack_row", c.pack_row)];
+        let packing = Coefficients::PACKING_NAMES.into_iter().zip(c.packing());
         Coefficients::NAMES.into_iter().zip(c.terms()).chain(packing).collect::<Vec<_>>()
     };
     let mut changes = Vec::new();

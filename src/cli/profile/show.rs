@@ -204,10 +204,9 @@ fn worst(out: &mut String, records: &[Record]) -> fmt::Result {
 
 /// A line for every kernel, a column for every coefficient that any of them has.
 fn coefficients<'a>(kernels: impl Iterator<Item = (&'a str, &'a Coefficients)>) -> String {
-    let lines: Vec<(&str, Vec<f64>)> = kernels
-        .map(|(kernel, c)| (kernel, c.terms().into_iter().chain([c.pack_slot, c.pack_row]).collect()))
-        .collect();
-    let names: Vec<&str> = Coefficients::NAMES.into_iter().chain(["pack_slot", "pack_row"]).collect();
+    let lines: Vec<(&str, Vec<f64>)> =
+        kernels.map(|(kernel, c)| (kernel, c.terms().into_iter().chain(c.packing()).collect())).collect();
+    let names: Vec<&str> = Coefficients::NAMES.into_iter().chain(Coefficients::PACKING_NAMES).collect();
     let used: Vec<usize> = (0..names.len()).filter(|&i| lines.iter().any(|line| line.1[i] > 0.0)).collect();
     let columns: Vec<_> =
         std::iter::once(("kernel", Left)).chain(used.iter().map(|&i| (names[i], Right))).collect();

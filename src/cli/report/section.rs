@@ -56,21 +56,27 @@ fn headline(matrix: &Matrix) -> Markup {
 
 fn facts(matrix: &Matrix) -> Markup {
     let rows = &matrix.rows;
+    // Of what was measured earlier, or elsewhere, only some numbers are kept.
+    let is_whole = !rows.histogram.classes().is_empty() || rows.nrows == 0;
+    let least = if is_whole { rows.min.to_string() } else { String::new() };
+    let half = is_whole.then(|| {
+        let share = percent(rows.half_rows as f64 / rows.nrows.max(1) as f64);
+        ("half of the entries", format!("in {share} of the rows"))
+    });
     let facts = [
         ("shape", format!("{} × {}", grouped(rows.nrows as u64), grouped(rows.ncols as u64))),
         ("entries", grouped(rows.nnz)),
         ("numbers", matrix.scalar.to_string()),
-        ("row lengths", format!("{} to {}, mean {:.1}", rows.min, grouped(u64::from(rows.max)), rows.mean)),
+        (
+            "row lengths",
+            format!("{least} to {}, mean {:.1}", grouped(u64::from(rows.max)), rows.mean).trim().to_owned(),
+        ),
         ("variation", format!("{:.2}", rows.cv)),
         ("empty rows", grouped(rows.empty_rows)),
-        (
-            "half of the entries",
-            format!("in {} of the rows", percent(rows.half_rows as f64 / rows.nrows.max(1) as f64)),
-        ),
         ("device", matrix.device.clone()),
     ];
     html! {
-        dl { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } }
+        dl { @for (name, value) in facts.into_iter().chain(half) { div { dt { (name) } dd { (value) } } } }
     }
 }
 

@@ -3,9 +3,10 @@
 use super::super::console::Console;
 use super::super::matrix_arg::Source;
 use anyhow::{Context, Result, anyhow, bail};
-use sparseop::matrix::gallery::{self, Spec};
+use sparseop::matrix::gallery::{self, Spec, Values};
 use sparseop::matrix::market;
 use sparseop::tuning::offline::Measured;
+use sparseop::tuning::refit::SWEEP;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -37,10 +38,12 @@ impl Classes {
         Ok(Self(lines.filter_map(row).collect()))
     }
 
-    /// The class of a matrix by its name: a gallery's generator, what the table says of a file, or else the file by itself.
+    /// The class of a matrix by its name: a gallery's generator, what the table says of a file, or else the file by itself. Generated ones
+    /// whose values can be packed are there to fit to.
     fn of(&self, matrix: &str) -> String {
         if let Some(spec) = matrix.strip_prefix(Spec::PREFIX) {
-            return spec.split(',').next().unwrap_or(spec).to_owned();
+            let made_to_fit = spec.contains("values=");
+            return if made_to_fit { SWEEP } else { spec.split(',').next().unwrap_or(spec) }.to_owned();
         }
         let stem = market::EXTENSIONS.iter().find_map(|extension| matrix.strip_suffix(extension));
         let stem = stem.unwrap_or(matrix);
@@ -61,6 +64,16 @@ pub(super) struct Item {
     pub(super) class: String,
 }
 
+/// A matrix of the suite, and, of some, the same one with values that can be packed: plans that pack them are measured there.
+fn with_packable_values(spec: Spec) -> Vec<Spec> {
+    /// One of every kind: rows alike and not, columns near and far.
+    const SOME: [&str; 5] = ["stencil27", "femrandom", "road", "rmat", "webbase"];
+    let packable: &[Values] =
+        if SOME.contains(&spec.entry().name) { &[Values::Few, Values::Pattern] } else { &[] };
+    let packed: Vec<Spec> = packable.iter().map(|&values| spec.clone().with_values(values)).collect();
+    std::iter::once(spec).chain(packed).collect()
+}
+
 /// The given matrices, then the suite and the sweep of the given sizes.
 pub(super) fn collect(
     given: &[Source],
@@ -74,7 +87,7 @@ pub(super) fn collect(
         // What cannot be scaled would be measured again for every size.
         let scaled = gallery::suite().map(|spec| (spec.scaled_to(entries), spec));
         let new = scaled.filter(|(scaled, spec)| scaled != spec || entries == suite[0]);
-        sources.extend(new.map(|(scaled, _)| Source::Gallery(scaled)));
+        sources.extend(new.flat_map(|(scaled, _)| with_packable_values(scaled)).map(Source::Gallery));
     }
     sources.extend(sweep.iter().flat_map(|&entries| gallery::sweep(entries)).map(Source::Gallery));
     if sources.is_empty() {
@@ -99,6 +112,7 @@ mod tests {
         let classes = Classes::read(&path).unwrap();
         let of = |name| classes.of(name);
         assert_eq!([of("gallery:road,n=30"), of("gallery:lp")], ["road", "lp"]);
+        assert_eq!(of("gallery:road,n=30,values=few"), SWEEP);
         assert_eq!([of("wing.mtx.zst"), of("torn.mtx"), of("other.tar.gz")], ["mesh", "torn", "other"]);
         std::fs::write(&path, "name\tkind\n").unwrap();
         assert!(Classes::read(&path).unwrap_err().to_string().contains("no column `class`, but name, kind"));

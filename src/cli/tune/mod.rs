@@ -2,22 +2,27 @@
 
 mod collection;
 mod measurements;
+mod page;
 mod report;
 
 use super::choice::{DeviceArg, dtype_parser, parse_seconds};
 use super::console::{Console, cause_chain, duration};
 use super::matrix_arg::{self, Source};
+use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
 use collection::{Classes, Item, collect};
 use measurements::{Header, Journal};
 use report::Run;
-use sparseop::analysis::Fingerprint;
+use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Ceilings;
 use sparseop::tuning::ceilings;
 use sparseop::tuning::offline::Measured;
 use sparseop::tuning::refit::{self, Provenance};
+use sparseop::tuning::repeat::{Repeat, Repeatability};
 use sparseop::tuning::stopwatch::{Clock, Policy, WallClock};
-use sparseop::{Device, Scalar, ScalarKind};
+use sparseop::tuning::store::{Entry, Key, Store};
+use sparseop::tuning::trial::{Subject, Trial, load_kernels};
+use sparseop::{Device, Scalar, ScalarKind, SparseOpBuilder};
 use std::path::{Path, PathBuf};
 
 /// Measures every plan on a collection of matrices and writes the coefficients of the cost model
@@ -27,14 +32,15 @@ use std::path::{Path, PathBuf};
 /// judged on matrices it was not fitted to: each class of matrices is held out in turn.
 ///
 /// A run that was interrupted goes on where it stopped when the same command is given again: what is measured is kept in a journal
-/// beside --out until the profile is written.
+/// beside --out until the profile is written. The fastest plan of every matrix is remembered, so that --remember needs no race.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sparseop tune --suite 100000,1000000,10000000 --out cpu.ron
   sparseop tune matrices/ --suite 1000000 --sweep 1000000 --budget 20m --out mine.ron
   sparseop tune matrices/ --classes matrices/INDEX.tsv --records mine.zst --out mine.ron
-  sparseop tune --from mine.zst --explain-worst 3 --out mine.ron
+  sparseop tune --from mine.zst --explain-worst 3 --out mine.ron --report mine.html
+  sparseop tune matrices/ --repeat 10 --seconds 0.05 --out mine.ron
   sparseop bench matrices/ --plans all --profile mine.ron")]
 pub(super) struct Args {
     /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]
@@ -47,7 +53,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     sweep: Vec<usize>,
     /// Fit to the measurements that --records has kept, without measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget", "fresh", "dtype"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget", "fresh", "dtype", "repeat"])]
     from: Vec<PathBuf>,
     /// Where to write the profile
     #[arg(long, value_name = "FILE", required_unless_present = "from")]
@@ -77,12 +83,21 @@ pub(super) struct Args {
     /// Seconds to time the plans of one matrix, about
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
+    /// Race the plans of every matrix so many times, packed once, and say how often all races decide for the same plan. The profile is
+    /// fitted to the first
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: u16,
+    /// Do not remember the plans that were found
+    #[arg(long)]
+    no_remember: bool,
     /// Show for the N worst choices what was predicted, term by term, and what was measured
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     explain_worst: usize,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArg,
 }
 
 /// A time such as `90s`, `10m` or `1.5h`, in seconds.
@@ -100,6 +115,8 @@ struct Collected {
     measured: Vec<Measured>,
     reused: usize,
     left_out: Vec<String>,
+    /// How the races of every matrix agree, where there were several.
+    repeats: Vec<Repeat>,
     /// The journal of what was measured now.
     journal: Option<Journal>,
 }
@@ -112,6 +129,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
             bail!("{} is not a folder: {} could not be written", folder.display(), file.display());
         }
     }
+    let page = args.report.begin("Tuning")?;
     let classes = args.classes.as_deref().map(Classes::read).transpose()?;
     let collected = match &args.out {
         Some(out) if args.from.is_empty() => measure_all(args, out, classes.unwrap_or_default(), console)?,
@@ -121,15 +139,15 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
                 classes.assign(&mut measured);
             }
             let (reused, left_out) = (measured.len(), Vec::new());
-            Collected { header, measured, reused, left_out, journal: None }
+            Collected { header, measured, reused, left_out, repeats: Vec::new(), journal: None }
         }
     };
-    finish(args, collected, console)
+    finish(args, collected, page, console)
 }
 
 /// Fits, writes and reports.
-fn finish(args: &Args, collected: Collected, console: &Console) -> Result<()> {
-    let Collected { header, measured, reused, left_out, journal } = collected;
+fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Console) -> Result<()> {
+    let Collected { header, measured, reused, left_out, repeats, journal } = collected;
     if measured.is_empty() {
         bail!("no matrix was measured, so there is nothing to fit to");
     }
@@ -162,7 +180,12 @@ fn finish(args: &Args, collected: Collected, console: &Console) -> Result<()> {
         journal.remove()?;
     }
     let out = args.out.as_ref().map(|out| out.display().to_string());
-    let run = Run { measured: &measured, reused, left_out: &left_out, refit: &refit, out };
+    let repeatability = (args.repeat > 1).then(|| Repeatability::of(args.repeat.into(), &repeats));
+    let run = Run { measured: &measured, reused, left_out: &left_out, refit: &refit, out, repeatability };
+    if let Some(mut page) = page {
+        run.matrices().for_each(|matrix| page.add(matrix));
+        args.report.finish(Some(page), console)?;
+    }
     if args.json {
         return console.print_json(&run.json());
     }
@@ -177,6 +200,12 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let rounds = Policy { warmup: 1, min_rounds: 5, max_rounds: 50, ..Policy::of(&device) };
     let policy = Policy { seconds: args.seconds, ..rounds };
     let header = Header::new(format!("{policy:?}"), provenance(&device, console));
+    for scalar in &scalars {
+        match scalar {
+            ScalarKind::F32 => load_kernels::<f32>(&device)?,
+            ScalarKind::F64 => load_kernels::<f64>(&device)?,
+        }
+    }
     let mut journal_path = out.as_os_str().to_owned();
     journal_path.push(".journal");
     let (mut journal, earlier) = Journal::open(journal_path.into(), &header, args.fresh, console)?;
@@ -187,21 +216,25 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
     bar.set_length((items.len() * scalars.len()) as u64);
     let clock = WallClock::start();
-    let (mut measured, mut left_out, mut reused) = (Vec::new(), Vec::new(), 0);
+    let how = How { device: &device, policy, args, store: store(args, console) };
+    let (mut measured, mut repeats, mut left_out, mut reused) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for (item, &scalar) in items.iter().flat_map(|item| scalars.iter().map(move |scalar| (item, scalar))) {
         bar.set_message(format!("{} {scalar}", item.name));
-        let known = earlier.iter().find(|m| m.matrix == item.name && m.scalar == scalar);
+        // Of several races only one is kept.
+        let known = earlier.iter().find(|m| args.repeat == 1 && m.matrix == item.name && m.scalar == scalar);
         let is_over = !measured.is_empty() && args.budget.is_some_and(|budget| clock.seconds() > budget);
         if known.is_none() && is_over {
             left_out.push(format!("{} {scalar}", item.name));
             continue;
         }
         let measure = match scalar {
-            ScalarKind::F32 => measure::<f32>,
-            ScalarKind::F64 => measure::<f64>,
+            ScalarKind::F32 => How::measure::<f32>,
+            ScalarKind::F64 => How::measure::<f64>,
         };
-        match measure(item, known, &device, policy, console) {
-            Ok((one, is_new)) => {
+        match measure(&how, item, known, console) {
+            Ok((mut races, is_new)) => {
+                repeats.extend(Repeat::of(&races, &header.provenance.device));
+                let one = races.swap_remove(0);
                 if is_new {
                     journal.append(&one)?;
                 } else {
@@ -216,7 +249,16 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     }
     bar.finish_and_clear();
     console.detail(|| format!("measured for {}", duration(clock.seconds())));
-    Ok(Collected { header, measured, reused, left_out, journal: Some(journal) })
+    Ok(Collected { header, measured, reused, left_out, repeats, journal: Some(journal) })
+}
+
+/// Where the plans that are found are remembered, if they are to be.
+fn store(args: &Args, console: &Console) -> Option<Store> {
+    let store = (!args.no_remember).then(Store::of_user)?;
+    if store.is_none() {
+        console.detail(|| "there is no folder to remember decisions in".to_owned());
+    }
+    store
 }
 
 /// What is recorded of the machine and the run.
@@ -230,23 +272,54 @@ fn provenance(device: &Device, console: &Console) -> Provenance {
     Provenance { kernels: device.kernels().to_owned(), device, ceilings, date, command }
 }
 
-/// The measurements of a matrix, and whether they are new: those that are known are taken when they are of the same structure.
-fn measure<T: Scalar>(
-    item: &Item,
-    known: Option<&Measured>,
-    device: &Device,
+/// How matrices are measured.
+struct How<'a> {
+    device: &'a Device,
     policy: Policy,
-    console: &Console,
-) -> Result<(Measured, bool)> {
-    let reuse = |known: &Measured| (Measured { class: item.class.clone(), ..known.clone() }, false);
-    // The specification of a generated matrix says all of it.
-    if let (Some(known), Source::Gallery(_)) = (known, &item.source) {
-        return Ok(reuse(known));
+    args: &'a Args,
+    store: Option<Store>,
+}
+
+impl How<'_> {
+    /// Every race of a matrix, one at least, and whether they are new: what is known is taken when it is of the same structure.
+    fn measure<T: Scalar>(
+        &self,
+        item: &Item,
+        known: Option<&Measured>,
+        console: &Console,
+    ) -> Result<(Vec<Measured>, bool)> {
+        let reuse = |known: &Measured| (vec![Measured { class: item.class.clone(), ..known.clone() }], false);
+        // The specification of a generated matrix says all of it.
+        if let (Some(known), Source::Gallery(_)) = (known, &item.source) {
+            return Ok(reuse(known));
+        }
+        let a = item.source.load::<T>(console)?;
+        if let Some(known) = known.filter(|known| known.fingerprint == Fingerprint::of(a.view())) {
+            return Ok(reuse(known));
+        }
+        let analysis = Analysis::of(a.view());
+        let subject = Subject {
+            matrix: &item.name,
+            class: &item.class,
+            device: self.device,
+            policy: self.policy,
+            races: self.args.repeat.into(),
+        };
+        let trial = Trial::of(&a, &analysis, subject)?;
+        if let Err(error) = self.remember::<T>(&trial, &analysis) {
+            console.warn(&format!("{} is not remembered: {}", item.name, cause_chain(&error)));
+        }
+        Ok((trial.races, true))
     }
-    let a = item.source.load::<T>(console)?;
-    match known {
-        Some(known) if known.fingerprint == Fingerprint::of(a.view()) => Ok(reuse(known)),
-        _ => Ok((Measured::of(&a, (&item.name, &item.class), device, policy)?, true)),
+
+    /// Keeps what a trial has found, as a race of the defaults would be kept.
+    fn remember<T: Scalar>(&self, trial: &Trial, analysis: &Analysis) -> Result<()> {
+        let (Some(store), Some(measured)) = (&self.store, trial.races.first()) else { return Ok(()) };
+        let spec = self.device.spec();
+        let decision = SparseOpBuilder::new().device(self.device.clone()).decide(analysis, T::KIND)?;
+        let race = trial.race(&decision.plan, &spec, decision.request.expected_calls);
+        let key = Key::new(measured.fingerprint, analysis, &spec, &decision.request, None, false);
+        race.map_or(Ok(()), |race| Ok(store.keep(&Entry::now(key, &spec, race))?))
     }
 }
 

@@ -1,12 +1,14 @@
 //! What a tuning run says at its end: regret by class, the worst matrices and why, and the whole as JSON.
 
-use super::super::console::{Left, Right, duration, table};
+use super::super::console::{Left, Right, duration, percent, table};
 use serde::Serialize;
-use sparseop::ScalarKind;
 use sparseop::tuning::cost::Term;
 use sparseop::tuning::offline::Measured;
 use sparseop::tuning::record::{Regret, Validation};
 use sparseop::tuning::refit::{Choice, Predicted, Refit};
+use sparseop::tuning::repeat::{Repeat, Repeatability};
+use sparseop::tuning::select::TIE_BAND;
+use sparseop::{Plan, ScalarKind};
 use std::fmt::Write;
 
 /// Matrices that the summary names.
@@ -24,6 +26,8 @@ pub(super) struct Json<'a> {
     corrected: bool,
     validation: &'a Validation,
     worst: Vec<Worst<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeat: Option<&'a Repeatability>,
 }
 
 #[derive(Serialize)]
@@ -62,10 +66,12 @@ pub(super) struct Run<'a> {
     pub(super) refit: &'a Refit,
     /// Where the profile was written.
     pub(super) out: Option<String>,
+    /// How decisions repeat, where matrices were raced several times.
+    pub(super) repeatability: Option<Repeatability>,
 }
 
 /// The choices, worst first; of equal ones in the order of the measurements.
-fn by_regret(refit: &Refit) -> Vec<&Choice> {
+pub(super) fn by_regret(refit: &Refit) -> Vec<&Choice> {
     let mut choices: Vec<&Choice> = refit.choices.iter().collect();
     choices.sort_by(|a, b| b.regret.total_cmp(&a.regret));
     choices
@@ -95,6 +101,7 @@ impl Run<'_> {
             corrected: profile.correction.is_some(),
             validation: &profile.validation,
             worst: worst.collect(),
+            repeat: self.repeatability.as_ref(),
         }
     }
 
@@ -128,7 +135,7 @@ impl Run<'_> {
         if let Some(held_out) = &validation.held_out {
             out += &how("held out by class", held_out);
         }
-        out
+        out + &self.repeatability.as_ref().map_or_else(String::new, repeatability)
     }
 
     fn worst(&self) -> String {
@@ -157,23 +164,59 @@ impl Run<'_> {
     pub(super) fn explain_worst(&self, count: usize) -> String {
         let mut out = String::new();
         for choice in by_regret(self.refit).into_iter().take(count) {
-            let m = &self.measured[choice.measured];
-            let Measured { matrix, scalar, facts, class, .. } = m;
-            let regret = choice.regret;
-            let _ = writeln!(
-                out,
-                "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret {regret:.3}: {}",
-                facts.nrows,
-                facts.ncols,
-                facts.nnz,
-                facts.max,
-                why(choice)
-            );
-            out += &terms(choice);
+            out += &self.explain(choice);
             out += "\n";
         }
         out
     }
+
+    /// The prediction of a choice against its time, term by term.
+    pub(super) fn explain(&self, choice: &Choice) -> String {
+        let Measured { matrix, scalar, facts, class, .. } = &self.measured[choice.measured];
+        let regret = choice.regret;
+        let what = format!(
+            "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret {regret:.3}: {}\n",
+            facts.nrows,
+            facts.ncols,
+            facts.nnz,
+            facts.max,
+            why(choice)
+        );
+        what + &terms(choice)
+    }
+}
+
+/// How decisions repeat, and where they do not.
+fn repeatability(r: &Repeatability) -> String {
+    let share = r.agreeing as f64 / r.matrices.max(1) as f64;
+    let mut out = format!(
+        "{} races of each of {} matrices: all decide for the same plan on {} of them, {}; regret of a race's decision: geometric mean {:.3}, worst {:.3}\n",
+        r.races,
+        r.matrices,
+        r.agreeing,
+        percent(share),
+        r.regret.geometric_mean,
+        r.regret.worst
+    );
+    if r.differing.is_empty() {
+        return out;
+    }
+    let within = if r.within_tie_band { "within" } else { "outside" };
+    let excess = percent(r.largest_excess - 1.0);
+    let _ = writeln!(
+        out,
+        "where they differ, a decision is at most {excess} above the fastest: {within} the tie band of {}",
+        percent(TIE_BAND)
+    );
+    let plan = |(plan, times, excess): &(Plan, usize, f64)| format!("{plan} {times} x, {excess:.3}");
+    let row = |repeat: &Repeat| {
+        let plans: Vec<String> = repeat.decisions.iter().map(plan).collect();
+        vec![format!("{} {}", repeat.matrix, repeat.scalar), plans.join("; ")]
+    };
+    out + &table(
+        &[("differing", Left), ("decided for, and its time over the fastest's", Left)],
+        r.differing.iter().map(row),
+    )
 }
 
 /// The terms of the chosen and of the fastest plan.

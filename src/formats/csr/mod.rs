@@ -17,6 +17,7 @@ mod access;
 mod chunks;
 mod cpu;
 mod cuda;
+mod several;
 
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
@@ -29,6 +30,7 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
 use chunks::{CUTTING, Chunk, chunks};
+pub(crate) use several::HostVectors;
 use std::fmt::{self, Display};
 
 /// The format.
@@ -239,6 +241,10 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
         Ok([&mut self.values, &mut []])
+    }
+
+    fn rows(&self) -> Option<&Self> {
+        Some(self)
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -113,6 +113,13 @@ impl Format for Ell {
         }
     }
 
+    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
+        match plan {
+            Plan::Packed(packing) => Some((Order::Natural, *packing)),
+            _ => None,
+        }
+    }
+
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         if let Plan::Packed(packing) = *plan {
             return MaybePacked::pack(a, Order::Natural, packing);

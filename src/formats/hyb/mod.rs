@@ -114,7 +114,7 @@ impl Format for Hyb {
         widths.into_iter().flat_map(of_width).collect()
     }
 
-    fn enqueued(plan: &Plan, on: Target) -> bool {
+    fn eligible(plan: &Plan, on: Target) -> bool {
         (plan.tail, on) != (Tail::Host, Target::Gpu)
     }
 

@@ -14,8 +14,8 @@
 //! `perm`, each section an ELL of its own, as wide as its first row; a section of empty rows holds nothing. With a `tail` the
 //! entries past a length are kept in COO by their own row.
 //!
-//! A GPU multiplies all sections in one launch, or, to compare, with `launch:each` every section in one of its own, as the chapter does.
-//! On the CPU both are the same.
+//! A GPU multiplies all sections in one launch, or, where it is asked for, with `launch:each` every section in one of its own, as the chapter
+//! does. On the CPU both are the same.
 //!
 //! With `index:packed` the sorted rows are in packed slices of 32 instead: see [`packed`].
 //!
@@ -39,7 +39,7 @@ use super::{
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{Order, rows_by_length};
+use crate::encoding::{Order, Packing, rows_by_length};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -80,12 +80,9 @@ impl Format for Jds {
         Plan::parse(args)
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, weights: &Weights, _: Target) -> Vec<Plan> {
         let split = Split { cost: Some(weights.section_slots), ..Split::default() };
-        let mut layouts = vec![Layout::Diagonals, Layout::Sections(split, Launches::Fused)];
-        if on == Target::Gpu {
-            layouts.push(Layout::Sections(split, Launches::Each));
-        }
+        let layouts = [Layout::Diagonals, Layout::Sections(split, Launches::Fused)];
         let cut = Tail::Auto.resolve(&analysis.rows.histogram);
         let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
         let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(Tail::Fixed(cut)));
@@ -143,6 +140,11 @@ impl Format for Jds {
         !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
     }
 
+    fn eligible(plan: &Plan, on: Target) -> bool {
+        let each = |jagged: &Jagged| matches!(jagged.layout, Layout::Sections(_, Launches::Each));
+        on == Target::Cpu || !matches!(plan, Plan::Jagged(jagged) if each(jagged))
+    }
+
     fn kernel(plan: &Plan, on: Target) -> &'static str {
         let plan = match plan {
             Plan::Jagged(jagged) => jagged,
@@ -152,6 +154,13 @@ impl Format for Jds {
             (Layout::Diagonals, _) => "jds.diagonals",
             (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
             (Layout::Sections(..), _) => "jds.sections",
+        }
+    }
+
+    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
+        match plan {
+            Plan::Packed(packing) => Some((BY_LENGTH, *packing)),
+            Plan::Jagged(_) => None,
         }
     }
 

@@ -22,7 +22,7 @@ mod access;
 mod cpu;
 mod cuda;
 
-use super::packed::{self, Index, MaybePacked};
+use super::packed::{self, Index, MaybePacked, Packing};
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
     slot_bytes, vector_bytes,
@@ -204,6 +204,13 @@ impl Format for Sell {
             (Index::Packed(packing), order) => packed::kernel(order, packing),
             (Index::Plain, Order::Windows(_)) => "sell.sorted",
             (Index::Plain, Order::Natural) => "sell",
+        }
+    }
+
+    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
+        match plan.index {
+            Index::Packed(packing) => Some((plan.order(), packing)),
+            Index::Plain => None,
         }
     }
 

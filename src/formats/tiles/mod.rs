@@ -30,11 +30,12 @@ mod cpu;
 mod cuda;
 mod pack;
 
+use super::values::{Values, is_equal};
 use super::{
     Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chunk_rows,
     chunks, vector_bytes,
 };
-use crate::analysis::{Analysis, Distinct};
+use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
@@ -176,11 +177,6 @@ impl Format for Tiles {
     }
 }
 
-/// Whether all values of a matrix have the same bits.
-fn is_equal(analysis: &Analysis) -> bool {
-    matches!(analysis.structure.distinct_values, Distinct::Exactly(0 | 1))
-}
-
 /// A matrix's sizes and how they are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
@@ -280,29 +276,10 @@ pub(crate) struct Host<T> {
     /// In tile order: the first group of each tile.
     tile_ptr: Vec<u32>,
     cols: Vec<u16>,
+    /// In tile order, too.
     values: Values<T>,
     /// Bounds of the parts, in chunks.
     parts: Box<[usize]>,
-}
-
-/// The values in tile order, in the memory of the host or of a GPU.
-#[derive(Debug)]
-enum Values<T, Array = Vec<T>> {
-    /// One for every slot.
-    Plain(Array),
-    /// Every entry has this one.
-    Equal(T),
-}
-
-impl<T: Scalar> Values<T> {
-    /// The value in a slot.
-    #[inline(always)]
-    fn at(&self, slot: usize) -> T {
-        match self {
-            Self::Plain(values) => values[slot],
-            Self::Equal(value) => *value,
-        }
-    }
 }
 
 impl<T: Scalar> Host<T> {
@@ -361,13 +338,9 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     fn matrix_bytes(&self) -> u64 {
         let words = [&self.chunk_rows, &self.chunk_ptr, &self.home, &self.tile_ptr];
         let halves = [&self.positions, &self.row_ends, &self.cols];
-        let values = match &self.values {
-            Values::Plain(values) => size_of_val(&**values),
-            Values::Equal(_) => 0,
-        };
         let words: usize = words.iter().map(|array| size_of_val(&***array)).sum();
         let halves: usize = halves.iter().map(|array| size_of_val(&***array)).sum();
-        (words + halves + values) as u64
+        (words + halves + self.values.bytes()) as u64
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {

@@ -2,6 +2,7 @@
 
 use super::{GROUP, Host, Plan, Shape, UNUSED, Values, chunk_rows};
 use crate::device::cpu::{Output, partition};
+use crate::formats::values::common;
 use crate::matrix::CsrView;
 use crate::memory::zeroed;
 use crate::{Error, Scalar};
@@ -28,15 +29,14 @@ pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>,
 
     let chunk_ptr = rising(cells.iter().map(|cells| groups(cells) as u32));
     let tile_ptr = tile_ptr(&shape, &cells);
-    let first = a.values().first().copied().unwrap_or_default();
-    let equal = plan.packed && a.values().par_iter().all(|value| value.bits() == first.bits());
+    let equal = plan.packed.then(|| common(a.values())).flatten();
     let slots = tile_ptr[tile_ptr.len() - 1] as usize * GROUP;
     let mut host = Host {
         home: zeroed(slots / GROUP),
         positions: zeroed(slots),
         row_ends: zeroed(shape.nrows),
         cols: zeroed(slots),
-        values: if equal { Values::Equal(first) } else { Values::Plain(zeroed(slots)) },
+        values: equal.map_or_else(|| Values::Plain(zeroed(slots)), Values::Equal),
         parts: parts(&shape),
         shape,
         chunk_rows,

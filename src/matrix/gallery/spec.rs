@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// A matrix of the gallery: generator, sizes, values and seed.
 ///
 /// Its spelling is `NAME[,key=value...]`, after `gallery:` if so wished. Keys are the generator's
-/// [parameters](Entry::parameters), `values` (`random`, `pattern` or `few`) and `seed`; what is not given is as in
+/// [parameters](Entry::parameters), `values` (`random`, `pattern`, `few` or `laplacian`) and `seed`; what is not given is as in
 /// the full-size suite. Numbers may end in `k` (thousand) or `M` (million).
 ///
 /// ```
@@ -136,7 +136,7 @@ impl Spec {
             return Err(Error::GalleryText { text: self.to_string(), message });
         }
         let pattern = (self.entry.pattern)(&self.sizes, self.seed);
-        let values = self.values.generate(pattern.col_idx.len(), self.seed);
+        let values = self.values.generate(&pattern, self.seed);
         CsrMatrix::try_new(shape.nrows, shape.ncols, pattern.row_ptr, pattern.col_idx, values)
     }
 }

@@ -1,5 +1,6 @@
 //! What the entries are.
 
+use super::pattern::Pattern;
 use super::random::{Purpose, Random};
 use crate::{Scalar, ScalarKind};
 use rayon::prelude::*;
@@ -19,26 +20,32 @@ pub enum Values {
     Pattern,
     /// Sixteen different values, none of them zero, each place's at random.
     Few,
+    /// −1 beside the diagonal, and on it the most entries that any row has beside it: of a stencil, Poisson's equation with zeros around
+    /// the grid. Positive definite where the pattern is symmetric and connected and some row has fewer.
+    Laplacian,
 }
 
 impl Values {
     /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Random, Self::Pattern, Self::Few];
+    pub const ALL: [Self; 4] = [Self::Random, Self::Pattern, Self::Few, Self::Laplacian];
 
-    /// The spelling in a specification: `random`, `pattern` or `few`.
+    /// The spelling in a specification: `random`, `pattern`, `few` or `laplacian`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
             Self::Pattern => "pattern",
             Self::Few => "few",
+            Self::Laplacian => "laplacian",
         }
     }
 
-    /// The values of `nnz` entries.
-    pub(super) fn generate<T: Scalar>(self, nnz: usize, seed: u64) -> Vec<T> {
+    /// The values of a pattern.
+    pub(super) fn generate<T: Scalar>(self, pattern: &Pattern, seed: u64) -> Vec<T> {
+        let nnz = pattern.col_idx.len();
         let draw: fn(u64) -> T = match self {
             Self::Random => centred,
             Self::Pattern => return vec![T::ONE; nnz],
+            Self::Laplacian => return laplacian(pattern),
             Self::Few => |bits| T::from_f64((2 * (bits % FEW) + 1) as f64 / (2 * FEW) as f64 - 0.5),
         };
         let mut values = vec![T::ZERO; nnz];
@@ -48,6 +55,19 @@ impl Values {
         });
         values
     }
+}
+
+/// See [`Values::Laplacian`].
+fn laplacian<T: Scalar>(pattern: &Pattern) -> Vec<T> {
+    let rows = || {
+        pattern.row_ptr.windows(2).enumerate().map(|(row, ends)| (row, &pattern.col_idx[ends[0]..ends[1]]))
+    };
+    let beside = |(row, cols): (usize, &[u32])| cols.iter().filter(|col| **col as usize != row).count();
+    let diagonal = T::from_f64(rows().map(beside).max().unwrap_or(0) as f64);
+    let values = rows().flat_map(|(row, cols)| {
+        cols.iter().map(move |col| if *col as usize == row { diagonal } else { -T::ONE })
+    });
+    values.collect()
 }
 
 /// Uniform in [−0.5, 0.5), with as many bits as the type holds exactly: rounding could reach 0.5.
@@ -63,18 +83,31 @@ fn centred<T: Scalar>(bits: u64) -> T {
 mod tests {
     use super::*;
 
+    /// A row of so many entries.
+    fn places(nnz: u32) -> Pattern {
+        Pattern { row_ptr: vec![0, nnz as usize], col_idx: (0..nnz).collect() }
+    }
+
+    #[test]
+    fn a_laplacian_is_poissons_equation() {
+        // Three places in a line.
+        let pattern = Pattern { row_ptr: vec![0, 2, 5, 7], col_idx: vec![0, 1, 0, 1, 2, 1, 2] };
+        let values = Values::Laplacian.generate::<f32>(&pattern, 1);
+        assert_eq!(values, [2.0, -1.0, -1.0, 2.0, -1.0, -1.0, 2.0]);
+    }
+
     #[test]
     fn random_values_stay_below_a_half() {
         assert_eq!([centred::<f32>(0), centred::<f32>(u64::MAX)], [-0.5, 0.5 - 2f32.powi(-24)]);
         assert_eq!([centred::<f64>(0), centred::<f64>(u64::MAX)], [-0.5, 0.5 - 2f64.powi(-53)]);
-        let values = Values::Random.generate::<f32>(200_000, 1);
+        let values = Values::Random.generate::<f32>(&places(200_000), 1);
         let mean = values.iter().map(|v| v.to_f64()).sum::<f64>() / values.len() as f64;
         assert!(mean.abs() < 0.005, "{mean}");
     }
 
     #[test]
     fn few_are_sixteen_and_never_zero() {
-        let values = Values::Few.generate::<f64>(10_000, 1);
+        let values = Values::Few.generate::<f64>(&places(10_000), 1);
         let bits: std::collections::BTreeSet<u64> = values.iter().map(|v| v.bits()).collect();
         assert_eq!(bits.len(), 16);
         assert!(values.iter().all(|v| *v != 0.0 && v.abs() < 0.5));

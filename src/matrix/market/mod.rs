@@ -28,7 +28,7 @@ pub use vector::{read_vector, write_vector};
 pub use write::write;
 
 use super::CsrMatrix;
-use super::assemble::{Buckets, Run, to_csr};
+use super::assemble::{Buckets, Repeated, Run, to_csr};
 use crate::{Error, Scalar};
 use header::{Header, Layout};
 use std::path::Path;
@@ -209,7 +209,7 @@ struct Entries<T> {
 
 impl<T: Scalar> Entries<T> {
     fn to_csr(&self, header: &Header) -> CsrMatrix<T> {
-        to_csr(header.nrows, header.ncols, self.buckets, &self.runs)
+        to_csr(header.nrows, header.ncols, self.buckets, &self.runs, Repeated::Summed)
     }
 }
 

@@ -203,7 +203,7 @@ proptest! {
         profile.cache_bytes = cache;
         for (i, c) in profile.coefficients.values_mut().flat_map(|k| k.values_mut()).enumerate() {
             let number = |at: usize| numbers[(at + i) % numbers.len()];
-            *c = crate::tuning::cost::Coefficients::new(std::array::from_fn(number), [number(16), number(17)]);
+            *c = crate::tuning::cost::Coefficients::new(std::array::from_fn(number), [16, 17, 18].map(number));
         }
         let text = ron::to_string(&profile).unwrap();
         let profile = Arc::new(Profile::parse("hostile", &text).unwrap());

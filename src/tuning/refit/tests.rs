@@ -129,8 +129,9 @@ fn what_no_sum_can_say_is_learned_where_it_helps() {
     let refit = profile(&measured, &provenance());
     assert!(refit.profile.correction.is_some(), "{:?}", refit.profile.validation);
     let judged = judged(&measured);
-    let mean =
-        |corrected| regret(held_out(&measured, &judged, &refit.profile, corrected).iter()).geometric_mean;
+    let mean = |corrected| {
+        regret(held_out(&measured, &judged, &refit.profile, corrected).unwrap().iter()).geometric_mean
+    };
     assert!(mean(true) < mean(false), "{} {}", mean(true), mean(false));
 }
 

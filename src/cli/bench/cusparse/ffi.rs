@@ -27,6 +27,12 @@ pub(super) type Status = c_int;
 
 /// `CUSPARSE_OPERATION_NON_TRANSPOSE`.
 pub(super) const NON_TRANSPOSE: Enum = 0;
+/// `CUSPARSE_OPERATION_TRANSPOSE`.
+pub(super) const TRANSPOSE: Enum = 1;
+/// `CUSPARSE_ORDER_COL`.
+pub(super) const COLUMN_MAJOR: Enum = 1;
+/// `CUSPARSE_ORDER_ROW`.
+pub(super) const ROW_MAJOR: Enum = 2;
 /// `CUSPARSE_INDEX_BASE_ZERO`.
 pub(super) const BASE_ZERO: Enum = 0;
 /// `CUSPARSE_INDEX_32I`.
@@ -91,6 +97,24 @@ functions! {
 }
 
 functions! {
+    /// Products with several vectors; what every version from CUDA 12.1 on has.
+    SpMm {
+        // rows, columns, elements from one row or column to the next, values, type, order
+        create_dense = cusparseCreateDnMat(Out, i64, i64, i64, Raw, Enum, Enum) -> Status;
+        destroy_dense = cusparseDestroyDnMat(Raw) -> Status;
+        // handle, operations, alpha, A, B, beta, C, type, algorithm, size of the buffer
+        buffer_size = cusparseSpMM_bufferSize(
+            Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, *mut usize
+        ) -> Status;
+        // as above, then the buffer
+        preprocess = cusparseSpMM_preprocess(
+            Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw
+        ) -> Status;
+        multiply = cusparseSpMM(Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw) -> Status;
+    }
+}
+
+functions! {
     /// What looks at a matrix once, before many products; from CUDA 12.4 on.
     Preprocess {
         run = cusparseSpMV_preprocess(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw) -> Status;
@@ -119,6 +143,7 @@ functions! {
 #[derive(Debug)]
 pub(super) struct Cusparse {
     pub(super) functions: Functions,
+    pub(super) several: SpMm,
     pub(super) preprocess: Option<Preprocess>,
     pub(super) spmvop: Option<SpMvOp>,
     version: [c_int; 3],
@@ -141,6 +166,8 @@ impl Cusparse {
         let text = |error: libloading::Error| one_line(&error);
         // SAFETY: a library of that name has these functions, and it is kept.
         let functions = unsafe { Functions::bind(&library) }.map_err(text)?;
+        // SAFETY: as above.
+        let several = unsafe { SpMm::bind(&library) }.map_err(text)?;
         let property = |which| {
             let mut value = 0;
             // SAFETY: it writes one int; 0, 1 and 2 ask for the parts of the version.
@@ -153,7 +180,7 @@ impl Cusparse {
         // SAFETY: as above; the version says that the parameters are these.
         let spmvop = ((version[0], version[1]) >= SPMVOP_SINCE).then(|| unsafe { SpMvOp::bind(&library) });
         let spmvop = spmvop.and_then(Result::ok);
-        Ok(Self { functions, preprocess, spmvop, version, _library: library })
+        Ok(Self { functions, several, preprocess, spmvop, version, _library: library })
     }
 
     /// The version, as the library numbers itself.

@@ -4,13 +4,15 @@ mod ffi;
 mod layout;
 mod matrix;
 mod session;
+mod several;
 
 pub(super) use matrix::Shared;
+pub(super) use several::SpMm;
 
 use super::contest::Failure;
 use super::engine::Engine;
 use crate::cli::console::Console;
-use ffi::{Cusparse, Enum, NON_TRANSPOSE, Raw};
+use ffi::{Cusparse, Enum, NON_TRANSPOSE, Raw, TRANSPOSE};
 use matrix::{Arrays, Layout, Shape};
 use session::{Object, Session, data_type, number};
 use sparseop::matrix::CsrView;
@@ -102,10 +104,25 @@ impl Algorithm {
         matches!(self, Self::SpMvOpAlg1 | Self::SpMvOpAlg2)
     }
 
-    /// Brings the matrix and `x` to the device and lets cuSPARSE prepare for many products.
+    /// Those that multiply with the transposed matrix.
+    pub(super) fn transposing() -> [Self; 3] {
+        [Self::CsrAlg1, Self::CsrAlg2, Self::CooAlg1]
+    }
+
+    /// Its name in reports when it does so.
+    pub(super) fn transposed_name(self) -> &'static str {
+        match self {
+            Self::CsrAlg1 => "csr_alg1 transposed",
+            Self::CsrAlg2 => "csr_alg2 transposed",
+            _ => "coo_alg1 transposed",
+        }
+    }
+
+    /// Brings the matrix and `x` to the device and lets cuSPARSE prepare for many products with the matrix, or with its transpose.
     pub(super) fn enter<'a, T: Scalar>(
         self,
         a: CsrView<'_, T>,
+        transposed: bool,
         x: &[T],
         device: &Device,
         shared: &Shared,
@@ -116,9 +133,10 @@ impl Algorithm {
         }
         let library = Cusparse::get().map_err(broken)?;
         let arrays = Arrays::of(a, self.layout(), device, shared)?;
-        let vectors = [DeviceVec::from_slice(device, x)?, DeviceVec::zeros(device, a.nrows())?];
+        let (operation, len) = if transposed { (TRANSPOSE, a.ncols()) } else { (NON_TRANSPOSE, a.nrows()) };
+        let vectors = [DeviceVec::from_slice(device, x)?, DeviceVec::zeros(device, len)?];
         let session = Session::new(library, Stream::new(device)?)?;
-        Ok(Box::new(Prepared::new(self, Shape::of(a), arrays, vectors, session)?))
+        Ok(Box::new(Prepared::new(self, operation, Shape::of(a), arrays, vectors, session)?))
     }
 }
 
@@ -134,7 +152,7 @@ struct Prepared<T: Scalar> {
 
 /// The function that multiplies, and what only it needs.
 enum Call<T: Scalar> {
-    SpMv { algorithm: Enum },
+    SpMv { operation: Enum, algorithm: Enum },
     SpMvOp { plan: Object, _descriptor: Object, addend: Object, _zeros: DeviceVec<T> },
 }
 
@@ -149,6 +167,7 @@ struct Memory<T: Scalar> {
 impl<T: Scalar> Prepared<T> {
     fn new(
         algorithm: Algorithm,
+        operation: Enum,
         shape: Shape,
         arrays: Arrays,
         [x, y]: [DeviceVec<T>; 2],
@@ -158,7 +177,7 @@ impl<T: Scalar> Prepared<T> {
         let (call, buffer) = if algorithm.is_planned() {
             Call::spmvop(algorithm.number(), &objects, y.len(), &session)?
         } else {
-            Call::spmv(algorithm.number(), &objects, &session)?
+            Call::spmv(operation, algorithm.number(), &objects, &session)?
         };
         let [matrix, x_object, y_object] = objects;
         let memory = Memory { _arrays: arrays, _x: x, y, buffer };
@@ -172,12 +191,10 @@ impl<T: Scalar> Prepared<T> {
         let Self { session, .. } = self;
         let (h, a, x, y) = (session.handle(), self.matrix.raw(), self.x.raw(), self.y.raw());
         let status = match &self.call {
-            Call::SpMv { algorithm } => {
+            Call::SpMv { operation: op, algorithm } => {
                 let (f, buffer) = (&session.library.functions, self.memory.buffer.address() as Raw);
                 // SAFETY: all of it is alive; the buffer is as large as was asked for with the same arguments.
-                unsafe {
-                    (f.multiply)(h, NON_TRANSPOSE, alpha, a, x, beta, y, data_type::<T>(), *algorithm, buffer)
-                }
+                unsafe { (f.multiply)(h, *op, alpha, a, x, beta, y, data_type::<T>(), *algorithm, buffer) }
             }
             Call::SpMvOp { plan, addend, .. } => {
                 let f = session.library.spmvop.as_ref().expect("a plan comes from these functions");
@@ -192,12 +209,13 @@ impl<T: Scalar> Prepared<T> {
 impl<T: Scalar> Call<T> {
     /// The function and the buffer it needs.
     fn spmv(
+        op: Enum,
         algorithm: Enum,
         [a, x, y]: &[Object; 3],
         session: &Session,
     ) -> Result<(Self, DeviceArray), Error> {
         let (one, zero) = (T::ONE, T::ZERO);
-        let (alpha, beta, kind, op) = (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
+        let (alpha, beta, kind) = (number(&one), number(&zero), data_type::<T>());
         let (h, a, x, y) = (session.handle(), a.raw(), x.raw(), y.raw());
         let (f, mut bytes) = (&session.library.functions, 0);
         // SAFETY: all of it is alive; one size is written.
@@ -210,7 +228,7 @@ impl<T: Scalar> Call<T> {
             let status = unsafe { (f.run)(h, op, alpha, a, x, beta, y, kind, algorithm, memory) };
             session.done("let cuSPARSE look at the matrix", status)?;
         }
-        Ok((Self::SpMv { algorithm }, buffer))
+        Ok((Self::SpMv { operation: op, algorithm }, buffer))
     }
 
     /// As [`Call::spmv`].
@@ -269,7 +287,7 @@ mod tests {
     fn on_the_cpu_it_says_what_it_needs() {
         let a = chapter::matrix::<f32>();
         for algorithm in Algorithm::ALL {
-            match algorithm.enter(a.view(), &[1.0; 4], &Device::Cpu, &Shared::default()) {
+            match algorithm.enter(a.view(), false, &[1.0; 4], &Device::Cpu, &Shared::default()) {
                 Err(Failure::Broken(text)) => assert!(text.contains("needs an NVIDIA GPU"), "{text}"),
                 _ => panic!("{} multiplies on the CPU", algorithm.name()),
             }

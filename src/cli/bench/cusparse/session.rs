@@ -1,8 +1,12 @@
 //! What cuSPARSE makes, owned: handles, descriptors, plans; and its answers as errors.
 
-use super::ffi::{BASE_ZERO, Cusparse, Enum, INDEX_32, INDEX_64, Number, Out, REAL_32, REAL_64, Raw, Status};
+use super::super::task::Several;
+use super::ffi::{
+    BASE_ZERO, COLUMN_MAJOR, Cusparse, Enum, INDEX_32, INDEX_64, Number, Out, REAL_32, REAL_64,
+};
+use super::ffi::{ROW_MAJOR, Raw, Status};
 use super::matrix::{Arrays, Shape};
-use sparseop::{DeviceVec, Error, Scalar, ScalarKind, Stream};
+use sparseop::{DeviceVec, Error, Layout, Scalar, ScalarKind, Stream};
 use std::ptr::{from_ref, null_mut};
 
 /// Something cuSPARSE made, which it destroys when this is dropped.
@@ -89,6 +93,26 @@ impl Session {
         let create = |out| unsafe { (f.create_vector)(out, len, start, data_type::<T>()) };
         // SAFETY: it makes a descriptor of a vector.
         unsafe { self.make("describe a vector to cuSPARSE", create, f.destroy_vector) }
+    }
+
+    /// A descriptor of several vectors of `len` elements, which it must not outlive.
+    pub(super) fn dense<T: Scalar>(
+        &self,
+        vectors: &DeviceVec<T>,
+        len: i64,
+        several: Several,
+    ) -> Result<Object, Error> {
+        let (f, count) = (&self.library.several, several.count as i64);
+        let (order, apart) = match several.layout {
+            Layout::RowMajor => (ROW_MAJOR, count),
+            Layout::ColumnMajor => (COLUMN_MAJOR, len),
+        };
+        let start = vectors.address() as Raw;
+        // SAFETY: so many numbers of that type begin there.
+        let create =
+            |out| unsafe { (f.create_dense)(out, len, count, apart, start, data_type::<T>(), order) };
+        // SAFETY: it makes a descriptor of a dense matrix.
+        unsafe { self.make("describe vectors to cuSPARSE", create, f.destroy_dense) }
     }
 
     /// A descriptor of a matrix, whose arrays it must not outlive.

@@ -1,0 +1,39 @@
+//! PageRank of a graph.
+//!
+//! ```text
+//! cargo run --release --example pagerank                # a generated graph
+//! cargo run --release --example pagerank -- web.mtx     # yours: entry (i, j) is a link from page i to page j
+//! ```
+
+use sparseop::matrix::{gallery, market};
+use sparseop::solvers::{PageRank, Settings};
+use sparseop::{Error, SparseOpBuilder, Tuning};
+
+fn main() -> Result<(), Error> {
+    let name = std::env::args().nth(1).unwrap_or_else(|| "gallery:rmat,scale=16,values=pattern".to_owned());
+    let graph = match name.strip_prefix("gallery:") {
+        Some(spec) => spec.parse::<gallery::Spec>()?.generate::<f64>()?,
+        None => market::read::<f64>(&name)?,
+    };
+
+    let pagerank = PageRank::new(graph.view(), &SparseOpBuilder::new())?;
+    let ranking = pagerank.rank(0.85, Settings::default(), |_| {})?.converged()?;
+    println!("{name}: {} pages, {} links", graph.nrows(), graph.nnz());
+    for (page, rank) in ranking.top(5) {
+        println!("{rank:>12.3e}  page {}", page + 1);
+    }
+
+    // What the choice gained: the same with plain CSR.
+    let csr = SparseOpBuilder::new().tuning(Tuning::Fixed("csr".parse()?));
+    let plain = PageRank::new(graph.view(), &csr)?.rank(0.85, Settings::default(), |_| {})?;
+    let op = pagerank.op();
+    println!("auto chose {} on {}", op.plan(), op.device());
+    println!(
+        "{} iterations, {:.1} µs each, {:.1} µs with plain CSR: {:.2} times as fast, vectors included",
+        ranking.iterations,
+        ranking.seconds / ranking.iterations as f64 * 1e6,
+        plain.seconds / plain.iterations as f64 * 1e6,
+        plain.seconds / plain.iterations as f64 * ranking.iterations as f64 / ranking.seconds
+    );
+    Ok(())
+}

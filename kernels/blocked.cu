@@ -1,0 +1,318 @@
+// Cache blocking: see src/formats/blocked/mod.rs for the layout.
+
+#include "common.cuh"
+
+// Entries that a lane has side by side: `LANE` in src/formats/blocked/mod.rs.
+constexpr u32 LANE = 8;
+
+// Batches of a piece: `BATCHES` in src/formats/blocked/mod.rs.
+constexpr u32 BATCHES = 2;
+
+// Threads of a block that has x in shared memory: `WINDOW_THREADS` in src/formats/blocked/cuda.rs.
+constexpr u32 WINDOW_THREADS = 1024;
+#define WINDOW_KERNEL KERNEL_OF(WINDOW_THREADS, 1)
+
+// A multiprocessor holds as many warps that gather from memory as registers allow: 40 or 48 a thread, 64 on Turing.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+#define GATHER_KERNEL_f32 KERNEL_WITH(4)
+#define GATHER_KERNEL_f64 KERNEL_WITH(4)
+#else
+#define GATHER_KERNEL_f32 KERNEL_WITH(6)
+#define GATHER_KERNEL_f64 KERNEL_WITH(5)
+#endif
+
+// Entries in pieces; C is the number of a column.
+template <typename T, typename C>
+struct Pieces {
+    const C *cols;
+    // One for every slot, or none: then every entry is `value`.
+    const T *values;
+    T value;
+    // A bit for each entry of a lane that ends a run, above them the ends in the lanes before.
+    const u16 *flags;
+    // The first run of each piece.
+    const u32 *piece_ptr;
+    // For every run a row of y, or behind the rows a part.
+    const u32 *targets;
+};
+
+// Where sums go.
+template <typename T>
+struct Sums {
+    T *y;
+    T *parts;
+    u32 nrows;
+    __device__ __forceinline__ void put(u32 target, T sum) const {
+        if (target < nrows) y[target] = sum;
+        else parts[target - nrows] = sum;
+    }
+};
+
+// The columns of a lane in a batch, as they are loaded.
+template <typename C>
+struct Cols;
+template <>
+struct Cols<u16> {
+    uint4 all;
+    __device__ __forceinline__ void fetch(const u16 *cols, u64 batch, u32 lane) {
+        all = __ldcs(reinterpret_cast<const uint4 *>(cols) + batch * WARP + lane);
+    }
+    __device__ __forceinline__ u32 operator[](u32 u) const {
+        u32 two = u / 2 == 0 ? all.x : u / 2 == 1 ? all.y : u / 2 == 2 ? all.z : all.w;
+        return u % 2 == 0 ? two & 0xFFFF : two >> 16;
+    }
+};
+template <>
+struct Cols<u32> {
+    u32 col[LANE];
+    __device__ __forceinline__ void fetch(const u32 *cols, u64 batch, u32 lane) {
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            uint4 four = __ldcs(reinterpret_cast<const uint4 *>(cols) + (batch * 2 + i) * WARP + lane);
+            col[4 * i] = four.x, col[4 * i + 1] = four.y, col[4 * i + 2] = four.z, col[4 * i + 3] = four.w;
+        }
+    }
+    __device__ __forceinline__ u32 operator[](u32 u) const { return col[u]; }
+};
+
+// What a lane has of a batch.
+template <bool PLAIN, typename T, typename C>
+struct Slots {
+    Cols<C> col;
+    T value[LANE];
+    u32 flags;
+
+    __device__ __forceinline__ void fetch(const Pieces<T, C> &a, u64 batch, u32 lane) {
+        constexpr u32 N = 16 / sizeof(T);
+        flags = __ldcs(a.flags + batch * WARP + lane);
+        col.fetch(a.cols, batch, lane);
+        if constexpr (PLAIN) {
+#pragma unroll
+            for (u32 i = 0; i < LANE / N; ++i)
+                load(a.values + ((batch * (LANE / N) + i) * WARP + lane) * N,
+                     reinterpret_cast<T(&)[N]>(value[i * N]));
+        } else {
+#pragma unroll
+            for (u32 u = 0; u < LANE; ++u) value[u] = a.value;
+        }
+    }
+};
+
+// What a warp has of the run that goes on behind the batches so far: in the last lane, or `spread` over all of them.
+template <typename T>
+struct Open {
+    T sum = 0;
+    bool spread = false;
+};
+
+// Sums the runs of a batch, the first of which is number `run`; `factor(col)` is what a column is multiplied by. Padding comes behind the
+// last end of a piece: whatever its products are, they are in no sum that is put anywhere.
+template <bool PLAIN, typename T, typename C, typename Factor>
+__device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Factor factor, Open<T> &open, u32 &run,
+                                          const u32 *targets, const Sums<T> &sums, u32 lane) {
+    T product[LANE];
+#pragma unroll
+    for (u32 u = 0; u < LANE; ++u) product[u] = slots.value[u] * factor(slots.col[u]);
+    u32 ends = slots.flags & 0xFF, before = slots.flags >> LANE;
+    u32 ended = __ballot_sync(ALL_LANES, ends != 0);
+    if (ended == 0) {
+        T sum = 0;
+#pragma unroll
+        for (u32 u = 0; u < LANE; ++u) sum += product[u];
+        open.sum = (open.spread || lane == WARP - 1 ? open.sum : T(0)) + sum;
+        open.spread = true;
+        return;
+    }
+    // The first target is under way while the rest is added.
+    const u32 *mine = targets + (u64(run) + before);
+    u32 first_target = ends != 0 ? mine[0] : 0;
+    T carried = open.spread ? lanes_sum(open.sum, WARP) : __shfl_sync(ALL_LANES, open.sum, WARP - 1);
+    T sum = lane == 0 ? carried : T(0), first = 0;
+    u32 count = 0;
+#pragma unroll
+    for (u32 u = 0; u < LANE; ++u) {
+        sum += product[u];
+        if (ends >> u & 1) {
+            if (count == 0) first = sum;
+            else sums.put(mine[count], sum);
+            ++count;
+            sum = 0;
+        }
+    }
+    // A scan over what lanes have behind their last ends, beginning anew at every lane with an end.
+    u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
+    u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
+#pragma unroll
+    for (u32 apart = 1; apart < WARP; apart *= 2) {
+        T other = __shfl_up_sync(ALL_LANES, sum, apart);
+        if (lane >= start + apart) sum += other;
+    }
+    T lanes_before = __shfl_up_sync(ALL_LANES, sum, 1);
+    if (ends != 0) sums.put(first_target, lane == 0 ? first : first + lanes_before);
+    open.sum = sum;
+    open.spread = false;
+    run += __shfl_sync(ALL_LANES, before + count, WARP - 1);
+}
+
+// Sums the runs of a piece. With AHEAD all of it is loaded before anything is added.
+template <bool PLAIN, bool AHEAD, typename T, typename C, typename Factor>
+__device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor, const Sums<T> &sums) {
+    u32 lane = threadIdx.x % WARP;
+    u32 run = a.piece_ptr[piece];
+    u64 batch = u64(piece) * BATCHES;
+    Open<T> open;
+    if constexpr (AHEAD) {
+        Slots<PLAIN, T, C> slots[BATCHES];
+#pragma unroll
+        for (u32 b = 0; b < BATCHES; ++b) slots[b].fetch(a, batch + b, lane);
+#pragma unroll
+        for (u32 b = 0; b < BATCHES; ++b) sum_batch(slots[b], factor, open, run, a.targets, sums, lane);
+    } else {
+#pragma unroll 1
+        for (u32 b = 0; b < BATCHES; ++b) {
+            Slots<PLAIN, T, C> slots;
+            slots.fetch(a, batch + b, lane);
+            sum_batch(slots, factor, open, run, a.targets, sums, lane);
+        }
+    }
+}
+
+// What is in shared memory together: tile t has the pieces from `tile_ptr[t]` on, and as many columns from the first on as `windows[t]`
+// says.
+struct Tiles {
+    const u32 *tile_ptr;
+    u32 tiles;
+    const uint2 *windows;
+
+    // The tile of a piece.
+    __device__ __forceinline__ u32 of_piece(u32 piece) const {
+        u32 tile = 0, beyond = tiles;
+        while (beyond - tile > 1) {
+            u32 middle = tile + (beyond - tile) / 2;
+            if (tile_ptr[middle] <= piece) tile = middle;
+            else beyond = middle;
+        }
+        return tile;
+    }
+};
+
+// What a block is given to keep x in, aligned for copies.
+extern __shared__ float4 dynamic_shared[];
+
+// Sums all pieces, every block as many as every other, with x in shared memory; the warps of a block take them one after the other.
+template <bool PLAIN, typename T>
+__device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
+                                            const Sums<T> &sums) {
+    // On an H200 loading ahead made f32 a twentieth faster, and f64 as much slower.
+    constexpr bool AHEAD = sizeof(T) == 4;
+    __shared__ u32 next;
+    const T *window = reinterpret_cast<const T *>(dynamic_shared);
+    u32 begin = u32(u64(pieces) * blockIdx.x / gridDim.x);
+    u32 end = u32(u64(pieces) * (blockIdx.x + 1) / gridDim.x);
+    for (u32 tile = begin < end ? tiles.of_piece(begin) : 0; begin < end; ++tile) {
+        u32 stop = min(end, tiles.tile_ptr[tile + 1]);
+        uint2 columns = tiles.windows[tile];
+        // Nobody needs the window before any more.
+        __syncthreads();
+        begin_copies<WINDOW_THREADS>(dynamic_shared, x + columns.x, columns.y);
+        if (threadIdx.x == 0) next = begin + WINDOW_THREADS / WARP;
+        end_copies();
+        __syncthreads();
+        u32 piece = begin + threadIdx.x / WARP;
+        while (piece < stop) {
+            sum_piece<PLAIN, AHEAD>(a, piece, [=](u32 col) { return window[col]; }, sums);
+            if (threadIdx.x % WARP == 0) piece = atomicAdd(&next, 1);
+            piece = __shfl_sync(ALL_LANES, piece, 0);
+        }
+        begin = stop;
+    }
+}
+
+// Sums a piece a warp, with x in memory: where a block cannot have as much shared memory as the windows take.
+template <bool PLAIN, typename T>
+__device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
+                                         const Sums<T> &sums) {
+    u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (piece >= pieces) return;
+    const T *window = x + tiles.windows[tiles.of_piece(piece)].x;
+    sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(window + col); }, sums);
+}
+
+// The same for columns that are not in windows.
+template <bool PLAIN, typename T>
+__device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces, const T *__restrict__ x, const Sums<T> &sums) {
+    u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (piece >= pieces) return;
+    sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(x + col); }, sums);
+}
+
+// The x of some columns.
+template <typename T>
+__device__ __forceinline__ void gather(const u32 *cols, u32 count, const T *__restrict__ x, T *to) {
+    u64 i = thread_id();
+    if (i < count) to[i] = __ldg(x + cols[i]);
+}
+
+// Parts for each of its lanes that a row may have before a whole warp adds them.
+constexpr u32 FEW_PARTS = 32;
+
+// Adds the parts of row i from `ptr[i]` on, LANES lanes a row; a row without any becomes 0.
+template <u32 LANES, typename T>
+__device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 count, const T *parts, T *y) {
+    u64 i = thread_id() / LANES;
+    u32 lane = threadIdx.x % WARP;
+    u32 begin = i < count ? ptr[i] : 0, end = i < count ? ptr[i + 1] : 0;
+    bool is_long = LANES < WARP && end - begin > FEW_PARTS * LANES;
+    T sum = 0;
+    if (!is_long) {
+#pragma unroll 4
+        for (u32 k = begin + lane % LANES; k < end; k += LANES) sum += parts[k];
+    }
+    sum = lanes_sum(sum, LANES);
+    if (i < count && lane % LANES == 0 && !is_long) y[rows[i]] = sum;
+    for (u32 left = __ballot_sync(ALL_LANES, is_long && lane % LANES == 0); left != 0; left &= left - 1) {
+        u32 source = WARP - 1 - __clz(left & (0 - left));
+        u32 stop = __shfl_sync(ALL_LANES, end, source);
+        T total = 0;
+#pragma unroll 4
+        for (u32 k = __shfl_sync(ALL_LANES, begin, source) + lane; k < stop; k += WARP) total += parts[k];
+        total = lanes_sum(total, WARP);
+        if (lane == source) y[rows[i]] = total;
+    }
+}
+
+#define SUMS(NAME, PLAIN, SUFFIX, T)                                                                                                \
+    WINDOW_KERNEL blocked_window##NAME##_##SUFFIX(const u16 *cols, const T *values, T value, const u16 *flags,                      \
+                                                  const u32 *piece_ptr, u32 pieces, const u32 *targets, T *y, T *parts, u32 nrows,  \
+                                                  const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows) {               \
+        sum_windows<PLAIN>(Pieces<T, u16>{cols, values, value, flags, piece_ptr, targets}, pieces,                                  \
+                           Tiles{tile_ptr, tiles, windows}, x, Sums<T>{y, parts, nrows});                                           \
+    }                                                                                                                               \
+    GATHER_KERNEL_##SUFFIX blocked_near##NAME##_##SUFFIX(const u16 *cols, const T *values, T value, const u16 *flags,               \
+                                                         const u32 *piece_ptr, u32 pieces, const u32 *targets, T *y, T *parts,      \
+                                                         u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles,                     \
+                                                         const uint2 *windows) {                                                    \
+        sum_near<PLAIN>(Pieces<T, u16>{cols, values, value, flags, piece_ptr, targets}, pieces, Tiles{tile_ptr, tiles, windows}, x, \
+                        Sums<T>{y, parts, nrows});                                                                                  \
+    }                                                                                                                               \
+    GATHER_KERNEL_##SUFFIX blocked_far##NAME##_##SUFFIX(const u32 *cols, const T *values, T value, const u16 *flags,                \
+                                                        const u32 *piece_ptr, u32 pieces, const u32 *targets, T *y, T *parts,       \
+                                                        u32 nrows, const T *x) {                                                    \
+        sum_far<PLAIN>(Pieces<T, u32>{cols, values, value, flags, piece_ptr, targets}, pieces, x, Sums<T>{y, parts, nrows});        \
+    }
+
+#define ADD(LANES, SUFFIX, T)                                                                                                       \
+    KERNEL blocked_add##LANES##_##SUFFIX(const u32 *rows, const u32 *ptr, u32 count, const T *parts, T *y) {                        \
+        add_parts<LANES>(rows, ptr, count, parts, y);                                                                               \
+    }
+
+#define INSTANCES(SUFFIX, T)                                                                                                        \
+    SUMS(, true, SUFFIX, T)                                                                                                         \
+    SUMS(_equal, false, SUFFIX, T)                                                                                                  \
+    KERNEL blocked_gather_##SUFFIX(const u32 *cols, u32 count, const T *x, T *to) { gather(cols, count, x, to); }                   \
+    ADD(1, SUFFIX, T)                                                                                                               \
+    ADD(4, SUFFIX, T)                                                                                                               \
+    ADD(32, SUFFIX, T)
+
+INSTANCES(f32, float)
+INSTANCES(f64, double)

@@ -1,0 +1,311 @@
+// Several vectors at once with packed slices: see src/encoding/mod.rs for the layout of the matrix. A vector's element is called by its
+// column; the elements of all vectors at one column stand side by side, so that one load brings several factors of an entry.
+//
+// A lane multiplies with a unit, some vectors side by side, and a power of two of lanes share a row: those of a warp are in one slice,
+// whose entries they load together. For the kernels multi_plain.cu, multi_coded.cu and multi_same.cu. To stand behind packed.cuh.
+
+// The elements of N vectors at one column, or what they sum up to: what a thread loads at once.
+template <typename T, u32 N>
+struct alignas(N * sizeof(T)) Unit {
+    T at[N];
+};
+
+// A load through the cache for what is only read, or past the first-level cache for what other blocks have written.
+template <bool SHARED, typename W>
+__device__ __forceinline__ W load_word(const W *from) {
+    if constexpr (SHARED) return __ldcg(from);
+    else return __ldg(from);
+}
+
+template <bool SHARED = false, typename T, u32 N>
+__device__ __forceinline__ Unit<T, N> load_unit(const Unit<T, N> *from) {
+    if constexpr (sizeof(T) == 8) {
+        double2 v = load_word<SHARED>(reinterpret_cast<const double2 *>(from));
+        return {v.x, v.y};
+    } else if constexpr (N == 2) {
+        float2 v = load_word<SHARED>(reinterpret_cast<const float2 *>(from));
+        return {v.x, v.y};
+    } else {
+        float4 v = load_word<SHARED>(reinterpret_cast<const float4 *>(from));
+        return {v.x, v.y, v.z, v.w};
+    }
+}
+
+template <typename T, u32 N>
+__device__ __forceinline__ void add(Unit<T, N> &sum, T value, const Unit<T, N> &factor) {
+#pragma unroll
+    for (u32 v = 0; v < N; ++v) sum.at[v] += value * factor.at[v];
+}
+
+template <u32 COUNT, typename T, u32 N>
+__device__ __forceinline__ void add_all(Unit<T, N> &sum, const T *values, const Unit<T, N> *factors) {
+#pragma unroll
+    for (u32 u = 0; u < COUNT; ++u) add(sum, values[u], factors[u]);
+}
+
+// Adds up what the lanes of a warp have that stand `lanes` apart; every lane of the warp takes part.
+template <typename T, u32 N>
+__device__ __forceinline__ void sum_apart(Unit<T, N> &sum, u32 lanes) {
+#pragma unroll
+    for (u32 apart = WARP / 2; apart > 0; apart /= 2)
+        if (apart >= lanes)
+#pragma unroll
+            for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], apart);
+}
+
+// The vectors, as a lane reads them: its own unit at column 0, and how many units further on the next column stands.
+template <typename U>
+struct Columns {
+    const U *x;
+    u32 stride;
+
+    __device__ __forceinline__ U at(u32 col) const { return load_unit(x + u64(col) * stride); }
+    // The column `delta` further on than that of `row`.
+    __device__ __forceinline__ U at(const U *row, int delta) const { return load_unit(row + (long long)(delta) * (long long)(stride)); }
+};
+
+// Where the sums of a lane go: y of row r and vector v is at r * row + v * vector.
+template <typename T>
+struct Sums {
+    T *y;
+    u64 row, vector;
+    // Vectors in all.
+    u32 count;
+    // Whether units can be stored as such: they are aligned and whole, and their vectors stand side by side.
+    bool whole;
+
+    template <u32 N>
+    __device__ __forceinline__ void put(u32 r, u32 unit, const Unit<T, N> &sum) const {
+        T *to = y + u64(r) * row;
+        if (whole) {
+            reinterpret_cast<Unit<T, N> *>(to)[unit] = sum;
+        } else {
+#pragma unroll
+            for (u32 v = 0; v < N; ++v)
+                if (unit * N + v < count) to[(unit * N + v) * vector] = sum.at[v];
+        }
+    }
+};
+
+// Slots that a lane takes at a time: as many as keep 64 bytes of factors on the way.
+template <typename U>
+constexpr u32 SLOTS = 64 / sizeof(U);
+
+// What a lane of a row has of a diagonal slice. As `diagonal_sum` in packed.cuh; `row` is the unit at the column of the lane's row.
+template <u32 V, typename T, u32 N, typename Values>
+__device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
+                                              Columns<Unit<T, N>> x, const Unit<T, N> *row) {
+    using U = Unit<T, N>;
+    const int *deltas = reinterpret_cast<const int *>(index);
+    in_batches<SLOTS<U>>(full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        int delta[COUNT];
+        T value[COUNT];
+        U factor[COUNT];
+        load_words<COUNT>(deltas + k, delta);
+        load_full<COUNT, V>(values, k, lane, value);
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = x.at(row, delta[u]);
+        add_all<COUNT>(sum, value, factor);
+    });
+    if (width == full) return;
+    const int *partial_deltas = deltas + padded(full);
+    const u32 *masks = reinterpret_cast<const u32 *>(partial_deltas + padded(width - full));
+    u32 at = full * WARP, bit = 1u << lane;
+    in_batches<PARTIAL>(width - full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        int delta[COUNT];
+        u32 mask[COUNT];
+        T value[COUNT];
+        U factor[COUNT];
+        load_words<COUNT>(partial_deltas + k, delta);
+        load_words<COUNT>(masks + k, mask);
+        // A lane without the slot loads the value of the next lane that has it, and its own row's factors.
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) {
+            value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
+            at += __popc(mask[u]);
+        }
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = x.at(row, mask[u] & bit ? delta[u] : 0);
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u)
+            if (mask[u] & bit) add(sum, value[u], factor[u]);
+    });
+}
+
+// What a lane of a row has of a relative slice with steps of R slots. As `relative_sum` in packed.cuh; columns count from those of `x`.
+template <u32 V, u32 R, typename I, typename T, u32 N, typename Values>
+__device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
+                                             Columns<Unit<T, N>> x) {
+    using U = Unit<T, N>;
+    const u32 *masks = reinterpret_cast<const u32 *>(index);
+    const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
+    constexpr u32 GROUP = R == 1 ? V : 1;
+    in_batches<(SLOTS<U> + R / 2) / R>(full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
+        u32 col[COUNT];
+        T value[COUNT * R];
+        U factor[COUNT * R];
+#pragma unroll
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four(indices + (k + u) * WARP + lane * 4, col + u);
+#pragma unroll
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = __ldcs(indices + (k + u) * WARP + lane);
+        load_full<COUNT * R, GROUP>(values, k * R, lane, value);
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = x.at(col[u / R] + u % R);
+        add_all<COUNT * R>(sum, value, factor);
+    });
+    if (width == full) return;
+    u32 at = full * WARP, bit = 1u << lane;
+    constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
+    in_batches<STEPS>(width - full, [&](auto n, u32 k) {
+        constexpr u32 COUNT = decltype(n)::value;
+        u32 col[COUNT], mask[COUNT];
+        T value[COUNT * R];
+        U factor[COUNT * R];
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) mask[u] = __ldg(masks + k + u);
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) {
+            // A lane without the step loads what another has: every step has one.
+            u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
+            col[u] = __ldcs(indices + at + place);
+#pragma unroll
+            for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
+            at += lanes;
+        }
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = x.at(col[u / R] + u % R);
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u)
+            if (mask[u / R] & bit) add(sum, value[u], factor[u]);
+    });
+}
+
+template <u32 V, u32 R, typename T, u32 N, typename Values>
+__device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
+                                             Columns<Unit<T, N>> x) {
+    if (kind == RELATIVE16) add_relative<V, R, u16>(sum, index, values, full, width, lane, x);
+    else if (kind == RELATIVE8) add_relative<V, R, u8>(sum, index, values, full, width, lane, x);
+    else add_relative<V, R, u32>(sum, index, values, full, width, lane, x);
+}
+
+// Adds a piece of a long row up, an entry for every `1 << shift` lanes of the warp at a time; the warp that is last with its row adds up
+// the row's pieces, always in the same order. `rows.sums` has a unit for every piece and each of those lanes.
+template <typename T, u32 N, typename Values>
+__device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift, Columns<Unit<T, N>> x, bool in_use,
+                                          Sums<T> sums) {
+    using U = Unit<T, N>;
+    Piece piece = rows.pieces[p];
+    u32 lane = threadIdx.x % WARP, lanes = 1u << shift, unit = lane & (lanes - 1);
+    u32 first = lane >> shift, apart = WARP >> shift;
+    U *parts = reinterpret_cast<U *>(rows.sums);
+    U sum = {};
+#pragma unroll 1
+    for (u32 k = first; k < piece.count; k += LONG_ENTRIES * apart) {
+        u32 col[LONG_ENTRIES];
+        T value[LONG_ENTRIES];
+        U factor[LONG_ENTRIES];
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u) {
+            u32 at = min(k + u * apart, piece.count - 1);
+            col[u] = __ldcs(rows.cols + piece.begin + at);
+            value[u] = values.one(at);
+        }
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u) factor[u] = x.at(col[u]);
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u)
+            if (k + u * apart < piece.count) add(sum, value[u], factor[u]);
+    }
+    sum_apart(sum, lanes);
+    if (piece.pieces > 1) {
+        if (first == 0) {
+            parts[(u64(p) << shift) + unit] = sum;
+            __threadfence();
+        }
+        __syncwarp();
+        u32 before = 0;
+        if (lane == 0) before = atomicInc(rows.done + piece.first, piece.pieces - 1);
+        if (__shfl_sync(ALL_LANES, before, 0) != piece.pieces - 1) return;
+        __threadfence();
+        sum = {};
+        for (u32 i = first; i < piece.pieces; i += apart) {
+            U part = load_unit<true>(parts + (u64(piece.first + i) << shift) + unit);
+#pragma unroll
+            for (u32 v = 0; v < N; ++v) sum.at[v] += part.at[v];
+        }
+        sum_apart(sum, lanes);
+    }
+    if (first == 0 && in_use) sums.put(piece.row, unit, sum);
+}
+
+// The first blocks take the pieces of long rows, a warp each; the others the slices, `1 << shift` lanes a row. As `packed_rows` in packed.cuh.
+template <u32 V, typename Values, typename T, u32 N>
+__device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, const u8 *__restrict__ values,
+                                             const u8 *__restrict__ index, const T *__restrict__ dictionary,
+                                             const u32 *__restrict__ perm, const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
+                                             Columns<Unit<T, N>> x, Sums<T> sums, u32 shift) {
+    __shared__ T shared[Values::CODES];
+    if constexpr (Values::CODES > 1) {
+        for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = dictionary[c];
+        __syncthreads();
+    }
+    // A lane without vectors of its own multiplies with those of the last one that has.
+    u32 unit = threadIdx.x & ((1u << shift) - 1), units = (sums.count + N - 1) / N;
+    x.x += min(unit, units - 1);
+    u32 long_blocks = (rows.count + WARPS - 1) / WARPS;
+    if (blockIdx.x < long_blocks) {
+        u32 p = blockIdx.x * WARPS + threadIdx.x / WARP;
+        if (p < rows.count) {
+            Values own(rows.values, dictionary, shared);
+            own.skip_values(rows.pieces[p].begin);
+            add_piece(rows, own, p, shift, x, unit < units, sums);
+        }
+        return;
+    }
+    u64 i = (u64(blockIdx.x - long_blocks) * BLOCK + threadIdx.x) >> shift;
+    u32 slice = u32(i / WARP), lane = u32(i) % WARP;
+    if (u64(slice) * WARP >= nrows) return;
+    uint4 header = __ldg(headers + slice);
+    Values own(values, dictionary, shared);
+    own.skip(header.x);
+    const u8 *at = index + u64(header.y) * UNIT;
+    u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+    u32 row = u32(min(i, u64(nrows) - 1));
+    Unit<T, N> sum = {};
+    if (kind == DIAGONAL) {
+        add_diagonals<V>(sum, at, own, full, width, lane, x, x.x + u64(row) * x.stride);
+    } else {
+        if (perm) row = __ldcs(perm + row);
+        x.x += u64(header.z) * x.stride;
+        if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
+        else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
+        else add_relative<V, 3>(kind, sum, at, own, full, width, lane, x);
+    }
+    if (i < nrows && unit < units && !(skip && __ldg(skip + slice) >> lane & 1)) sums.put(row, unit, sum);
+}
+
+#define SEVERAL(NAME, PER_SM, V, VALUES, T, N)                                                                                             \
+    KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                \
+                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 long_count, \
+                             T *long_sums, u32 *done, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors,         \
+                             u32 whole, u32 shift) {                                                                                       \
+        packed_units<V, VALUES<T>>(headers, values, index, dictionary, perm, skip, nrows,                                                  \
+                                   Long<T>{pieces, long_cols, long_values, long_count, long_sums, done}, Columns<Unit<T, N>>{x, stride},   \
+                                   Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                                               \
+    }
+
+// Blocks a multiprocessor holds at least. Turing holds half as many threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+#define SEVERAL_BLOCKS 3
+#else
+#define SEVERAL_BLOCKS 4
+#endif
+
+#define SEVERAL_INSTANCES(NAME, V, VALUES)                                \
+    SEVERAL(NAME##_v##V##_f32x2, SEVERAL_BLOCKS, V, VALUES, float, 2)     \
+    SEVERAL(NAME##_v##V##_f32x4, SEVERAL_BLOCKS, V, VALUES, float, 4)     \
+    SEVERAL(NAME##_v##V##_f64x2, SEVERAL_BLOCKS, V, VALUES, double, 2)

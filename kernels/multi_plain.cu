@@ -1,0 +1,8 @@
+// Several vectors at once with packed slices whose values are as they are.
+
+#include "common.cuh"
+#include "packed.cuh"
+#include "multi.cuh"
+
+SEVERAL_INSTANCES(multi_plain, 1, Plain)
+SEVERAL_INSTANCES(multi_plain, 4, Plain)

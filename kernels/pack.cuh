@@ -1,0 +1,116 @@
+// Packing on a GPU, from CSR arrays that are there: what the kernels of pack_rows.cu and pack_slices.cu share. To stand behind common.cuh
+// and packed.cuh. What is packed is what src/encoding packs on the host, bit for bit; the layout is drawn there.
+
+// Entries a row of a slice may have: `MAX_WIDTH` in src/encoding/index.rs, and the bits that hold it.
+constexpr u32 WIDTH_BITS = 14;
+constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
+
+// Entries of a piece of a long row: `PIECE` in src/encoding/long.rs.
+[[maybe_unused]] constexpr u32 PIECE = 1024;
+
+// The rows of a matrix as slices take them: in the order of `perm`, or as they are where that is null; those with more than `limit`
+// entries are kept apart, and empty in their slices.
+struct Rows {
+    const u64 *row_ptr;
+    const u32 *perm;
+    u32 count;
+    u32 limit;
+
+    __device__ __forceinline__ u64 length(u32 row) const { return __ldg(row_ptr + row + 1ull) - __ldg(row_ptr + row); }
+    __device__ __forceinline__ u32 short_length(u32 row) const {
+        u64 len = length(row);
+        return len > limit ? 0 : u32(len);
+    }
+};
+
+// What a lane has of its slice; nothing where it holds no row of the slices.
+struct Lane {
+    u64 begin;
+    u32 len;
+    u32 row;
+    bool apart;
+
+    __device__ __forceinline__ Lane(const Rows &rows, u32 slice) : begin(0), len(0), row(0), apart(false) {
+        u64 i = u64(slice) * WARP + threadIdx.x % WARP;
+        if (i >= rows.count) return;
+        row = rows.perm ? rows.perm[i] : u32(i);
+        begin = __ldg(rows.row_ptr + row);
+        u64 all = rows.length(row);
+        apart = all > rows.limit;
+        len = apart ? 0 : u32(all);
+    }
+};
+
+// The slice of this warp, and whether there is one.
+__device__ __forceinline__ u32 own_slice() { return u32(thread_id() / WARP); }
+__device__ __forceinline__ bool has_slice(u32 rows) { return thread_id() / WARP * WARP < rows; }
+
+__device__ __forceinline__ u32 lane_id() { return threadIdx.x % WARP; }
+__device__ __forceinline__ u32 lanes_before(u32 mask) { return __popc(mask & ((1u << lane_id()) - 1)); }
+
+template <typename Combine>
+__device__ __forceinline__ u32 lanes_combine(u32 value, Combine combine) {
+#pragma unroll
+    for (u32 apart = WARP / 2; apart > 0; apart /= 2) value = combine(value, __shfl_xor_sync(ALL_LANES, value, apart));
+    return value;
+}
+__device__ __forceinline__ u32 lanes_min(u32 value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_min_sync(ALL_LANES, value);
+#else
+    return lanes_combine(value, [](u32 a, u32 b) { return min(a, b); });
+#endif
+}
+__device__ __forceinline__ u32 lanes_max(u32 value) { return ~lanes_min(~value); }
+
+// What the threads before this one have of a sum over the block, and the whole sum.
+struct Before {
+    u64 own;
+    u64 all;
+};
+__device__ __forceinline__ Before block_scan(u64 value) {
+    __shared__ u64 sums[WARPS];
+    u64 sum = value;
+#pragma unroll
+    for (u32 apart = 1; apart < WARP; apart *= 2) {
+        u64 other = __shfl_up_sync(ALL_LANES, sum, apart);
+        if (lane_id() >= apart) sum += other;
+    }
+    // Nobody reads any more what an earlier call has left.
+    __syncthreads();
+    if (lane_id() == WARP - 1) sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    u64 before = 0, all = 0;
+    for (u32 w = 0; w < WARPS; ++w) {
+        if (w < threadIdx.x / WARP) before += sums[w];
+        all += sums[w];
+    }
+    return {before + sum - value, all};
+}
+
+// The values of a matrix as dictionaries know them: `ValueSet` and `Dictionary` in src/encoding/value.rs.
+constexpr u32 DICTIONARY = 256;
+constexpr u32 VALUE_SLOTS = 4 * DICTIONARY;
+
+__device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }
+
+// Where values are stored: as they are; with `keys` as codes, which stand beside the keys; where there is no array, not at all. B are the
+// bits of a value.
+template <typename B>
+struct Sink {
+    void *values;
+    const u64 *keys;
+    const u8 *codes;
+
+    // Values in a unit.
+    __device__ __forceinline__ u32 per_unit() const { return keys ? UNIT : UNIT / sizeof(B); }
+    __device__ __forceinline__ void put(u64 at, B bits) const {
+        if (!keys) {
+            static_cast<B *>(values)[at] = bits;
+            return;
+        }
+        u32 slot = value_slot(bits);
+        while (__ldg(keys + slot) != bits) slot = (slot + 1) % VALUE_SLOTS;
+        static_cast<u8 *>(values)[at] = __ldg(codes + slot);
+    }
+};

@@ -1,0 +1,39 @@
+// Vectors side by side: see src/formats/several.rs.
+
+#include "common.cuh"
+
+// Vectors in a tile: `TILE_BYTES` in src/formats/several.rs.
+template <typename T>
+constexpr u32 WIDTH = 64 / sizeof(T);
+
+// Fills a tile: element c of vector v of `count` goes to c * width + v. It is read at c * element + v * vector. Vectors between `count` and
+// `width` are zero. A block takes BLOCK elements of all vectors.
+template <typename T>
+__device__ __forceinline__ void side_by_side(const T *__restrict__ x, u64 element, u64 vector, u32 len, u32 count, u32 width,
+                                             T *__restrict__ tile) {
+    // One more, so that neighbouring vectors are in different banks.
+    __shared__ T block[WIDTH<T>][BLOCK + 1];
+    u64 first = u64(blockIdx.x) * BLOCK;
+    u32 here = u32(min(u64(len) - first, u64(BLOCK)));
+    // Whichever of the two is contiguous is read by neighbouring threads.
+    if (vector == 1) {
+        for (u32 i = threadIdx.x; i < here * width; i += BLOCK) {
+            u32 c = i / width, v = i % width;
+            tile[(first + c) * width + v] = v < count ? x[(first + c) * element + v] : T(0);
+        }
+        return;
+    }
+    if (threadIdx.x < here)
+        for (u32 v = 0; v < width; ++v)
+            block[v][threadIdx.x] = v < count ? x[(first + threadIdx.x) * element + v * vector] : T(0);
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < here * width; i += BLOCK) tile[first * width + i] = block[i % width][i / width];
+}
+
+#define INSTANCE(SUFFIX, T)                                                                                            \
+    KERNEL tile_##SUFFIX(const T *x, u64 element, u64 vector, u32 len, u32 count, u32 width, T *tile) {                \
+        side_by_side(x, element, vector, len, count, width, tile);                                                     \
+    }
+
+INSTANCE(f32, float)
+INSTANCE(f64, double)

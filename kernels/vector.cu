@@ -1,0 +1,274 @@
+// Fused passes over vectors: every element is read once and written once. What they are scaled by, and what they are summed to, are
+// numbers in the memory of the GPU, the registers, which a short program turns into the next ones when the sums are there: nobody waits for
+// the host. Sums are made in 64 bits and in an order that depends on the length and on the GPU alone.
+
+#include "common.cuh"
+
+// As in src/device/fused/code.rs: registers that programs read, registers a ring has, instructions a program has at most.
+constexpr u32 WINDOW = 64;
+constexpr u32 RING = 128;
+constexpr u32 MAX_CODE = 32;
+
+// The register that is not zero when guarded passes are to do nothing any more.
+constexpr u32 STATUS = 0;
+
+enum Op : u32 { ADD, SUB, MUL, DIV, SQRT, PUSH, STOP_AT_MOST, STOP_UNLESS_ABOVE, STOP_UNLESS_FINITE };
+
+// What `out`, an element of the result, is multiplied with and summed.
+enum Partner : u32 { NOBODY, ITSELF, OTHER, SCALED, CHANGE };
+
+// Which registers coefficients are in: 16 bits each, the highest of them the sign. ABSENT stands for none.
+constexpr u32 ABSENT = 0xFFFF;
+constexpr u32 NEGATIVE = 0x8000;
+
+// What a pass is told beside its vectors, in the bits of one word.
+struct Shape {
+    u64 bits;
+    __device__ u32 code_len() const { return bits & 0xFF; }
+    __device__ bool guarded() const { return bits >> 8 & 1; }
+    __device__ bool backward() const { return bits >> 9 & 1; }
+    __device__ Partner first() const { return Partner(bits >> 16 & 7); }
+    __device__ Partner second() const { return Partner(bits >> 20 & 7); }
+    __device__ u32 sums() const { return u32(bits >> 32); }
+};
+
+// Registers and what is needed to fill them.
+struct Machine {
+    double *registers;
+    double *partials;
+    u32 *arrivals;
+    const u64 *code;
+};
+
+__device__ __forceinline__ bool is_stopped(const double *registers, Shape shape) {
+    return shape.guarded() && __ldcg(registers + STATUS) != 0;
+}
+
+// The coefficient number `which`; 0 where there is none.
+template <typename T>
+__device__ __forceinline__ T coefficient(const double *registers, u64 coefficients, u32 which) {
+    u32 bits = u32(coefficients >> (16 * which)) & 0xFFFF;
+    if (bits == ABSENT) return 0;
+    double value = __ldcg(registers + (bits & ~NEGATIVE));
+    return T(bits & NEGATIVE ? -value : value);
+}
+
+// The sum over the block, in every thread.
+__device__ __forceinline__ double block_sum(double sum) {
+    __shared__ double warp_sums[WARPS];
+    sum = lanes_sum(sum, WARP);
+    // Nobody reads any more what an earlier call has left.
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    double total = 0;
+#pragma unroll
+    for (u32 w = 0; w < WARPS; ++w) total += warp_sums[w];
+    return total;
+}
+
+// Runs a program: one thread, which reads from `window` and writes to both.
+__device__ __forceinline__ void run_program(const u64 *code, u32 len, double *window, double *registers) {
+    for (u32 i = 0; i < len; ++i) {
+        u64 word = code[i];
+        u32 to = u32(word >> 16) & 0xFFFF;
+        double a = window[u32(word >> 32) & 0xFFFF], b = window[u32(word >> 48)];
+        double result = 0;
+        bool stops = false;
+        switch (Op(word & 0xFF)) {
+            case ADD: result = a + b; break;
+            case SUB: result = a - b; break;
+            case MUL: result = a * b; break;
+            case DIV: result = b == 0 ? 0 : a / b; break;
+            case SQRT: result = sqrt(a); break;
+            case PUSH: registers[to + u64(b) % RING] = a; continue;
+            case STOP_AT_MOST: stops = a <= b; break;
+            case STOP_UNLESS_ABOVE: stops = !(a > b); break;
+            case STOP_UNLESS_FINITE: stops = !(a - a == 0); break;
+        }
+        if (Op(word & 0xFF) >= STOP_AT_MOST) {
+            if (!stops) continue;
+            registers[STATUS] = to;
+            return;
+        }
+        window[to] = result;
+        registers[to] = result;
+    }
+}
+
+// When the sums of all threads are there: the last block of all adds them up, in a fixed order, and runs the program.
+__device__ __forceinline__ void finish(double first, double second, Machine machine, Shape shape) {
+    __shared__ double window[WINDOW];
+    __shared__ u64 code[MAX_CODE];
+    first = block_sum(first);
+    second = block_sum(second);
+    if (threadIdx.x == 0) {
+        machine.partials[2 * blockIdx.x] = first;
+        machine.partials[2 * blockIdx.x + 1] = second;
+    }
+    if (!is_last_block(machine.arrivals)) return;
+    first = 0, second = 0;
+    for (u32 b = threadIdx.x; b < gridDim.x; b += BLOCK) {
+        first += __ldcg(machine.partials + 2 * b);
+        second += __ldcg(machine.partials + 2 * b + 1);
+    }
+    if (threadIdx.x < WINDOW) window[threadIdx.x] = __ldcg(machine.registers + threadIdx.x);
+    if (threadIdx.x < shape.code_len()) code[threadIdx.x] = machine.code[threadIdx.x];
+    first = block_sum(first);
+    second = block_sum(second);
+    if (threadIdx.x != 0) return;
+    u32 at = shape.sums();
+    machine.registers[at] = first;
+    if (at < WINDOW) window[at] = first;
+    if (shape.second() != NOBODY) {
+        machine.registers[at + 1] = second;
+        if (at + 1 < WINDOW) window[at + 1] = second;
+    }
+    run_program(code, shape.code_len(), window, machine.registers);
+}
+
+// Elements that are loaded and stored together.
+template <typename T>
+struct alignas(16) Pack {
+    static constexpr u32 SIZE = 16 / sizeof(T);
+    T at[SIZE];
+};
+
+// Packs of one array that a thread loads before it needs the first.
+constexpr u32 TOGETHER = 2;
+
+// Calls `each(in, out)` for every element: `in` has one of every array, 0 for those that are null; `out` goes where `to` says. The first
+// `packs` packs are loaded as such, what is behind them one by one.
+template <u32 INS, u32 OUTS, typename T, typename Each>
+__device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS], u64 n, u64 packs, bool backward,
+                                                 Each each) {
+    constexpr u32 SIZE = Pack<T>::SIZE;
+    u64 stride = u64(gridDim.x) * BLOCK * TOGETHER;
+    for (u64 base = u64(blockIdx.x) * BLOCK * TOGETHER + threadIdx.x; base < packs; base += stride) {
+        Pack<T> in[TOGETHER][INS];
+        u64 at[TOGETHER];
+#pragma unroll
+        for (u32 t = 0; t < TOGETHER; ++t) {
+            // The last one again where there is none.
+            u64 i = min(base + t * BLOCK, packs - 1);
+            at[t] = backward ? packs - 1 - i : i;
+        }
+#pragma unroll
+        for (u32 k = 0; k < INS; ++k) {
+            if (from[k] != nullptr) {
+#pragma unroll
+                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = reinterpret_cast<const Pack<T> *>(from[k])[at[t]];
+            } else {
+#pragma unroll
+                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = Pack<T>{};
+            }
+        }
+#pragma unroll
+        for (u32 t = 0; t < TOGETHER; ++t) {
+            if (base + t * BLOCK >= packs) break;
+            Pack<T> out[OUTS];
+#pragma unroll
+            for (u32 e = 0; e < SIZE; ++e) {
+                T one_in[INS], one_out[OUTS];
+#pragma unroll
+                for (u32 k = 0; k < INS; ++k) one_in[k] = in[t][k].at[e];
+                each(one_in, one_out);
+#pragma unroll
+                for (u32 k = 0; k < OUTS; ++k) out[k].at[e] = one_out[k];
+            }
+#pragma unroll
+            for (u32 k = 0; k < OUTS; ++k)
+                if (to[k] != nullptr) reinterpret_cast<Pack<T> *>(to[k])[at[t]] = out[k];
+        }
+    }
+    for (u64 i = packs * SIZE + thread_id(); i < n; i += u64(gridDim.x) * BLOCK) {
+        T one_in[INS], one_out[OUTS];
+#pragma unroll
+        for (u32 k = 0; k < INS; ++k) one_in[k] = from[k] != nullptr ? from[k][i] : T(0);
+        each(one_in, one_out);
+#pragma unroll
+        for (u32 k = 0; k < OUTS; ++k)
+            if (to[k] != nullptr) to[k][i] = one_out[k];
+    }
+}
+
+// Σ a b and Σ a c; where b is null, Σ a.
+template <typename T>
+__device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, u64 n, u64 packs,
+                                     Machine machine, Shape shape) {
+    if (is_stopped(machine.registers, shape)) return;
+    double first = 0, second = 0;
+    const T *const from[3] = {a, b, c};
+    T *const to[1] = {nullptr};
+    for_each_element(from, to, n, packs, shape.backward(), [&](const T(&in)[3], T(&)[1]) {
+        first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
+        second += double(in[0]) * double(in[2]);
+    });
+    finish(first, second, machine, shape);
+}
+
+// What the result, which was `before`, adds to a sum.
+template <typename T>
+__device__ __forceinline__ double share(Partner partner, T out, T before, T other, T diagonal) {
+    if (partner == CHANGE) return fabs(double(out) - double(before));
+    double factor = partner == ITSELF ? double(out) : partner == OTHER ? double(other) : double(diagonal) * double(out);
+    return double(out) * factor;
+}
+
+// y = keep y + with_u (d u) + with_v v, where each part may be absent, and up to two sums of the result.
+template <typename T>
+__device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u, const T *__restrict__ v, const T *__restrict__ d,
+                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients, Machine machine, Shape shape,
+                                        u32 scales_u) {
+    if (is_stopped(machine.registers, shape)) return;
+    T keep = coefficient<T>(machine.registers, coefficients, 0);
+    T with_u = coefficient<T>(machine.registers, coefficients, 1), with_v = coefficient<T>(machine.registers, coefficients, 2);
+    bool keeps = (coefficients & 0xFFFF) != ABSENT;
+    Partner one = shape.first(), two = shape.second();
+    double first = 0, second = 0;
+    const T *const from[5] = {keeps || one == CHANGE ? y : nullptr, u, v, d, w};
+    T *const to[1] = {y};
+    for_each_element(from, to, n, packs, shape.backward(), [&](const T(&in)[5], T(&out)[1]) {
+        T scaled = scales_u ? in[1] * in[3] : in[1];
+        T result = with_u * scaled + with_v * in[2];
+        if (keeps) result += keep * in[0];
+        out[0] = result;
+        if (one != NOBODY) first += share(one, result, in[0], in[4], in[3]);
+        if (two != NOBODY) second += share(two, result, in[0], in[4], in[3]);
+    });
+    if (one != NOBODY) finish(first, second, machine, shape);
+}
+
+// x += along p; p = with_r (d r) + keep p. Where d is null, r as it is.
+template <typename T>
+__device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r, const T *__restrict__ d, u64 n,
+                                     u64 packs, u64 coefficients, const double *registers, Shape shape) {
+    if (is_stopped(registers, shape)) return;
+    T along = coefficient<T>(registers, coefficients, 0), with_r = coefficient<T>(registers, coefficients, 1);
+    T keep = coefficient<T>(registers, coefficients, 2);
+    const T *const from[4] = {x, p, r, d};
+    T *const to[2] = {x, p};
+    for_each_element(from, to, n, packs, shape.backward(), [&](const T(&in)[4], T(&out)[2]) {
+        out[0] = in[0] + along * in[1];
+        out[1] = with_r * (d != nullptr ? in[3] * in[2] : in[2]) + keep * in[1];
+    });
+}
+
+// Blocks of a multiprocessor: `DOTS_BLOCKS` and the like in src/device/fused/gpu.rs.
+#define INSTANCES(SUFFIX, T)                                                                                                       \
+    KERNEL_WITH(4) vector_dots_##SUFFIX(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
+                                        double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \
+        dots(a, b, c, n, packs, Machine{registers, partials, arrivals, code}, Shape{shape});                                       \
+    }                                                                                                                              \
+    KERNEL_WITH(3) vector_combine_##SUFFIX(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
+                                           u64 coefficients, double *registers, double *partials, u32 *arrivals,                   \
+                                           const u64 *code, u64 shape, u32 scales_u) {                                             \
+        combine(y, u, v, d, w, n, packs, coefficients, Machine{registers, partials, arrivals, code}, Shape{shape}, scales_u);      \
+    }                                                                                                                              \
+    KERNEL_WITH(4) vector_step_##SUFFIX(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
+                                        const double *registers, u64 shape) {                                                      \
+        step(x, p, r, d, n, packs, coefficients, registers, Shape{shape});                                                         \
+    }
+
+INSTANCES(f32, float)
+INSTANCES(f64, double)

@@ -1,0 +1,335 @@
+//! Cache blocking: how rows are put together to panels that make good use of the `x` that they share, and what that gives, measured on
+//! some of the panels.
+
+use super::rows::{RowStats, ratio};
+use super::structure::Structure;
+use crate::Scalar;
+use crate::matrix::CsrView;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Windows begin at multiples of so many columns: then they are loaded by 16 bytes.
+const ALIGN: u32 = 8;
+
+/// Entries of a panel for every column that it reaches over: no row is added beyond the second, nor beyond the first where that would take
+/// another window. On an H200 panels of 2 took a tenth longer than those of 4, and of 8 hardly less.
+const DENSITY: (u64, u64) = (4, 8);
+
+/// Consecutive rows, and the columns that they reach over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Panel {
+    pub(crate) rows: Range<usize>,
+    /// Their first column, rounded down to a multiple of 8.
+    pub(crate) first_col: u32,
+    /// Windows that the columns are cut into.
+    pub(crate) windows: u32,
+    /// Columns of a window, a multiple of 8.
+    pub(crate) width: u32,
+}
+
+impl Panel {
+    /// The panel that begins with a row, in windows of at most `widest` columns, a multiple of 8.
+    pub(crate) fn at<T: Scalar>(rows: &Rows<'_, T>, first: usize, widest: u32) -> Self {
+        let row_ptr = rows.a.row_ptr();
+        let (mut min, mut max) = (u32::MAX, 0);
+        let (mut end, mut windows) = (first, 0);
+        while end < rows.a.nrows() {
+            let (least, most) = rows.reach(end);
+            let (least, most) = (least.min(min), most.max(max));
+            let (entries, reach) =
+                ((row_ptr[end] - row_ptr[first]) as u64, span(min, max).max(widest.into()));
+            let needed = span(least, most).div_ceil(widest.into());
+            if entries >= DENSITY.1 * reach || (entries >= DENSITY.0 * reach && needed > windows) {
+                break;
+            }
+            (min, max, windows) = (least, most, needed);
+            end += rows.step(end - first).min(rows.a.nrows() - end);
+        }
+        let width = span(min, max).div_ceil(windows.max(1)).next_multiple_of(ALIGN.into());
+        let first_col = min.min(max) / ALIGN * ALIGN;
+        Self { rows: first..end, first_col, windows: windows as u32, width: width as u32 }
+    }
+
+    /// The window that a column is in, and the column behind it.
+    pub(crate) fn window(&self, col: u32) -> (u32, u64) {
+        let window = (col - self.first_col) / self.width;
+        (window, u64::from(self.first_col) + (u64::from(window) + 1) * u64::from(self.width))
+    }
+
+    /// Calls `visit` with the window of every run that a row with these columns, which do not fall, has in one, and with the run's length.
+    pub(crate) fn for_each_run(&self, mut cols: &[u32], mut visit: impl FnMut(u32, usize)) {
+        while let Some(&first) = cols.first() {
+            let (window, end) = self.window(first);
+            let len = cols.partition_point(|&col| u64::from(col) < end);
+            visit(window, len);
+            cols = &cols[len..];
+        }
+    }
+}
+
+/// Columns between two, both included, from where a window may begin; 0 when there are none.
+fn span(min: u32, max: u32) -> u64 {
+    if min > max { 0 } else { u64::from(max) + 1 - u64::from(min / ALIGN * ALIGN) }
+}
+
+/// The rows of a matrix as panels are made of them.
+pub(crate) struct Rows<'a, T> {
+    a: CsrView<'a, T>,
+    sorted: bool,
+    /// Looks at one row in so many of those it has: every one when there is no such number.
+    sampling: usize,
+}
+
+impl<'a, T: Scalar> Rows<'a, T> {
+    /// For panels as they are; no column is smaller than the one before it in its row.
+    pub(crate) fn sorted(a: CsrView<'a, T>) -> Self {
+        Self { a, sorted: true, sampling: usize::MAX }
+    }
+
+    /// The least and the largest column of a row; the wrong way round when it has none.
+    fn reach(&self, row: usize) -> (u32, u32) {
+        match self.a.row(row).0 {
+            [] => (u32::MAX, 0),
+            cols if self.sorted => (cols[0], cols[cols.len() - 1]),
+            cols => cols.iter().fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col))),
+        }
+    }
+
+    /// Rows until the next that is looked at, behind so many.
+    fn step(&self, behind: usize) -> usize {
+        1 + behind / self.sampling
+    }
+}
+
+/// What a matrix whose gathers miss would take with `x` in blocks; estimated from some of its panels and entries.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Blocking {
+    /// In blocks of 49152 and of 24576 columns: 192 KiB of `f32` and of `f64`.
+    pub blocks: [Blocks; 2],
+}
+
+/// What it takes with blocks of a size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Blocks {
+    /// Columns of a block, at most.
+    pub columns: u32,
+    /// Pieces of rows over entries when every panel of rows is cut into windows of so many columns.
+    pub runs: f64,
+    /// Tiles over entries: the windows of all panels that hold anything.
+    pub tiles: f64,
+    /// The share of the entries that lie in so many columns, those with the most.
+    pub hot: f64,
+}
+
+impl Blocking {
+    /// Entries below which there is too little to gain.
+    const LEAST: u64 = 1 << 20;
+
+    /// Entries within which a multiprocessor still has a part of `x` in its first-level cache, as the cost model takes it.
+    const NEAR: f64 = 8192.0;
+
+    /// Share of the gathers that have to miss it.
+    const MISSING: f64 = 0.1;
+
+    /// Columns of the blocks that are measured.
+    const COLUMNS: [u32; 2] = [49_152, 24_576];
+
+    /// Measures `a`, or does not: where gathers hardly miss, nothing would read it.
+    pub fn of<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats, structure: &Structure) -> Option<Self> {
+        let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
+        if rows.nnz < Self::LEAST || missing < Self::MISSING {
+            return None;
+        }
+        let (panels, hot) = rayon::join(
+            || Self::COLUMNS.map(|columns| windows(a, structure.sorted, columns)),
+            || hot(a.col_idx(), a.ncols(), Self::COLUMNS),
+        );
+        let blocks = |i: usize| {
+            let (runs, tiles) = panels[i];
+            Blocks { columns: Self::COLUMNS[i], runs, tiles, hot: hot[i] }
+        };
+        Some(Self { blocks: [blocks(0), blocks(1)] })
+    }
+
+    /// What it takes with blocks of a size: a bound from the nearest that was measured.
+    pub fn with(&self, columns: u32) -> Blocks {
+        let [wide, narrow] = self.blocks;
+        let measured = if columns >= wide.columns { wide } else { narrow };
+        let smaller = (f64::from(measured.columns) / f64::from(columns.max(1))).max(1.0);
+        Blocks {
+            columns,
+            runs: (measured.runs * smaller).min(1.0),
+            tiles: (measured.tiles * smaller).min(1.0),
+            hot: measured.hot / smaller,
+        }
+    }
+}
+
+/// Runs and tiles over entries in windows of at most so many columns.
+fn windows<T: Scalar>(a: CsrView<'_, T>, sorted: bool, columns: u32) -> (f64, f64) {
+    /// Panels that are looked at.
+    const PANELS: usize = 8;
+    /// Of them, rows whose reach is.
+    const REACHES: usize = 64;
+    /// Rows of a panel whose runs are counted, and entries after which it is enough.
+    const ROWS: usize = 64;
+    const ENTRIES: usize = 1 << 13;
+    let rows = Rows { a, sorted, sampling: REACHES };
+    let sampled = (0..PANELS).into_par_iter().map(|i| {
+        let panel = Panel::at(&rows, a.nrows() * i / PANELS, columns);
+        let (mut seen, mut runs) = (0, 0);
+        let mut windows = Vec::new();
+        for row in panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1)) {
+            // Rows in between may reach further than those that were looked at.
+            let within = |col: &&u32| **col >= panel.first_col;
+            let cols = a.row(row).0;
+            windows.clear();
+            if sorted {
+                let before = cols.partition_point(|&col| col < panel.first_col);
+                panel.for_each_run(&cols[before..], |window, _| windows.push(window));
+            } else {
+                windows.extend(cols.iter().filter(within).map(|&col| panel.window(col).0));
+                windows.sort_unstable();
+                windows.dedup();
+            }
+            runs += windows.len();
+            seen += cols.len();
+            if seen >= ENTRIES {
+                break;
+            }
+        }
+        let entries = a.row_ptr()[panel.rows.end] - a.row_ptr()[panel.rows.start];
+        [runs as f64, seen as f64, f64::from(panel.windows), entries as f64]
+    });
+    let [runs, seen, windows, entries] =
+        sampled.reduce(|| [0.0; 4], |a, b| std::array::from_fn(|i| a[i] + b[i]));
+    (ratio(runs, seen), ratio(windows, entries))
+}
+
+/// The shares of the entries in the columns that have the most, for so many columns each time. The columns are chosen by one sample of
+/// the entries, and theirs counted in another: a single sample would take chance for heat.
+fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64; N] {
+    /// One entry in so many is looked at, but not more than so many.
+    const SAMPLING: usize = 64;
+    const MOST: usize = 1 << 19;
+    /// Entries looked at side by side: a line of the cache.
+    const STRETCH: usize = 16;
+    let stretches = ((col_idx.len() / SAMPLING).min(MOST) / STRETCH).max(2);
+    let sample = |half: usize| {
+        let starts = (half..stretches).step_by(2).map(|i| col_idx.len() / stretches * i);
+        let mut cols: Vec<u32> =
+            starts.flat_map(|at| &col_idx[at..(at + STRETCH).min(col_idx.len())]).copied().collect();
+        cols.sort_unstable();
+        cols
+    };
+    let (chosen, counted) = rayon::join(|| sample(0), || sample(1));
+    let mut by_count: Vec<(usize, u32)> =
+        chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
+    by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
+    columns.map(|columns| {
+        let known = by_count.len().min(columns as usize);
+        let mut hot: Vec<u32> = by_count[..known].iter().map(|&(_, col)| col).collect();
+        hot.sort_unstable();
+        let within = counted.iter().filter(|col| hot.binary_search(col).is_ok()).count();
+        let share = ratio(within as f64, counted.len() as f64);
+        // Of columns that the sample has none of, any.
+        let others = ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64).min(1.0);
+        share + (1.0 - share) * others
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::Analysis;
+    use crate::matrix::{CsrMatrix, gallery};
+
+    fn panels(a: &CsrMatrix<f32>, widest: u32) -> Vec<Panel> {
+        let rows = Rows::sorted(a.view());
+        let mut panels: Vec<Panel> = Vec::new();
+        while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
+            let first = panels.last().map_or(0, |panel| panel.rows.end);
+            panels.push(Panel::at(&rows, first, widest));
+        }
+        panels
+    }
+
+    /// Rows of these columns.
+    fn matrix(ncols: usize, rows: &[&[u32]]) -> CsrMatrix<f32> {
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += row.len();
+            Some(*end)
+        });
+        let row_ptr = std::iter::once(0).chain(ends).collect();
+        let cols = rows.concat();
+        let values = vec![1.0; cols.len()];
+        CsrMatrix::try_new(rows.len(), ncols, row_ptr, cols, values).unwrap()
+    }
+
+    #[test]
+    fn panels_by_hand() {
+        let full: Vec<u32> = (0..8).collect();
+        let far: Vec<u32> = (8..16).collect();
+        // Four full rows are enough for one window, and the fifth row would need another.
+        let a = matrix(16, &[&full, &full, &full, &full, &far, &[], &far]);
+        let panel = |rows, first_col, windows, width| Panel { rows, first_col, windows, width };
+        assert_eq!(panels(&a, 8), [panel(0..4, 0, 1, 8), panel(4..7, 8, 1, 8)]);
+        // Eight of them are enough in any case.
+        let a = matrix(16, &[&full[..]; 9]);
+        assert_eq!(panels(&a, 8), [panel(0..8, 0, 1, 8), panel(8..9, 0, 1, 8)]);
+        // Windows share the columns evenly.
+        let a = matrix(100, &[&[3, 28]]);
+        assert_eq!(panels(&a, 24), [panel(0..1, 0, 2, 16)]);
+        assert_eq!(panels(&matrix(5, &[&[], &[]]), 8), [panel(0..2, 0, 0, 0)]);
+    }
+
+    #[test]
+    fn the_runs_of_a_row_by_hand() {
+        let panel = Panel { rows: 0..1, first_col: 8, windows: 3, width: 16 };
+        let mut runs = Vec::new();
+        panel.for_each_run(&[8, 23, 40, 41, 41], |window, len| runs.push((window, len)));
+        assert_eq!(runs, [(0, 2), (2, 3)]);
+    }
+
+    #[test]
+    fn only_what_misses_is_measured() {
+        let blocking = |spec: &str| {
+            Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view()).blocking
+        };
+        assert_eq!(blocking("poisson2d,n=600"), None);
+        assert_eq!(blocking("uniform,rows=1k"), None);
+        // Sixteen entries a row in thirteen windows, and all columns are alike.
+        let uniform = blocking("uniform,rows=300k").unwrap().with(24_576);
+        assert!(uniform.runs > 0.5 && (uniform.hot - 0.08).abs() < 0.03, "{uniform:?}");
+    }
+
+    #[test]
+    fn a_sample_agrees_with_the_whole() {
+        for spec in ["lognormal,rows=200k", "lp,rows=500", "rmat,scale=17"] {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+            let analysis = Analysis::of(a.view());
+            let Some(blocking) = analysis.blocking else { panic!("{spec}: {:?}", analysis.rows.nnz) };
+            for told in blocking.blocks {
+                let panels = panels(&a, told.columns);
+                let tiles: u32 = panels.iter().map(|panel| panel.windows).sum();
+                let mut runs = 0;
+                for panel in &panels {
+                    panel
+                        .rows
+                        .clone()
+                        .for_each(|row| panel.for_each_run(a.view().row(row).0, |_, _| runs += 1));
+                }
+                let (runs, tiles) = (f64::from(runs) / a.nnz() as f64, f64::from(tiles) / a.nnz() as f64);
+                assert!((told.runs / runs - 1.0).abs() < 0.2, "{spec}: {told:?}, runs {runs}");
+                assert!((0.4..2.5).contains(&(told.tiles / tiles)), "{spec}: {told:?}, tiles {tiles}");
+                let mut counts = vec![0usize; a.ncols()];
+                a.col_idx().iter().for_each(|&col| counts[col as usize] += 1);
+                counts.sort_unstable_by(|a, b| b.cmp(a));
+                let hot: usize = counts.iter().take(told.columns as usize).sum();
+                let hot = hot as f64 / a.nnz() as f64;
+                // Columns chosen by a sample are not quite the hottest.
+                assert!(told.hot < hot + 0.02 && told.hot > 0.6 * hot, "{spec}: {told:?}, hot {hot}");
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `sparseop rank`.
+
+use super::choice::Choice;
+use super::console::{Console, Left, Right, duration, table};
+use super::matrix_arg::{Source, parser};
+use super::solve::parse_tolerance;
+use anyhow::Result;
+use serde::Serialize;
+use sparseop::matrix::market;
+use sparseop::solvers::{Outcome, PageRank, Progress, Settings};
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Plan, Scalar, ScalarKind};
+use std::path::PathBuf;
+
+/// PageRank of a graph: which pages a random walk along its links is at
+///
+/// Entry (i, j) is a link from page i to page j, its value the link's weight, from 0 on; values of pattern files are all 1. Pages without
+/// links hand their rank to all pages alike. Pages are numbered from 1, as in the file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop rank web.mtx                              the ten highest pages
+  sparseop rank web.mtx.gz --top 100 --json          for programs
+  sparseop rank web.mtx --damping 0.5 --out r.mtx    all ranks, in a file
+  sparseop rank gallery:rmat,values=pattern          without a file at hand")]
+pub(super) struct Args {
+    /// A square Matrix Market file or gallery:NAME[,key=value...]
+    #[arg(value_name = "GRAPH", value_parser = parser())]
+    graph: Source,
+    /// Pages to print, the highest first
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    top: usize,
+    /// How likely the walk follows a link rather than jumping anywhere: from 0 on, below 1
+    #[arg(long, value_name = "D", default_value_t = 0.85, value_parser = parse_damping)]
+    damping: f64,
+    /// It ends when an iteration moves no more rank than this, of 1 in all
+    #[arg(long, value_name = "TOL", default_value_t = 1e-8, value_parser = parse_tolerance)]
+    tol: f64,
+    /// Iterations at most
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    max_iter: u64,
+    /// Where the rank of every page goes, as a Matrix Market array
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// The ranking, for programs.
+#[derive(Serialize)]
+struct Ranked {
+    graph: String,
+    pages: usize,
+    links: u64,
+    dtype: ScalarKind,
+    device: String,
+    plan: Plan,
+    damping: f64,
+    converged: bool,
+    iterations: usize,
+    /// Rank that the last iteration has moved.
+    residual: f64,
+    prepare_seconds: f64,
+    seconds: f64,
+    top: Vec<Page>,
+}
+
+#[derive(Serialize)]
+struct Page {
+    page: usize,
+    rank: f64,
+}
+
+fn parse_damping(text: &str) -> Result<f64, String> {
+    let damping = text.parse::<f64>().ok().filter(|d| (0.0..1.0).contains(d));
+    damping.ok_or_else(|| "write a number from 0 on and below 1, such as 0.85".to_owned())
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    match args.choice.dtype {
+        ScalarKind::F32 => rank::<f32>(args, console),
+        ScalarKind::F64 => rank::<f64>(args, console),
+    }
+}
+
+fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
+    let builder = args.choice.builder()?;
+    let graph = args.graph.load::<T>(console)?;
+    let (prepared, prepare_seconds) = timed(|| PageRank::new(graph.view(), &builder));
+    let pagerank = prepared?;
+    drop(graph);
+    let op = pagerank.op();
+    console.detail(|| op.explain().to_string());
+    let bar = console.spinner(format!("ranking {}", args.graph.name()));
+    let settings = Settings {
+        tolerance: args.tol,
+        max_iterations: usize::try_from(args.max_iter).unwrap_or(usize::MAX),
+        check_every: None,
+    };
+    let told = bar.clone();
+    let ranking = pagerank.rank(args.damping, settings, |Progress { iterations, residual }| {
+        told.set_message(format!("iteration {iterations}, {residual:.2e} moves"));
+    });
+    bar.finish_and_clear();
+    let ranking = ranking?;
+    if let Some(file) = &args.out {
+        market::write_vector(file, &ranking.ranks)?;
+    }
+    let top =
+        ranking.top(args.top).into_iter().map(|(page, rank)| Page { page: page + 1, rank: rank.to_f64() });
+    let residual = ranking.history.last().copied().unwrap_or(0.0);
+    if args.json {
+        console.print_json(&Ranked {
+            graph: args.graph.name(),
+            pages: op.nrows(),
+            links: op.nnz(),
+            dtype: T::KIND,
+            device: op.device().spec().name,
+            plan: op.plan().clone(),
+            damping: args.damping,
+            converged: ranking.outcome == Outcome::Converged,
+            iterations: ranking.iterations,
+            residual,
+            prepare_seconds,
+            seconds: ranking.seconds,
+            top: top.collect(),
+        })?;
+    } else {
+        let (iterations, seconds) = (ranking.iterations, duration(ranking.seconds));
+        console.note(&format!("{iterations} iterations in {seconds}, plan {} on {}", op.plan(), op.device()));
+        let rows = top.map(|Page { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
+        console.print(&table(&[("page", Right), ("rank", Left)], rows))?;
+    }
+    if let Err(failure) = ranking.converged() {
+        console.error(&failure.to_string());
+    }
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! `sparseop solve`.
+
+use super::choice::Choice;
+use super::console::{Console, duration};
+use super::matrix_arg::{Source, parser};
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+use sparseop::matrix::{CsrMatrix, market};
+use sparseop::solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
+use sparseop::tuning::stopwatch::{Policy, race, timed, turn};
+use sparseop::{DeviceVec, Plan, Scalar, ScalarKind, SparseOp, Stream, Tuning};
+use std::path::PathBuf;
+
+/// A linear system: x with A x = b, or with --method power an eigenvalue
+///
+/// Without --rhs, b is A times all ones, so that x should come out as all ones. x begins with zeros. Without --out and --json only how it
+/// went is told. When the method does not converge the exit code is 1, and what it has is written all the same.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Which method?
+  cg          symmetric positive definite matrices
+  chebyshev   the same, without inner products; bounds of the eigenvalues by --eigenvalues, or estimated
+  bicgstab    any matrix, in little memory
+  gmres       any matrix; steadier, with --restart vectors more
+  power       no system: the eigenvalue of largest magnitude, and its vector
+
+Examples:
+  sparseop solve cant.mtx --rhs b.mtx --out x.mtx          conjugate gradients to 1e-8
+  sparseop solve a.mtx --method gmres --preconditioner jacobi --tol 1e-10
+  sparseop solve gallery:poisson3d,n=160,values=laplacian --timing --json
+                                                           against product and copy bandwidth")]
+pub(super) struct Args {
+    /// A Matrix Market file or gallery:NAME[,key=value...]; square
+    #[arg(value_parser = parser())]
+    matrix: Source,
+    /// How it is solved
+    #[arg(long, value_name = "METHOD", default_value = "cg")]
+    method: Name,
+    /// The right-hand side b: a Matrix Market file of one column, or one number a line
+    #[arg(long, value_name = "FILE")]
+    rhs: Option<PathBuf>,
+    /// The residual that is enough, of b: |b - A x| / |b|; of power, |A v - l v| / |l|
+    #[arg(long, value_name = "TOL", default_value_t = 1e-8, value_parser = parse_tolerance)]
+    tol: f64,
+    /// Iterations at most
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    max_iter: u64,
+    /// What residuals are multiplied with
+    #[arg(long, value_name = "NAME", default_value = "none")]
+    preconditioner: Preconditioner,
+    /// Iterations of gmres up to a restart
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=Method::MAX_RESTART as u64))]
+    restart: u64,
+    /// Bounds of the (preconditioned) eigenvalues, for chebyshev
+    #[arg(long, value_name = "MIN,MAX", value_parser = parse_bounds)]
+    eigenvalues: Option<(f64, f64)>,
+    /// Iterations between two looks of the host: 1 on the CPU and 32 on a GPU when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=128))]
+    check_every: Option<u64>,
+    /// Where x goes, as a Matrix Market array
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Where the residual after every iteration goes, as a Matrix Market array
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// Also time the product alone, and compare an iteration with products and copies of its vectors
+    #[arg(long)]
+    timing: bool,
+    /// How to store the matrix, instead of choosing
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<Plan>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// The methods, as they are typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Name {
+    Cg,
+    Bicgstab,
+    Gmres,
+    Chebyshev,
+    Power,
+}
+
+/// The preconditioners, as they are typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Preconditioner {
+    /// None
+    None,
+    /// The inverse of the diagonal
+    Jacobi,
+}
+
+/// How it went, for programs.
+#[derive(Serialize)]
+struct Solved<'a> {
+    matrix: String,
+    nrows: usize,
+    nnz: u64,
+    dtype: ScalarKind,
+    device: String,
+    plan: Plan,
+    method: &'a str,
+    preconditioner: &'a str,
+    converged: bool,
+    outcome: &'static str,
+    iterations: usize,
+    restarts: usize,
+    residual: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eigenvalue: Option<f64>,
+    /// The matrix analysed and packed, vectors made, iterations captured.
+    prepare_seconds: f64,
+    seconds: f64,
+    seconds_per_iteration: Option<f64>,
+    #[serde(flatten)]
+    timing: Option<Timing>,
+}
+
+/// What an iteration is compared with.
+#[derive(Serialize)]
+struct Timing {
+    product_us: f64,
+    /// Bytes of vectors that an iteration reads and writes beside its products.
+    vector_bytes: u64,
+    copy_gbps: Option<f64>,
+    /// Products and, where the speed of copies is known, vectors at that speed.
+    bound_us: Option<f64>,
+    over_bound: Option<f64>,
+}
+
+/// What both kinds of work leave.
+struct Done<T> {
+    x: Vec<T>,
+    history: Vec<f64>,
+    outcome: Outcome,
+    restarts: usize,
+    residual: f64,
+    eigenvalue: Option<f64>,
+    iterations: usize,
+    prepare: f64,
+    seconds: f64,
+    failure: Option<sparseop::Error>,
+    /// Products and bytes of vectors an iteration, where they are known.
+    cost: Option<(u32, u64)>,
+}
+
+pub(super) fn parse_tolerance(text: &str) -> Result<f64, String> {
+    let tolerance = text.parse::<f64>().ok().filter(|t| t.is_finite() && *t > 0.0);
+    tolerance.ok_or_else(|| "write a number above 0, such as 1e-8".to_owned())
+}
+
+fn parse_bounds(text: &str) -> Result<(f64, f64), String> {
+    let bounds = text
+        .split_once(',')
+        .and_then(|(low, high)| Some((low.trim().parse().ok()?, high.trim().parse().ok()?)));
+    let valid = bounds.filter(|(low, high): &(f64, f64)| *low > 0.0 && high > low && high.is_finite());
+    valid.ok_or_else(|| "write two numbers above 0, the lower one first, such as 0.01,8".to_owned())
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    match args.choice.dtype {
+        ScalarKind::F32 => solve::<f32>(args, console),
+        ScalarKind::F64 => solve::<f64>(args, console),
+    }
+}
+
+fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
+    let mut builder = args.choice.builder()?;
+    if let Some(plan) = &args.plan {
+        builder = builder.tuning(Tuning::Fixed(plan.clone()));
+    }
+    let a = args.matrix.load::<T>(console)?;
+    let (op, built) = timed(|| builder.build(&a));
+    let op = op?;
+    console.detail(|| op.explain().to_string());
+    let mut done = if args.method == Name::Power {
+        find_eigenvalue(args, &op, console)?
+    } else {
+        solve_system(args, &a, &op, console)?
+    };
+    drop(a);
+    done.prepare += built;
+    if let Some(file) = &args.out {
+        market::write_vector(file, &done.x)?;
+    }
+    if let Some(file) = &args.history {
+        market::write_vector(file, &done.history)?;
+    }
+    let timing = match done.cost.filter(|_| args.timing) {
+        Some(cost) => Some(time(&op, cost, done.seconds / done.iterations.max(1) as f64)?),
+        None => None,
+    };
+    tell(args, &op, &done, timing, console)?;
+    if let Some(failure) = done.failure {
+        console.error(&failure.to_string());
+    }
+    Ok(())
+}
+
+fn settings(args: &Args) -> Settings {
+    Settings {
+        tolerance: args.tol,
+        // No vector of residuals is longer than the memory of a machine.
+        max_iterations: usize::try_from(args.max_iter).unwrap_or(usize::MAX),
+        check_every: args.check_every.map(|every| every as usize),
+    }
+}
+
+/// Someone who tells a spinner how far it is.
+fn spinner(args: &Args, console: &Console) -> (indicatif::ProgressBar, impl FnMut(Progress) + 'static) {
+    let bar = console.spinner(format!("solving {}", args.matrix.name()));
+    let told = bar.clone();
+    let observer = move |Progress { iterations, residual }: Progress| {
+        told.set_message(format!("iteration {iterations}, residual {residual:.2e}"));
+    };
+    (bar, observer)
+}
+
+fn solve_system<T: Scalar>(
+    args: &Args,
+    a: &CsrMatrix<T>,
+    op: &SparseOp<T>,
+    console: &Console,
+) -> Result<Done<T>> {
+    let method = match args.method {
+        Name::Bicgstab => Method::BiCgStab,
+        Name::Gmres => Method::Gmres { restart: args.restart as usize },
+        Name::Chebyshev => Method::Chebyshev { bounds: args.eigenvalues },
+        Name::Cg | Name::Power => Method::Cg,
+    };
+    let b = match &args.rhs {
+        Some(file) => market::read_vector(file)?,
+        None => {
+            console.note("b is A times all ones; give another with --rhs");
+            let mut b = op.zeros_y();
+            op.apply(&vec![T::ONE; op.ncols()], &mut b)?;
+            b
+        }
+    };
+    let (bar, observer) = spinner(args, console);
+    let (solver, prepare) = timed(|| {
+        let builder = SolverBuilder::new(method).settings(settings(args)).progress(observer);
+        let builder = match args.preconditioner {
+            Preconditioner::None => builder,
+            Preconditioner::Jacobi => builder.jacobi(Jacobi::of(a.view())?),
+        };
+        builder.build(op)
+    });
+    let mut solver = solver?;
+    if let Method::Chebyshev { bounds: Some((low, high)) } = solver.method() {
+        console.detail(|| format!("bounds of the eigenvalues: {low:.6e} and {high:.6e}"));
+    }
+    let mut x = op.zeros_x();
+    let report = solver.solve(&b, &mut x);
+    bar.finish_and_clear();
+    let cost = Some((solver.products_per_iteration(), solver.vector_bytes_per_iteration()));
+    let report = report?;
+    let failure = report.clone().converged().err();
+    let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
+    Ok(Done {
+        x,
+        history,
+        outcome,
+        restarts,
+        residual,
+        eigenvalue: None,
+        iterations,
+        prepare,
+        seconds,
+        failure,
+        cost,
+    })
+}
+
+fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Done<T>> {
+    // Not all ones, which are an eigenvector of many graphs: ever the same numbers without a pattern.
+    let start: Vec<T> =
+        (0..op.ncols()).map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract())).collect();
+    let (bar, observer) = spinner(args, console);
+    let pair = power(op, &start, settings(args), observer);
+    bar.finish_and_clear();
+    let pair = pair?;
+    let failure = pair.clone().converged().err();
+    Ok(Done {
+        residual: pair.residual(),
+        x: pair.vector,
+        history: pair.history,
+        outcome: pair.outcome,
+        restarts: 0,
+        eigenvalue: Some(pair.value),
+        iterations: pair.iterations,
+        prepare: 0.0,
+        seconds: pair.seconds,
+        failure,
+        cost: None,
+    })
+}
+
+/// Times the product alone, and what an iteration that took so many seconds is to be compared with.
+fn time<T: Scalar>(op: &SparseOp<T>, (products, vector_bytes): (u32, u64), iteration: f64) -> Result<Timing> {
+    let (device, stream) = (op.device(), Stream::new(op.device())?);
+    let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;
+    let mut y = DeviceVec::zeros(device, op.nrows())?;
+    let mut product = |n| turn(&stream, n, || op.apply_device(&stream, &x, &mut y));
+    let mut times = race(&mut [&mut product], Policy::of(device));
+    let product = times.swap_remove(0)?.median();
+    let copies = device.copy_bandwidth()?;
+    let bound = copies.map(|speed| f64::from(products) * product + vector_bytes as f64 / speed);
+    Ok(Timing {
+        product_us: product * 1e6,
+        vector_bytes,
+        copy_gbps: copies.map(|speed| speed * 1e-9),
+        bound_us: bound.map(|bound| bound * 1e6),
+        over_bound: bound.map(|bound| iteration / bound),
+    })
+}
+
+fn tell<T: Scalar>(
+    args: &Args,
+    op: &SparseOp<T>,
+    done: &Done<T>,
+    timing: Option<Timing>,
+    console: &Console,
+) -> Result<()> {
+    let each = (done.iterations > 0).then(|| done.seconds / done.iterations as f64);
+    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+        value().map_or_else(String::new, |v| v.get_name().to_owned())
+    };
+    let method = name(&|| args.method.to_possible_value());
+    if args.json {
+        return console.print_json(&Solved {
+            matrix: args.matrix.name(),
+            nrows: op.nrows(),
+            nnz: op.nnz(),
+            dtype: T::KIND,
+            device: op.device().spec().name,
+            plan: op.plan().clone(),
+            method: &method,
+            preconditioner: &name(&|| args.preconditioner.to_possible_value()),
+            converged: done.outcome == Outcome::Converged,
+            outcome: done.outcome.name(),
+            iterations: done.iterations,
+            restarts: done.restarts,
+            residual: done.residual,
+            eigenvalue: done.eigenvalue,
+            prepare_seconds: done.prepare,
+            seconds: done.seconds,
+            seconds_per_iteration: each,
+            timing,
+        });
+    }
+    let mut text = format!(
+        "{}: {method}, {}\n{} iterations in {}{}, residual {:.3e}\nplan {} on {}, prepared in {}\n",
+        args.matrix.name(),
+        done.outcome.name(),
+        done.iterations,
+        duration(done.seconds),
+        each.map_or_else(String::new, |each| format!(", {} each", duration(each))),
+        done.residual,
+        op.plan(),
+        op.device(),
+        duration(done.prepare),
+    );
+    if let Some(value) = done.eigenvalue {
+        text += &format!("eigenvalue {value:?}\n");
+    }
+    if let Some(Timing { product_us, vector_bytes, bound_us, over_bound, .. }) = timing {
+        text += &format!(
+            "a product takes {}, vectors are {vector_bytes} bytes an iteration\n",
+            duration(product_us * 1e-6)
+        );
+        if let (Some(bound), Some(over)) = (bound_us, over_bound) {
+            text += &format!(
+                "both, vectors at the speed of a copy: {}; an iteration takes {over:.3} times as long\n",
+                duration(bound * 1e-6)
+            );
+        }
+    }
+    console.print(&text)
+}

@@ -1,0 +1,157 @@
+//! Passes on a GPU: launches of kernels/vector.cu.
+
+use super::{Coefficient, Combine, Dots, Partner, Program, Step};
+use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue};
+use crate::{Error, Scalar};
+use std::sync::Arc;
+
+/// Blocks of a multiprocessor, as in kernels/vector.cu.
+const DOTS_BLOCKS: usize = 4;
+const COMBINE_BLOCKS: usize = 3;
+const STEP_BLOCKS: usize = 4;
+
+/// Bytes that are loaded at once, and how many such packs a thread has at a time.
+const PACK: usize = 16;
+const TOGETHER: usize = 2;
+
+/// What stands for no coefficient.
+const ABSENT: u64 = 0xFFFF;
+
+/// What passes on a GPU keep in its memory.
+#[derive(Debug)]
+pub(super) struct Machine {
+    gpu: Gpu,
+    dots: Kernel,
+    combine: Kernel,
+    step: Kernel,
+    partials: Arc<Buffer<f64>>,
+    arrivals: Arc<Buffer<u32>>,
+    code: Arc<Buffer<u64>>,
+}
+
+/// What every launch has.
+#[derive(Clone, Copy)]
+struct Frame {
+    blocks: u32,
+    len: u64,
+    packs: u64,
+}
+
+impl Machine {
+    pub(super) fn new<T: Scalar>(gpu: Gpu, code: &[u64]) -> Result<Self, Error> {
+        let kernel = |name: &str| gpu.kernel("vector", &format!("vector_{name}_{}", T::KIND));
+        let most = gpu.multiprocessors() * DOTS_BLOCKS.max(COMBINE_BLOCKS);
+        Ok(Self {
+            gpu,
+            dots: kernel("dots")?,
+            combine: kernel("combine")?,
+            step: kernel("step")?,
+            partials: Arc::new(gpu.zeroed(2 * most)?),
+            arrivals: Arc::new(gpu.zeroed(1)?),
+            code: Arc::new(gpu.upload(code)?),
+        })
+    }
+
+    /// How a pass over `vectors`, all of the same length, is launched.
+    fn frame<T: Scalar>(&self, most: usize, vectors: &[Option<&DeviceVec<T>>]) -> Frame {
+        let vectors = || vectors.iter().flatten();
+        let len = vectors().next().map_or(0, |vector| vector.len());
+        let per_pack = PACK / size_of::<T>();
+        let aligned = vectors().all(|vector| vector.address().is_multiple_of(PACK as u64));
+        let packs = if aligned { len / per_pack } else { 0 };
+        let rounds = len.div_ceil(per_pack).div_ceil(BLOCK as usize * TOGETHER);
+        let blocks = rounds.clamp(1, self.gpu.multiprocessors() * most);
+        Frame { blocks: blocks as u32, len: len as u64, packs: packs as u64 }
+    }
+
+    /// Keeps what a pass uses as long as the graph that is being captured, if there is one.
+    fn keep<T: Scalar>(&self, queue: &Queue, registers: &DeviceVec<f64>, vectors: &[Option<&DeviceVec<T>>]) {
+        if !queue.records() {
+            return;
+        }
+        vectors.iter().flatten().filter_map(|vector| vector.share()).for_each(|memory| queue.keep(memory));
+        registers.share().into_iter().for_each(|memory| queue.keep(memory));
+        queue.keep(self.partials.clone());
+        queue.keep(self.arrivals.clone());
+        queue.keep(self.code.clone());
+    }
+
+    fn program(&self, program: Program) -> Ptr<u64> {
+        self.code.ptr().add(program.first)
+    }
+
+    pub(super) fn dots<T: Scalar>(
+        &self,
+        queue: &Queue,
+        registers: &DeviceVec<f64>,
+        pass: &Dots<'_, T>,
+    ) -> Result<(), Error> {
+        let vectors = [Some(pass.of), pass.with, pass.and];
+        let _turn = queue.turn()?;
+        self.keep(queue, registers, &vectors);
+        let frame = self.frame(DOTS_BLOCKS, &vectors);
+        let second = if pass.and.is_some() { Partner::Other } else { Partner::Nobody };
+        let shape = shape(pass.then, true, pass.backward, [Partner::Other, second], pass.at);
+        let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
+        let launch =
+            launch.arg(self.partials.ptr()).arg(self.arrivals.ptr()).arg(self.program(pass.then)).arg(shape);
+        // SAFETY: these are the parameters of `vector_dots`; the vectors have one length, and every register that is named is there.
+        unsafe { self.dots.launch(queue, launch) }
+    }
+
+    pub(super) fn combine<T: Scalar>(
+        &self,
+        queue: &Queue,
+        registers: &DeviceVec<f64>,
+        y: &DeviceVec<T>,
+        pass: &Combine<'_, T>,
+    ) -> Result<(), Error> {
+        let vectors = [Some(y), pass.add.map(|(_, u)| u), pass.and.map(|(_, v)| v), pass.diagonal, pass.with];
+        let _turn = queue.turn()?;
+        self.keep(queue, registers, &vectors);
+        let frame = self.frame(COMBINE_BLOCKS, &vectors);
+        let coefficients = coefficients([pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)]);
+        let shape = shape(pass.then, !pass.always, pass.backward, pass.sums, pass.at);
+        let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
+        let launch = launch.arg(registers.ptr()).arg(self.partials.ptr()).arg(self.arrivals.ptr());
+        let launch = launch.arg(self.program(pass.then)).arg(shape).arg(u32::from(pass.scaled));
+        // SAFETY: these are the parameters of `vector_combine`; otherwise as above, and `y` is borrowed alone.
+        unsafe { self.combine.launch(queue, launch) }
+    }
+
+    pub(super) fn step<T: Scalar>(
+        &self,
+        queue: &Queue,
+        registers: &DeviceVec<f64>,
+        [x, p]: [&DeviceVec<T>; 2],
+        pass: &Step<'_, T>,
+    ) -> Result<(), Error> {
+        let vectors = [Some(x), Some(p), Some(pass.r), pass.diagonal];
+        let _turn = queue.turn()?;
+        self.keep(queue, registers, &vectors);
+        let frame = self.frame(STEP_BLOCKS, &vectors);
+        let coefficients = coefficients([Some(pass.along), Some(pass.with), Some(pass.keep)]);
+        let shape = shape(Program::default(), true, pass.backward, [Partner::Nobody; 2], 0);
+        let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
+        let launch = launch.arg(registers.ptr()).arg(shape);
+        // SAFETY: these are the parameters of `vector_step`; otherwise as above.
+        unsafe { self.step.launch(queue, launch) }
+    }
+
+    /// A launch with the addresses of the vectors, null for those that are absent.
+    fn begin<T: Scalar>(&self, frame: Frame, vectors: &[Option<&DeviceVec<T>>]) -> Launch {
+        let address = |vector: &Option<&DeviceVec<T>>| vector.map_or(Ptr::NULL, DeviceVec::ptr);
+        vectors.iter().map(address).fold(Launch::new(frame.blocks, BLOCK), Launch::arg)
+    }
+}
+
+/// `Shape` of kernels/vector.cu.
+fn shape(then: Program, guarded: bool, backward: bool, sums: [Partner; 2], at: u16) -> u64 {
+    let flags = u64::from(guarded) << 8 | u64::from(backward) << 9;
+    then.len as u64 | flags | (sums[0] as u64) << 16 | (sums[1] as u64) << 20 | u64::from(at) << 32
+}
+
+/// Three coefficients in a word.
+fn coefficients(of: [Option<Coefficient>; 3]) -> u64 {
+    of.into_iter().rev().fold(0, |word, c| word << 16 | c.map_or(ABSENT, |c| u64::from(c.bits())))
+}

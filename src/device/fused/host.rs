@@ -1,0 +1,204 @@
+//! Passes on the CPU: cut into parts by the length alone, so that sums have the same bits on any number of threads.
+
+use super::{Coefficient, Combine, Dots, Partner, Step};
+use crate::Scalar;
+use crate::device::DeviceVec;
+use crate::device::cpu::{MAX_PARTS, Output, for_each_part, partition};
+use std::ops::Range;
+
+/// Elements that go through all of a pass while they are in the first cache.
+const BATCH: usize = 512;
+
+/// Sums that are made side by side, so that the processor's vectors are used.
+const LANES: usize = 8;
+
+/// Parts begin at multiples of this: whole cache lines.
+const ALIGN: usize = 64;
+
+/// What passes on the CPU keep.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    len: usize,
+    parts: Box<[usize]>,
+    sums: Vec<[f64; 2]>,
+}
+
+/// A vector's elements, where there is one.
+type Elements<'a, T> = Option<&'a [T]>;
+
+impl Host {
+    /// Runs `body` for every part, and gives the two sums, added in the order of the parts.
+    fn pass(&mut self, len: usize, body: impl Fn(Range<usize>) -> [f64; 2] + Sync) -> [f64; 2] {
+        if self.parts.is_empty() || self.len != len {
+            self.parts = partition(len, ALIGN, |i| i as u64);
+            self.len = len;
+            self.sums = vec![[0.0; 2]; MAX_PARTS];
+        }
+        let count = self.parts.len() - 1;
+        let sums = Output::new(&mut self.sums[..count]);
+        for_each_part(&self.parts, |range| {
+            // No two parts begin at the same element; an empty vector is one part.
+            let part = self.parts[..count].partition_point(|&start| start < range.start);
+            let sum = body(range);
+            // SAFETY: there is a place for each of the parts, and each is done by one thread.
+            unsafe { sums.set(part, sum) };
+        });
+        self.sums[..count].iter().fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
+    }
+
+    pub(super) fn dots<T: Scalar>(&mut self, pass: &Dots<'_, T>) -> [f64; 2] {
+        let a = pass.of.host();
+        let (b, c) = (host(pass.with), host(pass.and));
+        self.pass(a.len(), |range| {
+            let mut sums = [0.0; 2];
+            for at in batches(range) {
+                let a = &a[at.clone()];
+                sums[0] += b.map_or_else(|| sum(a, a, |a, _| a), |b| dot(a, &b[at.clone()]));
+                sums[1] += c.map_or(0.0, |c| dot(a, &c[at]));
+            }
+            sums
+        })
+    }
+
+    pub(super) fn combine<T: Scalar>(
+        &mut self,
+        y: &mut DeviceVec<T>,
+        pass: &Combine<'_, T>,
+        registers: &[f64],
+    ) -> [f64; 2] {
+        let value = |coefficient: Coefficient| T::from_f64(coefficient.of(registers));
+        let (u, v) = (pass.add, pass.and);
+        let u = u.map(|(coefficient, u)| (value(coefficient), u.host()));
+        let v = v.map(|(coefficient, v)| (value(coefficient), v.host()));
+        let keep = pass.keep.map(value);
+        let (diagonal, other) = (host(pass.diagonal), host(pass.with));
+        let len = y.len();
+        let y = Output::new(y.host_mut());
+        self.pass(len, |range| {
+            let (mut sums, mut result) = ([0.0; 2], [T::ZERO; BATCH]);
+            for at in batches(range) {
+                // SAFETY: the parts are disjoint, and so are the batches of one.
+                let y = unsafe { std::slice::from_raw_parts_mut(y.at(at.start), at.len()) };
+                let result = &mut result[..at.len()];
+                match keep {
+                    None => result.fill(T::ZERO),
+                    Some(keep) => result.iter_mut().zip(&*y).for_each(|(out, y)| *out = keep * *y),
+                }
+                if let Some((with, u)) = u {
+                    add_scaled(
+                        result,
+                        with,
+                        &u[at.clone()],
+                        diagonal.filter(|_| pass.scaled).map(|d| &d[at.clone()]),
+                    );
+                }
+                if let Some((with, v)) = v {
+                    add_scaled(result, with, &v[at.clone()], None);
+                }
+                for (sum, partner) in sums.iter_mut().zip(pass.sums) {
+                    *sum += share(
+                        partner,
+                        result,
+                        y,
+                        other.map(|w| &w[at.clone()]),
+                        diagonal.map(|d| &d[at.clone()]),
+                    );
+                }
+                y.copy_from_slice(result);
+            }
+            sums
+        })
+    }
+
+    pub(super) fn step<T: Scalar>(
+        &mut self,
+        x: &mut DeviceVec<T>,
+        p: &mut DeviceVec<T>,
+        pass: &Step<'_, T>,
+        registers: &[f64],
+    ) {
+        let value = |coefficient: Coefficient| T::from_f64(coefficient.of(registers));
+        let (along, with, keep) = (value(pass.along), value(pass.with), value(pass.keep));
+        let (r, diagonal, len) = (pass.r.host(), host(pass.diagonal), x.len());
+        let (x, p) = (Output::new(x.host_mut()), Output::new(p.host_mut()));
+        self.pass(len, |range| {
+            for at in batches(range) {
+                // SAFETY: as in `combine`, of two vectors that are borrowed alone.
+                let (x, p) = unsafe {
+                    let start = at.start;
+                    (
+                        std::slice::from_raw_parts_mut(x.at(start), at.len()),
+                        std::slice::from_raw_parts_mut(p.at(start), at.len()),
+                    )
+                };
+                let r = &r[at.clone()];
+                x.iter_mut().zip(&*p).for_each(|(x, p)| *x += along * *p);
+                match diagonal {
+                    None => p.iter_mut().zip(r).for_each(|(p, r)| *p = with * *r + keep * *p),
+                    Some(d) => {
+                        p.iter_mut()
+                            .zip(r)
+                            .zip(&d[at])
+                            .for_each(|((p, r), d)| *p = with * (*d * *r) + keep * *p);
+                    }
+                }
+            }
+            [0.0; 2]
+        });
+    }
+}
+
+fn host<'a, T: Scalar>(vector: Option<&'a DeviceVec<T>>) -> Elements<'a, T> {
+    vector.map(DeviceVec::host)
+}
+
+/// Cuts a range into batches.
+fn batches(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(BATCH).map(move |start| start..(start + BATCH).min(range.end))
+}
+
+/// `result += with · (diagonal ∘ u)`
+fn add_scaled<T: Scalar>(result: &mut [T], with: T, u: &[T], diagonal: Elements<'_, T>) {
+    match diagonal {
+        None => result.iter_mut().zip(u).for_each(|(out, u)| *out += with * *u),
+        Some(d) => result.iter_mut().zip(u).zip(d).for_each(|((out, u), d)| *out += with * (*d * *u)),
+    }
+}
+
+/// What a batch of the result, which was `before`, adds to a sum.
+fn share<T: Scalar>(
+    partner: Partner,
+    out: &[T],
+    before: &[T],
+    other: Elements<'_, T>,
+    diagonal: Elements<'_, T>,
+) -> f64 {
+    match partner {
+        Partner::Nobody => 0.0,
+        Partner::Itself => dot(out, out),
+        Partner::Other => other.map_or(0.0, |other| dot(out, other)),
+        Partner::Scaled => diagonal.map_or(0.0, |d| sum(out, d, |out, d| d * out * out)),
+        Partner::Change => sum(out, before, |out, before| (out - before).abs()),
+    }
+}
+
+fn dot<T: Scalar>(a: &[T], b: &[T]) -> f64 {
+    sum(a, b, |a, b| a * b)
+}
+
+/// Σ `term(aᵢ, bᵢ)` in 64 bits, in an order of its own.
+#[inline(always)]
+fn sum<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
+    let (whole_a, rest_a) = a.as_chunks::<LANES>();
+    let (whole_b, rest_b) = b.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for (a, b) in whole_a.iter().zip(whole_b) {
+        for lane in 0..LANES {
+            lanes[lane] += term(a[lane].to_f64(), b[lane].to_f64());
+        }
+    }
+    for (lane, (a, b)) in lanes.iter_mut().zip(rest_a.iter().zip(rest_b)) {
+        *lane += term(a.to_f64(), b.to_f64());
+    }
+    lanes.iter().sum()
+}

@@ -1,0 +1,397 @@
+//! Passes over vectors that do several things at once, with scalars that stay where the vectors are.
+//!
+//! Between two products an iterative method adds vectors, scales them and takes inner products, all of it limited by memory: what counts is
+//! how often a vector is read. A pass here reads each of its vectors once. Coefficients are *registers*, numbers in the memory of the
+//! device, and the inner products of a pass become registers too, from which a short [program](Code) computes the next coefficients: on a
+//! GPU nothing waits for the host, and iterations can be captured in a [`Graph`](super::Graph). On the CPU the same calls do their work at
+//! once.
+//!
+//! Registers are 64-bit numbers, and so are sums, whatever the vectors hold. Sums are made in an order that depends on the length and the
+//! device alone: their bits repeat, on the CPU for any number of threads.
+//!
+//! ```
+//! use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Passes};
+//! use sparseop::{Device, DeviceVec, Stream};
+//!
+//! // y -= (x·y / x·x) x: makes y orthogonal to x.
+//! let (xy, xx, part) = (8, 9, 10);
+//! let mut code = Code::new();
+//! let divide = code.add(&[Instruction::Div(part, xy, xx)]);
+//! let stream = Stream::new(&Device::auto())?;
+//! let mut passes = Passes::new(&stream, 64, code)?;
+//!
+//! let x = DeviceVec::from_slice(&stream.device(), &[1.0, 1.0])?;
+//! let mut y = DeviceVec::from_slice(&stream.device(), &[1.0, 3.0])?;
+//! passes.dots(Dots { of: &x, with: Some(&y), and: Some(&x), at: xy, then: divide, backward: false })?;
+//! let keep = Some(Coefficient::ONE);
+//! passes.combine(&mut y, Combine { keep, add: Some((Coefficient::minus(part), &x)), ..Combine::new() })?;
+//! assert_eq!(y.to_vec()?, [-1.0, 1.0]);
+//! # Ok::<(), sparseop::Error>(())
+//! ```
+// Without GPUs no code that has one is reached.
+#![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
+
+mod code;
+mod gpu;
+mod host;
+#[cfg(test)]
+mod tests;
+
+pub use code::{Code, Instruction, MAX_REGISTERS, ONE, Program, RING, STATUS, WINDOW};
+
+use super::{Device, DeviceVec, Stream};
+use crate::{Error, Scalar};
+use gpu::Machine;
+use host::Host;
+
+/// A register, as it is or negated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coefficient {
+    register: u16,
+    negative: bool,
+}
+
+/// What the result of a pass is multiplied with, element by element, to be summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u64)]
+pub enum Partner {
+    /// There is no sum.
+    #[default]
+    Nobody,
+    /// The result itself: Σ y².
+    Itself,
+    /// [`Combine::with`]: Σ y w.
+    Other,
+    /// The result, scaled by [`Combine::diagonal`]: Σ d y².
+    Scaled,
+    /// Not a product but the sum of what has changed: Σ |y − what y was|. For the first sum only.
+    Change,
+}
+
+/// [`Passes::dots`]: Σ `of`·`with` and Σ `of`·`and`.
+#[derive(Debug, Clone, Copy)]
+pub struct Dots<'a, T: Scalar> {
+    /// The vector that both have in common.
+    pub of: &'a DeviceVec<T>,
+    /// The other vector of the first sum; none for Σ `of`.
+    pub with: Option<&'a DeviceVec<T>>,
+    /// The other vector of the second sum, if there is to be one.
+    pub and: Option<&'a DeviceVec<T>>,
+    /// The register of the first sum; the second's is the next one.
+    pub at: u16,
+    /// What is run then.
+    pub then: Program,
+    /// Whether to go from the end to the beginning: what the pass before has touched last is still in the cache.
+    pub backward: bool,
+}
+
+/// [`Passes::combine`]: `y = keep · y + add · (diagonal ∘ u) + and · v`, and two sums of the result.
+#[derive(Debug, Clone, Copy)]
+pub struct Combine<'a, T: Scalar> {
+    /// What `y` is scaled by; none where it is overwritten without being read.
+    pub keep: Option<Coefficient>,
+    /// A vector to add.
+    pub add: Option<(Coefficient, &'a DeviceVec<T>)>,
+    /// Another one.
+    pub and: Option<(Coefficient, &'a DeviceVec<T>)>,
+    /// A diagonal: for [`scaled`](Self::scaled) and for [`Partner::Scaled`].
+    pub diagonal: Option<&'a DeviceVec<T>>,
+    /// Whether the vector of [`add`](Self::add) is multiplied by the diagonal, element by element.
+    pub scaled: bool,
+    /// The vector of [`Partner::Other`].
+    pub with: Option<&'a DeviceVec<T>>,
+    /// What the result is summed with.
+    pub sums: [Partner; 2],
+    /// The register of the first sum; the second's is the next one.
+    pub at: u16,
+    /// What is run then.
+    pub then: Program,
+    /// Whether to go from the end to the beginning; see [`Dots::backward`].
+    pub backward: bool,
+    /// Whether the [`STATUS`] does not matter.
+    pub always: bool,
+}
+
+/// [`Passes::step`]: `x += along · p`, then `p = with · (diagonal ∘ r) + keep · p`.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a, T: Scalar> {
+    /// How far along the direction `p` was.
+    pub along: Coefficient,
+    /// What the residual is scaled by.
+    pub with: Coefficient,
+    /// The residual.
+    pub r: &'a DeviceVec<T>,
+    /// What the residual is multiplied by, element by element.
+    pub diagonal: Option<&'a DeviceVec<T>>,
+    /// What the direction before is scaled by.
+    pub keep: Coefficient,
+    /// Whether to go from the end to the beginning; see [`Dots::backward`].
+    pub backward: bool,
+}
+
+/// Registers, programs, and the stream on which passes are done.
+///
+/// While the register [`STATUS`] is not zero passes do nothing, unless they are to be done always: a program that finds that an iteration
+/// has come to its end sets it, and what is enqueued behind it leaves the vectors as they are. The register [`ONE`] holds a one.
+#[derive(Debug)]
+pub struct Passes<T: Scalar> {
+    stream: Stream,
+    registers: DeviceVec<f64>,
+    code: Code,
+    machine: Option<Machine>,
+    host: Host,
+    _scalar: std::marker::PhantomData<T>,
+}
+
+impl Coefficient {
+    /// One.
+    pub const ONE: Self = Self::plus(ONE);
+
+    /// What a register holds.
+    pub const fn plus(register: u16) -> Self {
+        Self { register, negative: false }
+    }
+
+    /// The negative of what a register holds.
+    pub const fn minus(register: u16) -> Self {
+        Self { register, negative: true }
+    }
+
+    fn of(self, registers: &[f64]) -> f64 {
+        let value = registers[usize::from(self.register)];
+        if self.negative { -value } else { value }
+    }
+
+    /// The register, and the sign in the highest bit.
+    fn bits(self) -> u16 {
+        self.register | u16::from(self.negative) << 15
+    }
+}
+
+impl<T: Scalar> Combine<'_, T> {
+    /// Nothing to add and nothing to sum: `y` becomes zero.
+    pub const fn new() -> Self {
+        Self {
+            keep: None,
+            add: None,
+            and: None,
+            diagonal: None,
+            scaled: false,
+            with: None,
+            sums: [Partner::Nobody; 2],
+            at: 0,
+            then: Program { first: 0, len: 0 },
+            backward: false,
+            always: false,
+        }
+    }
+}
+
+impl<T: Scalar> Default for Combine<'_, T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Scalar> Passes<T> {
+    /// Passes on a stream, with so many registers, at least [`WINDOW`], and these programs. Registers are zero, but for [`ONE`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorPass`] when there are more than [`MAX_REGISTERS`], or a program names one that is not there;
+    /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
+    pub fn new(stream: &Stream, registers: usize, code: Code) -> Result<Self, Error> {
+        let registers = registers.max(usize::from(WINDOW));
+        if registers > MAX_REGISTERS {
+            let message =
+                format!("there are at most {MAX_REGISTERS} registers, and {registers} were asked for");
+            return Err(Error::VectorPass { message });
+        }
+        code.check(registers)?;
+        let mut values = vec![0.0; registers];
+        values[usize::from(ONE)] = 1.0;
+        let words: Vec<u64> = code.0.iter().map(|instruction| instruction.word()).collect();
+        let device = stream.device();
+        let machine = match &device {
+            Device::Cpu => None,
+            Device::Cuda(gpu) => Some(Machine::new::<T>(*gpu, &words)?),
+        };
+        let registers = DeviceVec::from_slice(&device, &values)?;
+        Ok(Self {
+            stream: stream.clone(),
+            registers,
+            code,
+            machine,
+            host: Host::default(),
+            _scalar: std::marker::PhantomData,
+        })
+    }
+
+    /// The stream on which passes are done.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// All registers, once everything enqueued on the stream is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
+    pub fn read(&self) -> Result<Vec<f64>, Error> {
+        match (self.registers.share(), self.stream.queue()) {
+            (Some(buffer), Some(queue)) => {
+                let mut values = vec![0.0; buffer.len()];
+                buffer.read(queue, &mut values)?;
+                Ok(values)
+            }
+            _ => self.registers.to_vec(),
+        }
+    }
+
+    /// Sets all registers, once everything enqueued on the stream is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CopyLength`] when there are more or fewer; [`Error::Gpu`].
+    pub fn write(&mut self, values: &[f64]) -> Result<(), Error> {
+        match (self.registers.share(), self.stream.queue()) {
+            (Some(buffer), Some(queue)) if buffer.len() == values.len() => buffer.write(queue, values),
+            _ => self.registers.copy_from(values),
+        }
+    }
+
+    /// Sums of products, and a program that makes something of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorPass`] when a vector has another length than the others, or a register or the program is not there;
+    /// [`Error::WrongDevice`]; [`Error::Gpu`].
+    pub fn dots(&mut self, pass: Dots<'_, T>) -> Result<(), Error> {
+        self.check(pass.of.len(), &[("of", Some(pass.of)), ("with", pass.with), ("and", pass.and)], &[])?;
+        let second = if pass.and.is_some() { Partner::Other } else { Partner::Nobody };
+        self.check_sums([Partner::Other, second], pass.at, pass.then)?;
+        match (&self.machine, self.stream.queue()) {
+            (Some(machine), Some(queue)) => machine.dots(queue, &self.registers, &pass),
+            _ if self.is_stopped(false) => Ok(()),
+            _ => {
+                let sums = self.host.dots(&pass);
+                self.conclude(sums, second, pass.at, pass.then)
+            }
+        }
+    }
+
+    /// A linear combination, and sums of the result.
+    ///
+    /// # Errors
+    ///
+    /// As [`Passes::dots`].
+    pub fn combine(&mut self, y: &mut DeviceVec<T>, pass: Combine<'_, T>) -> Result<(), Error> {
+        let vectors = [
+            ("u", pass.add.map(|(_, u)| u)),
+            ("v", pass.and.map(|(_, v)| v)),
+            ("diagonal", pass.diagonal),
+            ("with", pass.with),
+        ];
+        let coefficients = [pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)];
+        self.check(y.len(), &[&[("y", Some(&*y))], &vectors[..]].concat(), &coefficients)?;
+        self.check_sums(pass.sums, pass.at, pass.then)?;
+        let scaled = pass.scaled || pass.sums.contains(&Partner::Scaled);
+        let lacks = |needed: bool, vector: Option<_>| needed && vector.is_none();
+        if lacks(scaled, pass.diagonal) || lacks(pass.sums.contains(&Partner::Other), pass.with) {
+            return Err(Error::VectorPass {
+                message: "the diagonal or the other vector that it names is missing".to_owned(),
+            });
+        }
+        match (&self.machine, self.stream.queue()) {
+            (Some(machine), Some(queue)) => machine.combine(queue, &self.registers, y, &pass),
+            _ if self.is_stopped(pass.always) => Ok(()),
+            _ => {
+                let sums = self.host.combine(y, &pass, self.registers.host());
+                if pass.sums[0] == Partner::Nobody {
+                    return Ok(());
+                }
+                self.conclude(sums, pass.sums[1], pass.at, pass.then)
+            }
+        }
+    }
+
+    /// A step along a direction, and the next direction.
+    ///
+    /// # Errors
+    ///
+    /// As [`Passes::dots`].
+    pub fn step(
+        &mut self,
+        x: &mut DeviceVec<T>,
+        p: &mut DeviceVec<T>,
+        pass: Step<'_, T>,
+    ) -> Result<(), Error> {
+        let vectors = [("x", Some(&*x)), ("p", Some(&*p)), ("r", Some(pass.r)), ("diagonal", pass.diagonal)];
+        self.check(x.len(), &vectors, &[pass.along, pass.with, pass.keep].map(Some))?;
+        match (&self.machine, self.stream.queue()) {
+            (Some(machine), Some(queue)) => machine.step(queue, &self.registers, [&*x, &*p], &pass),
+            _ if self.is_stopped(false) => Ok(()),
+            _ => {
+                self.host.step(x, p, &pass, self.registers.host());
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a pass on the CPU is to do nothing.
+    fn is_stopped(&self, always: bool) -> bool {
+        !always && self.registers.host()[usize::from(STATUS)] != 0.0
+    }
+
+    /// What follows the sums, on the CPU.
+    fn conclude(&mut self, sums: [f64; 2], second: Partner, at: u16, then: Program) -> Result<(), Error> {
+        let (registers, at) = (self.registers.host_mut(), usize::from(at));
+        registers[at] = sums[0];
+        if second != Partner::Nobody {
+            registers[at + 1] = sums[1];
+        }
+        code::run(self.code.of(then)?, registers);
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        len: usize,
+        vectors: &[(&'static str, Option<&DeviceVec<T>>)],
+        coefficients: &[Option<Coefficient>],
+    ) -> Result<(), Error> {
+        let device = self.stream.device();
+        for (what, vector) in vectors.iter().filter_map(|(what, vector)| Some((*what, (*vector)?))) {
+            if vector.len() != len {
+                let message =
+                    format!("vector `{what}` has {} elements, and the others have {len}", vector.len());
+                return Err(Error::VectorPass { message });
+            }
+            if vector.device() != device {
+                let (expected, found) = (device.to_string(), vector.device().to_string());
+                return Err(Error::WrongDevice { what, expected, found });
+            }
+        }
+        let registers = self.registers.len();
+        match coefficients.iter().flatten().find(|c| usize::from(c.register) >= registers) {
+            Some(c) => Err(Error::VectorPass {
+                message: format!("there are {registers} registers, and it names {}", c.register),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_sums(&self, sums: [Partner; 2], at: u16, then: Program) -> Result<(), Error> {
+        self.code.of(then)?;
+        let message = if usize::from(at) + usize::from(sums[1] != Partner::Nobody) >= self.registers.len() {
+            "its sums have no registers"
+        } else if sums[1] == Partner::Change {
+            "only the first sum can be of what has changed"
+        } else if sums[0] == Partner::Nobody && (sums[1] != Partner::Nobody || then.len > 0) {
+            "without a first sum there is no second one and no program"
+        } else {
+            return Ok(());
+        };
+        Err(Error::VectorPass { message: message.to_owned() })
+    }
+}

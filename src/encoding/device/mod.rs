@@ -1,0 +1,193 @@
+//! Packing on a GPU, from CSR arrays that are there: the same buffers, bit for bit, as uploading what the host packs.
+//!
+//! A matrix takes some fifteen launches and, without packed values, two waits: the rows are put in order and the long ones counted, a warp a
+//! slice chooses how each is stored, slices with the same slots find one another in a hash table, running sums give every slice its place;
+//! then the host, which is told the sums, allocates, and the slices are written.
+
+mod order;
+mod slices;
+mod values;
+mod work;
+
+use super::cuda::{Long, Uploaded, Values};
+use super::index::{LANES, UNIT};
+use super::order::Order;
+use super::{Header, Packing};
+use crate::device::{Buffer, Gpu, Ptr};
+use crate::matrix::CsrView;
+use crate::{Error, Scalar};
+use slices::Chosen;
+use work::Work;
+
+/// A matrix in CSR in the memory of a GPU.
+#[derive(Debug)]
+pub(crate) struct DeviceCsr<T> {
+    gpu: Gpu,
+    nrows: usize,
+    ncols: usize,
+    row_ptr: Buffer<usize>,
+    col_idx: Buffer<u32>,
+    values: Buffer<T>,
+}
+
+impl<T: Scalar> DeviceCsr<T> {
+    /// Copies a matrix to the memory of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// What allocating and copying give.
+    pub(crate) fn upload(a: CsrView<'_, T>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(Self {
+            gpu,
+            nrows: a.nrows(),
+            ncols: a.ncols(),
+            row_ptr: gpu.upload(a.row_ptr())?,
+            col_idx: gpu.upload(a.col_idx())?,
+            values: gpu.upload(a.values())?,
+        })
+    }
+
+    /// The GPU whose memory it is in.
+    pub(crate) fn gpu(&self) -> Gpu {
+        self.gpu
+    }
+
+    /// The matrix in packed slices, in the memory of the same GPU; none where the host has to pack it, because there is too much for
+    /// slices to address, or different slots have the same hash.
+    ///
+    /// # Errors
+    ///
+    /// What allocating, launching and compiling give.
+    pub(crate) fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
+        // Offsets are copied as they are.
+        if size_of::<usize>() != size_of::<u64>() {
+            return Ok(None);
+        }
+        let packer = Packer { work: Work::new(self.gpu, self.room())?, a: self, limit: packing.long };
+        packer.pack(order, packing)
+    }
+
+    /// Bytes of working memory that are enough for most matrices.
+    fn room(&self) -> usize {
+        const ROW: usize = size_of::<u32>();
+        // What is chosen, hashes, units of two arrays, owners, and two to four places of the table.
+        const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
+        const SMALL: usize = 1 << 16;
+        self.nrows * ROW + self.nrows.div_ceil(LANES) * SLICE + SMALL
+    }
+}
+
+/// What is found before anything is written; the kernels know the places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+struct Found {
+    value_units: u64,
+    index_units: u64,
+    long_rows: u64,
+    long_pieces: u64,
+    long_entries: u64,
+    /// Whether a slice is not diagonal.
+    relative: u64,
+    /// Whether slices with the same hash have different slots.
+    wrong: u64,
+    _rest: u64,
+}
+
+impl Found {
+    const NOTHING: Self = Self {
+        value_units: 0,
+        index_units: 0,
+        long_rows: 0,
+        long_pieces: 0,
+        long_entries: 0,
+        relative: 0,
+        wrong: 0,
+        _rest: 0,
+    };
+
+    /// Where the numbers of long rows stand.
+    const LONG: usize = 2;
+
+    /// Whether headers and pieces can say it.
+    fn fits(&self) -> bool {
+        // Behind the last value a unit is added.
+        let most = u64::from(u32::MAX);
+        self.wrong == 0 && self.value_units < most && self.index_units < most && self.long_pieces < most
+    }
+}
+
+/// A matrix that is being packed.
+struct Packer<'a, T> {
+    work: Work,
+    a: &'a DeviceCsr<T>,
+    /// Rows with more entries are kept apart.
+    limit: u32,
+}
+
+impl<T: Scalar> Packer<'_, T> {
+    fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
+        let Self { work, a, .. } = self;
+        let found = work.cleared::<u64>(size_of::<Found>() / size_of::<u64>())?;
+        let perm = self.order(order)?;
+        let perm_ptr = perm.as_ref().map_or(Ptr::NULL, Buffer::ptr);
+        let coder = self.coder(packing.values)?;
+        let tiles = self.count_long(found.add(Found::LONG))?;
+        let chosen = self.choose(perm_ptr, coder.size() as u32, found)?;
+        let sums = self.found(found)?;
+        if !sums.fits() {
+            return Ok(None);
+        }
+        let index = work.output::<u32>(sums.index_units as usize * UNIT / size_of::<u32>())?;
+        // What kernels load for lanes without an entry may stand behind the last value.
+        let units = sums.value_units as usize + usize::from(sums.value_units > 0);
+        let values = self.room_for(&coder, units * UNIT / coder.size().max(1))?;
+        let table = self.table(&coder)?;
+        self.write_slots(&chosen, index.ptr())?;
+        self.write(&chosen, (perm_ptr, packing.group), index.ptr(), (&values, &table), found)?;
+        let long = self.long(&sums, tiles, &coder, &table)?;
+        let dictionary = a.gpu.upload(&coder.into_dictionary())?;
+        // Waits for everything.
+        if self.found(found)?.wrong != 0 {
+            return Ok(None);
+        }
+        let Chosen { headers, skip, .. } = chosen;
+        let parts =
+            Parts { headers, values, dictionary, index, perm, skip: long.is_some().then_some(skip), long };
+        Uploaded::from_parts((a.nrows, a.ncols), packing.group as usize, parts, sums.relative == 0).map(Some)
+    }
+
+    /// What the kernels have found so far; waits for them.
+    fn found(&self, found: Ptr<u64>) -> Result<Found, Error> {
+        let mut sums = [Found::NOTHING];
+        self.work.read(Ptr::<Found>::from_address(found.address()), &mut sums)?;
+        Ok(sums[0])
+    }
+
+    fn nrows(&self) -> u32 {
+        // Rows are counted in 32 bits.
+        self.a.nrows as u32
+    }
+
+    fn slices(&self) -> usize {
+        self.a.nrows.div_ceil(LANES)
+    }
+
+    /// The offsets as kernels read them.
+    fn row_ptr(&self) -> Ptr<u64> {
+        Ptr::from_address(self.a.row_ptr.ptr().address())
+    }
+}
+
+/// The buffers of a packed matrix.
+pub(super) struct Parts<T> {
+    pub(super) headers: Buffer<Header>,
+    pub(super) values: Values<T>,
+    pub(super) dictionary: Buffer<T>,
+    pub(super) index: Buffer<u32>,
+    pub(super) perm: Option<Buffer<u32>>,
+    pub(super) skip: Option<Buffer<u32>>,
+    pub(super) long: Option<Long<T>>,
+}
+
+#[cfg(test)]
+mod tests;

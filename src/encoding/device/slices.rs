@@ -1,0 +1,105 @@
+//! How every slice is stored, where, and writing it.
+
+use super::super::Header;
+use super::super::cuda::Values;
+use super::values::Table;
+use super::{LANES, Packer};
+use crate::device::{Buffer, Launch, Ptr};
+use crate::{Error, Scalar};
+
+/// The slices before they are written.
+pub(super) struct Chosen {
+    pub(super) headers: Buffer<Header>,
+    /// The lanes of every slice whose rows are kept apart.
+    pub(super) skip: Buffer<u32>,
+    /// Of every slice the first with its index.
+    owners: Ptr<u32>,
+}
+
+/// The table of slots that slices have in common.
+struct Shared {
+    keys: Ptr<u64>,
+    firsts: Ptr<u32>,
+    mask: u32,
+}
+
+impl Shared {
+    /// Where there are no diagonal slices.
+    const NONE: Self = Self { keys: Ptr::NULL, firsts: Ptr::NULL, mask: 0 };
+}
+
+impl<T: Scalar> Packer<'_, T> {
+    /// Chooses how every slice is stored and where; `found` gets the units of the values, of `value_size` bytes each, and of the index.
+    pub(super) fn choose(&self, perm: Ptr<u32>, value_size: u32, found: Ptr<u64>) -> Result<Chosen, Error> {
+        let (work, gpu, slices) = (&self.work, self.a.gpu, self.slices());
+        let (headers, skip) = (gpu.unset::<Header>(slices)?, gpu.unset::<u32>(slices)?);
+        let (encoded, hashes) = (work.take::<[u32; 4]>(slices)?, work.take::<u64>(slices)?);
+        let (owners, units) = (work.take::<u32>(slices)?, work.take::<u64>(2 * slices)?);
+        let choose =
+            Launch::over(slices, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr()).arg(perm);
+        // There are at most 2³² columns, which are compared with rows.
+        let ncols = u32::try_from(self.a.ncols).unwrap_or(u32::MAX);
+        let choose =
+            choose.arg(self.nrows()).arg(ncols).arg(self.limit).arg(encoded).arg(hashes).arg(skip.ptr());
+        // SAFETY: the parameters of the kernels; a place for every slice in all arrays.
+        unsafe {
+            work.run("pack_slices", "pack_choose", choose)?;
+            let shared = match perm.address() {
+                0 => self.share(encoded, hashes)?,
+                _ => Shared::NONE,
+            };
+            let over = Launch::over(slices, 1).arg(encoded);
+            let unit =
+                over.arg(hashes).arg(slices as u32).arg(shared.keys).arg(shared.firsts).arg(shared.mask);
+            let unit = unit.arg(value_size).arg(owners).arg(units).arg(found);
+            work.run("pack_slices", "pack_units", unit)?;
+            work.scan(units, slices, 2, found)?;
+            let place = over.arg(owners).arg(units).arg(slices as u32).arg(headers.ptr());
+            work.run("pack_slices", "pack_headers", place)?;
+        }
+        Ok(Chosen { headers, skip, owners })
+    }
+
+    /// Finds the slices that have the same slots.
+    ///
+    /// # Safety
+    ///
+    /// Both arrays have a place for every slice.
+    unsafe fn share(&self, encoded: Ptr<[u32; 4]>, hashes: Ptr<u64>) -> Result<Shared, Error> {
+        /// Places for every slice at least: a search seldom meets a second key.
+        const PLACES: usize = 2;
+        let slices = self.slices();
+        let places = (PLACES * slices).next_power_of_two();
+        let (keys, firsts) = (self.work.cleared::<u64>(places)?, self.work.cleared::<u32>(places)?);
+        let mask = (places - 1) as u32;
+        let launch = Launch::over(slices, 1).arg(encoded).arg(hashes).arg(slices as u32);
+        // SAFETY: the parameters of the kernel, and the caller's promise.
+        unsafe { self.work.run("pack_slices", "pack_share", launch.arg(keys).arg(firsts).arg(mask))? };
+        Ok(Shared { keys, firsts, mask })
+    }
+
+    /// Writes the slots of the slices that own theirs.
+    pub(super) fn write_slots(&self, chosen: &Chosen, index: Ptr<u32>) -> Result<(), Error> {
+        let launch = Launch::over(self.slices(), LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
+        let launch = launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
+        // SAFETY: the parameters of the kernel; the index has the units that were counted. Nothing is diagonal where rows are sorted.
+        unsafe { self.work.run("pack_slices", "pack_slots", launch.arg(index)) }
+    }
+
+    /// Writes the values of all slices and the index of those that are not diagonal.
+    pub(super) fn write(
+        &self,
+        chosen: &Chosen,
+        (perm, group): (Ptr<u32>, u32),
+        index: Ptr<u32>,
+        (values, table): (&Values<T>, &Option<Table>),
+        found: Ptr<u64>,
+    ) -> Result<(), Error> {
+        let launch = Launch::over(self.slices(), LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
+        let launch = launch.arg(self.a.values.ptr()).arg(perm).arg(self.nrows()).arg(self.limit);
+        let launch = launch.arg(chosen.headers.ptr()).arg(group.ilog2()).arg(index);
+        let launch = Table::add(table, launch.arg(values.ptr())).arg(found);
+        // SAFETY: the parameters of the kernel; values and index have the units that were counted.
+        unsafe { self.work.run("pack_slices", &format!("pack_write_{}", T::KIND), launch) }
+    }
+}

@@ -1,0 +1,221 @@
+//! Whether a GPU packs the very bytes that the host does; nothing is tested where there is no GPU.
+
+use super::super::ValueEncoding;
+use super::super::cuda::Uploaded;
+use super::super::slices::PackedSlices;
+use super::super::value::Stored;
+use super::*;
+use crate::device::Device;
+use crate::matrix::{CsrMatrix, gallery};
+use crate::testing::{awkward, devices, x_vector};
+use proptest::prelude::*;
+
+/// Windows that blocks sort whole, several or one of them at once, and such as are sorted digit by digit.
+const ORDERS: [Order; 7] = [
+    Order::Natural,
+    Order::Windows(2),
+    Order::Windows(32),
+    Order::Windows(40),
+    Order::Windows(4096),
+    Order::Windows(9000),
+    Order::Windows(usize::MAX),
+];
+
+const ENCODINGS: [ValueEncoding; 2] = [ValueEncoding::Plain, ValueEncoding::Packed];
+
+fn gpu() -> Option<Gpu> {
+    devices().iter().find_map(|device| match device {
+        Device::Cuda(gpu) => Some(*gpu),
+        _ => None,
+    })
+}
+
+/// Every buffer of a matrix by its name, as bits; none where there is no such buffer.
+fn buffers<T: Scalar>(a: &Uploaded<T>) -> Vec<(&'static str, Option<Vec<u64>>)> {
+    let host = a.to_host().unwrap();
+    let words = |words: &[u32]| words.iter().map(|&word| u64::from(word)).collect::<Vec<_>>();
+    let bits = |values: &[T]| values.iter().map(|value| value.bits()).collect::<Vec<_>>();
+    let stored = |values: &Stored<T>| match values {
+        Stored::Plain(values) => Some(bits(values)),
+        Stored::Codes(codes) => Some(codes.iter().map(|&code| u64::from(code)).collect()),
+        Stored::Same => None,
+    };
+    let header = |h: &Header| words(&[h.value_at, h.index_at, h.base, h.shape]);
+    let long = host.long.as_ref();
+    let pieces = long.map(|long| {
+        let piece = |p: &crate::encoding::long::Piece| {
+            [vec![p.begin], words(&[p.count, p.row, p.first, p.pieces])].concat()
+        };
+        long.pieces.iter().flat_map(piece).collect()
+    });
+    vec![
+        ("headers", Some(host.headers.iter().flat_map(header).collect())),
+        ("dictionary", Some(bits(&host.dictionary))),
+        ("perm", host.perm.as_deref().map(words)),
+        ("skip", host.skip.as_deref().map(words)),
+        ("index", Some(words(&host.index))),
+        ("values", stored(&host.values)),
+        ("pieces", pieces),
+        ("columns of long rows", long.map(|long| words(&long.col_idx))),
+        ("values of long rows", long.and_then(|long| stored(&long.values))),
+    ]
+}
+
+/// Packs on both sides and compares.
+fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, order: Order, packing: Packing, name: &str) {
+    let context = format!("{name} in {}, {order:?}, {packing:?}", T::KIND);
+    let host = Uploaded::new(&PackedSlices::pack(a.view(), order, packing).unwrap(), gpu).unwrap();
+    let there = DeviceCsr::upload(a.view(), gpu).unwrap().pack(order, packing).unwrap();
+    let there = there.unwrap_or_else(|| panic!("{context}: left to the host"));
+    for ((what, expected), (_, found)) in buffers(&host).into_iter().zip(buffers(&there)) {
+        let lengths = |v: &Option<Vec<u64>>| v.as_ref().map(Vec::len);
+        assert_eq!(lengths(&found), lengths(&expected), "{context}: length of {what}");
+        let pairs = expected.iter().flatten().zip(found.iter().flatten());
+        if let Some((at, (expected, found))) =
+            pairs.enumerate().find(|(_, (expected, found))| expected != found)
+        {
+            panic!("{context}: {what}[{at}] is {found:x}, and {expected:x} on the host");
+        }
+    }
+    assert_eq!((there.bytes(), there.kernel_name()), (host.bytes(), host.kernel_name()), "{context}");
+}
+
+/// Every way to pack a matrix.
+fn check_all<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, longs: &[u32], name: &str) {
+    for order in ORDERS {
+        for values in ENCODINGS {
+            for group in Packing::GROUPS {
+                for &long in longs {
+                    check(gpu, a, order, Packing { values, group, long }, name);
+                }
+            }
+        }
+    }
+}
+
+const LONGS: [u32; 3] = [4, 60, Packing::MAX_LONG];
+
+#[test]
+fn awkward_matrices() {
+    let Some(gpu) = gpu() else { return };
+    for (name, a) in awkward::<f32>() {
+        check_all(gpu, &a, &LONGS, name);
+    }
+    for (name, a) in awkward::<f64>() {
+        check_all(gpu, &a, &LONGS[1..2], name);
+    }
+}
+
+fn galleries<T: Scalar>(gpu: Gpu, nnz: usize) {
+    for entry in gallery::list() {
+        for values in gallery::Values::ALL {
+            let spec = entry.spec().scaled_to(nnz).with_values(values);
+            check_all(gpu, &spec.generate::<T>().unwrap(), &LONGS[1..], &spec.to_string());
+        }
+    }
+}
+
+#[test]
+fn the_gallery_in_f32() {
+    let Some(gpu) = gpu() else { return };
+    galleries::<f32>(gpu, 20_000);
+}
+
+#[test]
+fn the_gallery_in_f64() {
+    let Some(gpu) = gpu() else { return };
+    galleries::<f64>(gpu, 20_000);
+}
+
+#[test]
+fn many_rows_in_every_order() {
+    let Some(gpu) = gpu() else { return };
+    for text in ["road,n=150", "webbase,rows=20000", "poisson2d,n=170", "circuit,rows=20000"] {
+        let Ok(spec) = text.parse::<gallery::Spec>() else { panic!("{text}") };
+        check_all(gpu, &spec.generate::<f32>().unwrap(), &[3, 60], text);
+    }
+}
+
+/// A matrix of 100 rows whose entries have these columns and values.
+fn matrix(ncols: usize, cols: impl Fn(usize) -> Vec<u32>, value: impl Fn(usize) -> f64) -> CsrMatrix<f64> {
+    let rows: Vec<Vec<u32>> = (0..100).map(cols).collect();
+    let mut row_ptr = vec![0];
+    row_ptr.extend(rows.iter().scan(0, |end, row| {
+        *end += row.len();
+        Some(*end)
+    }));
+    let col_idx = rows.concat();
+    let values = (0..col_idx.len()).map(value).collect();
+    CsrMatrix::try_new(100, ncols, row_ptr, col_idx, values).unwrap()
+}
+
+#[test]
+fn columns_far_apart() {
+    let Some(gpu) = gpu() else { return };
+    let ncols = u32::MAX as usize - 1;
+    type Columns = fn(usize) -> Vec<u32>;
+    let cases: [(&str, Columns); 6] = [
+        ("31 bits and a sign", |row| vec![(1 << 31) - 1 + row as u32]),
+        ("one more", |row| vec![(1 << 31) + row as u32]),
+        ("the last column", |row| vec![row as u32, u32::MAX - 2]),
+        ("16 bits", |row| vec![7 + (row as u32 % 2) * 65_535]),
+        ("17 bits", |row| vec![7 + (row as u32 % 2) * 65_536]),
+        ("runs of three", |_| vec![0, 1, 2, 255, 256, 257]),
+    ];
+    for (name, cols) in cases {
+        check_all(gpu, &matrix(ncols, cols, |k| k as f64), &[Packing::MAX_LONG], name);
+    }
+}
+
+#[test]
+fn any_bits_of_values() {
+    let Some(gpu) = gpu() else { return };
+    let nan = f64::from_bits(0x7ff8_0000_dead_beef);
+    let special = [0.0, -0.0, f64::NAN, nan, f64::INFINITY, 1.0, f64::from_bits(1)];
+    let cols = |row: usize| (0..20).map(|k| (row + k * k) as u32).collect();
+    for (name, distinct) in [("one", 1), ("256", 256), ("257", 257), ("all", usize::MAX)] {
+        check_all(gpu, &matrix(1000, cols, |k| (k % distinct) as f64), &[60], name);
+        check_all(gpu, &matrix(1000, cols, |k| 1.0 + (k % distinct) as f64), &[60], name);
+    }
+    check_all(gpu, &matrix(1000, cols, |k| special[k % special.len()]), &[60], "specials");
+    check_all(gpu, &matrix(1000, cols, |_| 0.0), &[60], "zeros");
+    check_all(gpu, &matrix(1000, cols, |_| -0.0), &[60], "zeros with a sign");
+}
+
+/// The rows between stencils are of other kinds, and slices with the same slots lie apart.
+#[test]
+fn slots_that_are_shared() {
+    let Some(gpu) = gpu() else { return };
+    let mut row_ptr = vec![0];
+    let mut col_idx = Vec::new();
+    for row in 0..20_000u32 {
+        match row / 32 % 7 {
+            0..4 => col_idx.extend([row, row + 1 + row / 32 % 3, row + 90]),
+            4 => {}
+            5 => col_idx.extend((0..9).map(|k| (row * 77 + k * 1013) % 20_000)),
+            _ => col_idx.extend([row, row + 7].into_iter().skip((row % 5 == 0).into())),
+        }
+        row_ptr.push(col_idx.len());
+    }
+    let values = x_vector::<f64>(col_idx.len());
+    let a = CsrMatrix::try_new(20_000, 20_100, row_ptr, col_idx, values).unwrap();
+    check_all(gpu, &a, &[60], "stencils and others");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_matrix(
+        rows in prop::collection::vec(prop::collection::vec(0u32..90, 0..12), 1..150),
+        order in prop::sample::select(&ORDERS[..]),
+        packed in any::<bool>(),
+        group in prop::sample::select(&Packing::GROUPS[..]),
+        long in 1u32..14,
+    ) {
+        if let Some(gpu) = gpu() {
+            let row = |r: usize| rows.get(r).cloned().unwrap_or_default();
+            let values = ENCODINGS[usize::from(packed)];
+            check(gpu, &matrix(90, row, |k| (k % 7) as f64), order, Packing { values, group, long }, "any");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Blocks on the CPU: piece by piece, then the parts. Right rather than fast: the caches of a core need no help, and nothing is summed
+//! in vectors.
+
+use super::{Host, Pieces, Split};
+use crate::Scalar;
+use crate::device::cpu::{Output, for_each_part};
+use std::sync::{Mutex, PoisonError};
+
+/// Working memory of products, as many pieces as products were under way at a time.
+#[derive(Debug)]
+pub(super) struct Spare<T>(Mutex<Vec<Vec<T>>>);
+
+impl<T> Default for Spare<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Scalar> Spare<T> {
+    /// Calls `with` with `len` numbers, whatever they are.
+    fn with(&self, len: usize, with: impl FnOnce(&mut [T])) {
+        let spare = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = spare().pop();
+        let mut piece = taken.unwrap_or_else(|| vec![T::ZERO; len]);
+        with(&mut piece);
+        spare().push(piece);
+    }
+}
+
+/// `y = A x`.
+pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+    let parts = a.split.ptr[a.split.ptr.len() - 1] as usize;
+    a.scratch.with(parts + a.hot.len(), |scratch| {
+        let (parts, hot) = scratch.split_at_mut(parts);
+        hot.iter_mut().zip(&a.hot).for_each(|(hot, &col)| *hot = x[col as usize]);
+        let sums = Sums { nrows: y.len(), y: Output::new(y), parts: Output::new(parts) };
+        let from = if a.hot.is_empty() { x } else { hot };
+        for_each_part(&a.near.bounds, |pieces| {
+            for piece in pieces {
+                let [first_col, width] = a.tiles.windows[a.tiles.of_piece(piece)];
+                let window = &from[first_col as usize..(first_col + width) as usize];
+                multiply(&a.near, piece, window, sums);
+            }
+        });
+        for_each_part(&a.far.bounds, |pieces| pieces.for_each(|piece| multiply(&a.far, piece, x, sums)));
+        add_parts(&a.split, parts, sums.y);
+    });
+}
+
+/// Where sums go.
+#[derive(Clone, Copy)]
+struct Sums<T> {
+    nrows: usize,
+    y: Output<T>,
+    parts: Output<T>,
+}
+
+/// Sums the runs of a piece.
+#[inline(always)]
+fn multiply<T: Scalar, C: Copy + Into<u32>>(a: &Pieces<T, C>, piece: usize, x: &[T], sums: Sums<T>) {
+    let mut sum = T::ZERO;
+    a.for_each_entry(piece, |col, value, target| {
+        sum += value * x[col as usize];
+        if let Some(target) = target {
+            let target = target as usize;
+            // SAFETY: every row and every part is the target of one run at most.
+            unsafe {
+                match target.checked_sub(sums.nrows) {
+                    None => sums.y.set(target, sum),
+                    Some(part) => sums.parts.set(part, sum),
+                }
+            }
+            sum = T::ZERO;
+        }
+    });
+}
+
+/// Adds the parts of every row that has some, and writes those that have nothing.
+fn add_parts<T: Scalar>(split: &Split, parts: &[T], y: Output<T>) {
+    for_each_part(&split.bounds, |range| {
+        for i in range {
+            let parts = &parts[split.ptr[i] as usize..split.ptr[i + 1] as usize];
+            let sum = parts.iter().fold(T::ZERO, |sum, &part| sum + part);
+            // SAFETY: a row stands in the list once, and no run has it for a target.
+            unsafe { y.set(split.rows[i] as usize, sum) };
+        }
+    });
+}

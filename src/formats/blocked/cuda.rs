@@ -1,0 +1,241 @@
+//! Blocks on a GPU: a launch for the pieces of tiles, before and behind it one each for what is hot and what is not, and one that adds the
+//! parts.
+
+use super::cpu::Spare;
+use super::{Host, Pieces, Split, Tiles, Values, pack};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+
+/// Threads of a block that has `x` in shared memory: `WINDOW_THREADS` in `kernels/blocked.cu`.
+pub(super) const WINDOW_THREADS: u32 = 1024;
+
+/// Threads that a piece has elsewhere.
+const WARP: u32 = 32;
+
+/// A matrix in blocks in the memory of a GPU.
+#[derive(Debug)]
+pub(super) struct Uploaded<T> {
+    nrows: usize,
+    ncols: usize,
+    hot: Buffer<u32>,
+    tile_ptr: Buffer<u32>,
+    windows: Buffer<[u32; 2]>,
+    near: UploadedPieces<T, u16>,
+    far: UploadedPieces<T, u32>,
+    split_rows: Buffer<u32>,
+    split_ptr: Buffer<u32>,
+    order: Buffer<u32>,
+    /// How tiles are multiplied.
+    sum_tiles: SumTiles,
+    gather: Kernel,
+    sum_far: Kernel,
+    add_parts: Kernel,
+    /// Lanes that add the parts of a row.
+    lanes: u32,
+    parts: Scratch<T>,
+    /// The `x` of the hot columns.
+    hot_x: Scratch<T>,
+}
+
+/// Pieces in the memory of a GPU.
+#[derive(Debug)]
+struct UploadedPieces<T, C> {
+    cols: Buffer<C>,
+    values: Values<T, Buffer<T>>,
+    flags: Buffer<u16>,
+    piece_ptr: Buffer<u32>,
+    targets: Buffer<u32>,
+}
+
+/// How tiles are multiplied.
+#[derive(Debug)]
+enum SumTiles {
+    /// With `x` in so many bytes of shared memory, by so many blocks.
+    Shared(Kernel, u32, u32),
+    /// With `x` in memory: the GPU does not have so much shared memory for a block.
+    Memory(Kernel),
+}
+
+impl SumTiles {
+    fn new<T: Scalar>(tiles: &Tiles, values: &str, gpu: Gpu) -> Result<Self, Error> {
+        let kernel = gpu.kernel("blocked", &format!("blocked_window{values}_{}", T::KIND))?;
+        let widest = tiles.windows.iter().map(|[_, width]| *width).max().unwrap_or(0);
+        let bytes = widest * size_of::<T>() as u32;
+        if bytes > gpu.shared_memory(kernel)? {
+            return Ok(Self::Memory(gpu.kernel("blocked", &format!("blocked_near{values}_{}", T::KIND))?));
+        }
+        let resident = gpu.resident_blocks(kernel, WINDOW_THREADS, bytes)?;
+        Ok(Self::Shared(kernel, bytes, resident))
+    }
+}
+
+impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
+    fn new(host: &Pieces<T, C>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(Self {
+            cols: gpu.upload(&host.cols)?,
+            values: match &host.values {
+                Values::Plain(values) => Values::Plain(gpu.upload(values)?),
+                Values::Equal(value) => Values::Equal(*value),
+            },
+            flags: gpu.upload(&host.flags)?,
+            piece_ptr: gpu.upload(&host.piece_ptr)?,
+            targets: gpu.upload(&host.targets)?,
+        })
+    }
+
+    fn pieces(&self) -> u32 {
+        // Packing has seen to it that there are no more.
+        (self.piece_ptr.len() - 1) as u32
+    }
+
+    /// The parameters that all kernels begin with.
+    fn args(&self, launch: Launch, y: Ptr<T>, parts: Ptr<T>, nrows: usize) -> Launch {
+        let (values, value) = match &self.values {
+            Values::Plain(values) => (values.ptr(), T::ZERO),
+            Values::Equal(value) => (Ptr::NULL, *value),
+        };
+        let launch = launch.arg(self.cols.ptr()).arg(values).arg(value.bits()).arg(self.flags.ptr());
+        let launch = launch.arg(self.piece_ptr.ptr()).arg(self.pieces()).arg(self.targets.ptr());
+        launch.arg(y).arg(parts).arg(nrows as u32)
+    }
+
+    /// The values, and how many there are, where there is one for every slot.
+    fn plain(&self) -> Option<(Ptr<T>, usize)> {
+        match &self.values {
+            Values::Plain(values) => Some((values.ptr(), values.len())),
+            Values::Equal(_) => None,
+        }
+    }
+
+    fn to_host(&self) -> Result<Pieces<T, C>, Error> {
+        Ok(Pieces {
+            cols: self.cols.to_vec()?,
+            values: match &self.values {
+                Values::Plain(values) => Values::Plain(values.to_vec()?),
+                Values::Equal(value) => Values::Equal(*value),
+            },
+            flags: self.flags.to_vec()?,
+            piece_ptr: self.piece_ptr.to_vec()?,
+            targets: self.targets.to_vec()?,
+            bounds: pack::bounds(self.pieces() as usize),
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        let values = match &self.values {
+            Values::Plain(values) => values.bytes(),
+            Values::Equal(_) => 0,
+        };
+        self.cols.bytes() + values + self.flags.bytes() + self.piece_ptr.bytes() + self.targets.bytes()
+    }
+}
+
+/// Lanes for every row that parts are added of: about as many as it has parts.
+const fn lanes(split: &Split, parts: usize) -> u32 {
+    match parts / if split.rows.is_empty() { 1 } else { split.rows.len() } {
+        0..3 => 1,
+        3..12 => 4,
+        _ => 32,
+    }
+}
+
+impl<T: Scalar> Uploaded<T> {
+    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let kernel = |name: &str| gpu.kernel("blocked", &format!("blocked_{name}_{}", T::KIND));
+        let values = |values: &Values<T>| match values {
+            Values::Plain(_) => "",
+            Values::Equal(_) => "_equal",
+        };
+        let parts = host.split.ptr[host.split.ptr.len() - 1] as usize;
+        let lanes = lanes(&host.split, parts);
+        Ok(Self {
+            nrows: host.nrows,
+            ncols: host.ncols,
+            hot: gpu.upload(&host.hot)?,
+            tile_ptr: gpu.upload(&host.tiles.tile_ptr)?,
+            windows: gpu.upload(&host.tiles.windows)?,
+            near: UploadedPieces::new(&host.near, gpu)?,
+            far: UploadedPieces::new(&host.far, gpu)?,
+            split_rows: gpu.upload(&host.split.rows)?,
+            split_ptr: gpu.upload(&host.split.ptr)?,
+            order: gpu.upload(&host.order)?,
+            sum_tiles: SumTiles::new::<T>(&host.tiles, values(&host.near.values), gpu)?,
+            gather: kernel("gather")?,
+            sum_far: kernel(&format!("far{}", values(&host.far.values)))?,
+            add_parts: kernel(&format!("add{lanes}"))?,
+            lanes,
+            parts: Scratch::new(gpu, parts),
+            hot_x: Scratch::new(gpu, host.hot.len()),
+        })
+    }
+
+    /// The launch that multiplies tiles, and its kernel.
+    fn sum_tiles(&self, x: Ptr<T>, y: Ptr<T>, parts: Ptr<T>) -> (Kernel, Launch) {
+        let pieces = self.near.pieces();
+        let (kernel, launch) = match self.sum_tiles {
+            SumTiles::Shared(kernel, bytes, resident) => {
+                (kernel, Launch::new(resident.min(pieces), WINDOW_THREADS).with_shared(bytes))
+            }
+            SumTiles::Memory(kernel) => (kernel, Self::warps(pieces)),
+        };
+        let launch = self.near.args(launch, y, parts, self.nrows).arg(x).arg(self.tile_ptr.ptr());
+        (kernel, launch.arg(self.windows.len() as u32).arg(self.windows.ptr()))
+    }
+
+    /// A warp for each of so many pieces.
+    const fn warps(pieces: u32) -> Launch {
+        Launch::new(pieces.div_ceil(BLOCK / WARP), BLOCK)
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        let (parts, hot_x) = (self.parts.on(queue)?, self.hot_x.on(queue)?);
+        let hot = self.hot.len();
+        if hot > 0 {
+            let launch = Launch::over(hot, 1).arg(self.hot.ptr()).arg(hot as u32).arg(x).arg(hot_x);
+            // SAFETY: these are the parameters of `blocked_gather`, with room for the `x` of every hot column; the vectors are the
+            // caller's promise, here and below.
+            unsafe { self.gather.launch(queue, launch)? };
+        }
+        let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, parts);
+        // SAFETY: these are the parameters of `blocked_window` and `blocked_near`, with room for all parts.
+        unsafe { kernel.launch(queue, launch)? };
+        let launch = self.far.args(Self::warps(self.far.pieces()), y, parts, self.nrows).arg(x);
+        // SAFETY: these are the parameters of `blocked_far`, as above.
+        unsafe { self.sum_far.launch(queue, launch)? };
+        let rows = self.split_rows.len();
+        let launch = Launch::over(rows, self.lanes).arg(self.split_rows.ptr()).arg(self.split_ptr.ptr());
+        let launch = launch.arg(rows as u32).arg(parts).arg(y);
+        // SAFETY: these are the parameters of `blocked_add`; all parts have been written, and the rows are those of `y`.
+        unsafe { self.add_parts.launch(queue, launch) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let ptr = self.split_ptr.to_vec()?;
+        let host = Host {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            hot: self.hot.to_vec()?,
+            tiles: Tiles { tile_ptr: self.tile_ptr.to_vec()?, windows: self.windows.to_vec()? },
+            near: self.near.to_host()?,
+            far: self.far.to_host()?,
+            split: Split { rows: self.split_rows.to_vec()?, bounds: pack::split_bounds(&ptr), ptr },
+            order: self.order.to_vec()?,
+            scratch: Spare::default(),
+        };
+        Ok(host.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        self.near.plain().zip(self.far.plain()).map(<[_; 2]>::from).ok_or(NoArrays::CODED)
+    }
+
+    fn device_bytes(&self) -> u64 {
+        let words = [&self.hot, &self.tile_ptr, &self.split_rows, &self.split_ptr, &self.order];
+        let words: u64 = words.iter().map(|array| array.bytes()).sum();
+        words + self.windows.bytes() + self.near.bytes() + self.far.bytes()
+    }
+}

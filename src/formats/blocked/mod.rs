@@ -1,0 +1,469 @@
+//! Cache blocking: entries in an order in which the part of `x` that many of them need is loaded once, into the shared memory of a GPU.
+//!
+//! ```text
+//! 3 . 1 .     windows of 2 columns, batches of 4 entries, 2 lanes of 2       (_ is padding)
+//! . . . .     tile          0               1
+//! . 2 4 1     first_col     0               2
+//! 1 . . 1     cols          0 1  0 _        0 0  1 1
+//!             values        3 2  1 _        1 4  1 1
+//!             ends          1 1  1 .        1 .  1 1
+//!             ends before   0    2          0    1
+//!             targets       4 6  8          5 7  9        4 + its place in the parts: every row has several
+//!             split_rows  0 1 2 3    split_ptr  0 2 2 4 6
+//! ```
+//!
+//! With `kib:K` the rows are taken together to *panels*, the columns that a panel reaches over are cut into equal *windows* whose `x`
+//! takes K KiB at most, and the entries of a panel in a window are a *tile*. With `hot:K` there is one tile, of the columns with the most
+//! entries, whose `x` is gathered into one array first; the other entries follow in the same layout with columns of 32 bits.
+//!
+//! The entries of a tile follow one another row by row, in *pieces* of two *batches* of 256; the last piece is filled with padding. In a
+//! batch every lane of a warp has 8 entries in succession, so that it loads 16 bytes at a time and the loads of a warp are without gaps:
+//! columns of 16 bits stand in their order, of wider numbers first 16 bytes of every lane, then the next 16 bytes of each. A lane has one
+//! bit for each of its entries, set at the last one that a row has in the piece, and the number of such ends in the lanes before. What a
+//! row has in a piece, a *run*, has a target: the row itself when this is all that it has, or else its place among the *parts*, which are
+//! added in a second step, those of a row always in the same order.
+//!
+//! A GPU's blocks each take an equal share of the pieces and load the windows that they meet; warps take pieces one after the other, so
+//! nobody waits for a long row. Nothing depends on which warp takes what.
+//!
+//! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of runs; every piece has an end. Behind the last end of a
+//! piece there is padding only, with column 0 and value 0: its products are in sums that nobody writes. Rows are stored by column; where
+//! the matrix has them in another order, `order` keeps it.
+//!
+//! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18, 2007; sums by flags and targets as in
+//! CSR5, Liu & Vinter, ICS 2015.
+
+mod cpu;
+mod cuda;
+mod pack;
+
+use super::values::{Values, is_equal};
+use super::{
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, vector_bytes,
+};
+use crate::analysis::{Analysis, Blocks};
+use crate::device::Gpu;
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use std::fmt::{self, Display};
+use std::ops::Range;
+
+/// The format.
+pub(crate) struct Blocked;
+
+/// `blocked(kib:K)` or `blocked(hot:K)`, either with `values:packed`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// What is in shared memory.
+    pub x: Block,
+    /// KiB of it, from 1 to 256.
+    pub kib: u32,
+    /// `values:packed`: where all values have the same bits, only one is stored.
+    pub packed: bool,
+}
+
+/// Which part of `x` a block of a GPU keeps in shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Block {
+    /// `kib:K`: that of consecutive columns, one window after the other.
+    Windows,
+    /// `hot:K`: that of the columns with the most entries.
+    Hot,
+}
+
+/// Entries that a lane has side by side: `LANE` in `kernels/blocked.cu`.
+const LANE: usize = 8;
+
+/// Entries of a batch, 8 for every lane of a warp.
+const BATCH: usize = 32 * LANE;
+
+/// Batches of a piece: `BATCHES` in `kernels/blocked.cu`.
+const BATCHES: usize = 2;
+
+/// Entries of a piece.
+const PIECE: usize = BATCHES * BATCH;
+
+/// Bytes that a lane loads at a time.
+const LOAD: usize = 16;
+
+/// The most KiB of `x`: in `f32` as many columns as 16 bits tell apart. No GPU has so much shared memory.
+const MOST_KIB: u32 = 256;
+
+/// KiB of `x` when nothing is said, the fastest on an H200, whose blocks can have 227.
+const KIB: u32 = 192;
+
+impl Plan {
+    /// Columns whose `x` fits.
+    const fn columns(&self, scalar: ScalarKind) -> u32 {
+        (self.kib << 10) / scalar.size() as u32
+    }
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = match self.x {
+            Block::Windows => "kib",
+            Block::Hot => "hot",
+        };
+        let packed = if self.packed { ",values:packed" } else { "" };
+        write!(f, "({key}:{}{packed})", self.kib)
+    }
+}
+
+impl Format for Blocked {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "blocked(kib:192)",
+        "blocked(hot:192)",
+        "blocked(kib:4,values:packed)",
+        "blocked(hot:1,values:packed)",
+        "blocked(kib:256)",
+    ];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        let mut number = |key| match args.number(key)? {
+            Some(n) if n > MOST_KIB => {
+                Err(args.error(format!("`{key}` may be 1 to {MOST_KIB}, in KiB, not {n}")))
+            }
+            number => Ok(number),
+        };
+        let (x, kib) = match (number("kib")?, number("hot")?) {
+            (Some(_), Some(_)) => return Err(args.error("it takes `kib` or `hot`, not both".to_owned())),
+            (None, Some(kib)) => (Block::Hot, kib),
+            (kib, None) => (Block::Windows, kib.unwrap_or(KIB)),
+        };
+        let packed = args.word("values", &[("plain", false), ("packed", true)])?.unwrap_or(false);
+        Ok(Plan { x, kib, packed })
+    }
+
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+        /// Runs for an entry beyond which writing and adding them costs more than gathers do.
+        const RUNS: f64 = 0.2;
+        /// Share of the entries that have to be in the hot columns.
+        const HOT: f64 = 0.35;
+        /// Entries of the longest row: one warp adds its parts.
+        const LONGEST: u32 = 1 << 21;
+        /// Entries below which smaller windows are tried, too: every multiprocessor loads some, however few entries it has.
+        const FEW: u64 = 1 << 23;
+        let Some(blocking) = analysis.blocking else { return Vec::new() };
+        if on != Target::Gpu || analysis.rows.max > LONGEST {
+            return Vec::new();
+        }
+        let plan = |x, kib| Plan { x, kib, packed: is_equal(analysis) };
+        // In f64 there are fewer columns: what is promising there is so in f32.
+        let blocks = blocking.with(plan(Block::Windows, KIB).columns(ScalarKind::F64));
+        let mut plans = Vec::new();
+        if blocks.runs <= RUNS {
+            plans.push(plan(Block::Windows, KIB));
+            if analysis.rows.nnz < FEW {
+                plans.push(plan(Block::Windows, KIB / 4));
+            }
+        } else if blocks.hot >= HOT {
+            plans.push(plan(Block::Hot, KIB));
+        }
+        plans
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        let estimate = Estimate::new(plan, analysis, scalar);
+        let (near, far) = (estimate.near.div_ceil(PIECE as u64), estimate.far.div_ceil(PIECE as u64));
+        let pieces = near + estimate.tiles + far;
+        let runs = estimate.runs + pieces;
+        let size = scalar.size() as u64;
+        let slots = pieces * PIECE as u64;
+        let value = if plan.packed && is_equal(analysis) { 0 } else { size };
+        let flags = slots / LANE as u64 * 2;
+        let tables = 4 * (runs + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
+        let order = if analysis.structure.sorted { 0 } else { 4 * analysis.rows.nnz };
+        let wide = far * PIECE as u64;
+        Traffic {
+            matrix_bytes: slots * (2 + value) + 2 * wide + flags + tables + order + 4 * estimate.hot,
+            vector_bytes: vector_bytes(analysis, scalar),
+            scratch_bytes: 2 * size * (runs.saturating_sub(estimate.whole_rows) + estimate.hot),
+            slots,
+            gathered: wide,
+            rows: analysis.rows.nrows as u64,
+            groups: runs,
+            relaunches: match plan.x {
+                Block::Windows => 1,
+                Block::Hot => 3,
+            },
+            ..Traffic::default()
+        }
+    }
+
+    fn is_exact(_: &Plan, _: &Analysis) -> bool {
+        false
+    }
+
+    fn kernel(plan: &Plan, _: Target) -> &'static str {
+        match plan.x {
+            Block::Windows => "blocked",
+            Block::Hot => "blocked.hot",
+        }
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        pack::pack(plan, a)
+    }
+}
+
+/// What a plan is expected to take.
+#[derive(Debug, Default)]
+struct Estimate {
+    /// Entries with columns of 16 bits, and with columns of 32.
+    near: u64,
+    far: u64,
+    tiles: u64,
+    /// Runs as if pieces had no ends.
+    runs: u64,
+    /// Rows whose sum is written at once, and those that have parts or nothing.
+    whole_rows: u64,
+    split_rows: u64,
+    /// Columns that are gathered first.
+    hot: u64,
+}
+
+impl Estimate {
+    fn new(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Self {
+        let rows = &analysis.rows;
+        let columns = plan.columns(scalar);
+        let blocks =
+            analysis.blocking.map_or_else(|| Self::unmeasured(analysis, columns), |b| b.with(columns));
+        let full = rows.nrows as u64 - rows.empty_rows;
+        match plan.x {
+            Block::Windows => {
+                let runs = ((blocks.runs * rows.nnz as f64).ceil() as u64).clamp(full, rows.nnz.max(full));
+                let tiles = ((blocks.tiles * rows.nnz as f64).ceil() as u64).min(rows.nnz);
+                // Rows with a second run at least: no more than there are runs beyond the first of each.
+                let cut = full.min(runs - full);
+                let (whole_rows, split_rows) = (full - cut, rows.empty_rows + cut);
+                Self { near: rows.nnz, tiles, runs, whole_rows, split_rows, ..Self::default() }
+            }
+            Block::Hot => {
+                let near = (blocks.hot * rows.nnz as f64) as u64;
+                // A row has only hot entries, or none, as if each were so by chance.
+                let in_one =
+                    |length: u32| blocks.hot.powf(length.into()) + (1.0 - blocks.hot).powf(length.into());
+                let classes = rows.histogram.classes().iter().filter(|(length, _)| *length > 0);
+                let whole: f64 = classes.map(|&(length, rows)| in_one(length).min(1.0) * rows as f64).sum();
+                let whole_rows = (whole as u64).min(full);
+                let split_rows = rows.nrows as u64 - whole_rows;
+                let hot = u64::from(columns).min(rows.ncols as u64).min(rows.nnz);
+                let (runs, tiles) = (2 * full - whole_rows, u64::from(rows.nnz > 0));
+                Self { near, far: rows.nnz - near, tiles, runs, whole_rows, split_rows, hot }
+            }
+        }
+    }
+
+    /// A bound on what there can be, where nothing was measured.
+    fn unmeasured(analysis: &Analysis, columns: u32) -> Blocks {
+        let rows = &analysis.rows;
+        let nnz = rows.nnz.max(1) as f64;
+        let windows = (rows.ncols as f64 / f64::from(columns)).ceil();
+        let full = (rows.nrows as u64 - rows.empty_rows) as f64;
+        // A panel has four entries for every column at least; the last one has what is left.
+        let tiles = (0.25 / f64::from(columns) + windows / nnz).min(1.0);
+        let hot = (f64::from(columns) / rows.ncols.max(1) as f64).min(1.0);
+        Blocks { columns, runs: (full * windows / nnz).min(1.0), tiles, hot }
+    }
+}
+
+/// A matrix in blocks.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    nrows: usize,
+    ncols: usize,
+    /// The columns that are gathered before anything else; none in windows.
+    hot: Vec<u32>,
+    tiles: Tiles,
+    /// Entries whose columns count from the first one of their tile.
+    near: Pieces<T, u16>,
+    /// Entries with columns of their own.
+    far: Pieces<T, u32>,
+    split: Split,
+    /// Where the entries of the rows, sorted by column, were in their rows; nothing when they were sorted.
+    order: Vec<u32>,
+    scratch: cpu::Spare<T>,
+}
+
+/// What is in shared memory together.
+#[derive(Debug, Default)]
+struct Tiles {
+    /// The first piece of each, and their number.
+    tile_ptr: Vec<u32>,
+    /// The first column of each window, and how many it has.
+    windows: Vec<[u32; 2]>,
+}
+
+/// Entries in pieces.
+#[derive(Debug)]
+struct Pieces<T, C> {
+    cols: Vec<C>,
+    values: Values<T>,
+    /// A word a lane: a bit for each entry that ends a run, above them the ends in the lanes before.
+    flags: Vec<u16>,
+    /// The first run of each piece, and their number.
+    piece_ptr: Vec<u32>,
+    /// For every run a row, or behind the rows a part.
+    targets: Vec<u32>,
+    /// Bounds of the parts that threads take.
+    bounds: Box<[usize]>,
+}
+
+/// Rows that have parts, and rows without entries.
+#[derive(Debug)]
+struct Split {
+    rows: Vec<u32>,
+    /// The first part of each, and their number.
+    ptr: Vec<u32>,
+    bounds: Box<[usize]>,
+}
+
+/// Where entry `i` of a batch has a number of `size` bytes.
+const fn place(i: usize, size: usize) -> usize {
+    let load = LOAD / size;
+    let (lane, entry) = (i / LANE, i % LANE);
+    (entry / load * (BATCH / LANE) + lane) * load + entry % load
+}
+
+impl<T: Scalar, C: Copy + Into<u32>> Pieces<T, C> {
+    fn pieces(&self) -> usize {
+        self.piece_ptr.len() - 1
+    }
+
+    /// Calls `visit` for every entry of a piece with its column and value, and with the target of its run at the last one of each.
+    #[inline(always)]
+    fn for_each_entry(&self, piece: usize, mut visit: impl FnMut(u32, T, Option<u32>)) {
+        let mut run = self.piece_ptr[piece] as usize;
+        let end = self.piece_ptr[piece + 1] as usize;
+        for i in piece * PIECE..(piece + 1) * PIECE {
+            if run == end {
+                return;
+            }
+            let batch = i / BATCH * BATCH;
+            let col = self.cols[batch + place(i % BATCH, size_of::<C>())].into();
+            let value = self.values.at(batch + place(i % BATCH, size_of::<T>()));
+            let ends = self.flags[i / LANE] >> (i % LANE) & 1 == 1;
+            visit(col, value, ends.then(|| self.targets[run]));
+            run += usize::from(ends);
+        }
+    }
+
+    /// Calls `visit` for every run of a piece with its target, its columns and values.
+    fn for_each_run(&self, piece: usize, mut visit: impl FnMut(u32, &[(u32, T)])) {
+        let mut entries = Vec::with_capacity(PIECE);
+        self.for_each_entry(piece, |col, value, target| {
+            entries.push((col, value));
+            if let Some(target) = target {
+                visit(target, &entries);
+                entries.clear();
+            }
+        });
+    }
+
+    fn bytes(&self) -> usize {
+        let words = size_of_val(&*self.piece_ptr) + size_of_val(&*self.targets);
+        size_of_val(&*self.cols) + self.values.bytes() + size_of_val(&*self.flags) + words
+    }
+}
+
+impl Tiles {
+    fn len(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// The pieces of a tile.
+    fn pieces(&self, tile: usize) -> Range<usize> {
+        self.tile_ptr[tile] as usize..self.tile_ptr[tile + 1] as usize
+    }
+
+    /// The tile of a piece.
+    fn of_piece(&self, piece: usize) -> usize {
+        self.tile_ptr.partition_point(|&first| first as usize <= piece) - 1
+    }
+}
+
+impl<T: Scalar> Host<T> {
+    /// The row that a target stands for.
+    fn row_of(&self, target: u32) -> usize {
+        match (target as usize).checked_sub(self.nrows) {
+            None => target as usize,
+            Some(part) => {
+                let after = self.split.ptr.partition_point(|&first| first as usize <= part);
+                self.split.rows[after - 1] as usize
+            }
+        }
+    }
+
+    /// Calls `visit` for every run with its row, its columns in the matrix and its values.
+    fn for_each_run(&self, mut visit: impl FnMut(usize, &[(u32, T)])) {
+        let mut global = Vec::new();
+        for tile in 0..self.tiles.len() {
+            let first_col = self.tiles.windows[tile][0];
+            for piece in self.tiles.pieces(tile) {
+                self.near.for_each_run(piece, |target, entries| {
+                    let col = |col: u32| self.hot.get(col as usize).copied().unwrap_or(first_col + col);
+                    global.clear();
+                    global.extend(entries.iter().map(|&(c, value)| (col(c), value)));
+                    visit(self.row_of(target), &global);
+                });
+            }
+        }
+        for piece in 0..self.far.pieces() {
+            self.far.for_each_run(piece, |target, entries| visit(self.row_of(target), entries));
+        }
+    }
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        cpu::spmv(self, x, y);
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        let mut row_ptr = vec![0; self.nrows + 1];
+        self.for_each_run(|row, entries| row_ptr[row + 1] += entries.len());
+        for row in 0..self.nrows {
+            row_ptr[row + 1] += row_ptr[row];
+        }
+        let mut next = row_ptr.clone();
+        let mut entries = vec![(0, T::ZERO); row_ptr[self.nrows]];
+        self.for_each_run(|row, run| {
+            entries[next[row]..next[row] + run.len()].copy_from_slice(run);
+            next[row] += run.len();
+        });
+        let (mut col_idx, mut values) = (vec![0; entries.len()], vec![T::ZERO; entries.len()]);
+        for row in row_ptr.windows(2).map(|ends| ends[0]..ends[1]) {
+            entries[row.clone()].sort_by_key(|entry| entry.0);
+            for (k, &(col, value)) in row.clone().zip(&entries[row.clone()]) {
+                let at = self.order.get(k).map_or(k, |&position| row.start + position as usize);
+                (col_idx[at], values[at]) = (col, value);
+            }
+        }
+        // SAFETY: these are the entries of a checked matrix, each where it was.
+        unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        match (&mut self.near.values, &mut self.far.values) {
+            (Values::Plain(near), Values::Plain(far)) => Ok([near, far]),
+            _ => Err(NoArrays::CODED),
+        }
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        let words = [&self.hot, &self.tiles.tile_ptr, &self.split.rows, &self.split.ptr, &self.order];
+        let words: usize = words.iter().map(|array| size_of_val(&***array)).sum();
+        (words + size_of_val(&*self.tiles.windows) + self.near.bytes() + self.far.bytes()) as u64
+    }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

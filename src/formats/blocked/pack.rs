@@ -1,0 +1,439 @@
+//! Packing: the runs that rows have in tiles are listed and sorted by tile, which says where each one comes; then all pieces are filled,
+//! each by itself.
+
+use super::cpu::Spare;
+use super::{BATCH, Block, Host, LANE, PIECE, Pieces, Plan, Split, Tiles, Values, place};
+use crate::analysis::{Panel, Rows};
+use crate::device::cpu::{Output, partition};
+use crate::formats::values::common;
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::zeroed;
+use crate::{Error, Scalar};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Rows and entries that one thread cuts into runs at a time.
+const TASK: usize = 1 << 15;
+
+/// Entries of a row that are told apart by heat together: a piece looks again at those of the runs that it begins and ends in.
+const STRETCH: usize = 1024;
+
+/// The number of a column that is not hot.
+const COLD: u32 = u32::MAX;
+
+/// Entries of one row in one tile. Two of them in succession may be of the same row.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// The number of its window, later of its tile.
+    tile: u32,
+    row: u32,
+    /// Its first entry in the row.
+    first: u32,
+    count: u32,
+}
+
+/// Packs a matrix.
+pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+    pack_columns(plan, plan.columns(T::KIND), a)
+}
+
+/// Packs a matrix with so many columns in a block, a multiple of 8.
+pub(super) fn pack_columns<T: Scalar>(
+    plan: &Plan,
+    columns: u32,
+    a: CsrView<'_, T>,
+) -> Result<Host<T>, Error> {
+    let (order, sorted) = sorted(a);
+    let a = sorted.as_ref().map_or(a, CsrMatrix::view);
+    let equal = plan.packed.then(|| common(a.values())).flatten();
+    let filler = Filler { plan, a, equal };
+    let packed = match plan.x {
+        Block::Windows => {
+            let (runs, windows) = by_window(a, columns, plan)?;
+            let entries = Contiguous { a, windows: &windows };
+            let (tile_ptr, near) = filler.fill(&runs, &entries)?;
+            let (_, far) = filler.fill::<u32>(&[], &entries)?;
+            Packed { hot: Vec::new(), tiles: Tiles { tile_ptr, windows }, near, far }
+        }
+        Block::Hot => {
+            let hot = hottest(a, columns as usize);
+            let mut numbers = vec![COLD; a.ncols()];
+            (0..).zip(&hot).for_each(|(number, &col)| numbers[col as usize] = number);
+            let (near, far) = by_heat(a, &numbers);
+            let windows = if near.is_empty() { Vec::new() } else { vec![[0, hot.len() as u32]] };
+            let entries = |hot| Told { a, numbers: &numbers, hot };
+            let (tile_ptr, near) = filler.fill(&near, &entries(true))?;
+            let (_, far) = filler.fill(&far, &entries(false))?;
+            Packed { hot, tiles: Tiles { tile_ptr, windows }, near, far }
+        }
+    };
+    let Packed { hot, tiles, mut near, mut far } = packed;
+    let split = targets(plan, a.nrows(), [&mut near.targets, &mut far.targets])?;
+    let (nrows, ncols, scratch) = (a.nrows(), a.ncols(), Spare::default());
+    Ok(Host { nrows, ncols, hot, tiles, near, far, split, order, scratch })
+}
+
+/// What is filled before it is known where sums go.
+struct Packed<T> {
+    hot: Vec<u32>,
+    tiles: Tiles,
+    near: Pieces<T, u16>,
+    far: Pieces<T, u32>,
+}
+
+/// Refuses more than there can be numbers for.
+pub(super) fn check(plan: &Plan, what: &str, found: u64) -> Result<u32, Error> {
+    u32::try_from(found).map_err(|_| {
+        let message =
+            format!("it would have {found} {what}, and there can be {}; take larger blocks", u32::MAX);
+        Error::PlanLimit { plan: format!("blocked{plan}"), message }
+    })
+}
+
+/// Where a matrix has rows that are not sorted by column: where the entries of the sorted rows were in their rows, and the sorted matrix.
+fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
+    let rows = (0..a.nrows()).into_par_iter();
+    if rows.clone().all(|row| a.row(row).0.is_sorted()) {
+        return (Vec::new(), None);
+    }
+    let order: Vec<u32> = rows
+        .flat_map_iter(|row| {
+            let cols = a.row(row).0;
+            let mut order: Vec<u32> = (0..cols.len() as u32).collect();
+            order.sort_by_key(|&k| cols[k as usize]);
+            order
+        })
+        .collect();
+    let (mut col_idx, mut values) = (zeroed(a.nnz()), zeroed(a.nnz()));
+    for row in 0..a.nrows() {
+        let (cols, of_row) = a.row(row);
+        for k in a.row_range(row) {
+            let from = order[k] as usize;
+            (col_idx[k], values[k]) = (cols[from], of_row[from]);
+        }
+    }
+    // SAFETY: every row has the entries that it has in a checked matrix.
+    let sorted =
+        unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), a.row_ptr().to_vec(), col_idx, values) };
+    (order, Some(sorted))
+}
+
+/// Cuts consecutive rows into ranges of about as much work each.
+fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut start = rows.start;
+    std::iter::from_fn(move || {
+        let work = |row: usize| row_ptr[row] + row;
+        let limit = work(start) + TASK;
+        let (mut end, mut beyond) = (start, rows.end + 1);
+        while beyond - end > 1 {
+            let row = usize::midpoint(end, beyond);
+            if work(row) <= limit { end = row } else { beyond = row }
+        }
+        let task = start..end.max(start + 1);
+        (start < rows.end).then(|| {
+            start = task.end;
+            task
+        })
+    })
+}
+
+/// The runs of all rows in the windows of their panels, by tile and then by row, and the first column and the width of every tile.
+fn by_window<T: Scalar>(
+    a: CsrView<'_, T>,
+    columns: u32,
+    plan: &Plan,
+) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
+    let rows = Rows::sorted(a);
+    // Every panel with the number of its first window.
+    let mut panels: Vec<(Panel, u32)> = Vec::new();
+    let (mut row, mut number) = (0, 0u64);
+    while row < a.nrows() {
+        let panel = Panel::at(&rows, row, columns);
+        row = panel.rows.end;
+        let next = number + u64::from(panel.windows);
+        panels.push((panel, check(plan, "windows", number)?));
+        number = next;
+    }
+    check(plan, "windows", number)?;
+    let tasks: Vec<_> = panels
+        .iter()
+        .flat_map(|(panel, first)| {
+            tasks(a.row_ptr(), panel.rows.clone()).map(move |rows| (panel, *first, rows))
+        })
+        .collect();
+    let runs = tasks.par_iter().flat_map_iter(|(panel, first_window, rows)| {
+        let mut runs = Vec::new();
+        for row in rows.clone() {
+            let mut first = 0;
+            panel.for_each_run(a.row(row).0, |window, count| {
+                let count = count as u32;
+                runs.push(Run { tile: first_window + window, row: row as u32, first, count });
+                first += count;
+            });
+        }
+        runs
+    });
+    let mut runs: Vec<Run> = runs.collect();
+    runs.par_sort_by_key(|run| run.tile);
+    let mut windows = Vec::new();
+    for tile in runs.chunk_by_mut(|a, b| a.tile == b.tile) {
+        let number = tile[0].tile;
+        let (panel, first) = &panels[panels.partition_point(|(_, first)| *first <= number) - 1];
+        let first_col = panel.first_col + (number - first) * panel.width;
+        tile.iter_mut().for_each(|run| run.tile = windows.len() as u32);
+        windows.push([first_col, panel.width.min(a.ncols() as u32 - first_col)]);
+    }
+    Ok((runs, windows))
+}
+
+/// The columns with the most entries, in rising order: at most `count`, none of them empty; of those with equally many the first.
+fn hottest<T: Scalar>(a: CsrView<'_, T>, count: usize) -> Vec<u32> {
+    // A count beyond 32 bits wraps round, which costs time but breaks nothing.
+    let counts: Vec<AtomicU32> = (0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)).collect();
+    a.col_idx().par_chunks(TASK).for_each(|cols| {
+        cols.iter().for_each(|&col| {
+            counts[col as usize].fetch_add(1, Relaxed);
+        });
+    });
+    let filled = (0..a.ncols() as u32).into_par_iter().map(|col| (counts[col as usize].load(Relaxed), col));
+    let mut filled: Vec<(u32, u32)> = filled.filter(|&(entries, _)| entries > 0).collect();
+    if filled.len() > count {
+        filled.select_nth_unstable_by_key(count, |&(entries, col)| (std::cmp::Reverse(entries), col));
+        filled.truncate(count);
+    }
+    let mut hot: Vec<u32> = filled.into_iter().map(|(_, col)| col).collect();
+    hot.par_sort_unstable();
+    hot
+}
+
+/// The runs of all rows in hot columns, and those in the others.
+fn by_heat<T: Scalar>(a: CsrView<'_, T>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
+    let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
+    let runs = tasks.par_iter().flat_map_iter(|rows| {
+        let mut runs = Vec::new();
+        for row in rows.clone() {
+            for (i, cols) in a.row(row).0.chunks(STRETCH).enumerate() {
+                let (row, first) = (row as u32, (i * STRETCH) as u32);
+                let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
+                let of = |tile, count| (count > 0).then_some(Run { tile, row, first, count });
+                runs.extend(of(0, hot));
+                runs.extend(of(1, cols.len() as u32 - hot));
+            }
+        }
+        runs
+    });
+    runs.partition(|run| run.tile == 0)
+}
+
+/// Where the entries of a run are.
+trait Entries: Sync {
+    /// Calls `visit` for some of a run's entries with the number of each in the matrix and its column in the tile.
+    fn for_each(&self, run: &Run, part: Range<u32>, visit: impl FnMut(usize, u32));
+}
+
+/// One after the other.
+struct Contiguous<'a, T> {
+    a: CsrView<'a, T>,
+    windows: &'a [[u32; 2]],
+}
+
+impl<T: Scalar> Entries for Contiguous<'_, T> {
+    #[inline(always)]
+    fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
+        let first = self.a.row_ptr()[run.row as usize] + run.first as usize;
+        let first_col = self.windows[run.tile as usize][0];
+        for k in first + part.start as usize..first + part.end as usize {
+            visit(k, self.a.col_idx()[k] - first_col);
+        }
+    }
+}
+
+/// Among others: those that are hot, or those that are not.
+struct Told<'a, T> {
+    a: CsrView<'a, T>,
+    /// Of every column.
+    numbers: &'a [u32],
+    hot: bool,
+}
+
+impl<T: Scalar> Entries for Told<'_, T> {
+    #[inline(always)]
+    fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
+        let (mut k, mut seen) = (self.a.row_ptr()[run.row as usize] + run.first as usize, 0);
+        while seen < part.end {
+            let col = self.a.col_idx()[k];
+            let number = self.numbers[col as usize];
+            if (number != COLD) == self.hot {
+                if seen >= part.start {
+                    visit(k, if self.hot { number } else { col });
+                }
+                seen += 1;
+            }
+            k += 1;
+        }
+    }
+}
+
+/// The number of a column in a tile, as it is stored.
+trait Column: Copy + Default + Send + Sync + Into<u32> {
+    fn of(col: u32) -> Self;
+}
+
+impl Column for u16 {
+    fn of(col: u32) -> Self {
+        // A tile has no more than 2¹⁶ columns.
+        col as u16
+    }
+}
+
+impl Column for u32 {
+    fn of(col: u32) -> Self {
+        col
+    }
+}
+
+/// Runs in the order of their tiles, and the slot at which each begins: the entries of a tile follow one another, and tiles begin with pieces.
+struct Laid<'a> {
+    runs: &'a [Run],
+    slots: Vec<usize>,
+}
+
+impl<'a> Laid<'a> {
+    /// Lays runs out; gives the first piece of every tile, and the number of pieces, too.
+    fn new(runs: &'a [Run]) -> (Self, Vec<usize>) {
+        let (mut slots, mut tile_ptr) = (Vec::with_capacity(runs.len()), vec![0]);
+        let mut slot = 0;
+        for tile in runs.chunk_by(|a, b| a.tile == b.tile) {
+            for run in tile {
+                slots.push(slot);
+                slot += run.count as usize;
+            }
+            slot = slot.next_multiple_of(PIECE);
+            tile_ptr.push(slot / PIECE);
+        }
+        (Self { runs, slots }, tile_ptr)
+    }
+
+    /// What there is in a piece: each run, the part of it, the slot within the piece at which it begins, and whether its row ends there.
+    fn within(&self, piece: usize) -> impl Iterator<Item = (&'a Run, Range<u32>, usize, bool)> {
+        let (start, end) = (piece * PIECE, (piece + 1) * PIECE);
+        // The run that begins before or with the piece holds its first slot: there is no piece of padding alone.
+        let first = self.slots.partition_point(|&slot| slot <= start) - 1;
+        let behind = first + self.slots[first..].partition_point(|&slot| slot < end);
+        (first..behind).map(move |i| {
+            let (run, slot) = (&self.runs[i], self.slots[i]);
+            let from = start.saturating_sub(slot);
+            let to = (run.count as usize).min(end - slot);
+            let ends = i + 1 == behind || self.runs[i + 1].row != run.row;
+            (run, from as u32..to as u32, slot + from - start, ends)
+        })
+    }
+}
+
+/// Fills pieces.
+struct Filler<'a, T> {
+    plan: &'a Plan,
+    a: CsrView<'a, T>,
+    equal: Option<T>,
+}
+
+impl<T: Scalar> Filler<'_, T> {
+    /// Lays out runs; gives the first piece of every tile, too. In place of the target of each run there is its row.
+    fn fill<C: Column>(
+        &self,
+        runs: &[Run],
+        entries: &impl Entries,
+    ) -> Result<(Vec<u32>, Pieces<T, C>), Error> {
+        let (laid, tile_ptr) = Laid::new(runs);
+        let pieces = tile_ptr[tile_ptr.len() - 1];
+        check(self.plan, "pieces", pieces as u64)?;
+        let rows_of = |piece| laid.within(piece).filter(|part| part.3).map(|part| part.0.row);
+        let ends = (0..pieces).into_par_iter().map(|piece| rows_of(piece).count());
+        let mut piece_ptr = vec![0];
+        let mut before = 0;
+        for ends in ends.collect::<Vec<usize>>() {
+            before += ends as u64;
+            piece_ptr.push(check(self.plan, "runs", before)?);
+        }
+        let targets = (0..pieces).into_par_iter().flat_map_iter(rows_of).collect();
+        let mut cols = zeroed::<C>(pieces * PIECE);
+        let mut flags = zeroed::<u16>(pieces * PIECE / LANE);
+        let mut values = match self.equal {
+            Some(value) => Values::Equal(value),
+            None => Values::Plain(zeroed(pieces * PIECE)),
+        };
+        let shared = match &mut values {
+            Values::Plain(values) => Some(Output::new(values)),
+            Values::Equal(_) => None,
+        };
+        let slots = cols.par_chunks_mut(PIECE).zip(flags.par_chunks_mut(PIECE / LANE));
+        slots.enumerate().for_each(|(piece, (cols, flags))| {
+            for (run, part, first, ends) in laid.within(piece) {
+                let last = first + part.len() - 1;
+                let mut slot = first;
+                entries.for_each(run, part, |k, col| {
+                    let batch = slot / BATCH * BATCH;
+                    cols[batch + place(slot % BATCH, size_of::<C>())] = C::of(col);
+                    if let Some(values) = shared {
+                        let at = piece * PIECE + batch + place(slot % BATCH, size_of::<T>());
+                        // SAFETY: the slots of a piece are this thread's, and every piece has its own.
+                        unsafe { values.set(at, self.a.values()[k]) };
+                    }
+                    slot += 1;
+                });
+                flags[last / LANE] |= u16::from(ends) << (last % LANE);
+            }
+            count_ends(flags);
+        });
+        let tile_ptr = tile_ptr.into_iter().map(|piece| piece as u32).collect();
+        let bounds = bounds(pieces);
+        Ok((tile_ptr, Pieces { cols, values, flags, piece_ptr, targets, bounds }))
+    }
+}
+
+/// Bounds of the parts of so many pieces.
+pub(super) fn bounds(pieces: usize) -> Box<[usize]> {
+    partition(pieces, 1, |pieces| (pieces * PIECE) as u64)
+}
+
+/// Adds to the bits of every lane how many are set in the lanes of the batch before.
+fn count_ends(flags: &mut [u16]) {
+    for batch in flags.chunks_mut(BATCH / LANE) {
+        let mut before = 0;
+        for lane in batch {
+            let ends = lane.count_ones() as u16;
+            *lane |= before << LANE;
+            before += ends;
+        }
+    }
+}
+
+/// Turns the rows of all runs into targets, in the order in which they are given.
+fn targets(plan: &Plan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<Split, Error> {
+    let mut next = zeroed::<u32>(nrows);
+    runs.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
+    let (mut rows, mut ptr, mut parts) = (Vec::new(), vec![0], 0u64);
+    for (row, next) in (0..).zip(&mut next) {
+        let count = std::mem::replace(next, row);
+        if count != 1 {
+            *next = check(plan, "rows and parts", nrows as u64 + parts)?;
+            parts += u64::from(count);
+            rows.push(row);
+            ptr.push(parts as u32);
+        }
+    }
+    check(plan, "rows and parts", nrows as u64 + parts)?;
+    for row in runs.into_iter().flatten() {
+        let next = &mut next[*row as usize];
+        *row = *next;
+        *next += 1;
+    }
+    let bounds = split_bounds(&ptr);
+    Ok(Split { rows, ptr, bounds })
+}
+
+/// Bounds of the parts of rows that begin with these parts.
+pub(super) fn split_bounds(ptr: &[u32]) -> Box<[usize]> {
+    partition(ptr.len() - 1, 1, |rows| rows as u64 + u64::from(ptr[rows]))
+}

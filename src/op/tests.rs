@@ -1,0 +1,85 @@
+//! The operator and its builder.
+
+use super::*;
+use crate::testing::{Oracle, chapter, x_vector};
+
+#[test]
+fn vectors_of_wrong_length_are_refused_and_y_is_untouched() {
+    let op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
+    let mut y = [7.0; 4];
+    let wrong = op.apply(&[1.0; 3], &mut y).unwrap_err().to_string();
+    assert!(wrong.contains("`x` has 3 elements, but the matrix is 4 x 4 and needs 4"), "{wrong}");
+    assert!(op.apply(&[1.0; 4], &mut y[..2]).unwrap_err().to_string().contains("`y` has 2 elements"));
+    assert_eq!(y, [7.0; 4]);
+}
+
+#[test]
+fn one_operator_serves_many_threads() {
+    fn shared<O: Send + Sync>(_: &O) {}
+    let a = "webbase,rows=30k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let op = SparseOp::auto(&a).unwrap();
+    shared(&op);
+    let x = x_vector(a.ncols());
+    let oracle = Oracle::of(a.view(), &x);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut y = vec![f64::NAN; a.nrows()];
+                for _ in 0..10 {
+                    op.apply(&x, &mut y).unwrap();
+                    oracle.check(&y).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn settings_are_followed() {
+    let a = chapter::matrix::<f32>();
+    let plan: Plan = "jds(diagonals)".parse().unwrap();
+    let builder = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone()));
+    let op = builder.build(&a).unwrap();
+    assert_eq!((op.plan(), op.to_csr().unwrap()), (&plan, a.clone()));
+    assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
+    let refused = builder.memory_limit(10).build(&a).unwrap_err();
+    assert!(refused.to_string().contains("but the limit is 10 bytes"), "{refused}");
+}
+
+#[test]
+fn a_calibrated_operator_multiplies_with_the_winner() {
+    let a = "webbase,rows=20k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let (x, mut y) = (x_vector(a.ncols()), vec![f64::NAN; a.nrows()]);
+    for cold in [false, true] {
+        let calibration = Calibration { seconds: 0.3, cold, ..Calibration::default() };
+        let builder = SparseOpBuilder::new().tuning(Tuning::Calibrate).calibration(calibration);
+        let op = builder.build(&a).unwrap();
+        let race = op.decision().race().unwrap();
+        assert_eq!((&race.winner, race.cold), (op.plan(), cold));
+        // Packed slices are told from a sample.
+        let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
+        assert!(told.abs_diff(op.memory_bytes()) <= told / 10, "{told} bytes were told for {}", op.plan());
+        assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);
+        op.apply(&x, &mut y).unwrap();
+        Oracle::of(a.view(), &x).check(&y).unwrap();
+    }
+    let nothing = CsrMatrix::<f32>::zeros(0, 0).unwrap();
+    SparseOpBuilder::new().tuning(Tuning::Calibrate).build(&nothing).unwrap().apply(&[], &mut []).unwrap();
+    let decided = SparseOpBuilder::new().tuning(Tuning::Calibrate);
+    let decided = decided.decide(&Analysis::of(a.view()), crate::ScalarKind::F64).unwrap();
+    assert!(decided.race().is_none(), "without the matrix there is nothing to race");
+}
+
+#[test]
+fn what_a_gpu_lacks_the_cpu_may_have_and_a_limit_holds_everywhere() {
+    let over = |limit| Error::MemoryLimit { plan: "ell".to_owned(), needed: 100, limit };
+    let limited = SparseOpBuilder::new().memory_limit(50);
+    assert!(SparseOpBuilder::new().is_due_to_gpu(&over(50)));
+    assert!(limited.is_due_to_gpu(&over(40)) && !limited.is_due_to_gpu(&over(50)));
+    assert!(limited.is_due_to_gpu(&Error::GpuMemory { device: "cuda:0".to_owned(), needed: 2, free: 1 }));
+    let invalid = Error::InvalidMatrix { format: "CSR", message: String::new() };
+    assert!(!limited.is_due_to_gpu(&invalid));
+    let mut op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
+    op.decision.fallback = Some("it is full".to_owned());
+    assert!(op.explain().to_string().contains("\ndevice   on the CPU: it is full\n"));
+}

@@ -1,0 +1,181 @@
+//! What all iterations share: where things are in the registers, and batches of iterations as graphs.
+
+use super::{Outcome, Progress, Settings};
+use crate::device::Graph;
+use crate::device::fused::{Code, Instruction, Passes, RING, STATUS};
+use crate::tuning::stopwatch::timed;
+use crate::{Device, Error, Scalar, Stream};
+
+/// Registers that every iteration has; those of a method begin at [`OWN`].
+pub(super) const ITERATIONS: u16 = 2;
+/// What the square of the residual's norm has to fall to; of power iteration and PageRank the tolerance itself.
+pub(super) const TARGET: u16 = 3;
+/// Iterations that are allowed.
+pub(super) const LIMIT: u16 = 4;
+/// Zero.
+pub(super) const ZERO: u16 = 5;
+/// The square of the residual's norm.
+pub(super) const RR: u16 = 6;
+/// The second sum of the pass that makes the residual: of the residual and what was asked for.
+pub(super) const RZ: u16 = 7;
+/// Where the registers of a method begin.
+pub(super) const OWN: u16 = 8;
+/// A ring of what iterations leave: [`RR`] of each.
+pub(super) const HISTORY: u16 = 64;
+/// A second and a third ring.
+pub(super) const SECOND: u16 = HISTORY + RING;
+pub(super) const THIRD: u16 = SECOND + RING;
+/// Registers up to here; those of GMRES' matrix are behind.
+pub(super) const REGISTERS: u16 = THIRD + RING;
+
+/// Values of the status.
+pub(super) const CONVERGED: u16 = 1;
+pub(super) const EXHAUSTED: u16 = 2;
+pub(super) const INDEFINITE: u16 = 3;
+pub(super) const BREAKDOWN: u16 = 4;
+pub(super) const NOT_FINITE: u16 = 5;
+pub(super) const DIVERGED: u16 = 6;
+
+/// What a status means.
+pub(super) fn outcome(status: u16) -> Outcome {
+    match status {
+        CONVERGED => Outcome::Converged,
+        INDEFINITE => Outcome::NotPositiveDefinite,
+        BREAKDOWN => Outcome::Breakdown,
+        NOT_FINITE => Outcome::NotFinite,
+        DIVERGED => Outcome::Diverged,
+        _ => Outcome::MaxIterations,
+    }
+}
+
+/// The status that registers hold.
+pub(super) fn status(registers: &[f64]) -> u16 {
+    registers[usize::from(STATUS)] as u16
+}
+
+/// What every iteration does with its residual, which `of` holds: keeps it, counts, and ends where it is time to.
+pub(super) fn counted(of: u16) -> [Instruction; 5] {
+    [
+        Instruction::StopUnlessFinite(NOT_FINITE, of),
+        Instruction::Push(HISTORY, of, ITERATIONS),
+        Instruction::Add(ITERATIONS, ITERATIONS, crate::device::fused::ONE),
+        Instruction::StopAtMost(CONVERGED, of, TARGET),
+        Instruction::StopAtMost(EXHAUSTED, LIMIT, ITERATIONS),
+    ]
+}
+
+/// Those elements of a ring that iterations `from..to` have left, of which there are no more than the ring has places.
+pub(super) fn ring(registers: &[f64], base: u16, from: usize, to: usize) -> impl Iterator<Item = f64> {
+    (from..to).map(move |i| registers[usize::from(base) + i % usize::from(RING)])
+}
+
+/// Who is told how far an iteration is.
+pub(super) type Observer<'a> = Box<dyn FnMut(Progress) + 'a>;
+
+/// Does batches of iterations: as graphs on a GPU, at once on the CPU.
+pub(super) struct Driver<'a, T: Scalar> {
+    pub(super) passes: Passes<T>,
+    /// Iterations of a batch.
+    pub(super) every: usize,
+    /// What is told of iterations.
+    pub(super) history: Vec<f64>,
+    pub(super) observer: Option<Observer<'a>>,
+    /// By their number; empty where nothing can be captured.
+    graphs: Vec<Option<Graph>>,
+    captures: bool,
+}
+
+impl<T: Scalar> std::fmt::Debug for Driver<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "batches of {} iterations on {}", self.every, self.passes.stream().device())
+    }
+}
+
+impl<'a, T: Scalar> Driver<'a, T> {
+    pub(super) fn new(
+        stream: &Stream,
+        settings: &Settings,
+        registers: usize,
+        code: Code,
+        observer: Option<Observer<'a>>,
+    ) -> Result<Self, Error> {
+        let device = stream.device();
+        Ok(Self {
+            passes: Passes::new(stream, registers, code)?,
+            every: settings.every(&device),
+            history: Vec::new(),
+            observer,
+            graphs: Vec::new(),
+            captures: device != Device::Cpu,
+        })
+    }
+
+    /// Makes batch number `number` ready, so that doing it takes no longer than it has to. Nothing is done yet.
+    pub(super) fn prepare(
+        &mut self,
+        number: usize,
+        work: &mut dyn FnMut(&mut Passes<T>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if !self.captures || self.graphs.get(number).is_some_and(Option::is_some) {
+            return Ok(());
+        }
+        let (stream, passes) = (self.passes.stream().clone(), &mut self.passes);
+        match stream.capture(&mut || work(passes)) {
+            Ok(graph) => {
+                if self.graphs.len() <= number {
+                    self.graphs.resize_with(number + 1, || None);
+                }
+                self.graphs[number] = Some(graph);
+            }
+            // The host takes part in the products of this plan.
+            Err(Error::NotCapturable { .. }) => self.captures = false,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Does batch number `number`, which enqueues the same at every call, and gives the registers it leaves.
+    pub(super) fn advance(
+        &mut self,
+        number: usize,
+        work: &mut dyn FnMut(&mut Passes<T>) -> Result<(), Error>,
+    ) -> Result<Vec<f64>, Error> {
+        self.prepare(number, work)?;
+        match self.graphs.get(number).and_then(Option::as_ref) {
+            Some(graph) => graph.launch(self.passes.stream())?,
+            None => work(&mut self.passes)?,
+        }
+        self.passes.read()
+    }
+
+    /// Does batch 0 until the iteration ends, and gives the registers it leaves and the seconds it took. `residual` makes of what is kept of an
+    /// iteration what is told of it.
+    pub(super) fn run(
+        &mut self,
+        max_iterations: usize,
+        residual: fn(f64) -> f64,
+        work: &mut dyn FnMut(&mut Passes<T>) -> Result<(), Error>,
+    ) -> Result<(Vec<f64>, f64), Error> {
+        self.prepare(0, work)?;
+        let (ended, seconds) = timed(|| {
+            loop {
+                let registers = self.advance(0, work)?;
+                let (before, now) = (self.history.len(), registers[usize::from(ITERATIONS)] as usize);
+                self.note(now, ring(&registers, HISTORY, before, now).map(residual));
+                if status(&registers) != 0 || now >= max_iterations {
+                    return Ok(registers);
+                }
+            }
+        });
+        ended.map(|registers| (registers, seconds))
+    }
+
+    /// Takes note of residuals, the last of which is that of iteration `iterations`, and tells whoever wants to know.
+    pub(super) fn note(&mut self, iterations: usize, residuals: impl IntoIterator<Item = f64>) {
+        self.history.extend(residuals);
+        let residual = self.history.last().copied().unwrap_or(f64::NAN);
+        if let Some(observer) = &mut self.observer {
+            observer(Progress { iterations, residual });
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Restarted generalised minimal residuals.
+
+use super::Method;
+use super::driver::{BREAKDOWN, CONVERGED, HISTORY, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring};
+use super::solver::{Iteration, Seen, System};
+use crate::device::Device;
+use crate::device::fused::{
+    Code, Coefficient, Combine, Dots, Instruction, ONE, Partner, Passes, Program, WINDOW,
+};
+use crate::{DeviceVec, Error, Scalar};
+
+/// ‖w‖² when all that is in the basis has been taken off, its root, and the inverse of that.
+const WW: u16 = OWN;
+const NORM: u16 = OWN + 1;
+const INVERSE: u16 = OWN + 2;
+/// Columns of the Hessenberg matrix that are done.
+const COLUMN: u16 = OWN + 3;
+/// 1 / ‖r‖
+const START: u16 = OWN + 4;
+
+/// The basis is made on the device, where no iteration waits for the host; the small least-squares problem is solved on the host, whenever
+/// it looks. Column `j` of the Hessenberg matrix is in the registers from `column(j)` on, but for its last element, which is in the ring.
+#[derive(Debug)]
+pub(super) struct Gmres<T: Scalar> {
+    restart: usize,
+    basis: Vec<DeviceVec<T>>,
+    /// What the preconditioner makes of the newest vector, where there is one.
+    scaled: Option<DeviceVec<T>>,
+    conclude: Program,
+    problem: LeastSquares,
+    batches: usize,
+    every: usize,
+}
+
+/// min ‖β e₁ − H y‖, a column at a time, by Givens rotations.
+#[derive(Debug, Default)]
+struct LeastSquares {
+    /// Columns that are taken in.
+    columns: Vec<Vec<f64>>,
+    rotations: Vec<(f64, f64)>,
+    right: Vec<f64>,
+}
+
+impl LeastSquares {
+    fn new(norm: f64) -> Self {
+        Self { right: vec![norm], ..Self::default() }
+    }
+
+    /// Takes in a column, and gives the norm of the residual; none when the column is in the span of those before.
+    fn push(&mut self, mut column: Vec<f64>) -> Option<f64> {
+        let j = self.columns.len();
+        for (i, (c, s)) in self.rotations.iter().enumerate() {
+            let (upper, lower) = (column[i], column[i + 1]);
+            column[i] = c * upper + s * lower;
+            column[i + 1] = c * lower - s * upper;
+        }
+        let length = column[j].hypot(column[j + 1]);
+        if length == 0.0 {
+            return None;
+        }
+        let (c, s) = (column[j] / length, column[j + 1] / length);
+        column[j] = length;
+        column.truncate(j + 1);
+        let last = self.right[j];
+        self.right[j] = c * last;
+        self.right.push(-s * last);
+        self.rotations.push((c, s));
+        self.columns.push(column);
+        Some((s * last).abs())
+    }
+
+    /// The minimiser: the triangle that the rotations have left, solved.
+    fn solution(&self) -> Vec<f64> {
+        let mut y = self.right[..self.columns.len()].to_vec();
+        for j in (0..y.len()).rev() {
+            y[j] /= self.columns[j][j];
+            let solved = y[j];
+            y[..j].iter_mut().zip(&self.columns[j]).for_each(|(y, h)| *y -= solved * h);
+        }
+        y
+    }
+}
+
+impl<T: Scalar> Gmres<T> {
+    pub(super) fn new(
+        device: &Device,
+        n: usize,
+        restart: usize,
+        preconditioned: bool,
+        code: &mut Code,
+    ) -> Result<Self, Error> {
+        if !(1..=Method::MAX_RESTART).contains(&restart) {
+            let message =
+                format!("it is begun anew after 1 to {} iterations, not {restart}", Method::MAX_RESTART);
+            return Err(Error::SolverSetting { method: "gmres", message });
+        }
+        let zeros = || DeviceVec::zeros(device, n);
+        let conclude = code.add(&[
+            Instruction::Sqrt(NORM, WW),
+            Instruction::Push(HISTORY, NORM, COLUMN),
+            Instruction::Add(COLUMN, COLUMN, ONE),
+            Instruction::Div(INVERSE, ONE, NORM),
+        ]);
+        Ok(Self {
+            restart,
+            basis: (0..=restart).map(|_| zeros()).collect::<Result<_, _>>()?,
+            scaled: if preconditioned { Some(zeros()?) } else { None },
+            conclude,
+            problem: LeastSquares::default(),
+            batches: 0,
+            every: 1,
+        })
+    }
+
+    /// Registers that a method needs.
+    pub(super) fn registers(method: Method) -> usize {
+        let columns = match method {
+            Method::Gmres { restart } => restart.min(Method::MAX_RESTART),
+            _ => 0,
+        };
+        usize::from(REGISTERS.max(WINDOW)) + columns * columns
+    }
+
+    /// The register of element (i, j) of the Hessenberg matrix.
+    fn element(&self, i: usize, j: usize) -> u16 {
+        // Within MAX_REGISTERS, for the restart is at most 100.
+        REGISTERS + (j * self.restart + i) as u16
+    }
+
+    /// Makes the basis one vector longer.
+    fn extend(&mut self, system: &System<'_, T>, passes: &mut Passes<T>, j: usize) -> Result<(), Error> {
+        let elements: Vec<u16> = (0..=j).map(|i| self.element(i, j)).collect();
+        let (basis, rest) = self.basis.split_at_mut(j + 1);
+        let w = &mut rest[0];
+        let newest = match (&mut self.scaled, &system.diagonal) {
+            (Some(scaled), diagonal @ Some(_)) => {
+                let diagonal = diagonal.as_ref();
+                passes.combine(
+                    scaled,
+                    Combine {
+                        add: Some((Coefficient::ONE, &basis[j])),
+                        diagonal,
+                        scaled: true,
+                        ..Combine::new()
+                    },
+                )?;
+                &*scaled
+            }
+            _ => &basis[j],
+        };
+        system.op.apply_device(&system.stream, newest, w)?;
+        let first = Dots {
+            of: w,
+            with: Some(&basis[0]),
+            and: None,
+            at: elements[0],
+            then: Program::default(),
+            backward: true,
+        };
+        passes.dots(first)?;
+        let keep = Some(Coefficient::ONE);
+        for (i, &element) in elements.iter().enumerate() {
+            let next = basis.get(i + 1);
+            let pass = Combine {
+                keep,
+                add: Some((Coefficient::minus(element), &basis[i])),
+                with: next,
+                sums: [if next.is_some() { Partner::Other } else { Partner::Itself }, Partner::Nobody],
+                at: elements.get(i + 1).copied().unwrap_or(WW),
+                then: if next.is_some() { Program::default() } else { self.conclude },
+                backward: i % 2 == 1,
+                ..Combine::new()
+            };
+            passes.combine(w, pass)?;
+        }
+        passes.combine(
+            w,
+            Combine {
+                keep: Some(Coefficient::plus(INVERSE)),
+                backward: j.is_multiple_of(2),
+                ..Combine::new()
+            },
+        )
+    }
+}
+
+impl<T: Scalar> Iteration<T> for Gmres<T> {
+    fn start(
+        &mut self,
+        system: &mut System<'_, T>,
+        passes: &mut Passes<T>,
+        registers: &mut Vec<f64>,
+    ) -> Result<(), Error> {
+        let norm = registers[usize::from(RR)].sqrt();
+        self.problem = LeastSquares::new(norm);
+        self.batches = 0;
+        registers[usize::from(START)] = 1.0 / norm;
+        registers[usize::from(COLUMN)] = 0.0;
+        passes.write(registers)?;
+        let first = Combine { add: Some((Coefficient::plus(START), &system.r)), ..Combine::new() };
+        passes.combine(&mut self.basis[0], first)
+    }
+
+    fn next(&self) -> Option<usize> {
+        (self.batches * self.every < self.restart).then_some(self.batches)
+    }
+
+    fn batch(
+        &mut self,
+        system: &mut System<'_, T>,
+        passes: &mut Passes<T>,
+        number: usize,
+        every: usize,
+    ) -> Result<(), Error> {
+        self.every = every;
+        let columns = number * every..((number + 1) * every).min(self.restart);
+        columns.into_iter().try_for_each(|j| self.extend(system, passes, j))
+    }
+
+    fn observe(&mut self, registers: &[f64], before: usize) -> Seen {
+        let [target, limit] = [TARGET, LIMIT].map(|register| registers[usize::from(register)]);
+        let (done, from) = (registers[usize::from(COLUMN)] as usize, self.problem.columns.len());
+        self.batches += 1;
+        let mut seen = Seen { residuals: Vec::new(), status: 0 };
+        for (j, last) in (from..done).zip(ring(registers, HISTORY, from, done)) {
+            let first = usize::from(self.element(0, j));
+            let column: Vec<f64> = registers[first..=first + j].iter().copied().chain([last]).collect();
+            if !column.iter().all(|element| element.is_finite()) {
+                seen.status = NOT_FINITE;
+                break;
+            }
+            let Some(residual) = self.problem.push(column) else {
+                seen.status = BREAKDOWN;
+                break;
+            };
+            seen.residuals.push(residual);
+            if residual * residual <= target {
+                seen.status = CONVERGED;
+                break;
+            }
+            if (before + seen.residuals.len()) as f64 >= limit {
+                break;
+            }
+        }
+        seen
+    }
+
+    fn finish(&mut self, system: &mut System<'_, T>, passes: &mut Passes<T>, _: u16) -> Result<(), Error> {
+        let y = self.problem.solution();
+        let mut registers = passes.read()?;
+        let first = usize::from(REGISTERS);
+        registers[first..first + y.len()].copy_from_slice(&y);
+        passes.write(&registers)?;
+        let diagonal = system.diagonal.as_ref();
+        for i in 0..y.len() {
+            let add = Some((Coefficient::plus(REGISTERS + i as u16), &self.basis[i]));
+            let pass = Combine {
+                keep: Some(Coefficient::ONE),
+                add,
+                diagonal,
+                scaled: diagonal.is_some(),
+                ..Combine::new()
+            };
+            passes.combine(&mut system.x, pass)?;
+        }
+        Ok(())
+    }
+
+    /// It never loses ground, and may gain little: a cycle that gains next to nothing is followed by others like it.
+    fn progress(&self) -> f64 {
+        1.0 - 1e-4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_squares_problem_is_solved() {
+        // H = [2 1; 1 3; 0 1], β = 5: by hand from the normal equations [5 5; 5 11] y = [10; 5].
+        let mut problem = LeastSquares::new(5.0);
+        let first = problem.push(vec![2.0, 1.0]).unwrap();
+        assert!((first - 5.0f64.sqrt()).abs() < 1e-14);
+        problem.push(vec![1.0, 3.0, 1.0]).unwrap();
+        let y = problem.solution();
+        assert!((y[0] - 17.0 / 6.0).abs() < 1e-14 && (y[1] + 5.0 / 6.0).abs() < 1e-14, "{y:?}");
+        assert!(LeastSquares::new(1.0).push(vec![0.0, 0.0]).is_none());
+    }
+}

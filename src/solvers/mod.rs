@@ -1,0 +1,148 @@
+//! Iterative methods on top of [`SparseOp`]: linear systems, a dominant eigenpair, PageRank.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`Method::Cg`] | symmetric positive definite matrices: conjugate gradients |
+//! | [`Method::BiCgStab`] | any matrix; short recurrences, two products an iteration |
+//! | [`Method::Gmres`] | any matrix; never loses ground, keeps a vector for every iteration up to a restart |
+//! | [`Method::Chebyshev`] | symmetric positive definite matrices; no inner products |
+//! | [`power`] | the eigenvalue of largest magnitude and its vector |
+//! | [`PageRank`] | the stationary distribution of a random walk with jumps |
+//!
+//! Everything goes through the public interface of this library: products by [`SparseOp::apply_device`], vectors in [`DeviceVec`]s, what
+//! happens between products in [fused passes](crate::device::fused). On a GPU nothing of an iteration reaches the host: step lengths stay in
+//! the GPU's memory, iterations are captured in a graph, and every [`check_every`](Settings::check_every)-th time the host looks how far it
+//! has come. What an iteration finds does not depend on how often that is: it ends by itself where it has converged. Given the same plan
+//! and device, the bits of results repeat.
+//!
+//! ```
+//! use sparseop::solvers::{Method, SolverBuilder};
+//! use sparseop::{SparseOp, matrix::gallery};
+//!
+//! let a = "poisson2d,n=50,values=laplacian".parse::<gallery::Spec>()?.generate::<f64>()?;
+//! let op = SparseOp::auto(&a)?;
+//! let b = vec![1.0; a.nrows()];
+//! let mut x = vec![0.0; a.ncols()];
+//! let report = SolverBuilder::new(Method::Cg).build(&op)?.solve(&b, &mut x)?.converged()?;
+//! println!("{} iterations, ‖b − A x‖ = {:.1e} ‖b‖", report.iterations, report.residual);
+//! # Ok::<(), sparseop::Error>(())
+//! ```
+//!
+//! Sources: Y. Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 6.18, 7.7, 9.1, 9.5 and 12.1; H. A. van der Vorst (1992) for
+//! BiCGSTAB; S. Kamvar et al. (2003) for the rank that dangling pages give away.
+
+mod bicgstab;
+mod cg;
+mod chebyshev;
+mod driver;
+mod gmres;
+mod jacobi;
+mod pagerank;
+mod power;
+mod report;
+mod solver;
+#[cfg(test)]
+mod tests;
+
+pub use chebyshev::estimate_bounds;
+pub use jacobi::Jacobi;
+pub use pagerank::{PageRank, Ranking, link_matrix};
+pub use power::{Eigenpair, power};
+pub use report::{Outcome, Progress, Report};
+pub use solver::{Solver, SolverBuilder};
+
+#[cfg(doc)]
+use crate::{DeviceVec, SparseOp};
+
+use crate::Error;
+use crate::device::Device;
+use crate::device::fused::RING;
+
+/// How a linear system is solved.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Method {
+    /// Conjugate gradients, for symmetric positive definite matrices.
+    #[default]
+    Cg,
+    /// Stabilised bi-conjugate gradients, preconditioned from the right.
+    BiCgStab,
+    /// Generalised minimal residuals by modified Gram–Schmidt, preconditioned from the right, begun anew every `restart` iterations, for
+    /// which it keeps `restart` + 1 vectors.
+    Gmres {
+        /// Iterations up to a restart, 1 to [`Method::MAX_RESTART`].
+        restart: usize,
+    },
+    /// Chebyshev iteration, for symmetric positive definite matrices.
+    Chebyshev {
+        /// Bounds of the eigenvalues of the preconditioned matrix, both above 0; the upper one must hold. When not given they are
+        /// [estimated](estimate_bounds).
+        bounds: Option<(f64, f64)>,
+    },
+}
+
+impl Method {
+    /// Iterations up to a restart of GMRES at most.
+    pub const MAX_RESTART: usize = 100;
+
+    /// The method's name: `cg`, `bicgstab`, `gmres`, `chebyshev`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cg => "cg",
+            Self::BiCgStab => "bicgstab",
+            Self::Gmres { .. } => "gmres",
+            Self::Chebyshev { .. } => "chebyshev",
+        }
+    }
+}
+
+/// When an iteration ends, and how often it is looked at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// What is enough: of solvers, ‖b − A x‖ / ‖b‖; of power iteration, ‖A v − λ v‖ / |λ|; of PageRank, how much rank still moves in an
+    /// iteration, of 1 in all. Above 0.
+    pub tolerance: f64,
+    /// Iterations after which it is given up.
+    pub max_iterations: usize,
+    /// Iterations between two looks of the host, 1 to 128; when not given 1 on the CPU and 32 on a GPU. What is found does not depend on it.
+    pub check_every: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { tolerance: 1e-8, max_iterations: 10_000, check_every: None }
+    }
+}
+
+impl Settings {
+    /// Iterations between two looks on a device.
+    fn every(&self, device: &Device) -> usize {
+        /// A few milliseconds of iterations on large matrices, and nothing beside it to look.
+        const ON_GPU: usize = 32;
+        self.check_every.unwrap_or(if *device == Device::Cpu { 1 } else { ON_GPU })
+    }
+
+    fn check(&self, method: &'static str) -> Result<(), Error> {
+        let wrong = |message: String| Err(Error::SolverSetting { method, message });
+        if !(self.tolerance > 0.0 && self.tolerance.is_finite()) {
+            return wrong(format!("a tolerance is a finite number above 0, not {}", self.tolerance));
+        }
+        if self.max_iterations == 0 {
+            return wrong("at least one iteration has to be allowed".to_owned());
+        }
+        match self.check_every {
+            Some(every) if !(1..=usize::from(RING)).contains(&every) => {
+                wrong(format!("there are 1 to {RING} iterations between two looks, not {every}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a vector with an element that is no finite number.
+fn check_finite<T: crate::Scalar>(vector: &'static str, elements: &[T]) -> Result<(), Error> {
+    match elements.iter().position(|element| !element.to_f64().is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(Error::NotFinite { vector, index, value: elements[index].to_f64() }),
+    }
+}

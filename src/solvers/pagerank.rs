@@ -1,0 +1,189 @@
+//! PageRank.
+
+use super::driver::{Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status};
+use super::{Outcome, Progress, Settings};
+use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
+
+const METHOD: &str = "pagerank";
+
+/// Rank that links have passed on, and what of it is left after damping.
+const PASSED: u16 = OWN;
+const JUMPS: u16 = OWN + 1;
+const DAMPING: u16 = OWN + 2;
+
+/// The stationary distribution of a walk that follows a link with probability `damping` and else jumps anywhere; from pages without links it
+/// always jumps.
+#[derive(Debug)]
+pub struct PageRank<T: Scalar> {
+    op: SparseOp<T>,
+}
+
+/// Ranks, and how they were found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ranking<T> {
+    /// The rank of every page; their sum is 1.
+    pub ranks: Vec<T>,
+    /// What it ended with.
+    pub outcome: Outcome,
+    /// Iterations made.
+    pub iterations: usize,
+    /// Rank that has moved in each iteration: Σ |new − old|.
+    pub history: Vec<f64>,
+    /// Seconds that the iterations took, on the wall.
+    pub seconds: f64,
+}
+
+impl<T: Scalar> Ranking<T> {
+    /// The `count` pages of highest rank, the highest first and of equal ones the lower number first.
+    pub fn top(&self, count: usize) -> Vec<(usize, T)> {
+        let mut order: Vec<usize> = (0..self.ranks.len()).collect();
+        let rank = |page: &usize| self.ranks[*page].to_f64();
+        let higher_first = |a: &usize, b: &usize| rank(b).total_cmp(&rank(a)).then(a.cmp(b));
+        if count < order.len() {
+            order.select_nth_unstable_by(count, higher_first);
+            order.truncate(count);
+        }
+        order.sort_unstable_by(higher_first);
+        order.into_iter().map(|page| (page, self.ranks[page])).collect()
+    }
+
+    /// The ranking itself when the iteration has converged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotConverged`] with the reason otherwise.
+    pub fn converged(self) -> Result<Self, Error> {
+        if self.outcome == Outcome::Converged {
+            return Ok(self);
+        }
+        let residual = self.history.last().copied().unwrap_or(f64::NAN);
+        Err(Error::NotConverged {
+            method: METHOD,
+            iterations: self.iterations,
+            residual,
+            reason: self.outcome.advice(),
+        })
+    }
+}
+
+/// The matrix whose product passes rank along links: the graph's transposed, every column of which sums to 1, or to 0 where a page has no links.
+/// Entry (i, j) of the graph is a link from page i to page j, its value the link's weight; links with the same ends are added, and those of
+/// weight 0 are none.
+///
+/// # Errors
+///
+/// [`Error::NotSquare`]; [`Error::SolverSetting`] for a weight that is negative or no finite number.
+pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Error> {
+    let (nrows, ncols) = (graph.nrows(), graph.ncols());
+    if nrows != ncols {
+        return Err(Error::NotSquare { method: METHOD, nrows, ncols });
+    }
+    let mut scaled = graph.to_owned();
+    for row in 0..nrows {
+        let range = graph.row_range(row);
+        let weights = &mut scaled.values_mut()[range];
+        if let Some(weight) =
+            weights.iter().find(|weight| !(weight.to_f64() >= 0.0 && weight.to_f64().is_finite()))
+        {
+            let message = format!(
+                "the weight of a link is a finite number from 0 on, but page {row} has one of {weight}"
+            );
+            return Err(Error::SolverSetting { method: METHOD, message });
+        }
+        let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
+        if sum > 0.0 {
+            weights.iter_mut().for_each(|weight| *weight = T::from_f64(weight.to_f64() / sum));
+        }
+    }
+    Ok(scaled.transpose())
+}
+
+impl<T: Scalar> PageRank<T> {
+    /// Prepares the [link matrix](link_matrix) of a graph, as the builder says.
+    ///
+    /// # Errors
+    ///
+    /// As [`link_matrix`] and [`SparseOpBuilder::build`].
+    pub fn new(graph: CsrView<'_, T>, builder: &SparseOpBuilder) -> Result<Self, Error> {
+        Ok(Self { op: builder.build(&link_matrix(graph)?)? })
+    }
+
+    /// The operator of the link matrix.
+    pub fn op(&self) -> &SparseOp<T> {
+        &self.op
+    }
+
+    /// Ranks the pages. `damping` is from 0 on and below 1, usually 0.85.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SolverSetting`]; [`Error::Gpu`] and the like.
+    pub fn rank<'a>(
+        &self,
+        damping: f64,
+        settings: Settings,
+        observer: impl FnMut(Progress) + 'a,
+    ) -> Result<Ranking<T>, Error> {
+        settings.check(METHOD)?;
+        if !(0.0..1.0).contains(&damping) {
+            let message = format!("damping is from 0 on and below 1, not {damping}");
+            return Err(Error::SolverSetting { method: METHOD, message });
+        }
+        let (op, pages) = (&self.op, self.op.nrows());
+        if pages == 0 {
+            let (ranks, outcome) = (Vec::new(), Outcome::Converged);
+            return Ok(Ranking { ranks, outcome, iterations: 0, history: Vec::new(), seconds: 0.0 });
+        }
+        let mut code = Code::new();
+        // Whatever links do not pass on jumps, that of pages without links too: nobody need know which ones they are.
+        let jump =
+            code.add(&[Instruction::Mul(PASSED, DAMPING, PASSED), Instruction::Sub(JUMPS, ONE, PASSED)]);
+        let conclude = code.add(&counted(RR));
+        let (device, stream) = (op.device(), Stream::new(op.device())?);
+        let uniform = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); pages])?;
+        let mut ranks = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); pages])?;
+        let mut passed = DeviceVec::zeros(device, pages)?;
+        let mut driver =
+            Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
+        let mut registers = driver.passes.read()?;
+        for (register, value) in
+            [(DAMPING, damping), (TARGET, settings.tolerance), (LIMIT, settings.max_iterations as f64)]
+        {
+            registers[usize::from(register)] = value;
+        }
+        driver.passes.write(&registers)?;
+        let every = driver.every;
+        let (registers, seconds) = driver.run(settings.max_iterations, |change| change, &mut |passes| {
+            for _ in 0..every {
+                op.apply_device(&stream, &ranks, &mut passed)?;
+                passes.dots(Dots {
+                    of: &passed,
+                    with: None,
+                    and: None,
+                    at: PASSED,
+                    then: jump,
+                    backward: true,
+                })?;
+                let next = Combine {
+                    add: Some((Coefficient::plus(DAMPING), &passed)),
+                    and: Some((Coefficient::plus(JUMPS), &uniform)),
+                    sums: [Partner::Change, Partner::Nobody],
+                    at: RR,
+                    then: conclude,
+                    ..Combine::new()
+                };
+                passes.combine(&mut ranks, next)?;
+            }
+            Ok(())
+        })?;
+        Ok(Ranking {
+            ranks: ranks.to_vec()?,
+            outcome: outcome(status(&registers)),
+            iterations: registers[usize::from(ITERATIONS)] as usize,
+            history: driver.history,
+            seconds,
+        })
+    }
+}

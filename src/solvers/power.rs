@@ -1,0 +1,162 @@
+//! Power iteration.
+
+use super::driver::{
+    BREAKDOWN, Driver, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ZERO, counted, outcome,
+    status,
+};
+use super::{Outcome, Progress, Settings, check_finite};
+use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use crate::{DeviceVec, Error, Scalar, SparseOp, Stream};
+
+/// p·q and q·q, where q = A p: the eigenvalue as far as it is known.
+const LAMBDA: u16 = OWN;
+const QQ: u16 = OWN + 1;
+const INVERSE: u16 = OWN + 2;
+const TOLERANCE: u16 = OWN + 3;
+const NORM: u16 = OWN + 4;
+
+/// The eigenvalue of largest magnitude, and what it was found with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Eigenpair<T> {
+    /// The eigenvalue, as the Rayleigh quotient of the vector.
+    pub value: f64,
+    /// The eigenvector, of norm 1.
+    pub vector: Vec<T>,
+    /// What it ended with.
+    pub outcome: Outcome,
+    /// Iterations made.
+    pub iterations: usize,
+    /// ‖A v − λ v‖ / |λ| of each iteration.
+    pub history: Vec<f64>,
+    /// Seconds that the iterations took, on the wall.
+    pub seconds: f64,
+}
+
+impl<T> Eigenpair<T> {
+    /// ‖A v − λ v‖ / |λ|; of a symmetric matrix, how far the eigenvalue can be off, relatively.
+    pub fn residual(&self) -> f64 {
+        self.history.last().copied().unwrap_or(0.0)
+    }
+
+    /// The pair itself when the iteration has converged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotConverged`] with the reason otherwise.
+    pub fn converged(self) -> Result<Self, Error> {
+        if self.outcome == Outcome::Converged {
+            return Ok(self);
+        }
+        let reason = match self.outcome {
+            Outcome::MaxIterations => {
+                "allow more iterations; it never ends where several eigenvalues are of the largest magnitude"
+            }
+            Outcome::Breakdown => {
+                "the product is 0: the vector it began with has no share in any eigenvector, or all eigenvalues are 0"
+            }
+            outcome => outcome.advice(),
+        };
+        let (iterations, residual) = (self.iterations, self.residual());
+        Err(Error::NotConverged { method: "power iteration", iterations, residual, reason })
+    }
+}
+
+/// Power iteration: the eigenvalue of largest magnitude of a square matrix, if it is real and there is only one, from a vector to begin with,
+/// which should have a share in its eigenvector.
+///
+/// # Errors
+///
+/// [`Error::NotSquare`], [`Error::SolverSetting`]; [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `start`, and
+/// [`Error::SolverSetting`] when it is zero; [`Error::Gpu`] and the like.
+pub fn power<'a, T: Scalar>(
+    op: &SparseOp<T>,
+    start: &[T],
+    settings: Settings,
+    observer: impl FnMut(Progress) + 'a,
+) -> Result<Eigenpair<T>, Error> {
+    let method = "power iteration";
+    let (nrows, ncols) = (op.nrows(), op.ncols());
+    if nrows != ncols {
+        return Err(Error::NotSquare { method, nrows, ncols });
+    }
+    settings.check(method)?;
+    if start.len() != nrows {
+        return Err(Error::VectorLength {
+            vector: "start",
+            expected: nrows,
+            found: start.len(),
+            nrows,
+            ncols,
+        });
+    }
+    check_finite("start", start)?;
+    let norm = start.iter().map(|x| x.to_f64() * x.to_f64()).sum::<f64>().sqrt();
+    if norm == 0.0 {
+        return Err(Error::SolverSetting {
+            method,
+            message: "the vector to begin with is zero; take another".to_owned(),
+        });
+    }
+    let mut code = Code::new();
+    let scale = code.add(&[
+        Instruction::StopUnlessFinite(NOT_FINITE, QQ),
+        Instruction::StopAtMost(BREAKDOWN, QQ, ZERO),
+        Instruction::Sqrt(NORM, QQ),
+        Instruction::Div(INVERSE, ONE, NORM),
+        // What the square of the residual is compared with.
+        Instruction::Mul(TARGET, LAMBDA, LAMBDA),
+        Instruction::Mul(TARGET, TARGET, TOLERANCE),
+    ]);
+    // The residual relative to the eigenvalue is what is kept.
+    let mut relative = vec![
+        Instruction::StopUnlessFinite(NOT_FINITE, RR),
+        Instruction::Mul(NORM, LAMBDA, LAMBDA),
+        Instruction::Div(RR, RR, NORM),
+        Instruction::Mul(TARGET, TOLERANCE, ONE),
+    ];
+    relative.extend(counted(RR));
+    let conclude = code.add(&relative);
+    let (device, stream) = (op.device(), Stream::new(op.device())?);
+    let unit: Vec<T> = start.iter().map(|x| T::from_f64(x.to_f64() / norm)).collect();
+    let mut p = DeviceVec::from_slice(device, &unit)?;
+    let (mut q, mut difference) = (DeviceVec::zeros(device, nrows)?, DeviceVec::zeros(device, nrows)?);
+    let mut driver = Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
+    let mut registers = driver.passes.read()?;
+    registers[usize::from(TOLERANCE)] = settings.tolerance.powi(2);
+    registers[usize::from(LIMIT)] = settings.max_iterations as f64;
+    driver.passes.write(&registers)?;
+    let every = driver.every;
+    let (registers, seconds) = driver.run(settings.max_iterations, f64::sqrt, &mut |passes| {
+        for _ in 0..every {
+            op.apply_device(&stream, &p, &mut q)?;
+            passes.dots(Dots {
+                of: &q,
+                with: Some(&p),
+                and: Some(&q),
+                at: LAMBDA,
+                then: scale,
+                backward: true,
+            })?;
+            let residual = Combine {
+                add: Some((Coefficient::ONE, &q)),
+                and: Some((Coefficient::minus(LAMBDA), &p)),
+                sums: [Partner::Itself, Partner::Nobody],
+                at: RR,
+                then: conclude,
+                ..Combine::new()
+            };
+            passes.combine(&mut difference, residual)?;
+            let add = Some((Coefficient::plus(INVERSE), &q));
+            passes.combine(&mut p, Combine { add, backward: true, ..Combine::new() })?;
+        }
+        Ok(())
+    })?;
+    Ok(Eigenpair {
+        value: registers[usize::from(LAMBDA)],
+        vector: p.to_vec()?,
+        outcome: outcome(status(&registers)),
+        iterations: registers[usize::from(ITERATIONS)] as usize,
+        history: driver.history,
+        seconds,
+    })
+}

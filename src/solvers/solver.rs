@@ -1,0 +1,394 @@
+//! Linear systems: what all methods share.
+
+use super::bicgstab::BiCgStab;
+use super::cg::Cg;
+use super::chebyshev::{Chebyshev, estimate_bounds};
+use super::driver::{
+    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, HISTORY, ITERATIONS, LIMIT, Observer, RR, RZ, TARGET,
+};
+use super::driver::{outcome, ring, status};
+use super::gmres::Gmres;
+use super::{Jacobi, Method, Outcome, Progress, Report, Settings, check_finite};
+use crate::device::fused::{Code, Coefficient, Combine, Dots, Partner, Passes, Program, STATUS};
+use crate::tuning::stopwatch::timed;
+use crate::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use std::fmt::Debug;
+
+/// What the recurrences of a method aim at, of the tolerance: they drift away from the true residual.
+const MARGIN: f64 = 0.95;
+
+/// The system, and the vectors that every method has.
+#[derive(Debug)]
+pub(super) struct System<'a, T: Scalar> {
+    pub(super) op: &'a SparseOp<T>,
+    pub(super) stream: Stream,
+    /// The inverse of the diagonal, where there is a preconditioner.
+    pub(super) diagonal: Option<DeviceVec<T>>,
+    pub(super) b: DeviceVec<T>,
+    pub(super) x: DeviceVec<T>,
+    pub(super) r: DeviceVec<T>,
+}
+
+/// What an iteration has come to since it was last looked at.
+pub(super) struct Seen {
+    /// ‖r‖ after each iteration.
+    pub(super) residuals: Vec<f64>,
+    /// Why it has ended; 0 while it goes on.
+    pub(super) status: u16,
+}
+
+/// A method.
+pub(super) trait Iteration<T: Scalar>: Debug {
+    /// Begins with the residual `system.r`, whose sums are in `registers`; these are then written.
+    fn start(
+        &mut self,
+        system: &mut System<'_, T>,
+        passes: &mut Passes<T>,
+        registers: &mut Vec<f64>,
+    ) -> Result<(), Error>;
+
+    /// The number of the next batch; none when the method has to begin anew.
+    fn next(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    /// Enqueues a batch of iterations, always the same for a number.
+    fn batch(
+        &mut self,
+        system: &mut System<'_, T>,
+        passes: &mut Passes<T>,
+        number: usize,
+        every: usize,
+    ) -> Result<(), Error>;
+
+    /// What the registers say after a batch, where `before` iterations had been made before it.
+    fn observe(&mut self, registers: &[f64], before: usize) -> Seen {
+        let now = registers[usize::from(ITERATIONS)] as usize;
+        let residuals = ring(registers, HISTORY, before, now).map(f64::sqrt).collect();
+        Seen { residuals, status: status(registers) }
+    }
+
+    /// Brings `system.x` up to date.
+    fn finish(
+        &mut self,
+        system: &mut System<'_, T>,
+        passes: &mut Passes<T>,
+        status: u16,
+    ) -> Result<(), Error>;
+
+    /// What a new beginning has to bring, of the residual before, to be worth another.
+    fn progress(&self) -> f64 {
+        0.5
+    }
+}
+
+/// How a system is to be solved.
+pub struct SolverBuilder<'a, T: Scalar> {
+    method: Method,
+    settings: Settings,
+    jacobi: Option<Jacobi<T>>,
+    observer: Option<Observer<'a>>,
+}
+
+/// Solves systems with one matrix, again and again: its vectors are made and its iterations captured once.
+pub struct Solver<'a, T: Scalar> {
+    method: Method,
+    settings: Settings,
+    system: System<'a, T>,
+    driver: Driver<'a, T>,
+    iteration: Box<dyn Iteration<T> + 'a>,
+}
+
+impl<T: Scalar> Debug for Solver<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {:?}, {:?}", self.method.name(), self.settings, self.driver)
+    }
+}
+
+impl<T: Scalar> Debug for SolverBuilder<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, {:?}", self.method, self.settings)
+    }
+}
+
+impl<'a, T: Scalar> SolverBuilder<'a, T> {
+    /// A method, with default settings and without a preconditioner.
+    pub fn new(method: Method) -> Self {
+        Self { method, settings: Settings::default(), jacobi: None, observer: None }
+    }
+
+    /// When the iteration ends, and how often it is looked at.
+    #[must_use]
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// A preconditioner.
+    #[must_use]
+    pub fn jacobi(mut self, jacobi: Jacobi<T>) -> Self {
+        self.jacobi = Some(jacobi);
+        self
+    }
+
+    /// Who is told how far the iteration is, every time it is looked at.
+    #[must_use]
+    pub fn progress(mut self, observer: impl FnMut(Progress) + 'a) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// A solver for an operator, on its device: makes its vectors there, and on a GPU captures its iterations.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSquare`]; [`Error::SolverSetting`] for a setting that makes no sense; [`Error::VectorLength`] when the preconditioner is
+    /// another matrix's; [`Error::NotConverged`] when Chebyshev's bounds have to be estimated and cannot be; [`Error::GpuMemory`],
+    /// [`Error::Gpu`] and [`Error::KernelCompile`].
+    pub fn build(self, op: &'a SparseOp<T>) -> Result<Solver<'a, T>, Error> {
+        let Self { mut method, settings, jacobi, observer } = self;
+        let name = method.name();
+        let (nrows, ncols) = (op.nrows(), op.ncols());
+        if nrows != ncols {
+            return Err(Error::NotSquare { method: name, nrows, ncols });
+        }
+        settings.check(name)?;
+        if let Some(found) =
+            jacobi.as_ref().map(|jacobi| jacobi.inverse.len()).filter(|found| *found != nrows)
+        {
+            return Err(Error::VectorLength { vector: "diagonal", expected: nrows, found, nrows, ncols });
+        }
+        if method == (Method::Chebyshev { bounds: None }) {
+            method = Method::Chebyshev { bounds: Some(estimate_bounds(op, jacobi.as_ref())?) };
+        }
+        let device = op.device();
+        let zeros = || DeviceVec::zeros(device, nrows);
+        let diagonal = jacobi.map(|jacobi| DeviceVec::from_slice(device, &jacobi.inverse)).transpose()?;
+        let mut code = Code::new();
+        let iteration: Box<dyn Iteration<T> + 'a> = match method {
+            Method::Cg => Box::new(Cg::new(device, nrows, diagonal.is_some(), &mut code)?),
+            Method::BiCgStab => Box::new(BiCgStab::new(device, nrows, diagonal.is_some(), &mut code)?),
+            Method::Gmres { restart } => {
+                Box::new(Gmres::new(device, nrows, restart, diagonal.is_some(), &mut code)?)
+            }
+            Method::Chebyshev { bounds } => {
+                Box::new(Chebyshev::new(device, nrows, bounds.unwrap_or_default(), &mut code)?)
+            }
+        };
+        let stream = Stream::new(device)?;
+        let driver = Driver::new(&stream, &settings, Gmres::<T>::registers(method), code, observer)?;
+        let system = System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()? };
+        let mut solver = Solver { method, settings, system, driver, iteration };
+        solver.batch(0, true)?;
+        Ok(solver)
+    }
+}
+
+impl<T: Scalar> Solver<'_, T> {
+    /// The method, with what was found out about it.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Products of an iteration.
+    pub fn products_per_iteration(&self) -> u32 {
+        if self.method == Method::BiCgStab { 2 } else { 1 }
+    }
+
+    /// Bytes of vectors that an iteration reads and writes beside its products; of GMRES on average, up to a restart.
+    pub fn vector_bytes_per_iteration(&self) -> u64 {
+        let preconditioned = u64::from(self.system.diagonal.is_some());
+        let vectors = match self.method {
+            Method::Cg => 10 + 2 * preconditioned,
+            Method::Chebyshev { .. } => 8 + preconditioned,
+            Method::BiCgStab => 19 + 6 * preconditioned,
+            // Two of the newest vector and two of the basis for every vector that is in the basis already.
+            Method::Gmres { restart } => 2 * restart as u64 + 5 + 3 * preconditioned,
+        };
+        vectors * (self.system.op.nrows() * size_of::<T>()) as u64
+    }
+
+    /// Solves A x = b, from the `x` that is given.
+    ///
+    /// The report says how it went; when the method has not converged `x` is the best there is ([`Report::converged`] makes an error of it).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `b` or `x`; [`Error::Gpu`] when the GPU fails.
+    pub fn solve(&mut self, b: &[T], x: &mut [T]) -> Result<Report, Error> {
+        let n = self.system.op.nrows();
+        for (vector, elements) in [("b", b), ("x", &*x)] {
+            if elements.len() != n {
+                let found = elements.len();
+                return Err(Error::VectorLength { vector, expected: n, found, nrows: n, ncols: n });
+            }
+            check_finite(vector, elements)?;
+        }
+        self.system.b.copy_from(b)?;
+        self.system.x.copy_from(x)?;
+        let (report, seconds) = timed(|| self.run());
+        self.system.x.copy_to(x)?;
+        report.map(|report| Report { seconds, ..report })
+    }
+
+    /// As [`Solver::solve`], with vectors that live on the operator's device.
+    ///
+    /// # Errors
+    ///
+    /// As [`Solver::solve`]; [`Error::WrongDevice`].
+    pub fn solve_device(&mut self, b: &DeviceVec<T>, x: &mut DeviceVec<T>) -> Result<Report, Error> {
+        let n = self.system.op.nrows();
+        for (vector, found) in [("b", b.len()), ("x", x.len())] {
+            if found != n {
+                return Err(Error::VectorLength { vector, expected: n, found, nrows: n, ncols: n });
+            }
+        }
+        self.reset(0)?;
+        let System { b: own_b, x: own_x, .. } = &mut self.system;
+        for (own, given) in [(own_b, b), (own_x, &*x)] {
+            let copy = Combine { add: Some((Coefficient::ONE, given)), ..Combine::new() };
+            self.driver.passes.combine(own, copy)?;
+            self.driver.passes.dots(Dots {
+                of: own,
+                with: Some(own),
+                and: None,
+                at: RR,
+                then: Program::default(),
+                backward: false,
+            })?;
+            if !self.driver.passes.read()?[usize::from(RR)].is_finite() {
+                check_finite(if std::ptr::eq(given, b) { "b" } else { "x" }, &given.to_vec()?)?;
+            }
+        }
+        let (report, seconds) = timed(|| self.run());
+        let copy = Combine { add: Some((Coefficient::ONE, &self.system.x)), always: true, ..Combine::new() };
+        self.driver.passes.combine(x, copy)?;
+        self.system.stream.synchronize()?;
+        report.map(|report| Report { seconds, ..report })
+    }
+
+    /// Iterations made: the history begins before the first.
+    fn iterations(&self) -> usize {
+        self.driver.history.len().saturating_sub(1)
+    }
+
+    /// What the registers hold.
+    pub(super) fn registers(&self) -> Result<Vec<f64>, Error> {
+        self.driver.passes.read()
+    }
+
+    /// Clears the status, with so many iterations made.
+    fn reset(&mut self, iterations: usize) -> Result<(), Error> {
+        let mut registers = self.driver.passes.read()?;
+        registers[usize::from(STATUS)] = 0.0;
+        registers[usize::from(ITERATIONS)] = iterations as f64;
+        self.driver.passes.write(&registers)
+    }
+
+    /// Makes a batch ready, or does it.
+    fn batch(&mut self, number: usize, only_prepare: bool) -> Result<Vec<f64>, Error> {
+        let Self { system, driver, iteration, .. } = self;
+        let every = driver.every;
+        let mut work = |passes: &mut Passes<T>| iteration.batch(system, passes, number, every);
+        if only_prepare {
+            return driver.prepare(number, &mut work).map(|()| Vec::new());
+        }
+        driver.advance(number, &mut work)
+    }
+
+    /// The norm of `b`.
+    fn norm_b(&mut self) -> Result<f64, Error> {
+        let b = &self.system.b;
+        let pass =
+            Dots { of: b, with: Some(b), and: None, at: RR, then: Program::default(), backward: false };
+        self.driver.passes.dots(pass)?;
+        Ok(self.driver.passes.read()?[usize::from(RR)].sqrt())
+    }
+
+    /// r = b − A x, and the registers with its sums.
+    fn residual(&mut self) -> Result<Vec<f64>, Error> {
+        let System { op, stream, diagonal, b, x, r } = &mut self.system;
+        op.apply_device(stream, x, r)?;
+        let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
+        let difference = Combine {
+            keep: Some(Coefficient::minus(crate::device::fused::ONE)),
+            add: Some((Coefficient::ONE, &*b)),
+            diagonal: diagonal.as_ref(),
+            sums: [Partner::Itself, second],
+            at: RR,
+            ..Combine::new()
+        };
+        self.driver.passes.combine(r, difference)?;
+        let mut registers = self.driver.passes.read()?;
+        if self.system.diagonal.is_none() {
+            registers[usize::from(RZ)] = registers[usize::from(RR)];
+        }
+        Ok(registers)
+    }
+
+    /// Solves, with `b` and `x` in the system.
+    fn run(&mut self) -> Result<Report, Error> {
+        self.driver.history.clear();
+        self.reset(0)?;
+        let norm = self.norm_b()?;
+        if norm == 0.0 {
+            self.driver.passes.combine(&mut self.system.x, Combine::new())?;
+            self.driver.note(0, [0.0]);
+            return Ok(self.report(Outcome::Converged, 0.0, 0));
+        }
+        let (mut ended, mut before, mut restarts) = (0, f64::INFINITY, 0);
+        loop {
+            self.reset(self.iterations())?;
+            let mut registers = self.residual()?;
+            let residual = registers[usize::from(RR)].sqrt() / norm;
+            if self.driver.history.is_empty() {
+                self.driver.note(0, [residual]);
+            }
+            let done = if residual <= self.settings.tolerance {
+                Some(Outcome::Converged)
+            } else if !registers[usize::from(RR)].is_finite() {
+                Some(Outcome::NotFinite)
+            } else if !matches!(ended, 0 | CONVERGED | BREAKDOWN) {
+                Some(outcome(ended))
+            } else if residual > self.iteration.progress() * before {
+                Some(if ended == BREAKDOWN { Outcome::Breakdown } else { Outcome::Stagnated })
+            } else if self.iterations() >= self.settings.max_iterations {
+                Some(Outcome::MaxIterations)
+            } else {
+                None
+            };
+            if let Some(done) = done {
+                return Ok(self.report(done, residual, restarts));
+            }
+            restarts += usize::from(before.is_finite());
+            before = residual;
+            registers[usize::from(TARGET)] = (MARGIN * self.settings.tolerance * norm).powi(2);
+            registers[usize::from(LIMIT)] = self.settings.max_iterations as f64;
+            ended = self.cycle(&mut registers, norm)?;
+        }
+    }
+
+    /// Iterates from the residual until the method ends or has to begin anew, and gives why.
+    fn cycle(&mut self, registers: &mut Vec<f64>, norm: f64) -> Result<u16, Error> {
+        self.iteration.start(&mut self.system, &mut self.driver.passes, registers)?;
+        let mut ended = 0;
+        while let (0, Some(number)) = (ended, self.iteration.next()) {
+            let registers = self.batch(number, false)?;
+            let seen = self.iteration.observe(&registers, self.iterations());
+            ended = seen.status;
+            let now = self.iterations() + seen.residuals.len();
+            self.driver.note(now, seen.residuals.iter().map(|residual| residual / norm));
+            if ended == 0 && self.iterations() >= self.settings.max_iterations {
+                ended = EXHAUSTED;
+            }
+        }
+        self.iteration.finish(&mut self.system, &mut self.driver.passes, ended)?;
+        Ok(ended)
+    }
+
+    fn report(&mut self, outcome: Outcome, residual: f64, restarts: usize) -> Report {
+        let iterations = self.iterations();
+        let history = std::mem::take(&mut self.driver.history);
+        Report { method: self.method.name(), outcome, iterations, residual, history, restarts, seconds: 0.0 }
+    }
+}

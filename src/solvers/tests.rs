@@ -1,0 +1,466 @@
+use super::*;
+use crate::matrix::{CsrMatrix, Triplets, gallery};
+use crate::testing::{Oracle, devices, x_vector};
+use crate::{Device, Scalar, SparseOp, SparseOpBuilder, Tuning};
+use proptest::prelude::*;
+
+const METHODS: [Method; 4] =
+    [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 30 }, Method::Chebyshev { bounds: None }];
+
+fn matrix<T: Scalar>(n: usize, entries: impl IntoIterator<Item = (usize, usize, f64)>) -> CsrMatrix<T> {
+    let mut t = Triplets::new(n, n).unwrap();
+    entries.into_iter().for_each(|(row, col, value)| t.push(row, col, T::from_f64(value)).unwrap());
+    t.to_csr()
+}
+
+fn poisson<T: Scalar>() -> CsrMatrix<T> {
+    "poisson2d,n=40,values=laplacian".parse::<gallery::Spec>().unwrap().generate().unwrap()
+}
+
+/// Convection and diffusion on a line, rows scaled from 1 to `scale`: not symmetric, and of use to Jacobi.
+fn convection<T: Scalar>(n: usize, scale: f64) -> CsrMatrix<T> {
+    let entries = (0..n).flat_map(|i| {
+        let s = 1.0 + (scale - 1.0) * i as f64 / n as f64;
+        let beside = [(i.checked_sub(1), -1.4 * s), (Some(i + 1).filter(|j| *j < n), -0.6 * s)];
+        let beside = beside.into_iter().filter_map(move |(j, v)| Some((i, j?, v)));
+        beside.chain([(i, i, 2.1 * s)])
+    });
+    matrix(n, entries)
+}
+
+fn op<T: Scalar>(device: &Device, a: &CsrMatrix<T>) -> SparseOp<T> {
+    SparseOpBuilder::new().device(device.clone()).deterministic(true).build(a).unwrap()
+}
+
+fn product<T: Scalar>(a: &CsrMatrix<T>, x: &[T]) -> Vec<f64> {
+    let row = |row| {
+        let (cols, values) = a.view().row(row);
+        cols.iter().zip(values).map(|(col, v)| v.to_f64() * x[*col as usize].to_f64()).sum::<f64>()
+    };
+    (0..a.nrows()).map(row).collect()
+}
+
+fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
+    v.into_iter().map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// ‖b − A x‖ / ‖b‖, recomputed from nothing but the matrix.
+fn residual<T: Scalar>(a: &CsrMatrix<T>, b: &[T], x: &[T]) -> f64 {
+    let difference = product(a, x).into_iter().zip(b).map(|(ax, b)| b.to_f64() - ax);
+    norm(difference) / norm(b.iter().map(|b| b.to_f64()))
+}
+
+/// Solves for a known solution and checks it; gives the report.
+fn solves<T: Scalar>(
+    device: &Device,
+    a: &CsrMatrix<T>,
+    method: Method,
+    jacobi: bool,
+    tolerance: f64,
+) -> Report {
+    let op = op(device, a);
+    let exact = x_vector::<T>(a.nrows());
+    let b: Vec<T> = product(a, &exact).into_iter().map(T::from_f64).collect();
+    Oracle::of(a.view(), &exact).check(&b).unwrap();
+    let settings = Settings { tolerance, max_iterations: 4000, ..Settings::default() };
+    let mut builder = SolverBuilder::new(method).settings(settings);
+    if jacobi {
+        builder = builder.jacobi(Jacobi::of(a.view()).unwrap());
+    }
+    let mut solver = builder.build(&op).unwrap();
+    let mut x = vec![T::ZERO; a.nrows()];
+    let report = solver.solve(&b, &mut x).unwrap();
+    let context = format!("{method:?}, Jacobi {jacobi}, {} on {device}: {report:?}", T::KIND);
+    assert_eq!(report.outcome, Outcome::Converged, "{context}");
+    let found = residual(a, &b, &x);
+    assert!(
+        found <= 1.01 * tolerance && (found - report.residual).abs() <= 0.01 * tolerance,
+        "{found} {context}"
+    );
+    assert_eq!(report.history.len(), report.iterations + 1, "{context}");
+    // Again, from other vectors and from vectors on the device: the same bits.
+    let again = solver.solve(&b, &mut vec![T::ZERO; a.nrows()]).unwrap();
+    let (on, mut y) = (
+        crate::DeviceVec::from_slice(device, &b).unwrap(),
+        crate::DeviceVec::zeros(device, b.len()).unwrap(),
+    );
+    let third = solver.solve_device(&on, &mut y).unwrap();
+    for other in [again, third] {
+        assert_eq!((&other.history, other.residual), (&report.history, report.residual), "{context}");
+    }
+    assert_eq!(y.to_vec().unwrap(), x, "{context}");
+    report
+}
+
+#[test]
+fn every_method_solves_a_symmetric_system() {
+    for device in devices() {
+        for method in METHODS {
+            for jacobi in [false, true] {
+                solves::<f64>(device, &poisson(), method, jacobi, 1e-9);
+                solves::<f32>(device, &poisson(), method, jacobi, 1e-4);
+            }
+        }
+    }
+}
+
+#[test]
+fn systems_that_are_not_symmetric_are_solved_and_jacobi_evens_out_rows() {
+    for device in devices() {
+        let a = convection::<f64>(400, 1e4);
+        for method in [Method::BiCgStab, Method::Gmres { restart: 60 }, Method::Gmres { restart: 100 }] {
+            solves(device, &a, method, true, 1e-9);
+        }
+        solves(device, &convection::<f64>(200, 1.0), Method::BiCgStab, false, 1e-9);
+        // A symmetric matrix whose rows have very different magnitudes.
+        let n = 300;
+        let s = |i: usize| 1.0 + 1e3 * (i as f64 / n as f64);
+        let uneven = matrix::<f64>(
+            n,
+            (0..n).flat_map(|i| {
+                let beside = (i + 1 < n).then(|| -(s(i) * s(i + 1)).sqrt());
+                let pair = beside.map(|v| [(i, i + 1, v), (i + 1, i, v)]);
+                pair.into_iter().flatten().chain([(i, i, 2.5 * s(i))])
+            }),
+        );
+        let plain = solves(device, &uneven, Method::Cg, false, 1e-8);
+        let scaled = solves(device, &uneven, Method::Cg, true, 1e-8);
+        assert!(2 * scaled.iterations < plain.iterations, "{} and {}", scaled.iterations, plain.iterations);
+    }
+}
+
+#[test]
+fn what_is_found_does_not_depend_on_how_often_it_is_looked_at() {
+    for device in devices() {
+        let (a, b) = (poisson::<f64>(), x_vector::<f64>(1600));
+        let op = op(device, &a);
+        for method in METHODS {
+            let solve = |every: usize| {
+                let settings = Settings { check_every: Some(every), ..Settings::default() };
+                let mut x = vec![0.0; b.len()];
+                let mut solver = SolverBuilder::new(method).settings(settings).build(&op).unwrap();
+                let report = solver.solve(&b, &mut x).unwrap();
+                (report.history, x)
+            };
+            let first = solve(1);
+            assert!([2, 7, 128].into_iter().all(|every| solve(every) == first), "{method:?} on {device}");
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_number_of_threads() {
+    let (a, b) = (
+        "poisson2d,n=200,values=laplacian".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap(),
+        x_vector::<f64>(40_000),
+    );
+    let op = op(&Device::Cpu, &a);
+    let solve = || {
+        let settings = Settings { max_iterations: 50, ..Settings::default() };
+        let mut x = vec![0.0; b.len()];
+        SolverBuilder::new(Method::Cg).settings(settings).build(&op).unwrap().solve(&b, &mut x).unwrap();
+        x
+    };
+    let first = solve();
+    for threads in [1, 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        assert!(pool.install(solve) == first, "{threads} threads");
+    }
+}
+
+/// What a method makes of a system that it cannot solve.
+fn fails(device: &Device, a: &CsrMatrix<f64>, method: Method, settings: Settings) -> Report {
+    let op = op(device, a);
+    let b = vec![1.0; a.nrows()];
+    let mut x = vec![0.0; a.nrows()];
+    let report = SolverBuilder::new(method).settings(settings).build(&op).unwrap().solve(&b, &mut x).unwrap();
+    let message = report.clone().converged().unwrap_err().to_string();
+    assert!(
+        message.contains("has not converged after") && message.contains(report.outcome.advice()),
+        "{message}"
+    );
+    report
+}
+
+#[test]
+fn failures_say_what_they_are() {
+    let some = Settings { max_iterations: 200, ..Settings::default() };
+    let indefinite = matrix(4, (0..4).map(|i| (i, i, if i == 2 { -1.0 } else { 1.0 + i as f64 })));
+    let rotation = matrix(2, [(0, 1, 1.0), (1, 0, -1.0)]);
+    let singular = matrix(3, [(0, 0, 1.0), (1, 1, 2.0)]);
+    let not_finite = matrix(2, [(0, 0, f64::NAN), (1, 1, 1.0)]);
+    for device in devices() {
+        let report = fails(device, &indefinite, Method::Cg, some);
+        assert_eq!(report.outcome, Outcome::NotPositiveDefinite, "{report:?}");
+        // r̂ and A p are orthogonal, in the first iteration and when begun anew.
+        assert_eq!(fails(device, &rotation, Method::BiCgStab, some).outcome, Outcome::Breakdown);
+        for method in [Method::BiCgStab, Method::Gmres { restart: 3 }] {
+            let outcome = fails(device, &singular, method, some).outcome;
+            assert!(matches!(outcome, Outcome::Breakdown | Outcome::Stagnated), "{method:?}: {outcome:?}");
+        }
+        for method in [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 3 }] {
+            assert_eq!(fails(device, &not_finite, method, some).outcome, Outcome::NotFinite, "{method:?}");
+        }
+        let few = Settings { max_iterations: 7, ..Settings::default() };
+        for method in METHODS {
+            let report = fails(device, &poisson(), method, few);
+            assert_eq!((report.outcome, report.iterations), (Outcome::MaxIterations, 7), "{method:?}");
+            assert!(report.residual.is_finite());
+        }
+        // Below what the numbers can tell.
+        let beyond = Settings { tolerance: 1e-30, ..Settings::default() };
+        for method in [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 50 }] {
+            let report = fails(device, &poisson(), method, beyond);
+            assert!(
+                matches!(report.outcome, Outcome::Stagnated | Outcome::Breakdown),
+                "{method:?}: {:?}",
+                report.outcome
+            );
+            assert!(report.residual < 1e-12, "{method:?}: {}", report.residual);
+        }
+        // Eigenvalues beyond the bounds.
+        let wrong = Method::Chebyshev { bounds: Some((0.1, 1.0)) };
+        assert_eq!(fails(device, &poisson(), wrong, Settings::default()).outcome, Outcome::Diverged);
+    }
+}
+
+#[test]
+fn a_restart_of_gmres_that_gains_nothing_is_stagnation() {
+    // A cyclic shift: GMRES gains nothing before the last of n iterations.
+    let n = 12;
+    let shift = matrix(n, (0..n).map(|i| (i, (i + 1) % n, 1.0)));
+    for device in devices() {
+        let op = op(device, &shift);
+        let mut b = vec![0.0; n];
+        b[0] = 1.0;
+        let solve = |restart: usize| {
+            let mut x = vec![0.0; n];
+            (SolverBuilder::new(Method::Gmres { restart }).build(&op).unwrap().solve(&b, &mut x).unwrap(), x)
+        };
+        assert_eq!(solve(5).0.outcome, Outcome::Stagnated);
+        let (report, x) = solve(n);
+        assert_eq!((report.outcome, report.iterations), (Outcome::Converged, n));
+        assert!(residual(&shift, &b, &x) < 1e-12);
+    }
+}
+
+#[test]
+fn wrong_input_is_refused() {
+    for device in devices() {
+        let square = op(device, &poisson::<f64>());
+        let wide = SparseOpBuilder::new()
+            .device(device.clone())
+            .build(&CsrMatrix::<f64>::zeros(2, 3).unwrap())
+            .unwrap();
+        let refused = |method, op, settings| {
+            SolverBuilder::new(method).settings(settings).build(op).map(|_| ()).unwrap_err().to_string()
+        };
+        let default = Settings::default();
+        for (message, expected) in [
+            (refused(Method::Cg, &wide, default), "cg needs a square matrix, and this one is 2 x 3"),
+            (refused(Method::Gmres { restart: 0 }, &square, default), "1 to 100 iterations, not 0"),
+            (refused(Method::Chebyshev { bounds: Some((2.0, 1.0)) }, &square, default), "not 2 and 1"),
+            (refused(Method::Cg, &square, Settings { tolerance: f64::NAN, ..default }), "not NaN"),
+            (refused(Method::Cg, &square, Settings { max_iterations: 0, ..default }), "at least one"),
+            (refused(Method::Cg, &square, Settings { check_every: Some(129), ..default }), "not 129"),
+        ] {
+            assert!(message.contains(expected), "{message}");
+        }
+        let mut solver = SolverBuilder::new(Method::Cg).build(&square).unwrap();
+        let n = square.nrows();
+        let mut b = vec![1.0; n];
+        let mut x = vec![0.0; n];
+        assert!(solver.solve(&b[1..], &mut x).unwrap_err().to_string().contains("`b` has 1599 elements"));
+        b[17] = f64::NAN;
+        let expected = "element 17 of vector `b` is NaN";
+        assert!(solver.solve(&b, &mut x).unwrap_err().to_string().contains(expected));
+        let on = crate::DeviceVec::from_slice(device, &b).unwrap();
+        let mut y = crate::DeviceVec::zeros(device, n).unwrap();
+        assert!(solver.solve_device(&on, &mut y).unwrap_err().to_string().contains(expected));
+        assert_eq!(x, vec![0.0; n]);
+        // It goes on after that; and of nothing comes nothing.
+        x[3] = 5.0;
+        let report = solver.solve(&vec![0.0; n], &mut x).unwrap();
+        assert_eq!((report.outcome, report.iterations, x), (Outcome::Converged, 0, vec![0.0; n]));
+        let jacobi = Jacobi::of(matrix::<f64>(1, [(0, 0, 2.0)]).view()).unwrap();
+        let error = SolverBuilder::new(Method::Cg).jacobi(jacobi).build(&square).unwrap_err();
+        assert!(error.to_string().contains("`diagonal` has 1 elements"), "{error}");
+    }
+}
+
+#[test]
+fn a_diagonal_without_an_inverse_is_refused() {
+    let of = |entries: &[(usize, usize, f64)]| Jacobi::of(matrix::<f64>(2, entries.iter().copied()).view());
+    assert_eq!(of(&[(0, 0, 2.0), (1, 0, 5.0), (1, 1, -4.0)]).unwrap().inverse, [0.5, -0.25]);
+    assert!(of(&[(0, 0, 2.0), (1, 0, 5.0)]).unwrap_err().to_string().contains("0 in row 1"));
+    assert!(
+        of(&[(0, 0, f64::INFINITY), (1, 1, 1.0)])
+            .unwrap_err()
+            .to_string()
+            .contains("element 0 of vector `diagonal`")
+    );
+    assert!(
+        Jacobi::of(CsrMatrix::<f32>::zeros(2, 3).unwrap().view()).unwrap_err().to_string().contains("square")
+    );
+}
+
+#[test]
+fn plans_that_cannot_be_captured_solve_too() {
+    for device in devices() {
+        let a = poisson::<f64>();
+        let plan = Tuning::Fixed("hyb(width:4,tail:host)".parse().unwrap());
+        let op = SparseOpBuilder::new().device(device.clone()).tuning(plan).build(&a).unwrap();
+        let (b, mut x) = (vec![1.0; 1600], vec![0.0; 1600]);
+        let report = SolverBuilder::new(Method::Cg).build(&op).unwrap().solve(&b, &mut x).unwrap();
+        assert!(report.outcome == Outcome::Converged && residual(&a, &b, &x) < 1e-8);
+    }
+}
+
+#[test]
+fn progress_is_told_and_begins_where_x_is() {
+    let a = poisson::<f64>();
+    let op = op(&Device::Cpu, &a);
+    let b = vec![1.0; 1600];
+    let told = std::cell::RefCell::new(Vec::new());
+    let mut solver = SolverBuilder::new(Method::Cg)
+        .progress(|progress| told.borrow_mut().push(progress))
+        .build(&op)
+        .unwrap();
+    let mut x = vec![0.0; 1600];
+    let report = solver.solve(&b, &mut x).unwrap();
+    let first: Vec<f64> = told.borrow().iter().map(|progress| progress.residual).collect();
+    assert_eq!(first, report.history);
+    assert_eq!(told.borrow().last().unwrap().iterations, report.iterations);
+    assert_eq!(report.history[0], 1.0);
+    let again = solver.solve(&b, &mut x).unwrap();
+    assert_eq!((again.iterations, again.residual), (0, report.residual));
+}
+
+#[test]
+fn the_bounds_of_a_known_spectrum_are_found() {
+    for device in devices() {
+        let n = 500;
+        let a = matrix::<f64>(n, (0..n).map(|i| (i, i, 1.0 + 9.0 * (i as f64) / (n - 1) as f64)));
+        let (low, high) = estimate_bounds(&op(device, &a), None).unwrap();
+        assert!((0.9..1.0).contains(&low) && (10.0..10.6).contains(&high), "{low} {high}");
+        let jacobi = Jacobi::of(a.view()).unwrap();
+        let (low, high) = estimate_bounds(&op(device, &a), Some(&jacobi)).unwrap();
+        assert!((0.9..1.0).contains(&low) && (1.0..1.1).contains(&high), "{low} {high}");
+    }
+}
+
+#[test]
+fn power_iteration_finds_the_largest_eigenvalue() {
+    for device in devices() {
+        let n = 200;
+        let a = matrix::<f64>(n, (0..n).map(|i| (i, i, if i == 77 { -5.0 } else { (i % 4) as f64 })));
+        let settings = Settings { tolerance: 1e-10, ..Settings::default() };
+        let find = |a: &CsrMatrix<f64>, settings| {
+            power(&op(device, a), &x_vector(a.nrows()), settings, |_| {}).unwrap()
+        };
+        let pair = find(&a, settings).converged().unwrap();
+        assert!(
+            (pair.value + 5.0).abs() < 1e-9 && pair.residual() <= 1e-10,
+            "{} {}",
+            pair.value,
+            pair.residual()
+        );
+        assert!((pair.vector[77].abs() - 1.0).abs() < 1e-9 && (norm(pair.vector) - 1.0).abs() < 1e-12);
+        assert_eq!(pair.history.len(), pair.iterations);
+        // A pair of equal magnitude; a matrix without any.
+        let pair = matrix(2, [(0, 0, 1.0), (1, 1, -1.0)]);
+        let few = Settings { max_iterations: 50, ..settings };
+        let error = find(&pair, few).converged().unwrap_err().to_string();
+        assert!(error.contains("after 50 iterations") && error.contains("several eigenvalues"), "{error}");
+        assert_eq!(find(&matrix(3, []), few).outcome, Outcome::Breakdown);
+        let error = power(&op(device, &pair), &[0.0, 0.0], few, |_| {}).unwrap_err().to_string();
+        assert!(error.contains("is zero"), "{error}");
+    }
+}
+
+/// PageRank by the dense definition.
+fn dense_rank(graph: &CsrMatrix<f64>, damping: f64) -> Vec<f64> {
+    let n = graph.nrows();
+    let mut ranks = vec![1.0 / n as f64; n];
+    for _ in 0..500 {
+        let mut next = vec![(1.0 - damping) / n as f64; n];
+        for (page, from) in ranks.iter().enumerate() {
+            let (cols, weights) = graph.view().row(page);
+            let sum: f64 = weights.iter().sum();
+            if sum == 0.0 {
+                next.iter_mut().for_each(|rank| *rank += damping * from / n as f64);
+            } else {
+                cols.iter().zip(weights).for_each(|(col, w)| next[*col as usize] += damping * from * w / sum);
+            }
+        }
+        ranks = next;
+    }
+    ranks
+}
+
+#[test]
+fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
+    // Pages 5 and 11 link nowhere, and page 7 has a link of weight 0 only.
+    let n = 40;
+    let links = (0..n)
+        .filter(|i| ![5, 7, 11].contains(i))
+        .flat_map(|i| [(i, (i * i + 3) % n, 1.0), (i, (3 * i + 1) % n, 2.5)]);
+    let graph = matrix::<f64>(n, links.chain([(7, 8, 0.0)]));
+    for device in devices() {
+        let builder = SparseOpBuilder::new().device(device.clone()).deterministic(true);
+        for damping in [0.0, 0.5, 0.85, 0.99] {
+            let expected = dense_rank(&graph, damping);
+            let settings = Settings { tolerance: 1e-12, ..Settings::default() };
+            let rank =
+                || PageRank::new(graph.view(), &builder).unwrap().rank(damping, settings, |_| {}).unwrap();
+            let ranking = rank().converged().unwrap();
+            let far = ranking.ranks.iter().zip(&expected).map(|(a, b)| (a - b).abs()).sum::<f64>();
+            // The dense one is not converged either where damping is near 1.
+            assert!(far < 2e-10 + damping.powi(500), "{far} at {damping} on {device}");
+            assert!((ranking.ranks.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            let top = ranking.top(3);
+            assert!(top.len() == 3 && top[0].1 >= top[1].1 && top[1].1 >= top[2].1);
+            assert!(ranking.ranks.iter().all(|rank| *rank <= top[0].1));
+            assert_eq!(rank().ranks, ranking.ranks);
+        }
+    }
+}
+
+#[test]
+fn graphs_that_are_none_are_refused() {
+    let builder = SparseOpBuilder::new().device(Device::Cpu);
+    let negative = matrix::<f64>(2, [(0, 1, 1.0), (1, 0, -1.0)]);
+    let error = PageRank::new(negative.view(), &builder).unwrap_err().to_string();
+    assert!(error.contains("page 1 has one of -1"), "{error}");
+    assert!(
+        PageRank::new(CsrMatrix::<f64>::zeros(2, 3).unwrap().view(), &builder)
+            .unwrap_err()
+            .to_string()
+            .contains("square")
+    );
+    let empty = PageRank::new(CsrMatrix::<f64>::zeros(0, 0).unwrap().view(), &builder).unwrap();
+    assert!(empty.rank(0.85, Settings::default(), |_| {}).unwrap().ranks.is_empty());
+    let error = empty.rank(1.0, Settings::default(), |_| {}).unwrap_err().to_string();
+    assert!(error.contains("below 1, not 1"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn conjugate_gradients_need_about_as_many_iterations_as_there_are_unknowns(
+        n in 1usize..40,
+        links in proptest::collection::vec((0usize..40, 0usize..40, 0.01f64..1.0), 0..120),
+    ) {
+        // The Laplacian of a weighted graph and a bit of the identity: symmetric and positive definite.
+        let links = links.into_iter().map(|(i, j, w)| (i % n, j % n, w)).filter(|(i, j, _)| i != j);
+        let entries = links.flat_map(|(i, j, w)| [(i, j, -w), (j, i, -w), (i, i, w), (j, j, w)]);
+        let a = matrix::<f64>(n, entries.chain((0..n).map(|i| (i, i, 0.1))));
+        let op = op(&Device::Cpu, &a);
+        let (b, mut x) = (x_vector::<f64>(n), vec![0.0; n]);
+        let report = SolverBuilder::new(Method::Cg).build(&op).unwrap().solve(&b, &mut x).unwrap();
+        prop_assert_eq!(report.outcome, Outcome::Converged);
+        prop_assert!(report.iterations <= n + 5, "{} iterations for {} unknowns", report.iterations, n);
+        prop_assert!(residual(&a, &b, &x) <= 1e-8);
+    }
+}

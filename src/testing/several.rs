@@ -1,0 +1,317 @@
+//! What every plan must do with several vectors at once and with the transposed matrix, on awkward shapes.
+
+use super::conformance::{MEMORY_LIMIT, awkward, devices, scattered};
+use super::{Oracle, x_vector};
+use crate::analysis::Analysis;
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::{FormatKind, Layout, Plan};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
+
+/// Numbers of vectors: whole units and vectors of lanes, less and more than those, and more than one pass.
+const COUNTS: [usize; 8] = [1, 2, 3, 4, 7, 8, 16, 33];
+
+/// On matrices of more entries, a few numbers are enough.
+const LARGE: usize = 20_000;
+const FEW_COUNTS: [usize; 3] = [2, 8, 33];
+
+const LAYOUTS: [Layout; 2] = [Layout::RowMajor, Layout::ColumnMajor];
+
+/// A matrix, vectors for it, and what their products are.
+struct Case<T> {
+    a: CsrMatrix<T>,
+    analysis: Analysis,
+    vectors: Vec<Vec<T>>,
+    oracles: Vec<Oracle>,
+    transposed: (Vec<T>, Oracle),
+}
+
+impl<T: Scalar> Case<T> {
+    fn new(a: CsrMatrix<T>) -> Self {
+        let most = if a.nnz() > LARGE { *FEW_COUNTS.iter().max().unwrap() } else { 33 };
+        let vectors: Vec<Vec<T>> = (0..most).map(|v| different(a.ncols(), v)).collect();
+        let oracles = vectors.iter().map(|x| Oracle::of(a.view(), x)).collect();
+        let x = x_vector(a.nrows());
+        let transposed = Oracle::of(a.transpose().view(), &x);
+        Self { analysis: Analysis::of(a.view()), vectors, oracles, transposed: (x, transposed), a }
+    }
+
+    fn counts(&self) -> &'static [usize] {
+        if self.a.nnz() > LARGE { &FEW_COUNTS } else { &COUNTS }
+    }
+
+    fn operator(&self, device: &Device, plan: &Plan) -> SparseOp<T> {
+        let builder = SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone()));
+        builder.build_analyzed(&self.a, &self.analysis).unwrap()
+    }
+
+    /// The first `k` vectors as a layout has them.
+    fn x(&self, k: usize, layout: Layout) -> Vec<T> {
+        match layout {
+            Layout::ColumnMajor => self.vectors[..k].concat(),
+            Layout::RowMajor => {
+                (0..self.a.ncols()).flat_map(|i| self.vectors[..k].iter().map(move |x| x[i])).collect()
+            }
+        }
+    }
+
+    /// Checks the products of the first `k` vectors.
+    fn check(&self, k: usize, layout: Layout, y: &[T], context: &str) {
+        for v in 0..k {
+            let one = column(y, self.a.nrows(), k, v, layout);
+            self.oracles[v]
+                .check(&one)
+                .unwrap_or_else(|wrong| panic!("vector {v} of {k}, {layout:?}, {context}: {wrong}"));
+        }
+    }
+}
+
+/// A vector that is another one for every number; some have an Inf or a NaN.
+fn different<T: Scalar>(len: usize, number: usize) -> Vec<T> {
+    let mut x = x_vector::<T>(len);
+    if len > 0 {
+        x.rotate_left(number * 7 % len);
+        x.iter_mut().for_each(|x| *x = T::from_f64(x.to_f64() * (1.0 + number as f64)));
+        let special = match number % 8 {
+            3 => f64::INFINITY,
+            5 => f64::NAN,
+            _ => return x,
+        };
+        x[number % len] = T::from_f64(special);
+    }
+    x
+}
+
+/// Product `v` of `k`.
+fn column<T: Scalar>(y: &[T], nrows: usize, k: usize, v: usize, layout: Layout) -> Vec<T> {
+    match layout {
+        Layout::ColumnMajor => y[v * nrows..(v + 1) * nrows].to_vec(),
+        Layout::RowMajor => (0..nrows).map(|i| y[i * k + v]).collect(),
+    }
+}
+
+/// Something that must not survive.
+fn nothing<T: Scalar>(len: usize) -> Vec<T> {
+    vec![T::from_f64(f64::NAN); len]
+}
+
+fn on_device<T: Scalar>(op: &SparseOp<T>, k: usize, layout: Layout, x: &[T]) -> Vec<T> {
+    let stream = Stream::new(op.device()).unwrap();
+    let x = DeviceVec::from_slice(op.device(), x).unwrap();
+    let mut y = DeviceVec::from_slice(op.device(), &nothing(k * op.nrows())).unwrap();
+    op.apply_multi_device(&stream, k, &x, &mut y, layout).unwrap();
+    y.to_vec().unwrap()
+}
+
+/// Checks every example plan of a format on every awkward matrix, on every device.
+pub(crate) fn check_several<T: Scalar>(format: FormatKind) {
+    for (name, a) in awkward::<T>() {
+        let case = Case::new(a);
+        for text in format.examples() {
+            let plan: Plan = text.parse().unwrap();
+            if plan.traffic(&case.analysis, T::KIND).matrix_bytes > MEMORY_LIMIT {
+                continue;
+            }
+            for device in devices() {
+                let op = case.operator(device, &plan);
+                let context = format!("{plan} on {name} in {} on {device}", T::KIND);
+                several(&op, &case, &context);
+                transposed(&op, &case, &context);
+            }
+        }
+    }
+}
+
+fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
+    for &k in case.counts() {
+        for layout in LAYOUTS {
+            let x = case.x(k, layout);
+            let mut y = nothing(k * case.a.nrows());
+            op.apply_multi(k, &x, &mut y, layout).unwrap();
+            case.check(k, layout, &y, context);
+            let also = on_device(op, k, layout, &x);
+            case.check(k, layout, &also, context);
+            // One vector is multiplied by the plan itself.
+            let same = same_bits(&y, &also) || (k == 1 && !op.plan().is_deterministic());
+            assert!(same, "in host memory and not, {k} vectors, {layout:?}, {context}");
+        }
+    }
+}
+
+fn transposed<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
+    // The plan was given, and what holds the matrix may not hold its transpose.
+    let wide = Analysis::of(case.a.transpose().view());
+    if op.plan().traffic(&wide, T::KIND).matrix_bytes > MEMORY_LIMIT {
+        return;
+    }
+    let (x, oracle) = &case.transposed;
+    let mut y = nothing(case.a.ncols());
+    op.apply_transpose(x, &mut y).unwrap();
+    oracle.check(&y).unwrap_or_else(|wrong| panic!("transposed, {context}: {wrong}"));
+    let stream = Stream::new(op.device()).unwrap();
+    let x = DeviceVec::from_slice(op.device(), x).unwrap();
+    let mut y = DeviceVec::from_slice(op.device(), &nothing(case.a.ncols())).unwrap();
+    op.apply_transpose_device(&stream, &x, &mut y).unwrap();
+    oracle
+        .check(&y.to_vec().unwrap())
+        .unwrap_or_else(|wrong| panic!("transposed on the device, {context}: {wrong}"));
+}
+
+fn same_bits<T: Scalar>(one: &[T], other: &[T]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.bits() == b.bits())
+}
+
+/// Rows of all lengths, one of them cut many times.
+fn skewed<T: Scalar>() -> Case<T> {
+    Case::new(scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 }))
+}
+
+/// Plans with rows, with slices, with long rows kept apart, and with neither.
+const PLANS: [&str; 5] = [
+    "csr(balanced)",
+    "csr(scalar)",
+    "sell(c:32,sigma:512,index:packed,long:60)",
+    "sell(c:32,sigma:1,index:packed,group:4)",
+    "coo",
+];
+
+fn bits_repeat<T: Scalar>() {
+    let case = skewed::<T>();
+    for device in devices() {
+        for text in PLANS {
+            let op = case.operator(device, &text.parse().unwrap());
+            for (k, layout) in [(2, Layout::RowMajor), (8, Layout::RowMajor), (7, Layout::ColumnMajor)] {
+                let x = case.x(k, layout);
+                let first = on_device(&op, k, layout, &x);
+                for _ in 0..200 {
+                    let again = on_device(&op, k, layout, &x);
+                    assert!(same_bits(&first, &again), "{text} on {device}, {k} vectors, {layout:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_repeat_in_f32() {
+    bits_repeat::<f32>();
+}
+
+#[test]
+fn bits_repeat_in_f64() {
+    bits_repeat::<f64>();
+}
+
+#[test]
+fn bits_do_not_depend_on_the_number_of_threads() {
+    let case = skewed::<f32>();
+    for text in PLANS {
+        let op = case.operator(&Device::Cpu, &text.parse().unwrap());
+        for layout in LAYOUTS {
+            let x = case.x(33, layout);
+            let with_threads = |threads: usize| {
+                let mut y = nothing(33 * case.a.nrows());
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| op.apply_multi(33, &x, &mut y, layout)).unwrap();
+                y
+            };
+            assert!(same_bits(&with_threads(1), &with_threads(5)), "{text}, {layout:?}");
+        }
+    }
+}
+
+#[test]
+fn wrong_lengths_are_refused_and_y_is_untouched() {
+    for device in devices() {
+        let a = CsrMatrix::try_new(2, 3, vec![0, 1, 2], vec![2, 0], vec![1.0f64, 4.0]).unwrap();
+        let op = SparseOpBuilder::new().device(device.clone()).build(&a).unwrap();
+        let mut y = [7.0; 8];
+        let wrong = op.apply_multi(4, &[1.0; 8], &mut y, Layout::RowMajor).unwrap_err().to_string();
+        assert!(
+            wrong.contains("`x` has 8 elements, but 4 vectors for a matrix of 2 x 3 have 4 x 3"),
+            "{wrong}"
+        );
+        let short = op.apply_multi(4, &[1.0; 12], &mut y[..7], Layout::ColumnMajor).unwrap_err();
+        assert!(
+            matches!(short, Error::VectorsLength { vectors: "y", count: 4, len: 2, found: 7, .. }),
+            "{short}"
+        );
+        let many = op.apply_multi(usize::MAX, &[1.0; 3], &mut y, Layout::RowMajor).unwrap_err();
+        assert!(matches!(many, Error::VectorsLength { vectors: "x", .. }), "{many}");
+        assert_eq!(y, [7.0; 8]);
+        op.apply_multi(0, &[], &mut [], Layout::RowMajor).unwrap();
+        op.apply_multi(4, &[1.0; 12], &mut y, Layout::ColumnMajor).unwrap();
+        assert_eq!(y, [1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0]);
+    }
+}
+
+#[test]
+fn a_second_packing_is_counted_explained_and_limited() {
+    let case = skewed::<f64>();
+    for device in devices() {
+        let op = case.operator(device, &"coo".parse().unwrap());
+        let before = op.memory_bytes();
+        let x = case.x(2, Layout::RowMajor);
+        let mut y = nothing(2 * case.a.nrows());
+        op.apply_multi(2, &x, &mut y, Layout::RowMajor).unwrap();
+        let text = op.explain().to_string();
+        assert!(op.memory_bytes() > before && text.contains("\nvectors  "), "{text}");
+        let builder = SparseOpBuilder::new().device(device.clone()).memory_limit(before);
+        let limited = builder.tuning(Tuning::Fixed("coo".parse().unwrap())).build(&case.a).unwrap();
+        let refused = limited.apply_multi(2, &x, &mut y, Layout::RowMajor).unwrap_err();
+        assert!(matches!(refused, Error::MemoryLimit { limit: 0, .. }), "{refused}");
+        let shared =
+            if *device == Device::Cpu { "csr(balanced)" } else { "sell(c:32,sigma:512,index:packed)" };
+        let op = case.operator(device, &shared.parse().unwrap());
+        let before = op.memory_bytes();
+        op.apply_multi(2, &x, &mut y, Layout::RowMajor).unwrap();
+        assert!(op.memory_bytes() == before && op.explain().to_string().contains("the same arrays"));
+    }
+}
+
+#[test]
+fn captured_products_are_those_that_are_enqueued() {
+    let case = skewed::<f32>();
+    for device in devices().iter().filter(|device| **device != Device::Cpu) {
+        for text in PLANS {
+            let op = case.operator(device, &text.parse().unwrap());
+            let stream = Stream::new(device).unwrap();
+            for (k, layout) in [(8, Layout::RowMajor), (33, Layout::ColumnMajor)] {
+                let x = case.x(k, layout);
+                let expected = on_device(&op, k, layout, &x);
+                let x = DeviceVec::from_slice(device, &x).unwrap();
+                let mut y = DeviceVec::from_slice(device, &nothing(k * case.a.nrows())).unwrap();
+                let graph =
+                    stream.capture(&mut || op.apply_multi_device(&stream, k, &x, &mut y, layout)).unwrap();
+                drop(x);
+                for _ in 0..3 {
+                    graph.launch(&stream).unwrap();
+                }
+                assert!(same_bits(&y.to_vec().unwrap(), &expected), "{text}, {k} vectors, {layout:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_streams_share_an_operator() {
+    let case = skewed::<f64>();
+    for device in devices() {
+        let op = case.operator(device, &"coo".parse().unwrap());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (op, case) = (&op, &case);
+                scope.spawn(move || {
+                    let (k, layout) = [(8, Layout::RowMajor), (3, Layout::ColumnMajor)][thread % 2];
+                    let x = case.x(k, layout);
+                    let mut y = nothing(k * case.a.nrows());
+                    for _ in 0..5 {
+                        op.apply_multi(k, &x, &mut y, layout).unwrap();
+                        case.check(k, layout, &y, "threads");
+                        case.check(k, layout, &on_device(op, k, layout, &x), "streams");
+                    }
+                });
+            }
+        });
+    }
+}
