@@ -123,10 +123,10 @@ impl<T: Scalar> SparseOp<T> {
         self.check_lengths(x.len(), y.len())?;
         let by = Scaling { alpha: alpha.into(), beta: beta.into() };
         for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
-            if let Factor::Element(vector, at) = factor {
-                if at >= vector.len() {
-                    return Err(self.wrong_length(name, at.saturating_add(1), vector.len()));
-                }
+            if let Factor::Element(vector, at) = factor
+                && at >= vector.len()
+            {
+                return Err(self.wrong_length(name, at.saturating_add(1), vector.len()));
             }
         }
         self.matrix.enqueue_scaled(&self.scaler, stream, x, y, by)
