@@ -72,14 +72,14 @@ fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
     let mut headers = Headers::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("cu") => files.push(path),
-            Some("cuh") => {
-                let name = path.file_name().and_then(|name| name.to_str());
-                let name = name.ok_or("a header's name is not UTF-8")?.to_owned();
-                headers.insert(name, fs::read_to_string(&path)?);
-            }
-            _ => {}
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if matches!(extension, Some("cu" | "cuh")) {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name = name.ok_or("a kernel file's name is not UTF-8")?.to_owned();
+            headers.insert(name, fs::read_to_string(&path)?);
+        }
+        if extension == Some("cu") {
+            files.push(path);
         }
     }
     files.sort();

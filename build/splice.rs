@@ -1,16 +1,16 @@
-//! One source from a kernel file and its headers, because the compiler that runs later reads no files.
+//! One source from a kernel file and what it includes, because the compiler that runs later reads no files.
 
 use std::collections::BTreeMap;
 
-/// The headers by name: `*.cuh` beside the kernel files. They include nothing.
+/// Everything in the folder of the kernels by name: `*.cuh`, which include nothing, and `*.cu`.
 pub(crate) type Headers = BTreeMap<String, String>;
 
-/// The kernel file `file` with headers in the place of the lines that include them. Compilers still name the line of the file that
+/// The kernel file `file` with other files in the place of the lines that include them. Compilers still name the line of the file that
 /// somebody wrote.
 ///
 /// # Errors
 ///
-/// When another file is included.
+/// When a file is included that is not there.
 pub(crate) fn splice(file: &str, source: &str, headers: &Headers) -> Result<String, String> {
     let mut spliced = format!("#line 1 \"kernels/{file}\"\n");
     for (number, line) in (1..).zip(source.lines()) {
@@ -21,11 +21,10 @@ pub(crate) fn splice(file: &str, source: &str, headers: &Headers) -> Result<Stri
         let Some(header) = headers.get(name) else {
             let known: Vec<_> = headers.keys().map(String::as_str).collect();
             let known = known.join(", ");
-            return Err(format!("kernels/{file}:{number}: includes \"{name}\", but the headers are {known}"));
+            return Err(format!("kernels/{file}:{number}: includes \"{name}\", but there are {known}"));
         };
         let next = number + 1;
-        spliced += &format!("#line 1 \"kernels/{name}\"\n");
-        header.lines().for_each(|line| push(&mut spliced, line));
+        spliced += &splice(name, header, headers)?;
         spliced += &format!("#line {next} \"kernels/{file}\"\n");
     }
     Ok(spliced)

@@ -41,6 +41,49 @@ __device__ __forceinline__ u64 thread_id() { return u64(blockIdx.x) * BLOCK + th
 // Products are made in batches: all loads of one kind are issued before the first result is needed, and none depends on a
 // condition, since predicated loads would be issued one after the other.
 
+// What a kernel does with a row sum: every row is put once, by one thread. `y = A x`; with SCALED, which the files *_with.cu define before they
+// include another, `y = alpha A x + beta y`. OUT is the type of what is written to, OUT_PARAMETERS and OUTPUT stand for it in an entry point.
+#ifndef SCALED
+
+#define OUT(T) T *__restrict__
+#define OUT_PARAMETERS(T) T *y
+#define OUTPUT y
+
+template <typename T>
+__device__ __forceinline__ void put(T *y, u64 row, T sum) {
+    y[row] = sum;
+}
+
+#else
+
+// A factor is at an address, or, where that is null, what stands beside it.
+template <typename T>
+struct Scaled {
+    T *y;
+    const T *alpha_at, *beta_at;
+    T alpha, beta;
+};
+
+#define OUT(T) Scaled<T>
+#define OUT_PARAMETERS(T) T *y, const T *alpha_at, T alpha, const T *beta_at, T beta
+#define OUTPUT (scaled(y, alpha_at, alpha, beta_at, beta))
+
+template <typename T>
+__device__ __forceinline__ Scaled<T> scaled(T *y, const T *alpha_at, T alpha, const T *beta_at, T beta) {
+    return {y, alpha_at, beta_at, alpha, beta};
+}
+
+// With alpha = 0 the sum is of no account, with beta = 0 `y` is not read: neither lets a NaN through.
+template <typename T>
+__device__ __forceinline__ void put(const Scaled<T> &out, u64 row, T sum) {
+    T alpha = out.alpha_at ? __ldg(out.alpha_at) : out.alpha, beta = out.beta_at ? __ldg(out.beta_at) : out.beta;
+    T value = alpha == 0 ? T(0) : alpha * sum;
+    if (beta != 0) value += beta * out.y[row];
+    out.y[row] = value;
+}
+
+#endif
+
 // x and its length.
 template <typename T>
 struct Factors {

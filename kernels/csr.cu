@@ -9,7 +9,7 @@ constexpr u32 LANE_ENTRIES = 4;
 template <u32 W, typename T, typename O>
 __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                               const T *__restrict__ values, u32 nrows, const T *__restrict__ x,
-                                              T *__restrict__ y) {
+                                              OUT(T) y) {
     u64 row = thread_id() / W;
     u32 lane = threadIdx.x % W;
     u64 at = 0, count = 0;
@@ -19,7 +19,7 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
         count = at < end ? (end - at + W - 1) / W : 0;
     }
     T sum = lanes_sum(sum_entries<LANE_ENTRIES>(cols, values, x, at, W, count), W);
-    if (row < nrows && lane == 0) y[row] = sum;
+    if (row < nrows && lane == 0) put(y, row, sum);
 }
 
 // Equal work for every block (Merrill & Garland's merge path): entries and row ends in the order in which they are met, cut into
@@ -43,20 +43,20 @@ __device__ __forceinline__ Chunk load_chunk(const Chunk *chunks, u64 number) {
 // Where the sums of a chunk go. Segment i < ends is what it has of row `row` + i, segment `ends` what it has of a row that goes on.
 template <typename T>
 struct Sums {
-    T *y;
+    OUT(T) y;
     u32 row, ends;
     // Whether the first and the last row are cut.
     bool from_before, goes_on;
     // The chunk's parts of them, for whoever adds them.
     T *head, *tail;
 
-    __device__ __forceinline__ void put(u32 i, T sum) const {
+    __device__ __forceinline__ void put_segment(u32 i, T sum) const {
         if (i == ends) {
             if (goes_on) *tail = sum;
         } else if (i == 0 && from_before) {
             *head = sum;
         } else {
-            y[u64(row) + i] = sum;
+            put(y, u64(row) + i, sum);
         }
     }
 };
@@ -100,11 +100,11 @@ __device__ __forceinline__ void add_parts(Chunk here, Chunk next, Sums<T> sums, 
     if (head_complete || tail_complete) __threadfence();
     if (head_complete) {
         T sum = sum_parts(heads, tails, here);
-        if (threadIdx.x == 0) sums.y[here.row] = sum;
+        if (threadIdx.x == 0) put(sums.y, here.row, sum);
     }
     if (tail_complete) {
         T sum = sum_parts(heads, tails, next);
-        if (threadIdx.x == 0) sums.y[next.row] = sum;
+        if (threadIdx.x == 0) put(sums.y, next.row, sum);
     }
 }
 
@@ -128,7 +128,7 @@ __device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 
     if (threadIdx.x <= sums.ends) {
         T sum = 0;
         for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[threadIdx.x][w];
-        sums.put(threadIdx.x, sum);
+        sums.put_segment(threadIdx.x, sum);
     }
 }
 
@@ -155,14 +155,14 @@ __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end
                 first_end = end;
                 first_sum = open;
             } else {
-                sums.y[u64(sums.row) + end - 1] = open;
+                put(sums.y, u64(sums.row) + end - 1, open);
             }
             open = 0;
         }
     }
     T before = open_before<BLOCK>(open, first_end != 0);
-    if (first_end != 0) sums.put(first_end - 1, before + first_sum);
-    if (threadIdx.x == BLOCK - 1) sums.put(sums.ends, first_end == 0 ? before + open : open);
+    if (first_end != 0) sums.put_segment(first_end - 1, before + first_sum);
+    if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.ends, first_end == 0 ? before + open : open);
 }
 
 // Loads the columns and values that a thread multiplies: RUN consecutive ones, from a multiple of four on. Those past the last one that is
@@ -213,7 +213,7 @@ constexpr u32 RUN = CAPACITY / BLOCK;
 template <typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
-                                               u64 nnz, const T *__restrict__ x, T *y, T *parts, u32 *arrivals) {
+                                               u64 nnz, const T *__restrict__ x, OUT(T) y, T *parts, u32 *arrivals) {
     alignas(16) __shared__ u16 ended[CAPACITY];
     __shared__ u32 few_ends[FEW_ENDS];
 
@@ -253,7 +253,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     auto note = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
         else if (begin < stop) ended[stop - 1] = u16(i + 1);
-        else sums.put(i, 0);
+        else sums.put_segment(i, 0);
     };
     __syncthreads();
 #pragma unroll
@@ -270,8 +270,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 }
 
 #define ROWS(NAME, W, T, O)                                                                                 \
-    KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, T *y) {          \
-        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, y);                                               \
+    KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T)) {          \
+        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT);                                               \
     }
 
 // So many blocks a multiprocessor shall hold, that each thread has registers for a batch: see KERNEL. Doubles take more of them.
@@ -284,8 +284,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 #define BALANCED(NAME, T, O)                                                                                              \
     KERNEL_WITH(RESIDENT(T))                                                                                              \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
-         T *y, T *parts, u32 *arrivals) {                                                                                 \
-        rows_by_chunks(row_ptr, cols, values, chunks, nrows, nnz, x, y, parts, arrivals);                             \
+         OUT_PARAMETERS(T), T *parts, u32 *arrivals) {                                                                                 \
+        rows_by_chunks(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, arrivals);                             \
     }
 
 #define INSTANCES(SUFFIX, T, O)                                                                                           \

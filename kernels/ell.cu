@@ -5,28 +5,28 @@
 // A thread a row; every row has at least `full` entries.
 template <typename T>
 __device__ __forceinline__ void rows_padded(const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows, u32 ncols,
-                                            u32 full, u32 width, const T *__restrict__ x, T *__restrict__ y) {
+                                            u32 full, u32 width, const T *__restrict__ x, OUT(T) y) {
     u64 row = thread_id();
-    if (row < nrows) y[row] = sum_slots(cols, values, Factors<T>{x, ncols}, row, nrows, full, width);
+    if (row < nrows) put(y, row, sum_slots(cols, values, Factors<T>{x, ncols}, row, nrows, full, width));
 }
 
 // A thread a row, each as long as it is: padding is not even read.
 template <typename T>
 __device__ __forceinline__ void rows_of_length(const u32 *__restrict__ cols, const T *__restrict__ values,
                                                const u32 *__restrict__ row_len, u32 nrows, const T *__restrict__ x,
-                                               T *__restrict__ y) {
+                                               OUT(T) y) {
     u64 row = thread_id();
-    if (row < nrows) y[row] = sum_entries<BATCH>(cols, values, x, row, nrows, row_len[row]);
+    if (row < nrows) put(y, row, sum_entries<BATCH>(cols, values, x, row, nrows, row_len[row]));
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                 \
     KERNEL ell_##SUFFIX(const u32 *cols, const T *values, u32 nrows, u32 ncols, u32 full, u32 width,         \
-                        const T *x, T *y) {                                                                  \
-        rows_padded(cols, values, nrows, ncols, full, width, x, y);                                          \
+                        const T *x, OUT_PARAMETERS(T)) {                                                                  \
+        rows_padded(cols, values, nrows, ncols, full, width, x, OUTPUT);                                          \
     }                                                                                                        \
     KERNEL ell_lengths_##SUFFIX(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x, \
-                                T *y) {                                                                      \
-        rows_of_length(cols, values, row_len, nrows, x, y);                                                  \
+                                OUT_PARAMETERS(T)) {                                                                      \
+        rows_of_length(cols, values, row_len, nrows, x, OUTPUT);                                                  \
     }
 
 INSTANCES(f32, float)

@@ -19,7 +19,7 @@ template <typename T>
 __device__ __forceinline__ void all_sections(const Section *__restrict__ sections, u32 count,
                                              const u32 *__restrict__ perm, const u32 *__restrict__ cols,
                                              const T *__restrict__ values, u32 nrows, u32 ncols,
-                                             const T *__restrict__ x, T *__restrict__ y) {
+                                             const T *__restrict__ x, OUT(T) y) {
     u64 i = thread_id();
     if (i >= nrows) return;
     u32 row = __ldcs(perm + i);
@@ -32,25 +32,25 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
         else beyond = middle;
     }
     while (i >= sections[found].first_row + sections[found].rows) ++found;
-    y[row] = section_sum(sections[found], i, cols, values, Factors<T>{x, ncols});
+    put(y, row, section_sum(sections[found], i, cols, values, Factors<T>{x, ncols}));
 }
 
 // One section.
 template <typename T>
 __device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ perm, const u32 *__restrict__ cols,
                                             const T *__restrict__ values, u32 ncols, const T *__restrict__ x,
-                                            T *__restrict__ y) {
+                                            OUT(T) y) {
     u64 i = s.first_row + thread_id();
     if (i >= s.first_row + s.rows) return;
     u32 row = __ldcs(perm + i);
-    y[row] = section_sum(s, i, cols, values, Factors<T>{x, ncols});
+    put(y, row, section_sum(s, i, cols, values, Factors<T>{x, ncols}));
 }
 
 // Unpadded diagonals, a thread a sorted row: it has an entry in every diagonal that is longer than its place.
 template <typename T>
 __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 count, const u32 *__restrict__ perm,
                                           const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows,
-                                          const T *__restrict__ x, T *__restrict__ y) {
+                                          const T *__restrict__ x, OUT(T) y) {
     // Diagonals that are walked together: their bounds take registers too.
     constexpr u32 N = BATCH / 2;
     u64 i = thread_id();
@@ -75,21 +75,21 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
         if (!reached[0]) break;
         sum = add_wanted<N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
     }
-    y[row] = sum;
+    put(y, row, sum);
 }
 
 #define INSTANCES(SUFFIX, T)                                                                              \
     KERNEL jds_sections_##SUFFIX(const Section *sections, u32 count, const u32 *perm, const u32 *cols,    \
-                                 const T *values, u32 nrows, u32 ncols, const T *x, T *y) {               \
-        all_sections(sections, count, perm, cols, values, nrows, ncols, x, y);                            \
+                                 const T *values, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T)) {               \
+        all_sections(sections, count, perm, cols, values, nrows, ncols, x, OUTPUT);                            \
     }                                                                                                     \
     KERNEL jds_section_##SUFFIX(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm, \
-                                const u32 *cols, const T *values, u32 ncols, const T *x, T *y) {          \
-        one_section(Section{first_row, rows, width, full, start}, perm, cols, values, ncols, x, y);       \
+                                const u32 *cols, const T *values, u32 ncols, const T *x, OUT_PARAMETERS(T)) {          \
+        one_section(Section{first_row, rows, width, full, start}, perm, cols, values, ncols, x, OUTPUT);       \
     }                                                                                                     \
     KERNEL jds_diagonals_##SUFFIX(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,         \
-                                  const T *values, u32 nrows, const T *x, T *y) {                         \
-        diagonals(jd_ptr, count, perm, cols, values, nrows, x, y);                                        \
+                                  const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T)) {                         \
+        diagonals(jd_ptr, count, perm, cols, values, nrows, x, OUTPUT);                                        \
     }
 
 INSTANCES(f32, float)

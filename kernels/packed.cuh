@@ -264,7 +264,7 @@ struct Long {
 
 // Adds a piece up; the warp that is last with its row adds up the row's pieces, always in the same order.
 template <typename T, typename Values>
-__device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, T *y) {
+__device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, OUT(T) y) {
     Piece piece = rows.pieces[p];
     T sum = 0;
 #pragma unroll 1
@@ -297,7 +297,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
         for (u32 i = lane; i < piece.pieces; i += WARP) sum += __ldcg(rows.sums + piece.first + i);
         sum = lanes_sum(sum, WARP);
     }
-    if (lane == 0) y[piece.row] = sum;
+    if (lane == 0) put(y, piece.row, sum);
 }
 
 // The first blocks take the pieces of long rows, a warp each; the others the slices. With DIAGONALS all slices are diagonal. `skip` has
@@ -305,7 +305,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
 template <bool DIAGONALS, u32 V, typename Values, typename T>
 __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
-                                            u32 nrows, Long<T> rows, const T *__restrict__ x, T *__restrict__ y) {
+                                            u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y) {
     __shared__ T shared[Values::CODES];
     if constexpr (Values::CODES > 1) {
         for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = dictionary[c];
@@ -341,22 +341,24 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
         else if (run == 1) sum = relative_sum<V, 2>(kind, at, own, full, width, lane, base);
         else sum = relative_sum<V, 3>(kind, at, own, full, width, lane, base);
     }
-    if (i < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) y[row] = sum;
+    if (i < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) put(y, row, sum);
 }
 
 #define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                 \
     KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,   \
-                             T *sums, u32 *done, const T *x, T *y) {                                                                    \
+                             T *sums, u32 *done, const T *x, OUT_PARAMETERS(T)) {                                                                    \
         packed_rows<DIAGONALS, V, VALUES<T>>(headers, values, index, dictionary, perm, skip, nrows,                                     \
-                                             Long<T>{pieces, long_cols, long_values, count, sums, done}, x, y);                         \
+                                             Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT);                         \
     }
 
 // Blocks a multiprocessor holds at least. Short rows wait for memory more than they read, so that the diagonal kernels, which need few
-// registers, get as many warps as they can without spilling. Turing holds half as many threads, and what is older than Hopper needs a few
-// registers more.
+// registers, get as many warps as they can without spilling. Turing holds half as many threads; what is older than Hopper, and products that
+// are scaled, need a few registers more.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define BLOCKS(HOPPER) 4
+#elif defined(SCALED)
+#define BLOCKS(HOPPER) (HOPPER - 2)
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define BLOCKS(HOPPER) (HOPPER - 1)
 #else

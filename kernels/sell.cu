@@ -8,7 +8,7 @@ template <u32 C, typename T>
 __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                        const u32 *__restrict__ cols, const T *__restrict__ values,
                                        const u32 *__restrict__ perm, u32 c, u32 nrows, u32 ncols,
-                                       const T *__restrict__ x, T *__restrict__ y) {
+                                       const T *__restrict__ x, OUT(T) y) {
     u64 i = thread_id();
     if (i >= nrows) return;
     u32 lanes = C == 0 ? c : C;
@@ -17,7 +17,7 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     u64 begin = __ldg(slice_ptr + slice);
     u64 width = (__ldg(slice_ptr + slice + 1) - begin) / lanes;
     u32 row = perm ? __ldcs(perm + i) : u32(i);
-    y[row] = sum_slots(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width);
+    put(y, row, sum_slots(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
 }
 
 // Slots of a row that a thread loads together when there are few rows: what is under way at a time then depends on each of them.
@@ -29,7 +29,7 @@ template <typename T>
 __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                             const u32 *__restrict__ cols, const T *__restrict__ values,
                                             const u32 *__restrict__ perm, u32 nrows, u32 ncols,
-                                            const T *__restrict__ x, T *__restrict__ y) {
+                                            const T *__restrict__ x, OUT(T) y) {
     u64 i = thread_id();
     if (i >= nrows) return;
     u32 slice = u32(i) / WARP;
@@ -44,13 +44,13 @@ __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, c
         sum = add_slots<DEEP<T>, true>(sum, cols, values, factors, [=](u32 u) { return at + u * WARP; });
     u64 filled = __ldg(full + slice);
     sum += sum_slots(cols, values, factors, at, WARP, filled > k ? filled - k : 0, width - k);
-    y[perm ? __ldcs(perm + i) : u32(i)] = sum;
+    put(y, perm ? __ldcs(perm + i) : u32(i), sum);
 }
 
 #define SLICES(NAME, C, T)                                                                                       \
     KERNEL NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
-                u32 nrows, u32 ncols, const T *x, T *y) {                                                        \
-        slices<C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, y);                                   \
+                u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T)) {                                                        \
+        slices<C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, OUTPUT);                                   \
     }
 
 SLICES(sell_f32, 0, float)
@@ -61,8 +61,8 @@ SLICES(sell32_f64, 32, double)
 // Two blocks a multiprocessor: 128 registers a thread.
 #define DEEP_SLICES(NAME, T)                                                                                      \
     KERNEL_WITH(2) NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
-                        u32 c, u32 nrows, u32 ncols, const T *x, T *y) {                                          \
-        deep_slices(slice_ptr, full, cols, values, perm, nrows, ncols, x, y);                                     \
+                        u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T)) {                                          \
+        deep_slices(slice_ptr, full, cols, values, perm, nrows, ncols, x, OUTPUT);                                     \
     }
 
 DEEP_SLICES(sell_deep_f32, float)

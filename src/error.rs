@@ -150,6 +150,83 @@ pub enum Error {
         /// Elements of the slice.
         found: usize,
     },
+    /// A matrix of another pattern was to give an operator its values.
+    #[error(
+        "the matrix, {nrows} x {ncols} with {nnz} entries, has not the pattern that the operator was built for, which has {expected} \
+         entries; build another operator"
+    )]
+    OtherPattern {
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Its columns.
+        ncols: usize,
+        /// Its entries.
+        nnz: usize,
+        /// Entries of the operator's matrix.
+        expected: usize,
+    },
+    /// New values for an operator are too few or too many.
+    #[error("{found} values were given for {expected} entries; give one for each, in the order of `to_csr`")]
+    ValuesLength {
+        /// Entries of the matrix.
+        expected: usize,
+        /// Values handed in.
+        found: usize,
+    },
+    /// A product needs a copy of the matrix, which launches of a graph would not update.
+    #[error(
+        "products {product} need a copy of the matrix, but a graph updates the values of the operator and not of copies; \
+         update them outside of graphs, or build an operator for these products alone"
+    )]
+    UpdatedByGraph {
+        /// `with several vectors` or `with the transposed matrix`.
+        product: &'static str,
+    },
+    /// The values of a packed matrix cannot be replaced.
+    #[error(
+        "the values of plan {plan} cannot be replaced: {reason}; build the operator anew, or with `updatable(true)`, which keeps `auto` \
+         from such plans"
+    )]
+    NotUpdatable {
+        /// The plan's spelling.
+        plan: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// There is no such row or column.
+    #[error("there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted from 0")]
+    OutOfBounds {
+        /// The row that was asked for.
+        row: usize,
+        /// The column that was asked for.
+        col: usize,
+        /// Rows of the matrix.
+        nrows: usize,
+        /// Columns of the matrix.
+        ncols: usize,
+    },
+    /// The packed matrix does not let single entries be found.
+    #[error("plan {plan} on {device} does not let single entries be found: {reason}")]
+    NoAccess {
+        /// The plan's spelling.
+        plan: String,
+        /// The device's spelling.
+        device: String,
+        /// Why not, and what to do.
+        reason: &'static str,
+    },
+    /// There is no room for another entry.
+    #[error("plan {plan} has no room for an entry at row {row}, column {col}: {reason}")]
+    NoRoom {
+        /// The plan's spelling.
+        plan: String,
+        /// The row of the entry.
+        row: usize,
+        /// Its column.
+        col: usize,
+        /// Why not, and what has room.
+        reason: &'static str,
+    },
     /// The GPU has not enough memory left.
     #[error("{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU")]
     GpuMemory {

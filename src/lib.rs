@@ -39,7 +39,7 @@ pub mod solvers;
 pub mod testing;
 pub mod tuning;
 
-pub use device::{Device, DeviceVec, Stream};
+pub use device::{Device, DeviceVec, Factor, Stream};
 pub use error::Error;
 pub use files::{abandon_writes, write_atomically};
 pub use formats::{Layout, Plan};

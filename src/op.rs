@@ -1,14 +1,17 @@
 //! The operator: one handle, whatever the format.
 
+mod access;
+mod apply;
 mod later;
 mod multi;
 mod prepare;
 mod stage;
 mod transpose;
+mod update;
 
 use crate::analysis::{Analysis, RowStats, Structure};
-use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{Placed, Plan};
+use crate::device::Device;
+use crate::formats::{Placed, Plan, Scaler, Updater};
 use crate::matrix::{CsrMatrix, ToCsr};
 use crate::tuning::calibrate::Calibration;
 use crate::tuning::explain::{Explanation, Preparation};
@@ -20,7 +23,7 @@ use later::Later;
 use multi::Several;
 use prepare::Prepared;
 use stage::Stage;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use transpose::{Transposed, Transposition};
 
 /// A sparse matrix, stored as suits it, to be multiplied with again and again.
@@ -44,9 +47,16 @@ pub struct SparseOp<T: Scalar> {
     ncols: usize,
     device: Device,
     matrix: Placed<T>,
+    scaler: Scaler<T>,
+    /// Made when values are first updated, or when the operator is.
+    updater: Option<Updater>,
+    /// Whether there are graphs whose launches update values.
+    updated_by_graphs: bool,
     /// What products with vectors in host memory go through on a GPU, as many as were under way at a time.
     stages: Mutex<Vec<Stage<T>>>,
     rows: RowStats,
+    /// Entries that were inserted since.
+    inserted: u64,
     structure: Structure,
     decision: Decision,
     preparation: Preparation,
@@ -64,67 +74,6 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR.
     pub fn auto(a: &impl ToCsr<T>) -> Result<Self, Error> {
         SparseOpBuilder::new().build(a)
-    }
-
-    /// `y = A x`. `y` is overwritten without being read: what was in it, NaN too, does not matter.
-    ///
-    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads, unless
-    /// the plan says otherwise ([`Plan::is_deterministic`]).
-    ///
-    /// On the CPU, large products are shared among threads, as many as rayon's; inside a rayon pool that pool's are used. On a GPU
-    /// `x` is copied to it and `y` from it, through page-locked memory, and that takes longer than the product: vectors that
-    /// stay there ([`SparseOp::apply_device`]) spare both copies. Allocates nothing, but on a GPU once for every thread that is in
-    /// here at a time.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and
-    /// [`Error::GpuMemory`].
-    pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        self.check_lengths(x.len(), y.len())?;
-        match &self.matrix {
-            Placed::Host(matrix) => {
-                matrix.spmv(x, y);
-                Ok(())
-            }
-            Placed::Gpu(gpu, matrix) => {
-                let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
-                let mut stage = free.map_or_else(|| Stage::new(*gpu, self.nrows, self.ncols), Ok)?;
-                // A stage in which something failed is not used again.
-                stage.apply(&**matrix, x, y)?;
-                self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
-                Ok(())
-            }
-        }
-    }
-
-    /// `y = A x` with vectors that live on the operator's device.
-    ///
-    /// On a GPU the product is only enqueued on `stream`: it neither waits nor allocates, and can be captured in a graph
-    /// ([`Stream::capture`]). The vectors may be dropped before it is done; reading them ([`DeviceVec::to_vec`]) waits for it. Products
-    /// on different streams are ordered by nothing. On the CPU it is done at once.
-    ///
-    /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate a number for every 2048 entries at the
-    /// first product on a stream, `tiles` one for every slot of a stripe, `blocked` one for every part of a row and every hot column; `hyb`
-    /// with `tail:host` waits, and cannot be captured.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VectorLength`] when a vector has the wrong length, [`Error::WrongDevice`] when a vector or the stream is another
-    /// device's; `y` is then untouched. [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
-    pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
-        self.check_lengths(x.len(), y.len())?;
-        self.matrix.enqueue(stream, x, y)
-    }
-
-    fn check_lengths(&self, x: usize, y: usize) -> Result<(), Error> {
-        for (vector, expected, found) in [("x", self.ncols, x), ("y", self.nrows, y)] {
-            if expected != found {
-                let (nrows, ncols) = (self.nrows, self.ncols);
-                return Err(Error::VectorLength { vector, expected, found, nrows, ncols });
-            }
-        }
-        Ok(())
     }
 
     /// A vector of `ncols` zeros for `x`, in memory that suits products: large ones in huge pages, where gathers are faster.
@@ -149,7 +98,7 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Number of stored entries, explicit zeros included.
     pub fn nnz(&self) -> u64 {
-        self.rows.nnz
+        self.rows.nnz + self.inserted
     }
 
     /// The device products run on.
@@ -173,7 +122,7 @@ impl<T: Scalar> SparseOp<T> {
         Explanation { rows: &self.rows, decision: &self.decision, preparation, beside }
     }
 
-    /// Statistics of the matrix's row lengths.
+    /// Statistics of the row lengths of the matrix that the operator was built for.
     pub fn stats(&self) -> &RowStats {
         &self.rows
     }
@@ -184,10 +133,11 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Bytes the packed matrix takes, in the memory of the device; with what has been packed besides, for [transposed
-    /// products](Self::apply_transpose) and for [several vectors](Self::apply_multi).
+    /// products](Self::apply_transpose) and for [several vectors](Self::apply_multi), and with what [updates](Self::update_values) need.
     pub fn memory_bytes(&self) -> u64 {
         let transposed = self.transposed.get().map_or(0, Transposed::bytes);
-        self.matrix.bytes() + transposed + self.several.get().map_or(0, Several::bytes)
+        let updates = self.updater.as_ref().map_or(0, Updater::bytes);
+        self.matrix.bytes() + updates + transposed + self.several.get().map_or(0, Several::bytes)
     }
 
     /// How long the preparation took.
@@ -233,6 +183,7 @@ pub struct SparseOpBuilder {
     calibration: Calibration,
     remember: bool,
     deterministic: bool,
+    updatable: bool,
     transpose: bool,
 }
 
@@ -306,6 +257,14 @@ impl SparseOpBuilder {
         self
     }
 
+    /// Whether values are to be updated ([`SparseOp::update_values`]); not by default. What that needs is then made with the operator, not
+    /// at the first update, and no plan is chosen that saves bytes because values are few or the same.
+    #[must_use]
+    pub fn updatable(mut self, updatable: bool) -> Self {
+        self.updatable = updatable;
+        self
+    }
+
     /// Analyses the matrix and decides by prediction, without packing or timing anything.
     ///
     /// # Errors
@@ -314,6 +273,7 @@ impl SparseOpBuilder {
     /// given plan's bits do not repeat and were asked to; [`Error::Gpu`] when the GPU does not say how much memory it has left;
     /// [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
+        let analysis = &*self.seen(analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
         let available = device.memory()?;
@@ -398,14 +358,20 @@ impl SparseOpBuilder {
     ) -> Result<SparseOp<T>, Error> {
         let announced = Transposition::announced(self, a);
         let settings = announced.leave_room(self);
-        let Prepared { decision, matrix, preparation } = settings.prepare(&device, a, analysis)?;
+        let Prepared { decision, mut matrix, preparation } =
+            settings.prepare(&device, a, &self.seen(analysis))?;
+        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
         let op = SparseOp {
             nrows: a.nrows(),
             ncols: a.ncols(),
             device,
             matrix,
+            scaler: Scaler::new(a.nrows()),
+            updater: updater.transpose()?,
+            updated_by_graphs: false,
             stages: Mutex::default(),
             rows: analysis.rows.clone(),
+            inserted: 0,
             structure: analysis.structure.clone(),
             decision,
             preparation,

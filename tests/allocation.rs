@@ -26,19 +26,19 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of a hundred products.
+/// Allocations of a hundred products, and as many that are scaled.
 fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
     let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     let op = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
     let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
+    let mut both = || {
+        op.apply(&x, &mut y).unwrap();
+        op.apply_with(0.5, &x, -0.5, &mut y).unwrap();
+    };
     let mut hundred = || {
-        for _ in 0..10 {
-            op.apply(&x, &mut y).unwrap();
-        }
+        (0..10).for_each(|_| both());
         let before = ALLOCATIONS.load(SeqCst);
-        for _ in 0..100 {
-            op.apply(&x, &mut y).unwrap();
-        }
+        (0..100).for_each(|_| both());
         ALLOCATIONS.load(SeqCst) - before
     };
     // By the team of threads, and by a pool the caller is in.

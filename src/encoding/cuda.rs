@@ -10,7 +10,7 @@ use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
 use super::value::Stored;
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{BLOCK, Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scratch};
 use crate::{Error, Scalar};
 
 /// A matrix in packed slices in the memory of a GPU.
@@ -26,7 +26,7 @@ pub(crate) struct Uploaded<T> {
     perm: Option<Buffer<u32>>,
     skip: Option<Buffer<u32>>,
     long: Option<Long<T>>,
-    kernel: Kernel,
+    kernel: RowKernel,
 }
 
 /// Rows that are kept apart.
@@ -66,6 +66,13 @@ impl<T: Scalar> Values<T> {
         })
     }
 
+    fn plain(&self) -> Option<(Ptr<T>, usize)> {
+        match self {
+            Self::Plain(values) => Some((values.ptr(), values.len())),
+            Self::Codes(_) | Self::Same => None,
+        }
+    }
+
     /// Where they begin; nowhere where they take no bytes.
     pub(super) fn ptr(&self) -> Ptr<u8> {
         match self {
@@ -83,12 +90,12 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    /// The kernel file for them.
-    fn module(&self) -> &'static str {
+    /// The kernel files for them.
+    fn files(&self) -> Files {
         match self {
-            Self::Plain(_) => "packed_plain",
-            Self::Codes(_) => "packed_coded",
-            Self::Same => "packed_same",
+            Self::Plain(_) => Files { plain: "packed_plain", scaled: "packed_plain_with" },
+            Self::Codes(_) => Files { plain: "packed_coded", scaled: "packed_coded_with" },
+            Self::Same => Files { plain: "packed_same", scaled: "packed_same_with" },
         }
     }
 }
@@ -156,12 +163,13 @@ impl<T: Scalar> Uploaded<T> {
         is_diagonal: bool,
     ) -> Result<Self, Error> {
         let Parts { headers, values, dictionary, index, perm, skip, long } = parts;
-        let (module, diagonal) = (values.module(), if is_diagonal { "_diagonal" } else { "" });
-        let kernel = headers.gpu().kernel(module, &format!("{module}{diagonal}_v{group}_{}", T::KIND))?;
+        let (files, diagonal) = (values.files(), if is_diagonal { "_diagonal" } else { "" });
+        let name = format!("{}{diagonal}_v{group}_{}", files.plain, T::KIND);
+        let kernel = RowKernel::new(headers.gpu(), files, name)?;
         Ok(Self { nrows, ncols, group, headers, values, dictionary, index, perm, skip, long, kernel })
     }
 
-    /// Enqueues `y = A x`; `y` is overwritten without being read.
+    /// Enqueues the product, to `out`.
     ///
     /// # Errors
     ///
@@ -169,9 +177,9 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// # Safety
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they and the
-    /// matrix live until the product is done.
-    pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+    /// `x` has `ncols` elements and what is written to has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they,
+    /// the factors and the matrix live until the product is done.
+    pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let launch = Launch::new(blocks(pieces) + blocks(self.headers.len()), BLOCK);
@@ -189,7 +197,13 @@ impl<T: Scalar> Uploaded<T> {
             }
         };
         // SAFETY: these are the parameters of all kernels in packed.cuh; the vectors are the caller's promise.
-        unsafe { self.kernel.launch(queue, launch.arg(x).arg(y)) }
+        unsafe { self.kernel.of(&out)?.launch(queue, out.to(launch.arg(x))) }
+    }
+
+    /// The values of the slices and of the long rows with their numbers, where they are stored as they are.
+    pub(crate) fn plain_values(&self) -> Option<[(Ptr<T>, usize); 2]> {
+        let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
+        Some([self.values.plain()?, long?])
     }
 
     /// The matrix back in host memory, good for unpacking.

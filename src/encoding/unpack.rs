@@ -41,6 +41,15 @@ impl<T: Scalar> PackedSlices<T> {
         unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
     }
 
+    /// The values of the slices and of the long rows, where they are stored as they are.
+    pub(crate) fn values_mut(&mut self) -> Option<[&mut [T]; 2]> {
+        let long = match &mut self.long {
+            Some(long) => long.values.plain_mut()?,
+            None => &mut [],
+        };
+        Some([self.values.plain_mut()?, long])
+    }
+
     /// The row of a lane that has entries.
     fn row(&self, s: usize, lane: usize) -> usize {
         let i = s * LANES + lane;

@@ -238,6 +238,14 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
+    /// The values, where they are stored as they are.
+    pub(crate) fn plain_mut(&mut self) -> Option<&mut [T]> {
+        match self {
+            Self::Plain(values) => Some(values),
+            Self::Codes(_) | Self::Same => None,
+        }
+    }
+
     /// Values in `bytes` of them.
     pub(crate) fn per(&self, bytes: usize) -> usize {
         match self {

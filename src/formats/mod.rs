@@ -3,6 +3,7 @@
 //! To add one: create its folder, add its `mod` line and its line in `registry!`. Its name, the spelling of its
 //! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
 
+mod access;
 pub mod blocked;
 mod chunks;
 pub mod coo;
@@ -13,20 +14,25 @@ pub mod jds;
 pub mod packed;
 mod placed;
 mod plan_text;
+mod scaled;
 pub mod sell;
 mod several;
 pub mod tiles;
+mod update;
 mod values;
 
 pub(crate) use crate::encoding::DeviceCsr;
+pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
+pub(crate) use scaled::Scaler;
 pub use several::Layout;
 pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
+pub(crate) use update::{Arrays, NoArrays, Updater};
 
 use crate::analysis::Analysis;
-use crate::device::{DeviceSpec, Gpu, Ptr, Queue};
+use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Scaling};
 use crate::encoding::{Order, Packing, Uploaded as Slices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
@@ -76,6 +82,11 @@ pub(crate) trait Format: 'static {
         true
     }
 
+    /// Whether the one array of values is in the order of the entries.
+    fn keeps_order(_: &Self::Plan) -> bool {
+        false
+    }
+
     /// Whether a plan may be chosen for such a device: its product is only enqueued there, without waiting, and in no more launches than
     /// it needs. What is there to be compared with is only taken where it is given.
     fn eligible(_: &Self::Plan, _: Target) -> bool {
@@ -104,6 +115,21 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// The matrix back in CSR, its entries in the order they were packed from.
     fn unpack(&self) -> CsrMatrix<T>;
+
+    /// The arrays with the values, which are zero where there is no entry; or why there are none.
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Err(NoArrays::NO_PLACES)
+    }
+
+    /// What finds single entries, where the format can.
+    fn access(&self) -> Option<&dyn Access<T>> {
+        None
+    }
+
+    /// What adds single entries, where there is something that finds them.
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        None
+    }
 
     /// The rows one after the other, where they are stored so: what several vectors are multiplied with.
     fn rows(&self) -> Option<&csr::Host<T>> {
@@ -136,12 +162,31 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// matrix live until the product is done.
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error>;
 
+    /// Enqueues `y = alpha A x + beta y` where the format's kernels can do both at once, and says whether they can; if not, nothing is
+    /// enqueued. With `beta = 0` the `y` before does not matter, with `alpha = 0` neither `A` nor `x`.
+    ///
+    /// # Errors
+    ///
+    /// As [`spmv`](Self::spmv).
+    ///
+    /// # Safety
+    ///
+    /// As [`spmv`](Self::spmv); the factors are in the memory of the same GPU, not in `y`, and live as long.
+    unsafe fn spmv_scaled(&self, _: &Queue, _: Ptr<T>, _: Ptr<T>, _: Scaling<'_, T>) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// The matrix back in CSR, its entries in the order they were packed from.
     ///
     /// # Errors
     ///
     /// What copying from the GPU gives.
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
+
+    /// The same arrays as [`HostMatrix::values_mut`], with their lengths.
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        Err(NoArrays::NO_PLACES)
+    }
 
     /// The packed slices, where there are such: what several vectors are multiplied with.
     fn slices(&self) -> Option<&Slices<T>> {
@@ -365,6 +410,11 @@ macro_rules! registry {
             /// Whether every product under this plan gives the same bits, on every device.
             pub fn is_deterministic(&self) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
+            }
+
+            /// Whether packed values are in the order of the entries, in one array.
+            pub(crate) fn keeps_order(&self) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::keeps_order(plan)),+ }
             }
 
             /// Whether it may be chosen for such a device, and not only be taken where it is given.

@@ -11,9 +11,11 @@
 
 pub use crate::encoding::{Packing, ValueEncoding};
 
-use super::{DeviceMatrix, HostMatrix, PlanArgs, Target, Traffic, scattered, vector_bytes};
+use super::{
+    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, PlanArgs, Target, Traffic, scattered, vector_bytes,
+};
 use crate::analysis::{Analysis, Distinct};
-use crate::device::{Gpu, Ptr, Queue};
+use crate::device::{Gpu, Out, Ptr, Queue, Scaling};
 use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
@@ -201,6 +203,27 @@ impl<T: Scalar, P: HostMatrix<T>> HostMatrix<T> for MaybePacked<P, T> {
         }
     }
 
+    fn access(&self) -> Option<&dyn Access<T>> {
+        match self {
+            Self::Plain(plain) => plain.access(),
+            Self::Packed(_) => None,
+        }
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        match self {
+            Self::Plain(plain) => plain.access_mut(),
+            Self::Packed(_) => None,
+        }
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        match self {
+            Self::Plain(plain) => plain.values_mut(),
+            Self::Packed(packed) => packed.values_mut().ok_or(NoArrays::CODED),
+        }
+    }
+
     fn matrix_bytes(&self) -> u64 {
         match self {
             Self::Plain(plain) => plain.matrix_bytes(),
@@ -219,11 +242,26 @@ impl<T: Scalar, P: HostMatrix<T>> HostMatrix<T> for MaybePacked<P, T> {
 impl<T: Scalar> DeviceMatrix<T> for encoding::Uploaded<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, y) }
+        unsafe { self.multiply(queue, x, Out::over(y)) }
+    }
+
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         Ok(self.to_host()?.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        self.plain_values().ok_or(NoArrays::CODED)
     }
 
     fn slices(&self) -> Option<&Self> {

@@ -1,7 +1,7 @@
 //! A packed matrix where its products run: in host memory or in that of a GPU.
 
-use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan};
-use crate::device::{Device, DeviceVec, Gpu, Stream};
+use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler};
+use crate::device::{Device, DeviceVec, Factor, Gpu, Queue, Scaling, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -64,16 +64,49 @@ impl<T: Scalar> Placed<T> {
             (Self::Gpu(_, matrix), Some(queue)) => {
                 // Not while somebody waits, which may run other work of this thread.
                 let _turn = if matrix.waits() { None } else { Some(queue.turn()?) };
-                if queue.records() {
-                    [x.share(), y.share()].into_iter().flatten().for_each(|memory| queue.keep(memory));
-                    queue.keep(Arc::new(matrix.clone()));
-                }
+                keep(queue, matrix, [x, y]);
                 // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for work that uses it, and a
                 // graph keeps it.
                 unsafe { matrix.spmv(queue, x.ptr(), y.ptr()) }
             }
             (Self::Host(matrix), _) => {
                 matrix.spmv(x.host(), y.host_mut());
+                Ok(())
+            }
+            (Self::Gpu(..), None) => unreachable!("a stream of a GPU has a queue"),
+        }
+    }
+
+    /// `y = alpha A x + beta y`, as [`enqueue`](Self::enqueue); the factors' elements are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`enqueue`](Self::enqueue), for vectors with factors too.
+    pub(crate) fn enqueue_scaled(
+        &self,
+        scaler: &Scaler<T>,
+        stream: &Stream,
+        x: &DeviceVec<T>,
+        y: &mut DeviceVec<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<(), Error> {
+        let factors = [("alpha", by.alpha.vector()), ("beta", by.beta.vector())];
+        for (name, vector) in factors {
+            self.check_devices(vector.map(|vector| (name, vector.device())))?;
+        }
+        self.check_places(stream, x, y)?;
+        match (self, stream.queue()) {
+            (Self::Gpu(gpu, matrix), Some(queue)) => {
+                let vectors = factors.into_iter().filter_map(|(_, vector)| vector);
+                keep(queue, matrix, vectors.chain([x, &*y]));
+                // SAFETY: as in `enqueue`.
+                unsafe { scaler.enqueue(*gpu, &**matrix, queue, x.ptr(), y.ptr(), by) }
+            }
+            (Self::Host(matrix), _) => {
+                let known =
+                    |factor: Factor<'_, T>| factor.known().expect("the host knows what is in its memory");
+                let (alpha, beta) = (known(by.alpha), known(by.beta));
+                scaler.multiply(&**matrix, alpha, x.host(), beta, y.host_mut());
                 Ok(())
             }
             (Self::Gpu(..), None) => unreachable!("a stream of a GPU has a queue"),
@@ -91,17 +124,25 @@ impl<T: Scalar> Placed<T> {
         x: &DeviceVec<T>,
         y: &DeviceVec<T>,
     ) -> Result<(), Error> {
+        self.check_devices([("x", x.device()), ("y", y.device()), ("stream", stream.device())])
+    }
+
+    /// Whether everything is on the matrix's device.
+    pub(super) fn check_devices(
+        &self,
+        used: impl IntoIterator<Item = (&'static str, Device)>,
+    ) -> Result<(), Error> {
         let device = match self {
             Self::Host(_) => Device::Cpu,
             Self::Gpu(gpu, _) => Device::Cuda(*gpu),
         };
-        for (what, found) in [("x", x.device()), ("y", y.device()), ("stream", stream.device())] {
-            if found != device {
+        match used.into_iter().find(|(_, found)| *found != device) {
+            Some((what, found)) => {
                 let (expected, found) = (device.to_string(), found.to_string());
-                return Err(Error::WrongDevice { what, expected, found });
+                Err(Error::WrongDevice { what, expected, found })
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// The matrix back in CSR, its entries in the order they were packed from.
@@ -122,5 +163,17 @@ impl<T: Scalar> Placed<T> {
             Self::Host(matrix) => matrix.matrix_bytes(),
             Self::Gpu(_, matrix) => matrix.device_bytes(),
         }
+    }
+}
+
+/// Where a graph is being captured, keeps what a product uses as long as the graph.
+pub(super) fn keep<'a, T: Scalar>(
+    queue: &Queue,
+    matrix: &Arc<dyn DeviceMatrix<T>>,
+    vectors: impl IntoIterator<Item = &'a DeviceVec<T>>,
+) {
+    if queue.records() {
+        vectors.into_iter().filter_map(DeviceVec::share).for_each(|memory| queue.keep(memory));
+        queue.keep(Arc::new(matrix.clone()));
     }
 }

@@ -35,6 +35,11 @@ impl<T: Scalar> Several<T> {
         self.second.as_ref().map_or(0, |second| second.matrix.bytes())
     }
 
+    /// Whether it multiplies with the operator's own arrays.
+    pub(super) fn is_shared(&self) -> bool {
+        self.second.is_none()
+    }
+
     /// What was packed for it, in words.
     pub(super) fn explain(&self) -> PackedBeside<'_> {
         match &self.second {
@@ -94,7 +99,7 @@ impl<T: Scalar> SparseOp<T> {
             }
             Device::Cuda(gpu) => {
                 let mut stage = several.stage(*gpu, x.len(), y.len())?;
-                stage.through(x, y, |queue, x, y| {
+                stage.through(x, y, false, |queue, x, y| {
                     // SAFETY: the stage's memory has these lengths, and outlives the product.
                     unsafe { matrix.enqueue_several_at(&several.means, queue, shape, x, y) }
                 })?;
@@ -148,6 +153,7 @@ impl<T: Scalar> SparseOp<T> {
             if let Some(means) = formats::Several::of(&self.matrix, self.ncols)? {
                 return Ok(Several { second: None, means, stages });
             }
+            self.check_copies("with several vectors")?;
             let (second, seconds) = timed(|| self.second_packing());
             let (plan, matrix) = second?;
             let Some(means) = formats::Several::of(&matrix, self.ncols)? else {

@@ -1,7 +1,6 @@
 //! Products on a GPU with vectors in host memory.
 
 use crate::device::{Buffer, Gpu, Pinned, Ptr, Queue};
-use crate::formats::DeviceMatrix;
 use crate::{Error, Scalar};
 
 /// What a product with vectors in host memory goes through on a GPU.
@@ -25,27 +24,30 @@ impl<T: Scalar> Stage<T> {
         })
     }
 
-    /// Copies `x` in, multiplies, copies `y` out.
-    pub(super) fn apply(&mut self, matrix: &dyn DeviceMatrix<T>, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        // SAFETY: the buffers have the lengths of the matrix's sides, and all of this outlives the wait.
-        self.through(x, y, |queue, x, y| unsafe { matrix.spmv(queue, x, y) })
-    }
-
     /// Whether it is for vectors of these lengths.
     pub(super) fn fits(&self, x: usize, y: usize) -> bool {
         (self.x.len(), self.y.len()) == (x, y)
     }
 
-    /// Copies `x` in, enqueues `work`, copies `y` out, and waits.
+    /// Copies `x` in, and `y` when it is `read`; enqueues `work`, copies `y` out, and waits.
     pub(super) fn through(
         &mut self,
         x: &[T],
         y: &mut [T],
+        read: bool,
         work: impl FnOnce(&Queue, Ptr<T>, Ptr<T>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.host_x.as_mut_slice().copy_from_slice(x);
+        if read {
+            self.host_y.as_mut_slice().copy_from_slice(y);
+        }
         // SAFETY: the buffers have the lengths of the host's, and all of this outlives the wait.
-        unsafe { self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())? };
+        unsafe {
+            self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())?;
+            if read {
+                self.queue.copy_in(self.y.ptr(), self.host_y.as_slice())?;
+            }
+        }
         work(&self.queue, self.x.ptr(), self.y.ptr())?;
         // SAFETY: as above.
         unsafe { self.queue.copy_out(self.host_y.as_mut_slice(), self.y.ptr())? };

@@ -66,6 +66,7 @@ impl<T: Scalar> SparseOp<T> {
     /// As [`SparseOpBuilder::decide`], where a [memory limit](SparseOpBuilder::memory_limit) is one for both together; [`Error::Gpu`]
     /// when the matrix cannot be copied from the GPU.
     pub fn transposed(&self) -> Result<&Self, Error> {
+        self.check_copies("with the transposed matrix")?;
         let made = self.transposed.get_or_make(|| Transposition::of(&self.to_csr()?).make(self))?;
         Ok(match made {
             Transposed::Same => self,
@@ -155,7 +156,14 @@ impl<T: Scalar> SparseOp<T> {
         // What was measured on a GPU is of no use where the operator has fallen back on the CPU.
         let fell_back = self.decision.fallback.is_some();
         let profile = self.settings.profile.clone().filter(|_| !fell_back);
-        SparseOpBuilder { memory_limit, device, profile, transpose: false, ..self.settings.clone() }
+        SparseOpBuilder {
+            memory_limit,
+            device,
+            profile,
+            transpose: false,
+            updatable: false,
+            ..self.settings.clone()
+        }
     }
 }
 

@@ -127,6 +127,8 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
     let multiply = |x: &[T]| product(device, &placed, a.nrows(), x);
     let x = x_vector::<T>(a.ncols());
     Oracle::of(a.view(), &x).check(&multiply(&x)).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+    super::scaled::check(device, &placed, a, &x, context);
+    super::update::check(device, plan, a, &x, context);
 
     // Small integers: sums are exact in any order.
     let integers: Vec<T> = (0..a.ncols()).map(|i| T::from_f64((i % 7) as f64 - 3.0)).collect();

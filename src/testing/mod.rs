@@ -1,6 +1,8 @@
 //! The oracle every kernel is compared with, the small matrices of the literature, and what other libraries need to take part in a
 //! comparison. Not part of the stable API.
 
+#[cfg(test)]
+mod access;
 pub mod chapter;
 #[cfg(test)]
 mod conformance;
@@ -11,7 +13,11 @@ mod gpu;
 pub mod kernels;
 mod oracle;
 #[cfg(test)]
+mod scaled;
+#[cfg(test)]
 mod several;
+#[cfg(test)]
+mod update;
 
 #[cfg(test)]
 pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};

@@ -54,6 +54,22 @@ impl Oracle {
         }
     }
 
+    /// What `alpha A x + beta y` is. A factor that is 0 lets nothing through.
+    #[must_use]
+    pub fn scaled<T: Scalar>(mut self, alpha: T, beta: T, y: &[T]) -> Self {
+        let times = |factor: f64, value: f64| if factor == 0.0 { 0.0 } else { factor * value };
+        let (alpha, beta) = (alpha.to_f64(), beta.to_f64());
+        for (row, y) in y.iter().enumerate() {
+            let added = times(beta, y.to_f64());
+            self.y[row] = times(alpha, self.y[row]) + added;
+            self.scale[row] = times(alpha.abs(), self.scale[row]) + added.abs();
+            // Two products and a sum.
+            self.bound[row] =
+                times(alpha.abs(), self.bound[row]) + 4.0 * (T::EPSILON * self.scale[row] + T::SMALLEST);
+        }
+        self
+    }
+
     /// The largest |ŷ − y| / Σ|a·x| over the rows; infinite when a row is NaN or infinite and should not be, or the
     /// other way round.
     pub fn rel_error<T: Scalar>(&self, y: &[T]) -> f64 {

@@ -154,11 +154,11 @@ impl<T: Copy> Buffer<T> {
     }
 }
 
-/// While it lives, this thread may allocate even while somebody captures in a stricter mode: nothing here becomes part of a graph.
-struct Relaxed(sys::CUstreamCaptureMode);
+/// While it lives, this thread may allocate and load kernels even while somebody captures in a stricter mode: nothing here becomes part of a graph.
+pub(super) struct Relaxed(sys::CUstreamCaptureMode);
 
 impl Relaxed {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: exchanges the mode of this thread with the one given.
         let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };

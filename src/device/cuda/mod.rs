@@ -214,6 +214,7 @@ impl Gpu {
             return Ok(*module);
         }
         let _current = self.bind()?;
+        let _relaxed = memory::Relaxed::new();
         let load = |image: compiler::Image| {
             // SAFETY: a whole CUBIN, or PTX that ends in NUL.
             let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };

@@ -4,7 +4,7 @@
 use super::cpu::Spare;
 use super::{Host, Pieces, Split, Tiles, Values, pack};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
-use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -99,6 +99,14 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         let launch = launch.arg(self.cols.ptr()).arg(values).arg(value.bits()).arg(self.flags.ptr());
         let launch = launch.arg(self.piece_ptr.ptr()).arg(self.pieces()).arg(self.targets.ptr());
         launch.arg(y).arg(parts).arg(nrows as u32)
+    }
+
+    /// The values, and how many there are, where there is one for every slot.
+    fn plain(&self) -> Option<(Ptr<T>, usize)> {
+        match &self.values {
+            Values::Plain(values) => Some((values.ptr(), values.len())),
+            Values::Equal(_) => None,
+        }
     }
 
     fn to_host(&self) -> Result<Pieces<T, C>, Error> {
@@ -219,6 +227,10 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             scratch: Spare::default(),
         };
         Ok(host.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        self.near.plain().zip(self.far.plain()).map(<[_; 2]>::from).ok_or(NoArrays::CODED)
     }
 
     fn device_bytes(&self) -> u64 {

@@ -38,7 +38,9 @@ mod cuda;
 mod pack;
 
 use super::values::{Values, is_equal};
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, vector_bytes};
+use super::{
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, vector_bytes,
+};
 use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
@@ -443,6 +445,13 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         }
         // SAFETY: these are the entries of a checked matrix, each where it was.
         unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        match (&mut self.near.values, &mut self.far.values) {
+            (Values::Plain(near), Values::Plain(far)) => Ok([near, far]),
+            _ => Err(NoArrays::CODED),
+        }
     }
 
     fn matrix_bytes(&self) -> u64 {

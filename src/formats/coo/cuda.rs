@@ -2,7 +2,7 @@
 
 use super::{CHUNK, CHUNKS_IN_PASSING, Host, Plan};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
-use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -154,6 +154,10 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         Ok(self.entries.to_host()?.unpack())
     }
 
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        Ok([(self.entries.values.ptr(), self.entries.values.len()), (Ptr::NULL, 0)])
+    }
+
     fn device_bytes(&self) -> u64 {
         self.entries.bytes()
     }
@@ -185,6 +189,11 @@ impl<T: Scalar> Tail<T> {
     /// The entries back in host memory.
     pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
         self.entries.to_host()
+    }
+
+    /// The values, and how many there are.
+    pub(crate) fn values(&self) -> (Ptr<T>, usize) {
+        (self.entries.values.ptr(), self.entries.values.len())
     }
 
     /// Bytes of the entries.

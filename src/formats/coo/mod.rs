@@ -15,12 +15,16 @@
 //!
 //! Source: Bell & Garland, SC'09, §4.1; the product is their segmented reduction, cut into equal parts.
 
+mod access;
 mod cpu;
 mod cuda;
 
 pub(crate) use cuda::Tail;
 
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    slot_bytes, vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
@@ -100,6 +104,10 @@ impl Format for Coo {
             },
             ..Traffic::default()
         }
+    }
+
+    fn keeps_order(_: &Plan) -> bool {
+        true
     }
 
     fn kernel(plan: &Plan, on: Target) -> &'static str {
@@ -224,6 +232,18 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 self.values.clone(),
             )
         }
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn matrix_bytes(&self) -> u64 {

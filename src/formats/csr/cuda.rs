@@ -2,10 +2,13 @@
 
 use super::chunks::{Chunk, any_cut};
 use super::{Host, Offsets, Plan};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
-use crate::formats::DeviceMatrix;
+use crate::device::{BLOCK, Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scaling, Scratch};
+use crate::formats::{Arrays, DeviceMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
+
+/// Where the kernels are.
+const FILES: Files = Files { plain: "csr", scaled: "csr_with" };
 
 /// Row offsets of either width.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub(super) struct Uploaded<T> {
     row_ptr: DeviceOffsets,
     col_idx: Buffer<u32>,
     values: Buffer<T>,
-    kernel: Kernel,
+    kernel: RowKernel,
     sharing: Sharing<T>,
 }
 
@@ -115,24 +118,27 @@ impl<T: Scalar> Uploaded<T> {
         Ok(Self {
             nrows: host.row_ptr.len() - 1,
             ncols: host.ncols,
-            kernel: gpu.kernel("csr", &format!("csr_{name}_{scalar}_{offset}"))?,
+            kernel: RowKernel::new(gpu, FILES, format!("csr_{name}_{scalar}_{offset}"))?,
             row_ptr,
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
             sharing,
         })
     }
-}
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv_scaled`].
+    unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let arrays = |launch| self.row_ptr.to(launch).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        let nrows = self.nrows as u32;
+        let (kernel, nrows) = (self.kernel.of(&out)?, self.nrows as u32);
         match &self.sharing {
             Sharing::Lanes(lanes) => {
-                let launch = arrays(Launch::over(self.nrows, *lanes)).arg(nrows).arg(x).arg(y);
+                let launch = out.to(arrays(Launch::over(self.nrows, *lanes)).arg(nrows).arg(x));
                 // SAFETY: these are the parameters of `csr_scalar` and `csr_vector`; the vectors are the caller's promise.
-                unsafe { self.kernel.launch(queue, launch) }
+                unsafe { kernel.launch(queue, launch) }
             }
             Sharing::Chunks(chunks) => {
                 let (parts, arrivals) = match &chunks.cut {
@@ -140,12 +146,30 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
                     None => (Ptr::NULL, Ptr::NULL),
                 };
                 let launch = arrays(Launch::new(chunks.count, BLOCK)).arg(chunks.table.ptr());
-                let launch = launch.arg(nrows).arg(self.values.len() as u64).arg(x).arg(y);
+                let launch = out.to(launch.arg(nrows).arg(self.values.len() as u64).arg(x));
                 // SAFETY: these are the parameters of `csr_balanced`. Where rows are cut there are parts for every chunk, and counters
                 // that were zero and are so again afterwards.
-                unsafe { self.kernel.launch(queue, launch.arg(parts).arg(arrivals)) }
+                unsafe { kernel.launch(queue, launch.arg(parts).arg(arrivals)) }
             }
         }
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::over(y)) }
+    }
+
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
@@ -154,6 +178,10 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         Ok(unsafe {
             CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, self.values.to_vec()?)
         })
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
     }
 
     fn device_bytes(&self) -> u64 {

@@ -13,12 +13,16 @@
 //! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland, SC'09, §4.3 (a thread or
 //! several a row); Merrill & Garland, SC'16 (equal nonzeros for everyone).
 
+mod access;
 mod chunks;
 mod cpu;
 mod cuda;
 mod several;
 
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    slot_bytes, vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
@@ -113,6 +117,10 @@ impl Format for Csr {
         }
     }
 
+    fn keeps_order(_: &Plan) -> bool {
+        true
+    }
+
     fn kernel(plan: &Plan, _: Target) -> &'static str {
         match plan {
             Plan::Scalar => "csr.scalar",
@@ -155,6 +163,13 @@ impl Offsets {
     /// Bytes of one offset in a matrix of `nnz` entries.
     fn width(nnz: u64) -> u64 {
         if u32::try_from(nnz).is_ok() { 4 } else { 8 }
+    }
+
+    fn get(&self, row: usize) -> usize {
+        match self {
+            Self::Narrow(ptr) => ptr[row] as usize,
+            Self::Wide(ptr) => ptr[row] as usize,
+        }
     }
 
     fn new(row_ptr: &[usize]) -> Self {
@@ -214,6 +229,18 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         unsafe {
             CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone())
         }
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn rows(&self) -> Option<&Self> {

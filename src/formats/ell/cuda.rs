@@ -1,10 +1,13 @@
 //! ELL on a GPU: a thread a row.
 
 use super::Host;
-use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue};
-use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::device::{Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scaling};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
+
+/// Where the kernels are.
+const FILES: Files = Files { plain: "ell", scaled: "ell_with" };
 
 /// A matrix in ELL, or its first entries a row, in the memory of a GPU.
 #[derive(Debug)]
@@ -16,7 +19,7 @@ pub(crate) struct Uploaded<T> {
     col_idx: Buffer<u32>,
     values: Buffer<T>,
     row_len: Option<Buffer<u32>>,
-    kernel: Kernel,
+    kernel: RowKernel,
 }
 
 impl<T: Scalar> Uploaded<T> {
@@ -30,7 +33,7 @@ impl<T: Scalar> Uploaded<T> {
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
             row_len: host.row_len.as_ref().map(|lengths| gpu.upload(lengths)).transpose()?,
-            kernel: gpu.kernel("ell", &format!("{kernel}_{}", T::KIND))?,
+            kernel: RowKernel::new(gpu, FILES, format!("{kernel}_{}", T::KIND))?,
         })
     }
 
@@ -48,10 +51,13 @@ impl<T: Scalar> Uploaded<T> {
             parts: Box::default(),
         })
     }
-}
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv_scaled`].
+    unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let (nrows, ncols) = (self.nrows as u32, self.ncols as u32);
         let launch = Launch::over(self.nrows, 1).arg(self.col_idx.ptr()).arg(self.values.ptr());
         let launch = match &self.row_len {
@@ -59,11 +65,33 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             None => launch.arg(nrows).arg(ncols).arg(self.full as u32).arg(self.width as u32),
         };
         // SAFETY: these are the parameters of `ell_lengths` or of `ell`; the vectors are the caller's promise.
-        unsafe { self.kernel.launch(queue, launch.arg(x).arg(y)) }
+        unsafe { self.kernel.of(&out)?.launch(queue, out.to(launch.arg(x))) }
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::over(y)) }
+    }
+
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         Ok(self.to_host()?.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
     }
 
     fn device_bytes(&self) -> u64 {

@@ -15,13 +15,17 @@
 //!
 //! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR (Concurrency and Computation, 2011).
 
+mod access;
 mod cpu;
 mod cuda;
 
 pub(crate) use cuda::Uploaded;
 
 use super::packed::{self, Index, MaybePacked, Packing};
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    slot_bytes, vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -228,6 +232,18 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         super::from_rows(self.nrows, self.ncols, |row, push| {
             self.row(row).for_each(|(col, value)| push(col, value))
         })
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn matrix_bytes(&self) -> u64 {

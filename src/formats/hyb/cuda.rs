@@ -2,7 +2,7 @@
 
 use super::{Host, Plan};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue};
-use crate::formats::{DeviceMatrix, HostMatrix, coo, ell};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo, ell};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::sync::{Mutex, PoisonError};
@@ -171,6 +171,15 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             Tail::Gpu(None) | Tail::Host(None) => coo::Host::empty(ell.shape()),
         };
         Ok(Host { plan: self.plan, ell, coo }.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        let [ell, _] = self.ell.values()?;
+        match &self.tail {
+            Tail::Gpu(tail) => Ok([ell, tail.as_ref().map_or((Ptr::NULL, 0), coo::Tail::values)]),
+            Tail::Host(None) => Ok([ell, (Ptr::NULL, 0)]),
+            Tail::Host(Some(_)) => Err(NoArrays::ELSEWHERE),
+        }
     }
 
     /// With `tail:host` the COO part, which is not there, is left out.

@@ -16,12 +16,15 @@
 //! Source: Bell & Garland, SC'09, §4.4; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse Matrix Computation"
 //! (the tail on the host). The rules for the width are in [`Width`].
 
+mod access;
 mod cuda;
 mod width;
 
 pub use width::{Rule, Width, fastest};
 
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, ell};
+use super::{
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, coo, ell,
+};
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
@@ -168,6 +171,19 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 push(col, value);
             }
         })
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        let ([ell, _], [coo, _]) = (self.ell.values_mut()?, self.coo.values_mut()?);
+        Ok([ell, coo])
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -1,10 +1,13 @@
 //! JDS on a GPU: a thread a sorted row.
 
 use super::{Host, Jagged, Launches, Layout, Section, Table};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue};
-use crate::formats::{DeviceMatrix, HostMatrix, coo};
+use crate::device::{Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scaling};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
+
+/// Where the kernels are.
+const FILES: Files = Files { plain: "jds", scaled: "jds_with" };
 
 /// A matrix in JDS in the memory of a GPU.
 #[derive(Debug)]
@@ -16,7 +19,7 @@ pub(super) struct Uploaded<T> {
     table: Buffer<u64>,
     col_idx: Buffer<u32>,
     values: Buffer<T>,
-    kernel: Kernel,
+    kernel: RowKernel,
     /// The sections once more, when each has a launch of its own.
     each: Option<Vec<Section>>,
     tail: Option<coo::Tail<T>>,
@@ -60,14 +63,14 @@ impl<T: Scalar> Uploaded<T> {
             table: gpu.upload(&words)?,
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
-            kernel: gpu.kernel("jds", &format!("{kernel}_{}", T::KIND))?,
+            kernel: RowKernel::new(gpu, FILES, format!("{kernel}_{}", T::KIND))?,
             each,
             tail: tail.map(|tail| coo::Tail::new(tail, gpu)).transpose()?,
         })
     }
 
     /// All rows in one launch.
-    fn at_once(&self, x: Ptr<T>, y: Ptr<T>) -> Launch {
+    fn at_once(&self, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let nrows = self.perm.len();
         let launch = Launch::over(nrows, 1).arg(self.table.ptr());
         let launch = match self.plan.layout {
@@ -80,14 +83,32 @@ impl<T: Scalar> Uploaded<T> {
             Layout::Diagonals => launch,
             Layout::Sections(..) => launch.arg(self.ncols as u32),
         };
-        launch.arg(x).arg(y)
+        out.to(launch.arg(x))
     }
 
     /// One section.
-    fn alone(&self, section: &Section, x: Ptr<T>, y: Ptr<T>) -> Launch {
+    fn alone(&self, section: &Section, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let launch = section.words().into_iter().fold(Launch::over(section.rows, 1), Launch::arg);
         let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        launch.arg(self.ncols as u32).arg(x).arg(y)
+        out.to(launch.arg(self.ncols as u32).arg(x))
+    }
+
+    /// Enqueues the product of what is not in the tail.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv_scaled`].
+    unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
+        let kernel = self.kernel.of(&out)?;
+        let Some(sections) = &self.each else {
+            // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors are the caller's promise.
+            return unsafe { kernel.launch(queue, self.at_once(x, out)) };
+        };
+        for section in sections {
+            // SAFETY: these are the parameters of `jds_section`; as above.
+            unsafe { kernel.launch(queue, self.alone(section, x, out))? };
+        }
+        Ok(())
     }
 
     fn to_host(&self) -> Result<Host<T>, Error> {
@@ -116,24 +137,34 @@ impl<T: Scalar> Uploaded<T> {
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        match &self.each {
-            None => {
-                // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors are the caller's promise.
-                unsafe { self.kernel.launch(queue, self.at_once(x, y))? };
-            }
-            Some(sections) => {
-                for section in sections {
-                    // SAFETY: these are the parameters of `jds_section`; as above.
-                    unsafe { self.kernel.launch(queue, self.alone(section, x, y))? };
-                }
-            }
-        }
-        // SAFETY: the caller's promise; every row of `y` has been written.
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::over(y))? };
+        // SAFETY: as above; every row of `y` has been written.
         self.tail.as_ref().map_or(Ok(()), |tail| unsafe { tail.spmv_add(queue, x, y) })
+    }
+
+    /// Not with a tail, whose kernel adds to what is in `y`.
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        if self.tail.is_some() {
+            return Ok(false);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         Ok(self.to_host()?.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        let tail = self.tail.as_ref().map_or((Ptr::NULL, 0), coo::Tail::values);
+        Ok([(self.values.ptr(), self.values.len()), tail])
     }
 
     fn device_bytes(&self) -> u64 {

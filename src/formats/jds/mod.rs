@@ -22,6 +22,7 @@
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
 //! Matrix Computation" (sections). Where sections begin is in [`Split`].
 
+mod access;
 mod cpu;
 mod cuda;
 mod plan;
@@ -32,7 +33,8 @@ pub use sections::{Method, Split};
 
 use super::packed::{self, MaybePacked};
 use super::{
-    DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, coo, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, coo,
+    slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -299,6 +301,19 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 push(col, value);
             }
         })
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        let [tail, _] = self.tail.as_mut().map_or(Ok([&mut [][..], &mut []]), HostMatrix::values_mut)?;
+        Ok([&mut self.values, tail])
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -1,10 +1,13 @@
 //! SELL-C-σ on a GPU: a thread a lane, and with C = 32 a warp a slice.
 
 use super::Host;
-use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue};
-use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::device::{Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scaling};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
+
+/// Where the kernels are.
+const FILES: Files = Files { plain: "sell", scaled: "sell_with" };
 
 /// Lanes of a warp, for which there is a kernel of its own.
 const WARP: usize = 32;
@@ -26,7 +29,7 @@ pub(super) struct Uploaded<T> {
     col_idx: Buffer<u32>,
     values: Buffer<T>,
     perm: Option<Buffer<u32>>,
-    kernel: Kernel,
+    kernel: RowKernel,
 }
 
 impl<T: Scalar> Uploaded<T> {
@@ -47,19 +50,40 @@ impl<T: Scalar> Uploaded<T> {
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
             perm: host.perm.as_ref().map(|perm| gpu.upload(perm)).transpose()?,
-            kernel: gpu.kernel("sell", &format!("{kernel}_{}", T::KIND))?,
+            kernel: RowKernel::new(gpu, FILES, format!("{kernel}_{}", T::KIND))?,
         })
+    }
+
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv_scaled`].
+    unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
+        let launch = Launch::over(self.nrows, 1).arg(self.slice_ptr.ptr()).arg(self.full.ptr());
+        let launch = launch.arg(self.col_idx.ptr()).arg(self.values.ptr());
+        let launch = launch.arg(self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr));
+        let launch = launch.arg(self.c as u32).arg(self.nrows as u32).arg(self.ncols as u32).arg(x);
+        // SAFETY: these are the parameters of `sell`, `sell32` and `sell_deep`; the vectors are the caller's promise.
+        unsafe { self.kernel.of(&out)?.launch(queue, out.to(launch)) }
     }
 }
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        let launch = Launch::over(self.nrows, 1).arg(self.slice_ptr.ptr()).arg(self.full.ptr());
-        let launch = launch.arg(self.col_idx.ptr()).arg(self.values.ptr());
-        let launch = launch.arg(self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr));
-        let launch = launch.arg(self.c as u32).arg(self.nrows as u32).arg(self.ncols as u32).arg(x).arg(y);
-        // SAFETY: these are the parameters of `sell`, `sell32` and `sell_deep`; the vectors are the caller's promise.
-        unsafe { self.kernel.launch(queue, launch) }
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::over(y)) }
+    }
+
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
@@ -67,6 +91,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             nrows: self.nrows,
             ncols: self.ncols,
             c: self.c,
+            sigma: self.nrows,
             perm: self.perm.as_ref().map(Buffer::to_vec).transpose()?,
             slice_ptr: self.slice_ptr.to_vec()?.into_iter().map(|at| at as usize).collect(),
             full: self.full.to_vec()?,
@@ -76,6 +101,10 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             parts: Box::default(),
         };
         Ok(host.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
     }
 
     fn device_bytes(&self) -> u64 {

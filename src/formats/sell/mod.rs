@@ -18,11 +18,15 @@
 //!
 //! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
 
+mod access;
 mod cpu;
 mod cuda;
 
 use super::packed::{self, Index, MaybePacked, Packing};
-use super::{DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, slot_bytes, vector_bytes};
+use super::{
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    slot_bytes, vector_bytes,
+};
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -239,6 +243,8 @@ pub(crate) struct Host<T> {
     nrows: usize,
     ncols: usize,
     c: usize,
+    /// Rows in a window that is sorted.
+    sigma: usize,
     perm: Option<Vec<u32>>,
     slice_ptr: Vec<usize>,
     full: Vec<u32>,
@@ -294,6 +300,7 @@ impl<T: Scalar> Host<T> {
             nrows,
             ncols: a.ncols(),
             c,
+            sigma: plan.sigma as usize,
             slice_ptr,
             full: extent.iter().map(|e| e.1).collect(),
             consecutive: super::follow_across_lanes(&col_idx),
@@ -325,6 +332,18 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
             let i = place[row] as usize;
             self.lane(i / self.c, i % self.c).for_each(|(col, value)| push(col, value));
         })
+    }
+
+    fn access(&self) -> Option<&dyn Access<T>> {
+        Some(self)
+    }
+
+    fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        Some(self)
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        Ok([&mut self.values, &mut []])
     }
 
     fn matrix_bytes(&self) -> u64 {

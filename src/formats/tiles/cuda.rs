@@ -2,7 +2,7 @@
 
 use super::{GROUP, Host, Shape, Values, pack};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
-use crate::formats::{DeviceMatrix, HostMatrix};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -165,6 +165,13 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             parts: pack::parts(&self.shape),
         };
         Ok(host.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        match &self.values {
+            Values::Plain(values) => Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)]),
+            Values::Equal(_) => Err(NoArrays::CODED),
+        }
     }
 
     fn device_bytes(&self) -> u64 {

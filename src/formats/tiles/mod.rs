@@ -32,7 +32,8 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    DeviceMatrix, Format, HostMatrix, PlanArgs, Target, Traffic, Weights, chunk_rows, chunks, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chunk_rows,
+    chunks, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -325,6 +326,13 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         }
         // SAFETY: these are the entries of a checked matrix, each where it was.
         unsafe { CsrMatrix::new_unchecked(shape.nrows, shape.ncols, row_ptr, col_idx, values) }
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        match &mut self.values {
+            Values::Plain(values) => Ok([values, &mut []]),
+            Values::Equal(_) => Err(NoArrays::CODED),
+        }
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -1,0 +1,4 @@
+// The kernels of jds.cu for y = alpha A x + beta y.
+
+#define SCALED
+#include "jds.cu"

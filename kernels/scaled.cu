@@ -1,0 +1,14 @@
+// y = alpha p + beta y for a product p that was made before: what formats need whose kernels do not put row sums where they belong.
+
+#define SCALED
+#include "common.cuh"
+
+// A thread a row; without a product only `beta y`. The product may be in `y` itself.
+template <typename T>
+__device__ __forceinline__ void rescale(const T *product, u32 nrows, OUT(T) y) {
+    u64 row = thread_id();
+    if (row < nrows) put(y, row, product ? __ldcs(product + row) : T(0));
+}
+
+KERNEL scaled_f32(const float *product, u32 nrows, OUT_PARAMETERS(float)) { rescale(product, nrows, OUTPUT); }
+KERNEL scaled_f64(const double *product, u32 nrows, OUT_PARAMETERS(double)) { rescale(product, nrows, OUTPUT); }

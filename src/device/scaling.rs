@@ -1,0 +1,144 @@
+//! `y = alpha A x + beta y`: the two factors, and kernels that put row sums where they belong.
+
+use super::{DeviceVec, Gpu, Kernel, Launch, Ptr};
+use crate::{Error, Scalar};
+use std::sync::OnceLock;
+
+/// A factor of a product: a number, or one that is in the memory of the device when the product is done.
+///
+/// ```
+/// # use sparseop::{Device, DeviceVec, Factor, SparseOp, Stream, matrix::Triplets};
+/// # let mut t = Triplets::new(2, 2)?;
+/// # t.push(0, 0, 2.0f64)?;
+/// let device = Device::auto();
+/// let op = SparseOp::auto(&t)?;
+/// # let (device, op) = (Device::Cpu, sparseop::SparseOpBuilder::new().device(Device::Cpu).build(&t)?);
+/// let stream = Stream::new(&device)?;
+/// let scalars = DeviceVec::from_slice(&device, &[0.0, 5.0])?;
+/// let x = DeviceVec::from_slice(&device, &[1.0, 1.0])?;
+/// let mut y = DeviceVec::from_slice(&device, &[1.0, 1.0])?;
+/// // y = 5 A x - y
+/// op.apply_device_with(&stream, Factor::Element(&scalars, 1), &x, -1.0, &mut y)?;
+/// assert_eq!(y.to_vec()?, [9.0, -1.0]);
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub enum Factor<'a, T: Scalar> {
+    /// This number.
+    Number(T),
+    /// The element of a vector on the operator's device; of a vector alone, the first. It is read when the product is done, not before.
+    Element(&'a DeviceVec<T>, usize),
+}
+
+impl<T: Scalar> From<T> for Factor<'_, T> {
+    fn from(number: T) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl<'a, T: Scalar> From<&'a DeviceVec<T>> for Factor<'a, T> {
+    fn from(vector: &'a DeviceVec<T>) -> Self {
+        Self::Element(vector, 0)
+    }
+}
+
+impl<'a, T: Scalar> Factor<'a, T> {
+    /// The vector it is in.
+    pub(crate) fn vector(self) -> Option<&'a DeviceVec<T>> {
+        match self {
+            Self::Number(_) => None,
+            Self::Element(vector, _) => Some(vector),
+        }
+    }
+
+    /// The number, where the host knows it.
+    pub(crate) fn known(self) -> Option<T> {
+        match self {
+            Self::Number(number) => Some(number),
+            Self::Element(vector, at) if vector.share().is_none() => Some(vector.host()[at]),
+            Self::Element(..) => None,
+        }
+    }
+
+    /// As kernels take it: the address, or null and the number beside it.
+    fn to(self, launch: Launch) -> Launch {
+        match self {
+            Self::Number(number) => launch.arg(Ptr::<T>::NULL).arg(number.bits()),
+            Self::Element(vector, at) => launch.arg(vector.ptr().add(at)).arg(T::ZERO.bits()),
+        }
+    }
+}
+
+/// `alpha` and `beta`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scaling<'a, T: Scalar> {
+    pub(crate) alpha: Factor<'a, T>,
+    pub(crate) beta: Factor<'a, T>,
+}
+
+/// Where a product goes: over `y`, or scaled with what is there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Out<'a, T: Scalar> {
+    y: Ptr<T>,
+    scaling: Option<Scaling<'a, T>>,
+}
+
+impl<'a, T: Scalar> Out<'a, T> {
+    /// `y = A x`.
+    pub(crate) const fn over(y: Ptr<T>) -> Self {
+        Self { y, scaling: None }
+    }
+
+    /// `y = alpha A x + beta y`.
+    pub(crate) const fn scaled(y: Ptr<T>, by: Scaling<'a, T>) -> Self {
+        Self { y, scaling: Some(by) }
+    }
+
+    /// Adds what kernels are told of it, `OUT_PARAMETERS` in `kernels/common.cuh`, to the parameters.
+    pub(crate) fn to(self, launch: Launch) -> Launch {
+        let launch = launch.arg(self.y);
+        match self.scaling {
+            None => launch,
+            Some(Scaling { alpha, beta }) => beta.to(alpha.to(launch)),
+        }
+    }
+}
+
+/// A file of kernels, and the one with the same kernels for scaled products.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Files {
+    /// The file, without its ending.
+    pub(crate) plain: &'static str,
+    /// The other, which ends in `_with`.
+    pub(crate) scaled: &'static str,
+}
+
+/// A kernel that puts every row sum once. The one for scaled products is loaded when it is first needed.
+#[derive(Debug)]
+pub(crate) struct RowKernel {
+    gpu: Gpu,
+    files: Files,
+    name: String,
+    plain: Kernel,
+    scaled: OnceLock<Kernel>,
+}
+
+impl RowKernel {
+    /// The kernel `name` of a file.
+    pub(crate) fn new(gpu: Gpu, files: Files, name: String) -> Result<Self, Error> {
+        let plain = gpu.kernel(files.plain, &name)?;
+        Ok(Self { gpu, files, name, plain, scaled: OnceLock::new() })
+    }
+
+    /// The kernel that puts row sums there.
+    pub(crate) fn of<T: Scalar>(&self, out: &Out<'_, T>) -> Result<Kernel, Error> {
+        match (out.scaling, self.scaled.get()) {
+            (None, _) => Ok(self.plain),
+            (Some(_), Some(kernel)) => Ok(*kernel),
+            (Some(_), None) => {
+                let kernel = self.gpu.kernel(self.files.scaled, &self.name)?;
+                Ok(*self.scaled.get_or_init(|| kernel))
+            }
+        }
+    }
+}

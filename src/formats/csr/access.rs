@@ -1,0 +1,31 @@
+//! Single entries of CSR.
+
+use super::Host;
+use crate::Scalar;
+use crate::formats::access::{Access, COMPACT};
+
+impl<T: Scalar> Access<T> for Host<T> {
+    fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
+        (self.row_ptr.get(row)..self.row_ptr.get(row + 1))
+            .for_each(|k| visit(k, self.col_idx[k], self.values[k]));
+    }
+
+    fn slot_count(&self) -> usize {
+        self.values.len()
+    }
+
+    fn position(&self, slot: usize) -> Option<(usize, u32)> {
+        let col = *self.col_idx.get(slot)?;
+        // The last row that begins at the slot or before it: rows without entries begin where the next one does.
+        let (mut row, mut beyond) = (0, self.row_ptr.len() - 1);
+        while beyond - row > 1 {
+            let middle = usize::midpoint(row, beyond);
+            if self.row_ptr.get(middle) <= slot { row = middle } else { beyond = middle }
+        }
+        Some((row, col))
+    }
+
+    fn insert(&mut self, _: usize, _: u32, _: T) -> Result<(), &'static str> {
+        Err(COMPACT)
+    }
+}

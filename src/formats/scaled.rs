@@ -1,0 +1,134 @@
+//! `y = alpha A x + beta y` with a packed matrix, whatever its format.
+
+use super::{DeviceMatrix, HostMatrix};
+use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::{Gpu, Kernel, Launch, Out, Ptr, Queue, Scaling, Scratch};
+use crate::{Error, Scalar, memory};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What a row takes to be scaled, in entries of a product.
+const ROW_WORK: u64 = 2;
+
+/// What scaled products need beside the matrix, made when it is first needed. On a GPU, nothing where the format's own kernels scale;
+/// else, and on the CPU, room for a product before it is scaled.
+#[derive(Debug)]
+pub(crate) struct Scaler<T> {
+    nrows: usize,
+    /// Bounds of the parts of the rows on the CPU.
+    parts: Box<[usize]>,
+    /// On the CPU, as many as products were under way at a time.
+    products: Mutex<Vec<Vec<T>>>,
+    on_gpu: OnceLock<OnGpu<T>>,
+}
+
+/// As [`Scaler`], on a GPU.
+#[derive(Debug)]
+struct OnGpu<T> {
+    product: Scratch<T>,
+    kernel: Kernel,
+}
+
+impl<T: Scalar> Scaler<T> {
+    /// For matrices with so many rows.
+    pub(crate) fn new(nrows: usize) -> Self {
+        let parts = partition(nrows, 1, |row| row as u64 * ROW_WORK);
+        Self { nrows, parts, products: Mutex::default(), on_gpu: OnceLock::new() }
+    }
+
+    /// `y = alpha A x + beta y` on the CPU. With `beta = 0` nothing of `y` is read, with `alpha = 0` nothing of `A` and `x`.
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
+    pub(crate) fn multiply(&self, matrix: &dyn HostMatrix<T>, alpha: T, x: &[T], beta: T, y: &mut [T]) {
+        let (zero, one) = (T::ZERO, T::ONE);
+        if alpha == zero && beta == zero {
+            self.each_row(y, |_, _| zero);
+        } else if alpha == zero {
+            self.each_row(y, |_, y| beta * y);
+        } else if beta == zero {
+            matrix.spmv(x, y);
+            if alpha != one {
+                self.each_row(y, |_, y| alpha * y);
+            }
+        } else {
+            let free = self.products.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut product = free.unwrap_or_else(|| memory::zeroed(self.nrows));
+            matrix.spmv(x, &mut product);
+            self.each_row(y, |row, y| alpha * product[row] + beta * y);
+            self.products.lock().unwrap_or_else(PoisonError::into_inner).push(product);
+        }
+    }
+
+    /// Puts `f(row, y[row])` in the place of every `y[row]`.
+    fn each_row(&self, y: &mut [T], f: impl Fn(usize, T) -> T + Sync) {
+        let out = Output::new(y);
+        for_each_part(&self.parts, |rows| {
+            // SAFETY: every row is in one part, and inside `y`.
+            rows.for_each(|row| unsafe { out.set(row, f(row, *out.at(row))) });
+        });
+    }
+
+    /// Enqueues `y = alpha A x + beta y`; as [`multiply`](Self::multiply), except that what only the GPU knows to be zero is read all
+    /// the same, and then is of no account.
+    ///
+    /// # Errors
+    ///
+    /// What the GPU gives.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv_scaled`].
+    pub(crate) unsafe fn enqueue(
+        &self,
+        gpu: Gpu,
+        matrix: &dyn DeviceMatrix<T>,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<(), Error> {
+        let (alpha, beta) = (by.alpha.known(), by.beta.known());
+        // Not while somebody waits, which may run other work of this thread.
+        let mut turn = if matrix.waits() { None } else { Some(queue.turn()?) };
+        // SAFETY: the caller's promise, for all of it; a product that is not in `y` has as many elements.
+        unsafe {
+            if (alpha, beta) == (Some(T::ONE), Some(T::ZERO)) {
+                return matrix.spmv(queue, x, y);
+            }
+            let needed = alpha != Some(T::ZERO);
+            if needed && matrix.spmv_scaled(queue, x, y, by)? {
+                return Ok(());
+            }
+            // Of a matrix whose products wait, another may be under way on this queue. Dropping it waits for the queue.
+            let own;
+            let product = if !needed {
+                Ptr::NULL
+            } else if beta == Some(T::ZERO) {
+                y
+            } else if matrix.waits() {
+                own = gpu.unset(self.nrows)?;
+                own.ptr()
+            } else {
+                self.on_gpu(gpu)?.product.on(queue)?
+            };
+            if needed {
+                matrix.spmv(queue, x, product)?;
+            }
+            if turn.is_none() {
+                turn = Some(queue.turn()?);
+            }
+            let launch = Launch::over(self.nrows, 1).arg(product).arg(self.nrows as u32);
+            // These are the parameters of `scaled`, which without a product only multiplies `y`.
+            let scaled = self.on_gpu(gpu)?.kernel.launch(queue, Out::scaled(y, by).to(launch));
+            drop(turn);
+            scaled
+        }
+    }
+
+    fn on_gpu(&self, gpu: Gpu) -> Result<&OnGpu<T>, Error> {
+        if let Some(made) = self.on_gpu.get() {
+            return Ok(made);
+        }
+        let kernel = gpu.kernel("scaled", &format!("scaled_{}", T::KIND))?;
+        Ok(self.on_gpu.get_or_init(|| OnGpu { product: Scratch::new(gpu, self.nrows), kernel }))
+    }
+}

@@ -1,0 +1,255 @@
+//! New values on the same pattern: where the value of every entry is in a packed matrix, and what brings others there.
+//!
+//! A matrix whose values are the numbers of its entries is packed with the same plan; where they are found afterwards the entries'
+//! values are. So no format has a say in it but to show its arrays of values.
+
+use super::placed::keep;
+use super::{Access, Placed, Plan};
+use crate::analysis::Fingerprint;
+use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::{Buffer, DeviceVec, Kernel, Launch, Ptr, Queue, Stream};
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar};
+use std::sync::Arc;
+
+/// The arrays with a packed matrix's values; slots are counted through both. The second may be empty.
+pub(crate) type Arrays<A> = [A; 2];
+
+/// Why a packed matrix has no such arrays, in words that complete [`Error::NotUpdatable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoArrays(&'static str);
+
+impl NoArrays {
+    /// What a format says that does not show its values.
+    pub(crate) const NO_PLACES: Self = Self("its format does not keep every value in a place of its own");
+    /// Values were few enough to be named by codes, or all the same.
+    pub(crate) const CODED: Self =
+        Self("it keeps codes of the few values that there were, or only one for all entries");
+    /// A part of the values is on another device.
+    pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
+    /// Slots are counted in 32 bits.
+    const TOO_MANY: Self = Self("it has 2³² slots or more");
+}
+
+/// What updates the values of one packed matrix.
+#[derive(Debug)]
+pub(crate) struct Updater {
+    nnz: usize,
+    pattern: Fingerprint,
+    place: Place,
+}
+
+/// The slot of every entry, in the memory of the device; none where values are in the order of the entries.
+#[derive(Debug)]
+enum Place {
+    Host(Option<Vec<u32>>),
+    Gpu(Option<Arc<Buffer<u32>>>, Kernel),
+}
+
+impl Updater {
+    /// For `matrix`, which `a` was packed into; or, when it was `edited` by [`Access::insert`], which `a` was unpacked from: rows that have become
+    /// longer would be packed elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotUpdatable`]; on a GPU what allocating and compiling give.
+    pub(crate) fn new<T: Scalar>(
+        plan: &Plan,
+        matrix: &mut Placed<T>,
+        a: CsrView<'_, T>,
+        edited: bool,
+    ) -> Result<Self, Error> {
+        let refused = |NoArrays(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
+        let gpu = match matrix {
+            Placed::Host(matrix) => matrix.values_mut().map(|_| None),
+            Placed::Gpu(gpu, matrix) => matrix.values().map(|_| Some(*gpu)),
+        };
+        let gpu = gpu.map_err(refused)?;
+        let slots = match matrix {
+            _ if plan.keeps_order() => None,
+            Placed::Host(matrix) if edited => {
+                let access = matrix.access().ok_or_else(|| refused(NoArrays::NO_PLACES))?;
+                Some(slots_by_row(access, a).map_err(refused)?)
+            }
+            _ => Some(slots(plan, a)?.map_err(refused)?),
+        };
+        let place = match gpu {
+            None => Place::Host(slots),
+            Some(gpu) => {
+                let slots = slots.map(|slots| gpu.upload(&slots)).transpose()?;
+                Place::Gpu(slots.map(Arc::new), gpu.kernel("update", &format!("update_{}", T::KIND))?)
+            }
+        };
+        Ok(Self { nnz: a.nnz(), pattern: Fingerprint::of(a), place })
+    }
+
+    /// Bytes it takes in the memory of the device.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.place {
+            Place::Host(slots) => slots.as_ref().map_or(0, |slots| size_of_val(&**slots) as u64),
+            Place::Gpu(slots, _) => slots.as_ref().map_or(0, |slots| slots.bytes()),
+        }
+    }
+
+    /// Whether a matrix has the pattern that this was made for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherPattern`].
+    pub(crate) fn check_pattern<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<(), Error> {
+        if a.nnz() == self.nnz && Fingerprint::of(a) == self.pattern {
+            return Ok(());
+        }
+        let (nrows, ncols, nnz) = (a.nrows(), a.ncols(), a.nnz());
+        Err(Error::OtherPattern { nrows, ncols, nnz, expected: self.nnz })
+    }
+
+    /// Replaces the values, once everything enqueued on a GPU is done; it is done itself when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValuesLength`]; what the GPU gives.
+    pub(crate) fn update<T: Scalar>(&self, matrix: &mut Placed<T>, values: &[T]) -> Result<(), Error> {
+        self.check_length(values.len())?;
+        match (matrix, &self.place) {
+            (Placed::Host(matrix), Place::Host(slots)) => {
+                let arrays = matrix.values_mut().expect("it had them when this was made");
+                scatter(slots.as_deref(), values, arrays);
+                Ok(())
+            }
+            (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
+                gpu.synchronize()?;
+                let (values, queue) = (gpu.upload(values)?, gpu.queue());
+                let arrays = matrix.values().expect("as above");
+                // SAFETY: the arrays have every slot, and the wait outlasts the launch.
+                unsafe { self.launch(queue, values.ptr(), arrays)? };
+                queue.synchronize()
+            }
+            _ => unreachable!("a matrix stays on its device"),
+        }
+    }
+
+    /// Replaces the values by some on the matrix's device; on a GPU this is only enqueued.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValuesLength`], [`Error::WrongDevice`]; what the GPU gives.
+    pub(crate) fn enqueue<T: Scalar>(
+        &self,
+        matrix: &mut Placed<T>,
+        stream: &Stream,
+        values: &DeviceVec<T>,
+    ) -> Result<(), Error> {
+        self.check_length(values.len())?;
+        matrix.check_devices([("values", values.device()), ("stream", stream.device())])?;
+        let (Placed::Gpu(_, matrix), Place::Gpu(slots, _), Some(queue)) =
+            (&*matrix, &self.place, stream.queue())
+        else {
+            return self.update(matrix, values.host());
+        };
+        let _turn = queue.turn()?;
+        keep(queue, matrix, [values]);
+        if let (true, Some(slots)) = (queue.records(), slots) {
+            queue.keep(slots.clone());
+        }
+        let arrays = matrix.values().expect("it had them when this was made");
+        // SAFETY: the arrays have every slot. Freeing memory waits for work that uses it, and a graph keeps it.
+        unsafe { self.launch(queue, values.ptr(), arrays) }
+    }
+
+    /// Enqueues the kernel, on a GPU.
+    ///
+    /// # Safety
+    ///
+    /// There is a value for every entry; the values and the arrays, which have every slot, live until it is done.
+    unsafe fn launch<T: Scalar>(
+        &self,
+        queue: &Queue,
+        values: Ptr<T>,
+        [first, second]: Arrays<(Ptr<T>, usize)>,
+    ) -> Result<(), Error> {
+        let Place::Gpu(slots, kernel) = &self.place else { unreachable!("only called on a GPU") };
+        let slots = slots.as_ref().map_or(Ptr::NULL, |slots| slots.ptr());
+        let launch = Launch::over(self.nnz, 1).arg(slots).arg(values).arg(self.nnz as u64);
+        let launch = launch.arg(first.0).arg(first.1 as u64).arg(second.0);
+        // SAFETY: these are the parameters of `update`; the rest is the caller's promise.
+        unsafe { kernel.launch(queue, launch) }
+    }
+
+    fn check_length(&self, found: usize) -> Result<(), Error> {
+        let expected = self.nnz;
+        if found == expected { Ok(()) } else { Err(Error::ValuesLength { expected, found }) }
+    }
+}
+
+/// The slot of every entry of `a` under a plan, or why there is no telling.
+fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, NoArrays>, Error> {
+    /// No slot.
+    const NONE: u32 = u32::MAX;
+    let nnz = a.nnz();
+    if nnz as u64 >= u64::from(NONE) {
+        return Ok(Err(NoArrays::TOO_MANY));
+    }
+    // Bits, so that an f32 holds them as exactly as an f64; 0 is what is not an entry.
+    let numbers = (1..=nnz as u64).map(T::from_bits).collect();
+    let (row_ptr, col_idx) = (a.row_ptr().to_vec(), a.col_idx().to_vec());
+    // SAFETY: the pattern is that of a checked matrix.
+    let numbered = unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), row_ptr, col_idx, numbers) };
+    let mut packed = plan.pack(numbered.view())?;
+    drop(numbered);
+    let arrays = match packed.values_mut() {
+        Ok(arrays) => arrays,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if arrays.iter().map(|array| array.len() as u64).sum::<u64>() >= u64::from(NONE) {
+        return Ok(Err(NoArrays::TOO_MANY));
+    }
+    let mut slots = vec![NONE; nnz];
+    let out = Output::new(&mut slots);
+    let mut before = 0;
+    for array in arrays {
+        for_each_part(&partition(array.len(), 1, |slot| slot as u64), |range| {
+            for slot in range {
+                let number = array[slot].bits() as usize;
+                if (1..=nnz).contains(&number) {
+                    // SAFETY: it is the number of an entry, and a packed matrix holds every entry once.
+                    unsafe { out.set(number - 1, (before + slot) as u32) };
+                }
+            }
+        });
+        before += array.len();
+    }
+    if slots.contains(&NONE) { Ok(Err(NoArrays::NO_PLACES)) } else { Ok(Ok(slots)) }
+}
+
+/// The slot of every entry of `a` as the matrix says itself.
+fn slots_by_row<T: Scalar>(matrix: &dyn Access<T>, a: CsrView<'_, T>) -> Result<Vec<u32>, NoArrays> {
+    if u32::try_from(matrix.slot_count()).is_err() {
+        return Err(NoArrays::TOO_MANY);
+    }
+    let mut slots = Vec::with_capacity(a.nnz());
+    (0..a.nrows()).for_each(|row| matrix.visit_row(row, &mut |slot, _, _| slots.push(slot as u32)));
+    Ok(slots)
+}
+
+/// Brings the values of all entries to their slots.
+fn scatter<T: Scalar>(slots: Option<&[u32]>, values: &[T], [first, second]: Arrays<&mut [T]>) {
+    let Some(slots) = slots else {
+        first.copy_from_slice(values);
+        return;
+    };
+    let split = first.len();
+    let (first, second) = (Output::new(first), Output::new(second));
+    for_each_part(&partition(values.len(), 1, |entry| entry as u64), |range| {
+        for entry in range {
+            let slot = slots[entry] as usize;
+            // SAFETY: every entry has a slot of its own in the arrays.
+            unsafe {
+                match slot.checked_sub(split) {
+                    None => first.set(slot, values[entry]),
+                    Some(slot) => second.set(slot, values[entry]),
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,135 @@
+//! Single entries: reading them, finding what is in a slot, adding some.
+
+use super::SparseOp;
+use crate::formats::{Access, Placed};
+use crate::{Error, Scalar};
+
+/// Why nothing is found on a GPU.
+const ON_GPU: &str = "it is in the memory of the GPU; build an operator on the CPU, or look in `to_csr`";
+
+/// Why nothing is found in some formats.
+const SCATTERED: &str = "its entries can only be found all together; choose csr, coo, ell, sell, jds or hyb without `index:packed`, or look in `to_csr`";
+
+impl<T: Scalar> SparseOp<T> {
+    /// The element at a row and a column, both counted from 0; none where no entry is stored. Entries that repeat a column are added.
+    ///
+    /// On the CPU, in `csr`, `coo`, `ell`, `sell` and `hyb` in the time it takes to go through the row, in `jds` through all rows.
+    ///
+    /// ```
+    /// # use sparseop::{Device, SparseOpBuilder, Tuning, matrix::Triplets};
+    /// # let mut t = Triplets::new(2, 2)?;
+    /// # t.push(0, 1, 3.0f64)?;
+    /// let hyb = Tuning::Fixed("hyb(width:1)".parse()?);
+    /// let mut op = SparseOpBuilder::new().device(Device::Cpu).tuning(hyb).build(&t)?;
+    /// assert_eq!((op.get(0, 1)?, op.get(0, 0)?), (Some(3.0), None));
+    /// op.insert(0, 0, 5.0)?;
+    /// assert_eq!(op.row(0)?, [(1, 3.0), (0, 5.0)]);
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`]; [`Error::NoAccess`] in other formats and on a GPU.
+    pub fn get(&self, row: usize, col: usize) -> Result<Option<T>, Error> {
+        self.check_bounds(row, col)?;
+        let mut found = None;
+        self.access()?.visit_row(row, &mut |_, other, value| {
+            if other as usize == col {
+                found = Some(found.map_or(value, |sum| sum + value));
+            }
+        });
+        Ok(found)
+    }
+
+    /// The columns and values of a row, in the order in which they are stored.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    pub fn row(&self, row: usize) -> Result<Vec<(usize, T)>, Error> {
+        self.check_bounds(row, 0)?;
+        let mut entries = Vec::new();
+        self.access()?.visit_row(row, &mut |_, col, value| entries.push((col as usize, value)));
+        Ok(entries)
+    }
+
+    /// Slots of the packed matrix, padding included; in `hyb`, and `jds` with a tail, those of the COO part are the last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAccess`] as for [`get`](Self::get).
+    pub fn slots(&self) -> Result<usize, Error> {
+        Ok(self.access()?.slot_count())
+    }
+
+    /// The row and the column of the entry in a slot of the packed matrix; none for padding and past the last slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAccess`] as for [`get`](Self::get).
+    pub fn position(&self, slot: usize) -> Result<Option<(usize, usize)>, Error> {
+        Ok(self.access()?.position(slot).map(|(row, col)| (row, col as usize)))
+    }
+
+    /// Stores an element, and gives the one that was there before, if there was one. An entry that is there takes the value (the first of those
+    /// that repeat the column; the others then become 0). Otherwise one is added, where there is room: in `ell` and `sell` in padding of its row, in
+    /// `hyb` there or in the COO part, in `coo` always, which moves what is behind it. It is the last of its row.
+    ///
+    /// What is told of the matrix but [`nnz`](Self::nnz) and [`memory_bytes`](Self::memory_bytes) stays what it was, and so does the plan; the
+    /// next update of values looks anew for their places.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get), and [`Error::NoRoom`]; then nothing has changed.
+    pub fn insert(&mut self, row: usize, col: usize, value: T) -> Result<Option<T>, Error> {
+        let before = self.get(row, col)?;
+        let mut places = Vec::new();
+        self.access()?.visit_row(row, &mut |slot, other, _| {
+            if other as usize == col {
+                places.push(slot);
+            }
+        });
+        let plan = self.decision.plan.to_string();
+        let Placed::Host(matrix) = &mut self.matrix else { unreachable!("there is no access on a GPU") };
+        if let Some((&first, others)) = places.split_first() {
+            let [one, two] = matrix.values_mut().expect("what can be found is stored as it is");
+            let split = one.len();
+            let mut put = |slot: usize, value| match slot.checked_sub(split) {
+                None => one[slot] = value,
+                Some(slot) => two[slot] = value,
+            };
+            put(first, value);
+            others.iter().for_each(|&slot| put(slot, T::ZERO));
+            self.forget_copies();
+            return Ok(before);
+        }
+        let access = matrix.access_mut().expect("an entry was looked for above");
+        // The column is one of the matrix's, which are numbered in 32 bits.
+        access.insert(row, col as u32, value).map_err(|reason| Error::NoRoom { plan, row, col, reason })?;
+        self.inserted += 1;
+        self.updater = None;
+        self.forget_copies();
+        Ok(None)
+    }
+
+    fn access(&self) -> Result<&dyn Access<T>, Error> {
+        let refused = |reason| Error::NoAccess {
+            plan: self.decision.plan.to_string(),
+            device: self.device.to_string(),
+            reason,
+        };
+        match &self.matrix {
+            Placed::Host(matrix) => matrix.access().ok_or_else(|| refused(SCATTERED)),
+            Placed::Gpu(..) => Err(refused(ON_GPU)),
+        }
+    }
+
+    fn check_bounds(&self, row: usize, col: usize) -> Result<(), Error> {
+        let (nrows, ncols) = (self.nrows, self.ncols);
+        // A row of a matrix without columns can be read, an element of it not.
+        if row < nrows && (col < ncols || (col == 0 && ncols == 0)) {
+            return Ok(());
+        }
+        Err(Error::OutOfBounds { row, col, nrows, ncols })
+    }
+}

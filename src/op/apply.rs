@@ -1,0 +1,166 @@
+//! Products.
+
+use super::SparseOp;
+use super::stage::Stage;
+use crate::device::{DeviceVec, Factor, Gpu, Ptr, Queue, Scaling, Stream};
+use crate::formats::Placed;
+use crate::{Error, Scalar};
+use std::sync::PoisonError;
+
+impl<T: Scalar> SparseOp<T> {
+    /// `y = A x`. `y` is overwritten without being read: what was in it, NaN too, does not matter.
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads, unless
+    /// the plan says otherwise ([`Plan::is_deterministic`](crate::Plan::is_deterministic)).
+    ///
+    /// On the CPU, large products are shared among threads, as many as rayon's; inside a rayon pool that pool's are used. On a GPU
+    /// `x` is copied to it and `y` from it, through page-locked memory, and that takes longer than the product: vectors that
+    /// stay there ([`SparseOp::apply_device`]) spare both copies. Allocates nothing, but on a GPU once for every thread that is in
+    /// here at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and
+    /// [`Error::GpuMemory`].
+    pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        self.check_lengths(x.len(), y.len())?;
+        match &self.matrix {
+            Placed::Host(matrix) => {
+                matrix.spmv(x, y);
+                Ok(())
+            }
+            Placed::Gpu(gpu, matrix) => self.staged(*gpu, x, y, false, |queue, x, y| {
+                // SAFETY: the vectors have the lengths of the matrix's sides and live until the stage has waited.
+                unsafe { matrix.spmv(queue, x, y) }
+            }),
+        }
+    }
+
+    /// `y = alpha A x + beta y`, as in BLAS. With `beta = 0` nothing of `y` is read and with `alpha = 0` nothing of `A` and `x`: what is there,
+    /// NaN too, does not matter. A factor that is NaN makes all of `y` NaN.
+    ///
+    /// Otherwise as [`apply`](Self::apply). Unless a factor is 0, on the CPU the product is made beside `y` and then added, which
+    /// takes three more passes through a vector of `nrows` elements, kept for the next time: one is allocated for every thread that is in
+    /// here at a time.
+    ///
+    /// ```
+    /// # use sparseop::{SparseOp, matrix::Triplets};
+    /// # let mut t = Triplets::new(2, 2)?;
+    /// # t.push(0, 0, 2.0f64)?;
+    /// let op = SparseOp::auto(&t)?;
+    /// let mut residual = [5.0, 1.0];
+    /// op.apply_with(-1.0, &[2.0, 0.0], 1.0, &mut residual)?;
+    /// assert_eq!(residual, [1.0, 1.0]);
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](Self::apply).
+    pub fn apply_with(&self, alpha: T, x: &[T], beta: T, y: &mut [T]) -> Result<(), Error> {
+        self.check_lengths(x.len(), y.len())?;
+        match &self.matrix {
+            Placed::Host(matrix) => {
+                self.scaler.multiply(&**matrix, alpha, x, beta, y);
+                Ok(())
+            }
+            Placed::Gpu(gpu, matrix) => {
+                let by = Scaling { alpha: alpha.into(), beta: beta.into() };
+                self.staged(*gpu, x, y, beta != T::ZERO, |queue, x, y| {
+                    // SAFETY: as in `apply`.
+                    unsafe { self.scaler.enqueue(*gpu, &**matrix, queue, x, y, by) }
+                })
+            }
+        }
+    }
+
+    /// `y = A x` with vectors that live on the operator's device.
+    ///
+    /// On a GPU the product is only enqueued on `stream`: it neither waits nor allocates, and can be captured in a graph
+    /// ([`Stream::capture`]). The vectors may be dropped before it is done; reading them ([`DeviceVec::to_vec`]) waits for it. Products
+    /// on different streams are ordered by nothing. On the CPU it is done at once.
+    ///
+    /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate a number for every 2048 entries at the
+    /// first product on a stream, `tiles` one for every slot of a stripe, `blocked` one for every part of a row and every hot column; `hyb`
+    /// with `tail:host` waits, and cannot be captured.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorLength`] when a vector has the wrong length, [`Error::WrongDevice`] when a vector or the stream is another
+    /// device's; `y` is then untouched. [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
+    pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
+        self.check_lengths(x.len(), y.len())?;
+        self.matrix.enqueue(stream, x, y)
+    }
+
+    /// `y = alpha A x + beta y` with vectors that live on the operator's device; so may the factors, as elements of vectors, and are then
+    /// read when the product is done: a chain of operations need never come back to the host. See [`Factor`] for an example.
+    ///
+    /// As [`apply_device`](Self::apply_device), and zeros and NaN mean what they mean in [`apply_with`](Self::apply_with). The product itself
+    /// scales, which costs the reading of `y`; in `coo`, `hyb`, `tiles` and `jds` with a tail it is made beside `y` and then added, which costs
+    /// two more passes through a vector of `nrows` elements, allocated at the first such product on a stream.
+    ///
+    /// The borrows see to it that `x` and the factors are not in `y`:
+    ///
+    /// ```compile_fail
+    /// # use sparseop::{DeviceVec, Error, SparseOp, Stream};
+    /// fn squared(op: &SparseOp<f64>, stream: &Stream, y: &mut DeviceVec<f64>) -> Result<(), Error> {
+    ///     op.apply_device_with(stream, 1.0, &*y, 1.0, y)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`apply_device`](Self::apply_device), for the vectors of the factors too: [`Error::VectorLength`] when a vector has no such
+    /// element.
+    pub fn apply_device_with<'a>(
+        &self,
+        stream: &Stream,
+        alpha: impl Into<Factor<'a, T>>,
+        x: &DeviceVec<T>,
+        beta: impl Into<Factor<'a, T>>,
+        y: &mut DeviceVec<T>,
+    ) -> Result<(), Error> {
+        self.check_lengths(x.len(), y.len())?;
+        let by = Scaling { alpha: alpha.into(), beta: beta.into() };
+        for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
+            if let Factor::Element(vector, at) = factor
+                && at >= vector.len()
+            {
+                return Err(self.wrong_length(name, at.saturating_add(1), vector.len()));
+            }
+        }
+        self.matrix.enqueue_scaled(&self.scaler, stream, x, y, by)
+    }
+
+    /// A product on a GPU with vectors in host memory; `y` is copied in first when it is `read`.
+    fn staged(
+        &self,
+        gpu: Gpu,
+        x: &[T],
+        y: &mut [T],
+        read: bool,
+        product: impl FnOnce(&Queue, Ptr<T>, Ptr<T>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut stage = free.map_or_else(|| Stage::new(gpu, self.nrows, self.ncols), Ok)?;
+        // A stage in which something failed is not used again.
+        stage.through(x, y, read, product)?;
+        self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
+        Ok(())
+    }
+
+    fn check_lengths(&self, x: usize, y: usize) -> Result<(), Error> {
+        for (vector, expected, found) in [("x", self.ncols, x), ("y", self.nrows, y)] {
+            if expected != found {
+                return Err(self.wrong_length(vector, expected, found));
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong_length(&self, vector: &'static str, expected: usize, found: usize) -> Error {
+        let (nrows, ncols) = (self.nrows, self.ncols);
+        Error::VectorLength { vector, expected, found, nrows, ncols }
+    }
+}

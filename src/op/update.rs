@@ -1,0 +1,124 @@
+//! New values on the same pattern.
+
+use super::later::Later;
+use super::multi::Several;
+use super::{SparseOp, SparseOpBuilder};
+use crate::analysis::{Analysis, Distinct};
+use crate::device::{DeviceVec, Stream};
+use crate::formats::{Placed, Updater};
+use crate::matrix::ToCsr;
+use crate::{Error, Scalar};
+use std::borrow::Cow;
+
+impl<T: Scalar> SparseOp<T> {
+    /// Replaces the values of all entries, which stay where they are: nothing is analysed, chosen or packed again. There is one value for every
+    /// entry, in the order of [`to_csr`](Self::to_csr), which is the order in which they were given.
+    ///
+    /// Every value is written to its place, which on a GPU takes about as long as a product, and the copy from the host much longer:
+    /// values that are on the GPU ([`update_values_device`](Self::update_values_device)) spare it. Waits for everything enqueued there.
+    ///
+    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry, except in `csr` and
+    /// `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
+    /// built.
+    ///
+    /// What was packed besides, for [transposed products](Self::apply_transpose) and [several vectors](Self::apply_multi), is given up and
+    /// packed anew when it is needed; graphs that were captured before keep multiplying with the old.
+    ///
+    /// What is told of the values ([`structure`](Self::structure), [`decision`](Self::decision)) stays what it was.
+    ///
+    /// ```
+    /// # use sparseop::{SparseOp, matrix::gallery};
+    /// let mut a = "poisson2d,n=20".parse::<gallery::Spec>()?.generate::<f64>()?;
+    /// let mut op = SparseOp::auto(&a)?;
+    /// # let mut op = sparseop::SparseOpBuilder::new().updatable(true).build(&a)?;
+    /// a.values_mut().iter_mut().enumerate().for_each(|(k, value)| *value += k as f64);
+    /// op.update_values(a.values())?;
+    /// assert_eq!(op.to_csr()?, a);
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValuesLength`] when there is not one value for every entry; [`Error::NotUpdatable`] where the plan keeps codes of values,
+    /// or one for all; then nothing has changed. On a GPU, [`Error::Gpu`] and [`Error::GpuMemory`].
+    pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
+        let (updater, matrix) = self.prepare_updates()?;
+        updater.update(matrix, values)?;
+        self.forget_copies();
+        Ok(())
+    }
+
+    /// Replaces the values by those of a matrix of the same pattern, explicit zeros and the order of the entries included; otherwise as
+    /// [`update_values`](Self::update_values).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherPattern`] when the pattern is another one, [`Error::InvalidMatrix`] when the matrix cannot be read as CSR;
+    /// otherwise as [`update_values`](Self::update_values).
+    pub fn update_from(&mut self, a: &impl ToCsr<T>) -> Result<(), Error> {
+        let a = a.to_csr()?;
+        let (updater, matrix) = self.prepare_updates()?;
+        updater.check_pattern(a.view())?;
+        updater.update(matrix, a.values())?;
+        self.forget_copies();
+        Ok(())
+    }
+
+    /// Replaces the values by some that live on the operator's device. On a GPU that is only enqueued on `stream`, before what is
+    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing. Graphs
+    /// with products of this operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones
+    /// and most with several vectors, are refused: launches of the graph would not update it.
+    ///
+    /// Neither waits nor allocates, but at the first update of an operator that was not built with
+    /// [`updatable`](SparseOpBuilder::updatable). Otherwise as [`update_values`](Self::update_values).
+    ///
+    /// # Errors
+    ///
+    /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's.
+    pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
+        let (updater, matrix) = self.prepare_updates()?;
+        updater.enqueue(matrix, stream, values)?;
+        self.forget_copies();
+        if let Some(queue) = stream.queue() {
+            self.updated_by_graphs |= queue.is_capturing()?;
+        }
+        Ok(())
+    }
+
+    /// Gives up what was packed from the values of before; it is packed anew when it is needed.
+    pub(super) fn forget_copies(&mut self) {
+        self.transposed = Later::default();
+        if !self.several.get().is_some_and(Several::is_shared) {
+            self.several = Later::default();
+        }
+    }
+
+    /// Whether copies of the matrix can be relied on.
+    pub(super) fn check_copies(&self, product: &'static str) -> Result<(), Error> {
+        if self.updated_by_graphs { Err(Error::UpdatedByGraph { product }) } else { Ok(()) }
+    }
+
+    /// What updates the values, and the matrix that they are in.
+    fn prepare_updates(&mut self) -> Result<(&Updater, &mut Placed<T>), Error> {
+        if self.updater.is_none() {
+            let a = self.matrix.unpack()?;
+            self.updater =
+                Some(Updater::new(&self.decision.plan, &mut self.matrix, a.view(), self.inserted > 0)?);
+        }
+        Ok((self.updater.as_ref().expect("made above"), &mut self.matrix))
+    }
+}
+
+impl SparseOpBuilder {
+    /// An analysis as choosing is to see it: where values are to change, nothing is made of what they are.
+    pub(super) fn seen<'a>(&self, analysis: &'a Analysis) -> Cow<'a, Analysis> {
+        let structure = &analysis.structure;
+        if !self.updatable || (structure.distinct_values == Distinct::Many && !structure.all_ones) {
+            return Cow::Borrowed(analysis);
+        }
+        let mut seen = analysis.clone();
+        seen.structure.distinct_values = Distinct::Many;
+        seen.structure.all_ones = false;
+        Cow::Owned(seen)
+    }
+}

@@ -1,0 +1,245 @@
+//! New values on the same pattern: what every plan must do with them, on every device.
+
+use super::conformance::{devices, product, scattered};
+use super::{Oracle, chapter, x_vector};
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::{Placed, Plan, Updater};
+use crate::matrix::{CsrMatrix, gallery};
+use crate::{Error, Layout, Scalar, SparseOp, SparseOpBuilder, Tuning};
+
+/// The same pattern with other values: no two alike, however many there were.
+fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
+    let mut b = a.clone();
+    let changed = |(k, value): (usize, T)| T::from_f64(round) * value + T::from_f64(k as f64 * 1e-3);
+    let values: Vec<T> = x_vector(a.nnz()).into_iter().enumerate().map(changed).collect();
+    b.values_mut().copy_from_slice(&values);
+    b
+}
+
+/// Updates one packed matrix twice, from host memory and on the device. Where it cannot be, that has to be for a reason.
+pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x: &[T], context: &str) {
+    let stream = Stream::new(device).unwrap();
+    let mut matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+    let updater = match Updater::new(plan, &mut matrix, a.view(), false) {
+        Ok(updater) => updater,
+        Err(error) => {
+            let spelled = plan.to_string();
+            let coded = spelled.contains("values:packed");
+            let host = spelled.contains("tail:host") && *device != Device::Cpu;
+            assert!(matches!(error, Error::NotUpdatable { .. }) && (coded || host), "{error}: {context}");
+            assert_eq!(matrix.unpack().unwrap(), *a, "{context}");
+            return;
+        }
+    };
+    for round in [1.5, -0.5] {
+        let b = renewed(a, round);
+        if round > 0.0 {
+            updater.update(&mut matrix, b.values()).unwrap();
+        } else {
+            let values = DeviceVec::from_slice(device, b.values()).unwrap();
+            updater.enqueue(&mut matrix, &stream, &values).unwrap();
+        }
+        stream.synchronize().unwrap();
+        assert_eq!(matrix.unpack().unwrap(), b, "{context}");
+        let y = product(device, &matrix, a.nrows(), x);
+        Oracle::of(b.view(), x).check(&y).unwrap_or_else(|wrong| panic!("updated, {context}: {wrong}"));
+    }
+}
+
+fn operator<T: Scalar>(device: &Device, plan: &str, a: &CsrMatrix<T>) -> SparseOp<T> {
+    let plan = Tuning::Fixed(plan.parse().unwrap());
+    SparseOpBuilder::new().device(device.clone()).tuning(plan).build(a).unwrap()
+}
+
+#[test]
+fn an_updated_operator_has_the_bits_of_a_new_one() {
+    let a = scattered::<f64>(5000, 4000, |row| row % 23);
+    let x = x_vector(4000);
+    for device in devices() {
+        for plan in
+            ["csr(balanced)", "sell", "hyb(width:9)", "jds(sections:3,tail:4)", "sell(index:packed,group:4)"]
+        {
+            let mut op = operator(device, plan, &a);
+            let bytes = op.memory_bytes();
+            for round in 1..4 {
+                let b = renewed(&a, f64::from(round));
+                op.update_from(&b).unwrap();
+                let (mut updated, mut new) = (vec![0.0; 5000], vec![0.0; 5000]);
+                op.apply(&x, &mut updated).unwrap();
+                operator(device, plan, &b).apply(&x, &mut new).unwrap();
+                assert_eq!(updated, new, "{plan} on {device}");
+            }
+            // A number of 4 bytes for every entry, where values are not in their order.
+            let map = if plan.starts_with("csr") { 0 } else { 4 * a.nnz() as u64 };
+            assert_eq!(op.memory_bytes(), bytes + map, "{plan} on {device}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_nothing_changes() {
+    let a = chapter::matrix::<f32>();
+    for device in devices() {
+        let mut op = operator(device, "ell", &a);
+        let (short, stream) = (DeviceVec::zeros(device, 6).unwrap(), Stream::new(device).unwrap());
+        let other = chapter::exercise::<f32>();
+        assert_eq!(other.nnz(), a.nnz(), "only the pattern differs");
+        for (result, expected) in [
+            (op.update_values(&[1.0; 6]), "6 values were given for 7 entries"),
+            (op.update_values_device(&stream, &short), "6 values were given for 7 entries"),
+            (op.update_from(&other), "4 x 4 with 7 entries, has not the pattern"),
+            (op.update_from(&CsrMatrix::zeros(4, 4).unwrap()), "0 entries, has not the pattern"),
+        ] {
+            let message = result.unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+        assert_eq!(op.to_csr().unwrap(), a);
+    }
+    let [cpu, gpu] = devices() else { return };
+    let (mut op, values) = (operator(gpu, "ell", &a), DeviceVec::zeros(cpu, 7).unwrap());
+    let refused = op.update_values_device(&Stream::new(gpu).unwrap(), &values);
+    assert!(matches!(refused, Err(Error::WrongDevice { what: "values", .. })), "{refused:?}");
+}
+
+#[test]
+fn codes_of_values_are_avoided_when_told_and_refused_when_not() {
+    let a = "stencil27,n=12".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    for device in devices() {
+        for plan in ["sell(c:32,sigma:1,index:packed,values:packed)", "tiles(values:packed)"] {
+            let few = if plan.starts_with("tiles") { 1 } else { 5 };
+            let mut a = a.clone();
+            a.values_mut().iter_mut().enumerate().for_each(|(k, value)| *value = (k % few) as f64);
+            let mut op = operator(device, plan, &a);
+            let refused = op.update_values(a.values()).unwrap_err().to_string();
+            assert!(refused.contains("updatable(true)"), "{refused}");
+            assert_eq!(op.to_csr().unwrap(), a);
+            let fixed = Tuning::Fixed(plan.parse().unwrap());
+            let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
+            let refused = builder.clone().tuning(fixed).build(&a).unwrap_err();
+            assert!(matches!(refused, Error::NotUpdatable { .. }), "{refused}");
+            let mut op = builder.build(&a).unwrap();
+            let candidates = op.decision().candidates.iter().map(|candidate| candidate.plan.to_string());
+            assert!(candidates.into_iter().all(|plan| !plan.contains("values:packed")), "{}", op.explain());
+            let b = renewed(&a, 2.0);
+            op.update_values(b.values()).unwrap();
+            assert_eq!(op.to_csr().unwrap(), b);
+        }
+    }
+}
+
+#[test]
+fn a_graph_updates_and_multiplies() {
+    let Some(device) = devices().get(1) else { return };
+    let a = scattered::<f64>(5000, 4000, |row| row % 23);
+    let x: Vec<f64> = x_vector(4000);
+    for text in [
+        "csr(balanced)",
+        "ell",
+        "hyb(width:9)",
+        "jds(sections:3,tail:4)",
+        "sell(index:packed)",
+        "tiles",
+        "coo",
+    ] {
+        let plan: Plan = text.parse().unwrap();
+        let stream = Stream::new(device).unwrap();
+        let mut values = DeviceVec::from_slice(device, a.values()).unwrap();
+        let mut y = DeviceVec::zeros(device, 5000).unwrap();
+        // The graph keeps the operator, the map and the vectors.
+        let graph = {
+            let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
+            let mut op = builder.tuning(Tuning::Fixed(plan)).build(&a).unwrap();
+            let x = DeviceVec::from_slice(device, &x).unwrap();
+            stream.capture(&mut || {
+                op.update_values_device(&stream, &values)?;
+                op.apply_device(&stream, &x, &mut y)
+            })
+        };
+        let graph = graph.unwrap();
+        for round in 1..4 {
+            let b = renewed(&a, f64::from(round));
+            values.copy_from(b.values()).unwrap();
+            graph.launch(&stream).unwrap();
+            let checked = Oracle::of(b.view(), &x).check(&y.to_vec().unwrap());
+            checked.unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
+        }
+    }
+}
+
+/// `A X` for two vectors, row-major, and `Aᵀ x`, checked.
+fn check_copies(op: &SparseOp<f64>, a: &CsrMatrix<f64>) {
+    let (x, mut y) = (x_vector::<f64>(a.nrows()), vec![f64::NAN; a.ncols()]);
+    op.apply_transpose(&x, &mut y).unwrap();
+    Oracle::of(a.transpose().view(), &x).check(&y).unwrap();
+    let x: Vec<f64> = x_vector::<f64>(a.ncols());
+    let (twice, mut y) = (x.iter().flat_map(|&x| [x, x]).collect::<Vec<_>>(), vec![f64::NAN; 2 * a.nrows()]);
+    op.apply_multi(2, &twice, &mut y, Layout::RowMajor).unwrap();
+    let oracle = Oracle::of(a.view(), &x);
+    for vector in 0..2 {
+        let y: Vec<f64> = y.iter().skip(vector).step_by(2).copied().collect();
+        oracle.check(&y).unwrap();
+    }
+}
+
+#[test]
+fn copies_of_the_matrix_do_not_outlive_its_values() {
+    let a = scattered::<f64>(900, 700, |row| row % 23);
+    for device in devices() {
+        let stream = Stream::new(device).unwrap();
+        // One whose own arrays are multiplied with several vectors on the CPU, one on a GPU, and one nowhere.
+        for plan in ["csr", "sell(c:32,sigma:1,index:packed)", "hyb(width:9)"] {
+            let mut op = operator(device, plan, &a);
+            check_copies(&op, &a);
+            let b = renewed(&a, 2.0);
+            op.update_values(b.values()).unwrap();
+            check_copies(&op, &b);
+            let b = renewed(&a, 3.0);
+            op.update_from(&b).unwrap();
+            check_copies(&op, &b);
+            let b = renewed(&a, 4.0);
+            let values = DeviceVec::from_slice(device, b.values()).unwrap();
+            op.update_values_device(&stream, &values).unwrap();
+            check_copies(&op, &b);
+        }
+    }
+    let mut op = operator(&Device::Cpu, "hyb(width:9)", &a);
+    for (row, col) in [(1, 650), (22, 3)] {
+        check_copies(&op, &op.to_csr().unwrap());
+        op.insert(row, col, 7.5).unwrap();
+        check_copies(&op, &op.to_csr().unwrap());
+    }
+}
+
+#[test]
+fn a_matrix_that_was_symmetric_need_not_be_afterwards() {
+    let mut a = "poisson2d,n=12".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    a.values_mut().fill(0.5);
+    for device in devices() {
+        let builder = SparseOpBuilder::new().device(device.clone()).updatable(true).transpose(true);
+        let mut op = builder.build(&a).unwrap();
+        assert!(std::ptr::eq(op.transposed().unwrap(), &op));
+        let b = renewed(&a, 2.0);
+        op.update_values(b.values()).unwrap();
+        check_copies(&op, &b);
+        assert!(!std::ptr::eq(op.transposed().unwrap(), &op));
+        op.update_values(a.values()).unwrap();
+        check_copies(&op, &a);
+        assert!(std::ptr::eq(op.transposed().unwrap(), &op));
+    }
+}
+
+#[test]
+fn copies_are_refused_where_a_graph_updates() {
+    let Some(device) = devices().get(1) else { return };
+    let a = scattered::<f64>(900, 700, |row| row % 23);
+    let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
+    let mut op = builder.tuning(Tuning::Fixed("hyb(width:9)".parse().unwrap())).build(&a).unwrap();
+    let (stream, values) = (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
+    check_copies(&op, &a);
+    let graph = stream.capture(&mut || op.update_values_device(&stream, &values)).unwrap();
+    graph.launch(&stream).unwrap();
+    assert!(matches!(op.transposed(), Err(Error::UpdatedByGraph { .. })));
+    let refused = op.apply_multi(2, &[0.0; 1400], &mut [0.0; 1800], Layout::RowMajor);
+    assert!(matches!(refused, Err(Error::UpdatedByGraph { .. })));
+    assert_eq!(op.to_csr().unwrap(), a);
+}
