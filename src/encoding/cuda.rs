@@ -103,11 +103,16 @@ impl<T: Scalar> Values<T> {
 impl<T: Scalar> Long<T> {
     fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
         let values = Values::new(&long.values, gpu)?;
-        Ok(Self::from_parts(gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
+        Ok(Self::from_parts(gpu, gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
     }
 
-    pub(super) fn from_parts(pieces: Buffer<Piece>, col_idx: Buffer<u32>, values: Values<T>) -> Self {
-        let (gpu, count) = (pieces.gpu(), pieces.len());
+    pub(super) fn from_parts(
+        gpu: Gpu,
+        pieces: Buffer<Piece>,
+        col_idx: Buffer<u32>,
+        values: Values<T>,
+    ) -> Self {
+        let count = pieces.len();
         Self { pieces, col_idx, values, sums: Scratch::new(gpu, count), done: Scratch::cleared(gpu, count) }
     }
 
@@ -148,7 +153,7 @@ impl<T: Scalar> Uploaded<T> {
             skip: upload(&host.skip)?,
             long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
         };
-        Self::from_parts((host.nrows, host.ncols), host.group, parts, host.is_diagonal())
+        Self::from_parts(gpu, (host.nrows, host.ncols), host.group, parts, host.is_diagonal())
     }
 
     /// From the buffers of a matrix, of which all slices may be diagonal.
@@ -157,6 +162,7 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// What compiling gives.
     pub(super) fn from_parts(
+        gpu: Gpu,
         (nrows, ncols): (usize, usize),
         group: usize,
         parts: Parts<T>,
@@ -165,7 +171,7 @@ impl<T: Scalar> Uploaded<T> {
         let Parts { headers, values, dictionary, index, perm, skip, long } = parts;
         let (files, diagonal) = (values.files(), if is_diagonal { "_diagonal" } else { "" });
         let name = format!("{}{diagonal}_v{group}_{}", files.plain, T::KIND);
-        let kernel = RowKernel::new(headers.gpu(), files, name)?;
+        let kernel = RowKernel::new(gpu, files, name)?;
         Ok(Self { nrows, ncols, group, headers, values, dictionary, index, perm, skip, long, kernel })
     }
 

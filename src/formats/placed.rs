@@ -43,7 +43,7 @@ impl<T: Scalar> Placed<T> {
     pub(crate) fn packed_there(plan: &Plan, a: &DeviceCsr<T>) -> Result<Option<Self>, Error> {
         let Some((order, packing)) = plan.slices() else { return Ok(None) };
         let packed = a.pack(order, packing)?;
-        Ok(packed.map(|packed| Self::Gpu(a.gpu(), Arc::new(packed))))
+        Ok(packed.map(|packed| Self::Gpu(a.gpu, Arc::new(packed))))
     }
 
     /// `y = A x`, at once on the CPU and enqueued on a GPU.

@@ -22,7 +22,7 @@ use work::Work;
 /// A matrix in CSR in the memory of a GPU.
 #[derive(Debug)]
 pub(crate) struct DeviceCsr<T> {
-    gpu: Gpu,
+    pub(crate) gpu: Gpu,
     nrows: usize,
     ncols: usize,
     row_ptr: Buffer<usize>,
@@ -153,7 +153,8 @@ impl<T: Scalar> Packer<'_, T> {
         let Chosen { headers, skip, .. } = chosen;
         let parts =
             Parts { headers, values, dictionary, index, perm, skip: long.is_some().then_some(skip), long };
-        Uploaded::from_parts((a.nrows, a.ncols), packing.group as usize, parts, sums.relative == 0).map(Some)
+        let shape = (a.nrows, a.ncols);
+        Uploaded::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0).map(Some)
     }
 
     /// What the kernels have found so far; waits for them.

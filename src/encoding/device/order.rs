@@ -128,7 +128,7 @@ impl<T: Scalar> Packer<'_, T> {
             work.run("pack_rows", "pack_long_pieces", cut.arg(rows as u32).arg(piece_table.ptr()))?;
             work.run("pack_rows", &format!("pack_long_entries_{}", T::KIND), copied)?;
         }
-        Ok(Some(Long::from_parts(piece_table, col_idx, values)))
+        Ok(Some(Long::from_parts(work.gpu, piece_table, col_idx, values)))
     }
 }
 

@@ -13,7 +13,7 @@ const ALIGNMENT: usize = 256;
 /// Working memory of a matrix that is being packed: mostly one allocation, since each takes as long as a product.
 #[derive(Debug)]
 pub(super) struct Work {
-    gpu: Gpu,
+    pub(super) gpu: Gpu,
     memory: RefCell<Memory>,
 }
 
