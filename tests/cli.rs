@@ -222,6 +222,7 @@ fn bench_prints_one_object_a_line_with_exactly_these_keys() {
 fn analyze_and_the_others_print_objects_too() {
     let report = &json(&["analyze", "gallery:small", "--json", "--symmetry", "--dtype", "f32"])[0];
     let expected = [
+        "analyze_us",
         "candidates",
         "device",
         "dtype",
@@ -235,8 +236,10 @@ fn analyze_and_the_others_print_objects_too() {
         "nnz",
         "nrows",
         "plan",
+        "products",
         "profile",
         "rows",
+        "select_us",
         "structure",
         "symmetry",
     ];
