@@ -117,10 +117,6 @@ impl<T: Scalar> Iteration<T> for BiCgStab<T> {
         }
         Ok(())
     }
-
-    fn finish(&mut self, _: &mut System<'_, T>, _: &mut Passes<T>, _: u16) -> Result<(), Error> {
-        Ok(())
-    }
 }
 
 impl<T: Scalar> BiCgStab<T> {

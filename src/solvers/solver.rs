@@ -68,13 +68,10 @@ pub(super) trait Iteration<T: Scalar>: Debug {
         Seen { residuals, status: status(registers) }
     }
 
-    /// Brings `system.x` up to date.
-    fn finish(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        status: u16,
-    ) -> Result<(), Error>;
+    /// Brings `system.x` up to date, where iterations leave it behind.
+    fn finish(&mut self, _: &mut System<'_, T>, _: &mut Passes<T>, _status: u16) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// What a new beginning has to bring, of the residual before, to be worth another.
     fn progress(&self) -> f64 {
