@@ -25,7 +25,7 @@ pub const HOLD: f64 = 0.04;
 /// be wrong add up.
 const CONFIDENCE: f64 = 0.9999;
 
-/// How sure an interval is that displaces a plan: looked at once, when the race is over.
+/// How sure an interval is that displaces a predicted plan: looked at once, when the race is over.
 const ENOUGH: f64 = 0.99;
 
 /// Deviations from the median beyond which a ratio is drawn in.
@@ -70,9 +70,9 @@ impl Ratio {
         (self.mean - factor * self.error, self.mean + factor * self.error)
     }
 
-    /// Whether the first is faster, surely enough and by more than a band.
-    fn is_faster(&self, band: f64) -> bool {
-        self.mean < -band.ln_1p() && self.interval(ENOUGH).1 < 0.0
+    /// Whether the first is faster, as surely as asked and by more than a band.
+    fn is_faster(&self, band: f64, confidence: f64) -> bool {
+        self.mean < -band.ln_1p() && self.interval(confidence).1 < 0.0
     }
 
     /// Whether the first is slower, surely and by more than [`BAND`].
@@ -104,10 +104,11 @@ impl Incumbent {
         }
     }
 
-    fn band(self) -> f64 {
+    /// By how much others have to be faster, and how surely.
+    fn band(self) -> (f64, f64) {
         match self {
-            Self::Predicted(_) => BAND,
-            Self::Remembered(_) => HOLD,
+            Self::Predicted(_) => (BAND, ENOUGH),
+            Self::Remembered(_) => (HOLD, CONFIDENCE),
         }
     }
 }
@@ -172,9 +173,12 @@ impl Judge {
         }
     }
 
-    /// The winner: the incumbent, unless others are faster by more than its band; of those the fastest, and of those that it does not
-    /// beat the first by `order`, a number that does not come from this race. Where the incumbent failed, the first by `order` that did not
-    /// stands for it, predicted. None when everyone failed.
+    /// The winner: the incumbent, unless others are faster by more than its band; of those the fastest and those that it does not beat, and
+    /// of them the first by `order`, a number that does not come from this race. Where the incumbent failed, the first by `order` that did
+    /// not stands for it, predicted. None when everyone failed.
+    ///
+    /// Those who were sent home early are compared in the rounds they ran: who was slower than one that led for a while may be faster than
+    /// the incumbent.
     pub(in crate::tuning) fn winner(
         &self,
         results: &[Result<Samples, Error>],
@@ -189,16 +193,21 @@ impl Judge {
             _ => Incumbent::Predicted(first(&mut (0..results.len()).filter(|&i| results[i].is_ok()))?),
         };
         let place = incumbent.place();
-        let beats = |a: usize, b: usize, band: f64| {
-            self.ratio(results, a, b).is_some_and(|ratio| ratio.is_faster(band))
-        };
-        let others = (0..results.len()).filter(|&i| i != place && !self.out[i]);
-        let faster: Vec<usize> = others.filter(|&i| beats(i, place, incumbent.band())).collect();
-        let time = |i: &usize| self.time(results, *i);
-        let Some(fastest) = faster.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b))) else {
+        let (band, confidence) = incumbent.band();
+        // Against the incumbent, round by round: of those that ran in different rounds medians are not to be compared.
+        let faster: Vec<(usize, Ratio)> = (0..results.len())
+            .filter(|&i| i != place)
+            .filter_map(|i| Some((i, self.ratio(results, i, place)?)))
+            .filter(|(_, ratio)| ratio.is_faster(band, confidence))
+            .collect();
+        let Some(&(fastest, _)) = faster.iter().min_by(|a, b| a.1.mean.total_cmp(&b.1.mean)) else {
             return Some(place);
         };
-        first(&mut faster.iter().copied().filter(|&i| !beats(fastest, i, BAND)))
+        let beaten = |i: usize| {
+            i != fastest
+                && self.ratio(results, fastest, i).is_some_and(|ratio| ratio.is_faster(BAND, ENOUGH))
+        };
+        first(&mut faster.iter().map(|&(i, _)| i).filter(|&i| !beaten(i)))
     }
 
     /// What became of contestant `i` of a race that `winner` has won.

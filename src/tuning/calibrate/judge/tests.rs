@@ -15,7 +15,7 @@ fn an_interval_is_that_of_students_distribution() {
     let (low, high) = found.interval(CONFIDENCE);
     assert!((found.mean - 0.2).abs() < 1e-12);
     assert!((low - (0.2 - half)).abs() < 1e-4 && (high - (0.2 + half)).abs() < 1e-4, "{found:?}");
-    assert!(found.is_slower() && !found.is_faster(BAND) && !found.is_tie());
+    assert!(found.is_slower() && !found.is_faster(BAND, CONFIDENCE) && !found.is_tie());
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn too_few_rounds_and_times_of_nothing_say_nothing() {
 fn drift_that_hits_both_does_not_widen_the_interval() {
     let a: Vec<f64> = (0..10).map(|round| 1.05 * 1.3f64.powi(round)).collect();
     let b: Vec<f64> = (0..10).map(|round| 1.3f64.powi(round)).collect();
-    assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster(BAND));
+    assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster(BAND, CONFIDENCE));
 }
 
 #[test]
@@ -66,6 +66,16 @@ fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
     assert_eq!(wins([1.05, 1.0, 1.005], predicted), Some(2), "of equal ones the first as predicted");
     assert_eq!(wins([1.05, 1.0, 1.03], predicted), Some(1));
     assert_eq!(wins([1.03, 1.0, 1.2], Incumbent::Remembered(7)), Some(1), "one that failed stands for nothing");
+}
+
+#[test]
+fn who_was_sent_home_by_one_that_does_not_win_may_win() {
+    // The second leads for five rounds and then is no faster than who stands; the third was sent home by it.
+    let second: Vec<f64> = (0..20).map(|round| if round < 5 { 0.8 } else { 0.8 + 0.05 * f64::from(round) }).collect();
+    let results = results(&[&[1.0; 20], &second, &[0.85; 5]]);
+    let mut judge = Judge::new(vec![0.0; 3]);
+    judge.out[2] = true;
+    assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
 }
 
 /// SplitMix64, and normal numbers from pairs of it.
