@@ -73,8 +73,13 @@ pub(super) fn calibrations(c: &Calibrations) -> String {
         let times = [geometric_mean, p95, worst].map(|r| format!("{r:.3}"));
         std::iter::once(matrices.to_string()).chain(times)
     };
-    let columns =
-        [("calibrated", Left), ("matrices", Right), ("mean regret", Right), ("95 %", Right), ("worst", Right)];
+    let columns = [
+        ("calibrated", Left),
+        ("matrices", Right),
+        ("mean regret", Right),
+        ("95 %", Right),
+        ("worst", Right),
+    ];
     let classes = c.classes.iter();
     let rows = classes.map(|(class, regret)| [class.clone()].into_iter().chain(numbers(regret)).collect());
     let mut out = table(&columns, rows) + "\n" + &worst(&c.worst);

@@ -204,8 +204,7 @@ impl Judge {
             return Some(place);
         };
         let beaten = |i: usize| {
-            i != fastest
-                && self.ratio(results, fastest, i).is_some_and(|ratio| ratio.is_faster(BAND, ENOUGH))
+            i != fastest && self.ratio(results, fastest, i).is_some_and(|ratio| ratio.is_faster(BAND, ENOUGH))
         };
         first(&mut faster.iter().map(|&(i, _)| i).filter(|&i| !beaten(i)))
     }

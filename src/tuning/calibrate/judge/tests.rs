@@ -65,13 +65,18 @@ fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
     assert_eq!(wins([1.05, 1.0, 1.2], remembered), Some(1));
     assert_eq!(wins([1.05, 1.0, 1.005], predicted), Some(2), "of equal ones the first as predicted");
     assert_eq!(wins([1.05, 1.0, 1.03], predicted), Some(1));
-    assert_eq!(wins([1.03, 1.0, 1.2], Incumbent::Remembered(7)), Some(1), "one that failed stands for nothing");
+    assert_eq!(
+        wins([1.03, 1.0, 1.2], Incumbent::Remembered(7)),
+        Some(1),
+        "one that failed stands for nothing"
+    );
 }
 
 #[test]
 fn who_was_sent_home_by_one_that_does_not_win_may_win() {
     // The second leads for five rounds and then is no faster than who stands; the third was sent home by it.
-    let second: Vec<f64> = (0..20).map(|round| if round < 5 { 0.8 } else { 0.8 + 0.05 * f64::from(round) }).collect();
+    let second: Vec<f64> =
+        (0..20).map(|round| if round < 5 { 0.8 } else { 0.8 + 0.05 * f64::from(round) }).collect();
     let results = results(&[&[1.0; 20], &second, &[0.85; 5]]);
     let mut judge = Judge::new(vec![0.0; 3]);
     judge.out[2] = true;
