@@ -217,7 +217,8 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let items = collect(&args.matrices, &args.suite, &args.sweep, &classes, console)?;
     let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
     let device = args.device.get()?;
-    let rounds = Policy { warmup: 1, min_rounds: 5, max_rounds: 50, ..Policy::of(&device) };
+    // After the first few rounds only those near the fastest go on.
+    let rounds = Policy { warmup: 1, min_rounds: 10, max_rounds: 50, ..Policy::of(&device) };
     let policy = Policy { seconds: args.seconds, ..rounds };
     let header = Header::new(format!("{policy:?}"), provenance(&device, console));
     for scalar in &scalars {
