@@ -20,6 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes of a tile for every column. `WIDTH` in `kernels/tile.cu`.
 const TILE_BYTES: usize = 64;
 
+/// Vectors side by side are read where they stand if there are fewer: kernels count the bytes from one column to the next in 32 bits.
+const MOST_APART: usize = 1 << 28;
+
 /// Columns of a tile that one thread of the CPU brings side by side at a time.
 const TILE_COLUMNS: usize = 1 << 12;
 
@@ -238,7 +241,7 @@ impl<T: Scalar> OnGpu<T> {
     ) -> Result<(), Error> {
         let ([element, next], [row, vector]) = shape.strides();
         let all = DeviceVectors { x, stride: element, y, row, vector, count: shape.count };
-        let direct = shape.layout == Layout::RowMajor && all.unit().is_some();
+        let direct = shape.layout == Layout::RowMajor && all.unit().is_some() && shape.count < MOST_APART;
         let step = if direct { DeviceVectors::<T>::MOST } else { Self::WIDTH };
         let tile = if direct { Ptr::NULL } else { self.tile.on(queue)? };
         for first in (0..shape.count).step_by(step) {
