@@ -211,7 +211,8 @@ impl<T: Scalar> Solver<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `b` or `x`; [`Error::Gpu`] when the GPU fails.
+    /// [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `b` or `x`, [`Error::SolverSetting`] when `b` is not zero but
+    /// too small to be squared, below about 1e-154; [`Error::Gpu`] when the GPU fails.
     pub fn solve(&mut self, b: &[T], x: &mut [T]) -> Result<Report, Error> {
         let n = self.system.op.nrows();
         for (vector, elements) in [("b", b), ("x", &*x)] {
@@ -228,7 +229,8 @@ impl<T: Scalar> Solver<'_, T> {
         report.map(|report| Report { seconds, ..report })
     }
 
-    /// As [`Solver::solve`], with vectors that live on the operator's device.
+    /// As [`Solver::solve`], with vectors that live on the operator's device. Waits first for everything that was enqueued there: `b` may
+    /// be under way on any stream.
     ///
     /// # Errors
     ///
@@ -240,6 +242,14 @@ impl<T: Scalar> Solver<'_, T> {
                 return Err(Error::VectorLength { vector, expected: n, found, nrows: n, ncols: n });
             }
         }
+        let device = self.system.op.device();
+        for (what, found) in [("b", b.device()), ("x", x.device())] {
+            if found != *device {
+                let (expected, found) = (device.to_string(), found.to_string());
+                return Err(Error::WrongDevice { what, expected, found });
+            }
+        }
+        device.synchronize()?;
         self.reset(0)?;
         let System { b: own_b, x: own_x, .. } = &mut self.system;
         for (own, given) in [(own_b, b), (own_x, &*x)] {
@@ -293,13 +303,18 @@ impl<T: Scalar> Solver<'_, T> {
         driver.advance(number, &mut work)
     }
 
-    /// The norm of `b`.
+    /// The norm of `b`; 0 only where all of `b` is.
     fn norm_b(&mut self) -> Result<f64, Error> {
         let b = &self.system.b;
         let pass =
             Dots { of: b, with: Some(b), and: None, at: RR, then: Program::default(), backward: false };
         self.driver.passes.dots(pass)?;
-        Ok(self.driver.passes.read()?[usize::from(RR)].sqrt())
+        let square = self.driver.passes.read()?[usize::from(RR)];
+        if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
+            let message = "the square of the norm of `b` is below what 64 bits can hold; scale `b`, and `x` with it";
+            return Err(Error::SolverSetting { method: self.method.name(), message: message.to_owned() });
+        }
+        Ok(square.sqrt())
     }
 
     /// r = b − A x, and the registers with its sums.

@@ -289,6 +289,43 @@ fn wrong_input_is_refused() {
 }
 
 #[test]
+fn a_right_hand_side_too_small_to_be_squared_is_not_taken_for_zero() {
+    for device in devices() {
+        let op = op(device, &matrix::<f64>(2, [(0, 0, 2.0), (1, 1, 4.0)]));
+        let mut solver = SolverBuilder::new(Method::Cg).build(&op).unwrap();
+        let mut x = [0.0; 2];
+        let error = solver.solve(&[1e-170, 0.0], &mut x).unwrap_err().to_string();
+        assert!(error.contains("cg: the square of the norm of `b`"), "{error}");
+        let report = solver.solve(&[1e-100, 1e-101], &mut x).unwrap();
+        assert_eq!(report.outcome, Outcome::Converged);
+        assert!((x[0] / 5e-101 - 1.0).abs() < 1e-8 && (x[1] / 2.5e-102 - 1.0).abs() < 1e-7, "{x:?}");
+    }
+}
+
+#[test]
+fn vectors_that_are_still_being_made_on_another_stream_are_waited_for() {
+    for device in devices() {
+        let a = poisson::<f64>();
+        let op = op(device, &a);
+        let n = a.nrows();
+        let x = crate::DeviceVec::from_slice(device, &x_vector::<f64>(n)).unwrap();
+        let expected = product(&a, &x_vector(n));
+        let mut solver = SolverBuilder::new(Method::Cg).build(&op).unwrap();
+        let stream = crate::Stream::new(device).unwrap();
+        let mut b = crate::DeviceVec::zeros(device, n).unwrap();
+        let mut y = crate::DeviceVec::zeros(device, n).unwrap();
+        // Long enough on a GPU that a solver that did not wait would find zeros, and `x` 0 without an iteration.
+        for _ in 0..if *device == Device::Cpu { 1 } else { 20_000 } {
+            op.apply_device(&stream, &y, &mut b).unwrap();
+        }
+        op.apply_device(&stream, &x, &mut b).unwrap();
+        let report = solver.solve_device(&b, &mut y).unwrap();
+        assert!(report.outcome == Outcome::Converged && report.iterations > 0, "{report:?}");
+        assert!(residual(&a, &expected, &y.to_vec().unwrap()) < 1e-7);
+    }
+}
+
+#[test]
 fn a_diagonal_without_an_inverse_is_refused() {
     let of = |entries: &[(usize, usize, f64)]| Jacobi::of(matrix::<f64>(2, entries.iter().copied()).view());
     assert_eq!(of(&[(0, 0, 2.0), (1, 0, 5.0), (1, 1, -4.0)]).unwrap().inverse, [0.5, -0.25]);
@@ -373,6 +410,18 @@ fn power_iteration_finds_the_largest_eigenvalue() {
         let error = find(&pair, few).converged().unwrap_err().to_string();
         assert!(error.contains("after 50 iterations") && error.contains("several eigenvalues"), "{error}");
         assert_eq!(find(&matrix(3, []), few).outcome, Outcome::Breakdown);
+        // The first guess of the eigenvalue is 0, and so are all others: a rotation, and a vector between both eigenvectors.
+        for (a, start) in [(matrix(2, [(0, 1, -1.0), (1, 0, 1.0)]), [1.0, 0.0]), (pair.clone(), [1.0, 1.0])] {
+            let found = power(&op(device, &a), &start, few, |_| {}).unwrap();
+            assert_eq!((found.outcome, found.iterations), (Outcome::MaxIterations, 50), "{found:?}");
+            assert!(found.residual() > 1.0, "{found:?}");
+        }
+        // Whose squares overflow, or are nothing.
+        for size in [1e200, 1e-200] {
+            let start = [size, 2.0 * size];
+            let found = power(&op(device, &matrix(2, [(0, 0, 1.0), (1, 1, 3.0)])), &start, settings, |_| {});
+            assert!((found.unwrap().converged().unwrap().value - 3.0).abs() < 1e-9);
+        }
         let error = power(&op(device, &pair), &[0.0, 0.0], few, |_| {}).unwrap_err().to_string();
         assert!(error.contains("is zero"), "{error}");
     }
