@@ -27,6 +27,8 @@ pub(super) struct System<'a, T: Scalar> {
     pub(super) b: DeviceVec<T>,
     pub(super) x: DeviceVec<T>,
     pub(super) r: DeviceVec<T>,
+    /// The `x` that the method was last begun anew from.
+    kept: DeviceVec<T>,
 }
 
 /// What an iteration has come to since it was last looked at.
@@ -174,7 +176,7 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
         };
         let stream = Stream::new(device)?;
         let driver = Driver::new(&stream, &settings, Gmres::<T>::registers(method), code, observer)?;
-        let system = System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()? };
+        let system = System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()?, kept: zeros()? };
         let mut solver = Solver { method, settings, system, driver, iteration };
         solver.batch(0, true)?;
         Ok(solver)
@@ -311,7 +313,8 @@ impl<T: Scalar> Solver<'_, T> {
         self.driver.passes.dots(pass)?;
         let square = self.driver.passes.read()?[usize::from(RR)];
         if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
-            let message = "the square of the norm of `b` is below what 64 bits can hold; scale `b`, and `x` with it";
+            let message =
+                "the square of the norm of `b` is below what 64 bits can hold; scale `b`, and `x` with it";
             return Err(Error::SolverSetting { method: self.method.name(), message: message.to_owned() });
         }
         Ok(square.sqrt())
@@ -319,7 +322,7 @@ impl<T: Scalar> Solver<'_, T> {
 
     /// r = b − A x, and the registers with its sums.
     fn residual(&mut self) -> Result<Vec<f64>, Error> {
-        let System { op, stream, diagonal, b, x, r } = &mut self.system;
+        let System { op, stream, diagonal, b, x, r, .. } = &mut self.system;
         op.apply_device(stream, x, r)?;
         let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
         let difference = Combine {
@@ -370,14 +373,25 @@ impl<T: Scalar> Solver<'_, T> {
                 None
             };
             if let Some(done) = done {
+                let residual = self.best_of(residual, before)?;
                 return Ok(self.report(done, residual, restarts));
             }
             restarts += usize::from(before.is_finite());
             before = residual;
+            copy(&mut self.driver.passes, &mut self.system.kept, &self.system.x)?;
             registers[usize::from(TARGET)] = (MARGIN * self.settings.tolerance * norm).powi(2);
             registers[usize::from(LIMIT)] = self.settings.max_iterations as f64;
             ended = self.cycle(&mut registers, norm)?;
         }
+    }
+
+    /// Takes back what has been lost since the last beginning, whose residual was `before`; gives the residual that `x` has then.
+    fn best_of(&mut self, residual: f64, before: f64) -> Result<f64, Error> {
+        if residual <= before || !before.is_finite() {
+            return Ok(residual);
+        }
+        copy(&mut self.driver.passes, &mut self.system.x, &self.system.kept)?;
+        Ok(before)
     }
 
     /// Iterates from the residual until the method ends or has to begin anew, and gives why.
@@ -403,4 +417,9 @@ impl<T: Scalar> Solver<'_, T> {
         let history = std::mem::take(&mut self.driver.history);
         Report { method: self.method.name(), outcome, iterations, residual, history, restarts, seconds: 0.0 }
     }
+}
+
+/// Copies a vector.
+fn copy<T: Scalar>(passes: &mut Passes<T>, to: &mut DeviceVec<T>, from: &DeviceVec<T>) -> Result<(), Error> {
+    passes.combine(to, Combine { add: Some((Coefficient::ONE, from)), ..Combine::new() })
 }

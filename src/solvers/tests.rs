@@ -225,6 +225,34 @@ fn failures_say_what_they_are() {
 }
 
 #[test]
+fn what_cannot_be_solved_leaves_no_worse_than_it_found() {
+    // Singular, and not of full rank with `b`: what rounding leaves must not be divided by.
+    let ones = matrix(2, [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.0)]);
+    let some = Settings { max_iterations: 200, ..Settings::default() };
+    for device in devices() {
+        let methods =
+            [Method::BiCgStab, Method::Gmres { restart: 30 }, Method::Chebyshev { bounds: Some((0.1, 0.5)) }];
+        for (a, method) in methods
+            .into_iter()
+            .flat_map(|method| [(&ones, method), (&poisson(), method)].map(|(a, m)| (a.clone(), m)))
+        {
+            let op = op(device, &a);
+            let mut b = vec![0.0; a.nrows()];
+            b[0] = 1.0;
+            let mut x = vec![0.0; b.len()];
+            let report =
+                SolverBuilder::new(method).settings(some).build(&op).unwrap().solve(&b, &mut x).unwrap();
+            let found = residual(&a, &b, &x);
+            assert!(
+                found <= 1.0 && (found - report.residual).abs() < 1e-12,
+                "{method:?}: {found} {report:?}"
+            );
+            assert!(x.iter().all(|x: &f64| x.abs() < 1e3), "{method:?}: {x:?}");
+        }
+    }
+}
+
+#[test]
 fn a_restart_of_gmres_that_gains_nothing_is_stagnation() {
     // A cyclic shift: GMRES gains nothing before the last of n iterations.
     let n = 12;
@@ -480,7 +508,10 @@ fn graphs_that_are_none_are_refused() {
     let builder = SparseOpBuilder::new().device(Device::Cpu);
     let negative = matrix::<f64>(2, [(0, 1, 1.0), (1, 0, -1.0)]);
     let error = PageRank::new(negative.view(), &builder).unwrap_err().to_string();
-    assert!(error.contains("page 1 has one of -1"), "{error}");
+    assert!(error.contains("page 1, counted from 0, has one of -1"), "{error}");
+    let huge = matrix::<f64>(2, [(0, 1, f64::MAX), (0, 0, f64::MAX)]);
+    let error = PageRank::new(huge.view(), &builder).unwrap_err().to_string();
+    assert!(error.contains("page 0, counted from 0, add up to more"), "{error}");
     assert!(
         PageRank::new(CsrMatrix::<f64>::zeros(2, 3).unwrap().view(), &builder)
             .unwrap_err()

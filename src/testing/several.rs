@@ -193,6 +193,20 @@ fn bits_repeat<T: Scalar>() {
 }
 
 #[test]
+fn any_number_of_vectors_without_elements_takes_no_time() {
+    for device in devices() {
+        let a = CsrMatrix::<f64>::zeros(0, 0).unwrap();
+        let op = SparseOpBuilder::new().device(device.clone()).build(&a).unwrap();
+        let stream = Stream::new(device).unwrap();
+        let nothing = || DeviceVec::zeros(device, 0).unwrap();
+        for layout in LAYOUTS {
+            op.apply_multi(usize::MAX, &[], &mut [], layout).unwrap();
+            op.apply_multi_device(&stream, usize::MAX, &nothing(), &mut nothing(), layout).unwrap();
+        }
+    }
+}
+
+#[test]
 fn bits_repeat_in_f32() {
     bits_repeat::<f32>();
 }
