@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod access;
+#[cfg(test)]
+mod changes;
 pub mod chapter;
 #[cfg(test)]
 mod conformance;
