@@ -17,15 +17,23 @@ pub(crate) struct Scratch<T> {
     gpu: Gpu,
     len: usize,
     cleared: bool,
-    pieces: Mutex<HashMap<u64, Arc<Buffer<T>>>>,
+    pieces: Box<Mutex<Pieces<T>>>,
+}
+
+/// What was made so far.
+#[derive(Debug)]
+struct Pieces<T> {
+    /// By the queue.
+    own: HashMap<u64, Arc<Buffer<T>>>,
     /// That of the latest capture, and its number.
-    captured: Mutex<Option<(u64, Weak<Buffer<T>>)>>,
+    captured: Option<(u64, Weak<Buffer<T>>)>,
 }
 
 impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
     /// Pieces of `len` elements.
     pub(crate) fn new(gpu: Gpu, len: usize) -> Self {
-        Self { gpu, len, cleared: false, pieces: Mutex::default(), captured: Mutex::default() }
+        let pieces = Box::new(Mutex::new(Pieces { own: HashMap::new(), captured: None }));
+        Self { gpu, len, cleared: false, pieces }
     }
 
     /// Pieces of `len` elements that are zero before the first product, for products that leave them so.
@@ -42,7 +50,7 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
             return self.of_capture(queue);
         }
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(piece) = pieces.get(&queue.id()) {
+        if let Some(piece) = pieces.own.get(&queue.id()) {
             return Ok(piece.ptr());
         }
         let piece = Arc::new(self.gpu.unset(self.len)?);
@@ -51,14 +59,14 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
             // SAFETY: the piece has `len` elements, and is kept below.
             unsafe { queue.clear(ptr, self.len)? };
         }
-        pieces.insert(queue.id(), piece);
+        pieces.own.insert(queue.id(), piece);
         Ok(ptr)
     }
 
     /// The piece of the graph that a queue captures; a fresh one for every product where somebody else captures, whose order is not known.
     fn of_capture(&self, queue: &Queue) -> Result<Ptr<T>, Error> {
         let number = queue.capture_number();
-        let mut captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
+        let captured = &mut self.pieces.lock().unwrap_or_else(PoisonError::into_inner).captured;
         let known =
             captured.as_ref().filter(|known| number == Some(known.0)).and_then(|known| known.1.upgrade());
         if let Some(piece) = known {

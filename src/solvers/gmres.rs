@@ -1,7 +1,9 @@
 //! Restarted generalised minimal residuals.
 
 use super::Method;
-use super::driver::{BREAKDOWN, CONVERGED, HISTORY, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring};
+use super::driver::{
+    BREAKDOWN, CONVERGED, HISTORY, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring,
+};
 use super::solver::{Iteration, Seen, System};
 use crate::device::Device;
 use crate::device::fused::{
@@ -200,7 +202,9 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         registers: &mut Vec<f64>,
     ) -> Result<(), Error> {
         let norm = registers[usize::from(RR)].sqrt();
-        self.problem = LeastSquares::new(norm, self.problem.longest, NOTHING * T::EPSILON);
+        // What was met in another solution must not decide on this one.
+        let longest = if registers[usize::from(ITERATIONS)] > 0.0 { self.problem.longest } else { 0.0 };
+        self.problem = LeastSquares::new(norm, longest, NOTHING * T::EPSILON);
         self.batches = 0;
         registers[usize::from(START)] = 1.0 / norm;
         registers[usize::from(COLUMN)] = 0.0;
