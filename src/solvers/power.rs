@@ -31,7 +31,7 @@ pub struct Eigenpair<T> {
     pub outcome: Outcome,
     /// Iterations made.
     pub iterations: usize,
-    /// ‖A v − λ v‖ / |λ| of each iteration.
+    /// ‖A v − λ v‖ / |λ| of each iteration, where |λ| counts as 10⁻¹⁵ ‖A v‖ at least.
     pub history: Vec<f64>,
     /// Seconds that the iterations took, on the wall.
     pub seconds: f64,
