@@ -1,6 +1,6 @@
 use super::*;
 use crate::matrix::{CsrMatrix, Triplets, gallery};
-use crate::testing::{Oracle, devices, x_vector};
+use crate::testing::{Oracle, devices, keep_busy, x_vector};
 use crate::{Device, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use proptest::prelude::*;
 
@@ -342,10 +342,8 @@ fn vectors_that_are_still_being_made_on_another_stream_are_waited_for() {
         let stream = crate::Stream::new(device).unwrap();
         let mut b = crate::DeviceVec::zeros(device, n).unwrap();
         let mut y = crate::DeviceVec::zeros(device, n).unwrap();
-        // Long enough on a GPU that a solver that did not wait would find zeros, and `x` 0 without an iteration.
-        for _ in 0..if *device == Device::Cpu { 1 } else { 20_000 } {
-            op.apply_device(&stream, &y, &mut b).unwrap();
-        }
+        // A solver that did not wait would find zeros, and `x` 0 without an iteration.
+        let _busy = keep_busy(&op, &stream, &y, &mut b);
         op.apply_device(&stream, &x, &mut b).unwrap();
         let report = solver.solve_device(&b, &mut y).unwrap();
         assert!(report.outcome == Outcome::Converged && report.iterations > 0, "{report:?}");

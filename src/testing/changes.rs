@@ -1,6 +1,7 @@
 //! What an operator does after any sequence of changes, compared with entries in lists: nothing that was made before may be used after it.
 
 use super::conformance::{devices, scattered};
+use crate::device::Graph;
 use crate::formats::{FormatKind, Layout};
 use crate::matrix::CsrMatrix;
 use crate::{Device, DeviceVec, Error, SparseOp, SparseOpBuilder, Stream, Tuning};
@@ -165,11 +166,26 @@ fn any_sequence_of_changes_and_products_agrees_with_the_definition() {
     }
 }
 
+/// Has a GPU multiply for some milliseconds; what it is busy with, to be kept as long.
+pub(crate) fn keep_busy(
+    op: &SparseOp<f64>,
+    stream: &Stream,
+    x: &DeviceVec<f64>,
+    y: &mut DeviceVec<f64>,
+) -> Option<Graph> {
+    if *op.device() == Device::Cpu {
+        return None;
+    }
+    // Launched one by one, they would be done as fast as they are enqueued.
+    let graph = stream.capture(&mut || (0..1000).try_for_each(|_| op.apply_device(stream, x, y))).unwrap();
+    (0..20).for_each(|_| graph.launch(stream).unwrap());
+    Some(graph)
+}
+
 #[test]
 fn copies_that_are_made_while_new_values_are_under_way_hold_them() {
     let a = scattered(500, 500, |row| 20 + row % 7);
     for device in devices() {
-        let busy = if *device == Device::Cpu { 1 } else { 20_000 };
         for plan in ["csr", "ell", "sell(c:32,sigma:1,index:packed)"] {
             let plan = Tuning::Fixed(plan.parse().unwrap());
             let mut op =
@@ -183,7 +199,7 @@ fn copies_that_are_made_while_new_values_are_under_way_hold_them() {
                 let values = dice.vector(a.nnz());
                 let new = DeviceVec::from_slice(device, &values).unwrap();
                 // Whoever does not wait finds the values of before.
-                (0..busy).for_each(|_| op.apply_device(&stream, &on_device, &mut y).unwrap());
+                let _busy = keep_busy(&op, &stream, &on_device, &mut y);
                 op.update_values_device(&stream, &new).unwrap();
                 model.entries().zip(&values).for_each(|(entry, value)| *entry = *value);
                 let context = format!("{what}, {} on {device}", op.plan());

@@ -22,6 +22,8 @@ mod several;
 mod update;
 
 #[cfg(test)]
+pub(crate) use changes::keep_busy;
+#[cfg(test)]
 pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};
 pub use device_array::DeviceArray;
 pub use oracle::{Oracle, x_vector};
