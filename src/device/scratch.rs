@@ -82,7 +82,8 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
     }
 }
 
-#[cfg(all(test, feature = "cuda"))]
+#[cfg(test)]
+#[cfg(feature = "cuda")]
 mod tests {
     use super::*;
     use crate::device::Device;
