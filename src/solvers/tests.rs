@@ -365,6 +365,8 @@ fn a_diagonal_without_an_inverse_is_refused() {
             .to_string()
             .contains("element 0 of vector `diagonal`")
     );
+    let tiny = of(&[(0, 0, 1.0), (1, 1, 1e-310)]).unwrap_err().to_string();
+    assert!(tiny.contains("element 1 of vector `1 / diagonal` is inf"), "{tiny}");
     assert!(
         Jacobi::of(CsrMatrix::<f32>::zeros(2, 3).unwrap().view()).unwrap_err().to_string().contains("square")
     );
