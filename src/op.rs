@@ -145,7 +145,7 @@ impl<T: Scalar> SparseOp<T> {
         &self.preparation
     }
 
-    /// The matrix back in CSR, its entries in the order they were given.
+    /// The matrix back in CSR, its entries in the order they were given. On a GPU it waits for everything that is enqueued there.
     ///
     /// # Errors
     ///

@@ -65,9 +65,10 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Replaces the values by some that live on the operator's device. On a GPU that is only enqueued on `stream`, before what is
-    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing. Graphs
-    /// with products of this operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones
-    /// and most with several vectors, are refused: launches of the graph would not update it.
+    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing, nor are
+    /// those with vectors in host memory, which have a stream of their own: wait for this one before them. Graphs with products of this
+    /// operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones and most with
+    /// several vectors, are refused: launches of the graph would not update it.
     ///
     /// Neither waits nor allocates, but at the first update of an operator that was not built with
     /// [`updatable`](SparseOpBuilder::updatable). Otherwise as [`update_values`](Self::update_values).

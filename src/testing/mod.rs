@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod access;
+#[cfg(test)]
+mod changes;
 pub mod chapter;
 #[cfg(test)]
 mod conformance;
@@ -19,6 +21,8 @@ mod several;
 #[cfg(test)]
 mod update;
 
+#[cfg(test)]
+pub(crate) use changes::keep_busy;
 #[cfg(test)]
 pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};
 pub use device_array::DeviceArray;

@@ -8,8 +8,8 @@ use crate::formats::{FormatKind, Layout, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
-/// Numbers of vectors: whole units and vectors of lanes, less and more than those, and more than one pass.
-const COUNTS: [usize; 8] = [1, 2, 3, 4, 7, 8, 16, 33];
+/// Numbers of vectors: whole units and vectors of lanes, less and more than those, and more than one pass, of whole units and not.
+const COUNTS: [usize; 9] = [1, 2, 3, 4, 7, 8, 16, 33, 40];
 
 /// On matrices of more entries, a few numbers are enough.
 const LARGE: usize = 20_000;
@@ -28,7 +28,8 @@ struct Case<T> {
 
 impl<T: Scalar> Case<T> {
     fn new(a: CsrMatrix<T>) -> Self {
-        let most = if a.nnz() > LARGE { *FEW_COUNTS.iter().max().unwrap() } else { 33 };
+        let counts: &[usize] = if a.nnz() > LARGE { &FEW_COUNTS } else { &COUNTS };
+        let most = counts.iter().copied().max().unwrap_or(0);
         let vectors: Vec<Vec<T>> = (0..most).map(|v| different(a.ncols(), v)).collect();
         let oracles = vectors.iter().map(|x| Oracle::of(a.view(), x)).collect();
         let x = x_vector(a.nrows());
@@ -188,6 +189,20 @@ fn bits_repeat<T: Scalar>() {
                     assert!(same_bits(&first, &again), "{text} on {device}, {k} vectors, {layout:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn any_number_of_vectors_without_elements_takes_no_time() {
+    for device in devices() {
+        let a = CsrMatrix::<f64>::zeros(0, 0).unwrap();
+        let op = SparseOpBuilder::new().device(device.clone()).build(&a).unwrap();
+        let stream = Stream::new(device).unwrap();
+        let nothing = || DeviceVec::zeros(device, 0).unwrap();
+        for layout in LAYOUTS {
+            op.apply_multi(usize::MAX, &[], &mut [], layout).unwrap();
+            op.apply_multi_device(&stream, usize::MAX, &nothing(), &mut nothing(), layout).unwrap();
         }
     }
 }
