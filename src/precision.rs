@@ -134,7 +134,6 @@ impl Precision {
         // In units of its last place a number is rounded to an integer; powers of two change no bit of a significand.
         let exponent = (wide.to_bits() >> 52 & 0x7ff) as i32 - 1023;
         let place = exponent.max(self.layout().least()) - self.layout().fraction as i32;
-        let power = |exponent: i32| f64::from_bits(((1023 + exponent) as u64) << 52);
         let rounded = (wide * power(-place)).round_ties_even() * power(place);
         (rounded.abs() <= self.largest()).then(|| T::from_f64(rounded))
     }
@@ -185,8 +184,68 @@ impl Precision {
             return T::from_bits(wide.put_together(sign, wide.special(), fraction));
         }
         let (significand, first) = own.significand(exponent, fraction);
-        let magnitude = significand as f64 * f64::from(first - own.fraction as i32).exp2();
+        let magnitude = significand as f64 * power(first - own.fraction as i32);
         T::from_f64(if sign == 0 { magnitude } else { -magnitude })
+    }
+}
+
+/// A power of two that is a normal number.
+#[inline]
+fn power(exponent: i32) -> f64 {
+    f64::from_bits(((1023 + exponent) as u64) << 52)
+}
+
+/// A stored number of such a precision.
+pub(crate) trait Narrow: Copy + Send + Sync + 'static {
+    /// Its precision.
+    const PRECISION: Precision;
+    /// The same number; NaNs may lose their payload.
+    fn to_f32(self) -> f32;
+}
+
+/// The bits of a bf16.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Bf16(pub(crate) u16);
+
+impl Narrow for Bf16 {
+    const PRECISION: Precision = Precision::Bf16;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+}
+
+/// The bits of an f16.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct F16(pub(crate) u16);
+
+impl Narrow for F16 {
+    const PRECISION: Precision = Precision::F16;
+
+    /// Exponent and fraction are moved to where those of an f32 are, and the biases evened out by a product, which takes care of subnormal
+    /// numbers too.
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        /// 2¹¹²: f32 counts its exponents from 127, f16 from 15.
+        const BIASES: f32 = f32::from_bits((127 + 127 - 15) << 23);
+        /// The exponent of infinities and NaNs.
+        const SPECIAL: u32 = 0x1f << 10;
+        let bits = u32::from(self.0);
+        let magnitude = f32::from_bits((bits & 0x7fff) << 13) * BIASES;
+        let special = if bits & SPECIAL == SPECIAL { 0xff << 23 } else { 0 };
+        f32::from_bits(magnitude.to_bits() | special | (bits & 0x8000) << 16)
+    }
+}
+
+impl Narrow for f32 {
+    const PRECISION: Precision = Precision::F32;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
     }
 }
 
@@ -196,7 +255,7 @@ impl Display for Precision {
     }
 }
 
-/// Which precisions hold all of some numbers exactly: see [`Precision::holds`].
+/// Which precisions hold all of some numbers exactly, those of fewer bytes than the numbers' own in an analysis: see [`Precision::holds`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ExactIn {
     /// Whether bf16 does.
@@ -218,7 +277,7 @@ impl ExactIn {
     /// None does.
     pub const NOTHING: Self = Self { bf16: false, f16: false, f32: false };
 
-    /// A precision that holds the numbers, and those that hold whatever that one does.
+    /// A precision, and those that hold whatever it holds.
     pub fn only(precision: Precision) -> Self {
         let is = |other: Precision| other == precision;
         Self { bf16: is(Precision::Bf16), f16: is(Precision::F16), f32: true }
@@ -233,9 +292,15 @@ impl ExactIn {
         }
     }
 
-    /// The precision with the fewest bytes that holds the numbers, and fewer than they have themselves.
-    pub fn narrowest(self, scalar: ScalarKind) -> Option<Precision> {
-        Precision::ALL.into_iter().find(|&p| p.is_narrower_than(scalar) && self.contains(p))
+    /// Of these precisions those whose numbers take fewer bytes than those of a type.
+    #[must_use]
+    pub fn below(self, scalar: ScalarKind) -> Self {
+        Self { f32: self.f32 && Precision::F32.is_narrower_than(scalar), ..self }
+    }
+
+    /// The precision with the fewest bytes that holds the numbers.
+    pub fn narrowest(self) -> Option<Precision> {
+        Precision::ALL.into_iter().find(|&precision| self.contains(precision))
     }
 
     /// Looks at more numbers, as long as some precision narrower than theirs holds all of them.
@@ -249,13 +314,13 @@ impl ExactIn {
             let all = |precision: Precision| values.iter().all(|&value| precision.holds(value));
             self.bf16 = self.bf16 && all(Precision::Bf16);
             self.f16 = self.f16 && all(Precision::F16);
-            self.f32 = self.f32 && (!Precision::F32.is_narrower_than(T::KIND) || all(Precision::F32));
+            self.f32 = self.f32 && all(Precision::F32);
         }
     }
 
     /// Whether no number can change anything any more.
     pub(crate) fn is_settled(self, scalar: ScalarKind) -> bool {
-        self.narrowest(scalar).is_none()
+        self.below(scalar) == Self::NOTHING
     }
 
     /// What holds both.
@@ -290,6 +355,9 @@ mod tests {
                 assert!(precision.holds(single) && precision.holds(double), "{precision} {bits:#x}");
                 assert_eq!((precision.narrow(single), precision.narrow(double)), (bits.into(), bits.into()));
                 assert_eq!(single.is_sign_negative(), bits >> 15 == 1, "{precision} {bits:#x}");
+                let quick =
+                    if precision == Precision::F16 { F16(bits).to_f32() } else { Bf16(bits).to_f32() };
+                assert_eq!(quick.to_bits(), single.to_bits(), "{precision} {bits:#x}");
             }
         }
     }
@@ -333,19 +401,19 @@ mod tests {
             exact
         };
         let mut many = vec![1.0; 1000];
-        assert_eq!(of(&many).narrowest(ScalarKind::F64), Some(Precision::Bf16));
+        assert_eq!(of(&many).narrowest(), Some(Precision::Bf16));
         many[700] = 2049.0 / 2048.0;
-        assert_eq!(of(&many).narrowest(ScalarKind::F64), Some(Precision::F32));
+        assert_eq!(of(&many).narrowest(), Some(Precision::F32));
         many[700] = 1025.0 / 1024.0;
         assert_eq!(of(&many), ExactIn::only(Precision::F16));
         many[701] = 1e10;
         assert_eq!(of(&many), ExactIn::only(Precision::F32));
         many[999] = 0.1;
         assert_eq!(of(&many), ExactIn::NOTHING);
-        assert_eq!(ExactIn::only(Precision::F32).narrowest(ScalarKind::F32), None);
+        assert_eq!(ExactIn::only(Precision::F32).below(ScalarKind::F32).narrowest(), None);
         let mut exact = ExactIn::default();
         exact.add(&[0.1f32]);
-        assert_eq!(exact, ExactIn::only(Precision::F32));
+        assert_eq!(exact.below(ScalarKind::F32), ExactIn::NOTHING);
         assert_eq!(of(&[1.0]).and(of(&[0.1])), ExactIn::NOTHING);
     }
 

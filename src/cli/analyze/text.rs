@@ -134,9 +134,13 @@ fn structure(out: &mut String, s: &Structure) -> fmt::Result {
         within(131_072.0)
     )?;
     match s.distinct_values {
-        _ if s.all_ones => writeln!(out, "values           all 1"),
-        Distinct::Exactly(n) => writeln!(out, "values           {n} distinct"),
-        Distinct::Many => writeln!(out, "values           more than {} distinct", Distinct::LIMIT),
+        _ if s.all_ones => write!(out, "values           all 1"),
+        Distinct::Exactly(n) => write!(out, "values           {n} distinct"),
+        Distinct::Many => write!(out, "values           more than {} distinct", Distinct::LIMIT),
+    }?;
+    match s.exact_in.narrowest() {
+        Some(precision) => writeln!(out, ", exact in {precision}"),
+        None => writeln!(out),
     }
 }
 

@@ -1,0 +1,8 @@
+// Several vectors at once with packed slices whose values are stored in bf16.
+
+#include "common.cuh"
+#include "packed.cuh"
+#include "multi.cuh"
+
+SEVERAL_INSTANCES(multi_bf16, 1, AsBf16)
+SEVERAL_INSTANCES(multi_bf16, 4, AsBf16)

@@ -1,0 +1,8 @@
+// Several vectors at once with packed slices whose values are stored in f16.
+
+#include "common.cuh"
+#include "packed.cuh"
+#include "multi.cuh"
+
+SEVERAL_INSTANCES(multi_f16, 1, AsF16)
+SEVERAL_INSTANCES(multi_f16, 4, AsF16)

@@ -1,0 +1,8 @@
+// Several vectors at once with packed slices whose values of a matrix in f64 are stored in f32.
+
+#include "common.cuh"
+#include "packed.cuh"
+#include "multi.cuh"
+
+SEVERAL_INSTANCES_F64(multi_f32, 1, AsF32)
+SEVERAL_INSTANCES_F64(multi_f32, 4, AsF32)
