@@ -29,7 +29,7 @@ impl NoArrays {
         Self("it keeps codes of the few values that there were, or only one for all entries");
     /// A part of the values is on another device.
     pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
-    /// Values of fewer bytes, which a GPU would have to say so of that it cannot narrow.
+    /// Whether numbers fit fewer bytes is not known on a GPU without waiting.
     const UNCHECKED: Self = Self(
         "it stores them in fewer bytes, and those in the memory of the GPU cannot be checked on the way; `update_values` takes them from the host",
     );
