@@ -15,7 +15,8 @@
 pub use crate::encoding::{Packing, ValueEncoding};
 
 use super::{
-    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, PlanArgs, Target, Traffic, scattered, vector_bytes,
+    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, Target, Traffic, scattered,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Gpu, Out, Ptr, Queue, Scaling};
@@ -144,6 +145,15 @@ pub(crate) fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
     let own = whole(kernel);
     let wide_whole = wide.as_deref().and_then(whole);
     own.into_iter().chain(wide).chain(wide_whole)
+}
+
+/// The kernel whose matrices are prepared like those of a plan, where another kernel than its own, `measured`, tells what products take: values of
+/// fewer bytes are packed by the host, on a GPU too, and brought there as plain slices are.
+pub(crate) fn prepared_like(plan: &Plan, measured: &str, on: Target) -> Option<&'static str> {
+    let (order, packing) = plan.slices()?;
+    let ValueEncoding::Narrow(precision) = packing.values else { return None };
+    let stands_in = on == Target::Gpu && !measured.contains(precision.name());
+    stands_in.then_some(if order == Order::Natural { "sell" } else { "sell.sorted" })
 }
 
 /// The ways to pack that are worth trying: on the CPU single slots, which are vectors; on a GPU also four of a row side by side, which a
