@@ -9,7 +9,7 @@ use serde::Serialize;
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
 use sparseop::tuning::stopwatch::{Policy, race, timed, turn};
-use sparseop::{DeviceVec, Plan, Scalar, ScalarKind, SparseOp, Stream, Tuning};
+use sparseop::{DeviceVec, Plan, Precision, Scalar, ScalarKind, SparseOp, Stream, Tuning};
 use std::path::PathBuf;
 
 /// A linear system: x with A x = b, or with --method power an eigenvalue
@@ -103,6 +103,8 @@ struct Solved<'a> {
     nrows: usize,
     nnz: u64,
     dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_precision: Option<Precision>,
     device: String,
     plan: Plan,
     method: &'a str,
@@ -176,7 +178,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         builder = builder.tuning(Tuning::Fixed(plan.clone()));
     }
     args.warn_of_what_is_ignored(console);
-    let a = args.matrix.load::<T>(console)?;
+    let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let (op, built) = timed(|| builder.build(&a));
     let op = op?;
     console.detail(|| op.explain().to_string());
@@ -360,6 +362,7 @@ fn tell<T: Scalar>(
             nrows: op.nrows(),
             nnz: op.nnz(),
             dtype: T::KIND,
+            value_precision: args.choice.value_precision,
             device: op.device().spec().name,
             plan: op.plan().clone(),
             method: &method,

@@ -58,7 +58,7 @@ pub(super) fn small<T: Scalar>() -> impl Iterator<Item = (&'static str, CsrMatri
 pub(super) const MEMORY_LIMIT: u64 = 64 << 20;
 
 /// Checks one plan on one matrix.
-fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
+pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     let context = format!("{plan} on {name} in {}", T::KIND);
     let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
     if traffic.matrix_bytes > MEMORY_LIMIT {
@@ -246,7 +246,8 @@ fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
 
 /// Any way to pack slices.
 fn packed() -> impl Strategy<Value = String> {
-    let values = prop_oneof![Just(""), Just(",values:packed")];
+    let values =
+        prop::sample::select(vec!["", ",values:packed", ",values:bf16", ",values:f16", ",values:f32"]);
     let group = prop::sample::select(vec![1, 4]);
     (values, group, 1u32..40)
         .prop_map(|(values, group, long)| format!("index:packed{values},group:{group},long:{long}"))

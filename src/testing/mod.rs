@@ -15,6 +15,8 @@ mod gpu;
 pub mod kernels;
 mod oracle;
 #[cfg(test)]
+mod precision;
+#[cfg(test)]
 mod scaled;
 #[cfg(test)]
 mod several;

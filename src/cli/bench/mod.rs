@@ -113,7 +113,7 @@ fn bench<T: Peers>(
     console: &Console,
 ) -> Result<Report> {
     let (builder, task) = (args.choice.builder()?, args.task());
-    let loaded = source.load::<T>(console)?;
+    let loaded = args.choice.rounded(source.load::<T>(console)?)?;
     let transposed = task.transposed.then(|| loaded.transpose());
     let (a, original) = match &transposed {
         Some(transposed) => (transposed, Some(&loaded)),
@@ -165,6 +165,7 @@ fn bench<T: Peers>(
         ncols: a.ncols(),
         nnz: a.nnz(),
         dtype: T::KIND,
+        value_precision: args.choice.value_precision,
         device: device.spec().name,
         vectors: args.vectors.map(usize::from),
         layout: args.vectors.map(|_| args.layout),

@@ -4,7 +4,7 @@ use super::task::LayoutArg;
 use crate::cli::console::{Left, Right, duration, table};
 use serde::Serialize;
 use sparseop::tuning::explain::{Preparation, size};
-use sparseop::{Plan, ScalarKind};
+use sparseop::{Plan, Precision, ScalarKind};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
@@ -16,6 +16,8 @@ pub(super) struct Report {
     pub(super) ncols: usize,
     pub(super) nnz: usize,
     pub(super) dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) value_precision: Option<Precision>,
     pub(super) device: String,
     /// Where several are multiplied at once.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -311,6 +313,7 @@ mod tests {
             ncols: 1,
             nnz: 1,
             dtype: ScalarKind::F64,
+            value_precision: None,
             device: String::new(),
             vectors: None,
             layout: None,

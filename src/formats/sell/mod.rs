@@ -144,6 +144,9 @@ impl Format for Sell {
         "sell(c:32,sigma:40,index:packed,group:4,long:4)",
         "sell(c:32,sigma:512,index:packed,values:packed)",
         "sell(c:32,sigma:100000,index:packed,values:packed,group:4)",
+        "sell(c:32,sigma:1,index:packed,values:bf16,group:4)",
+        "sell(c:32,sigma:1,index:packed,values:f32,long:60)",
+        "sell(c:32,sigma:512,index:packed,values:f16)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
