@@ -60,33 +60,6 @@ fn the_small_suite() {
     small_suite::<f64>(device);
 }
 
-fn bits_repeat<T: Scalar>(device: &Device) {
-    let a = skewed::<T>();
-    let x = x_vector(a.ncols());
-    for plan in plans(&a) {
-        let placed = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
-        let once =
-            || product(device, &placed, a.nrows(), &x).into_iter().map(Scalar::bits).collect::<Vec<_>>();
-        let first = once();
-        let same = (0..200).all(|_| once() == first);
-        assert!(same || !plan.is_deterministic(), "{plan} in {} does not repeat its bits", T::KIND);
-        if !plan.is_deterministic() {
-            eprintln!(
-                "{plan} in {}: not deterministic; {} in 200 repeats",
-                T::KIND,
-                if same { "same bits" } else { "other bits" }
-            );
-        }
-    }
-}
-
-#[test]
-fn deterministic_plans_repeat_their_bits() {
-    let Some(device) = gpu() else { return };
-    bits_repeat::<f32>(device);
-    bits_repeat::<f64>(device);
-}
-
 #[test]
 fn one_row_of_a_million() {
     let Some(device) = gpu() else { return };

@@ -2,7 +2,11 @@
 //! comparison. Not part of the stable API.
 
 #[cfg(test)]
+mod abilities;
+#[cfg(test)]
 mod access;
+#[cfg(test)]
+mod bits;
 pub mod chapter;
 #[cfg(test)]
 mod conformance;
