@@ -9,8 +9,15 @@ use crate::matrix::CsrMatrix;
 use crate::{Error, SparseOp, SparseOpBuilder, Tuning};
 
 /// The columns of the table.
-const OPERATIONS: [&str; 7] =
-    ["`αAx + βy`", "transposed", "several vectors", "`update_values`", "`get`, `row`, `position`", "`insert`", "bits repeat"];
+const OPERATIONS: [&str; 7] = [
+    "`αAx + βy`",
+    "transposed",
+    "several vectors",
+    "`update_values`",
+    "`get`, `row`, `position`",
+    "`insert`",
+    "bits repeat",
+];
 
 /// Columns that are other ones on a GPU, where nothing finds single entries.
 const ENTRIES: [usize; 2] = [4, 5];
@@ -127,7 +134,11 @@ fn inserted(op: &mut SparseOp<f64>, context: &str) -> Cell {
     for row in 0..60 {
         match op.insert(row, (row * 5 + 1) % 60, 3.0) {
             Ok(before) => {
-                assert_eq!((before, op.get(row, (row * 5 + 1) % 60).unwrap()), (None, Some(3.0)), "{context}");
+                assert_eq!(
+                    (before, op.get(row, (row * 5 + 1) % 60).unwrap()),
+                    (None, Some(3.0)),
+                    "{context}"
+                );
                 found += 1;
             }
             Err(error) => {
@@ -135,7 +146,10 @@ fn inserted(op: &mut SparseOp<f64>, context: &str) -> Cell {
                 let (room, access) =
                     (matches!(error, Error::NoRoom { .. }), matches!(error, Error::NoAccess { .. }));
                 assert!(room || access, "{message}: {context}");
-                assert!(message.contains(if room { "`hyb` and `coo` take any" } else { "`to_csr`" }), "{message}");
+                assert!(
+                    message.contains(if room { "`hyb` and `coo` take any" } else { "`to_csr`" }),
+                    "{message}"
+                );
                 for plan in ["hyb(width:2)", "coo"] {
                     operator(&Device::Cpu, plan).insert(row, (row * 5 + 1) % 60, 3.0).unwrap();
                 }
@@ -240,5 +254,7 @@ fn a_plan_that_cannot_be_captured_says_so() {
     let x = crate::DeviceVec::from_slice(gpu, &x_vector::<f64>(500)).unwrap();
     let mut y = crate::DeviceVec::zeros(gpu, 500).unwrap();
     let error = stream.capture(&mut || op.apply_device(&stream, &x, &mut y)).unwrap_err();
-    assert!(matches!(error, Error::NotCapturable { .. }) && error.to_string().contains("choose another plan"));
+    assert!(
+        matches!(error, Error::NotCapturable { .. }) && error.to_string().contains("choose another plan")
+    );
 }

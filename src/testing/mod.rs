@@ -17,6 +17,8 @@ mod gpu;
 pub mod kernels;
 mod oracle;
 #[cfg(test)]
+mod refusals;
+#[cfg(test)]
 mod scaled;
 #[cfg(test)]
 mod several;
