@@ -178,6 +178,19 @@ fn updated_values_give_the_bits_of_new_operators_whatever_the_threads() {
 }
 
 #[test]
+fn the_deterministic_choice_does_not_depend_on_the_number_of_threads() {
+    for spec in ["webbase,rows=2k", "webbase,rows=8k", "banded,rows=3k", "rmat,scale=12", "poisson2d,n=90"] {
+        let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f32>().unwrap();
+        let builder = SparseOpBuilder::new().device(Device::Cpu).deterministic(true);
+        let plans = THREADS.map(|count| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build().unwrap();
+            pool.install(|| builder.build(&a)).unwrap().plan().clone()
+        });
+        assert!(plans.iter().all(|plan| *plan == plans[0]), "{spec}: {plans:?}");
+    }
+}
+
+#[test]
 fn operators_asked_to_be_deterministic_are_and_build_alike() {
     for device in devices() {
         for spec in ["webbase,rows=20k", "stencil27,n=16", "rmat,scale=11", "lp,rows=50"] {
