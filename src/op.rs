@@ -252,7 +252,9 @@ impl SparseOpBuilder {
 
     /// Whether only plans may be chosen whose products repeat their bits ([`Plan::is_deterministic`]); not by default.
     ///
-    /// Plans sum in different orders: for bits that also repeat from one operator to the next, give the plan ([`Tuning::Fixed`]).
+    /// Plans sum in different orders. On the CPU the choice is therefore made as for the number of threads that the profile was measured with, and
+    /// does not depend on how many there are. For bits that also repeat with other profiles, memory or settings, give the plan
+    /// ([`Tuning::Fixed`]).
     #[must_use]
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.deterministic = deterministic;
@@ -304,11 +306,13 @@ impl SparseOpBuilder {
         request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
         request.deterministic = self.deterministic;
         request.value_precision = self.value_precision.filter(|p| p.is_narrower_than(scalar));
+        let mut spec = device.spec();
+        if self.deterministic && spec.gpu.is_none() {
+            spec.threads = profile.profile.device.threads;
+        }
         match &self.tuning {
-            Tuning::Heuristic | Tuning::Calibrate => {
-                select::select(analysis, &device.spec(), profile, request)
-            }
-            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &device.spec(), profile, request),
+            Tuning::Heuristic | Tuning::Calibrate => select::select(analysis, &spec, profile, request),
+            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
         }
     }
 

@@ -26,6 +26,10 @@ const MOST_APART: usize = 1 << 28;
 /// Columns of a tile that one thread of the CPU brings side by side at a time.
 const TILE_COLUMNS: usize = 1 << 12;
 
+/// Of these, how many of one vector before the same of the next: whole lines of both sides, which stay in the fastest cache even where
+/// vectors are apart by a power of two.
+const TILE_BLOCK: usize = 32;
+
 /// How several vectors stand in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -197,9 +201,11 @@ impl<T: Scalar> Placed<T> {
 fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
     tile.par_chunks_mut(TILE_COLUMNS * count).enumerate().for_each(|(chunk, tile)| {
         let from = chunk * TILE_COLUMNS;
-        for v in 0..count {
-            let vector = &x[v * len + from..];
-            tile.iter_mut().skip(v).step_by(count).zip(vector).for_each(|(to, &element)| *to = element);
+        for (block, tile) in tile.chunks_mut(TILE_BLOCK * count).enumerate() {
+            for v in 0..count {
+                let vector = &x[v * len + from + block * TILE_BLOCK..];
+                tile.chunks_exact_mut(count).zip(vector).for_each(|(to, &element)| to[v] = element);
+            }
         }
     });
 }

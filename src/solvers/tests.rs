@@ -153,21 +153,41 @@ fn what_is_found_does_not_depend_on_how_often_it_is_looked_at() {
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    let (a, b) = (
-        "poisson2d,n=200,values=laplacian".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap(),
-        x_vector::<f64>(40_000),
-    );
-    let op = op(&Device::Cpu, &a);
-    let solve = || {
-        let settings = Settings { max_iterations: 50, ..Settings::default() };
-        let mut x = vec![0.0; b.len()];
-        SolverBuilder::new(Method::Cg).settings(settings).build(&op).unwrap().solve(&b, &mut x).unwrap();
-        x
+    let a = "poisson2d,n=200,values=laplacian".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let (op, b) = (op(&Device::Cpu, &a), x_vector::<f64>(40_000));
+    let settings = Settings { max_iterations: 40, ..Settings::default() };
+    let all = || {
+        let solve = |method| {
+            let mut x = vec![0.0; b.len()];
+            let solver = SolverBuilder::new(method).settings(settings).jacobi(Jacobi::of(a.view()).unwrap());
+            let report = solver.build(&op).unwrap().solve(&b, &mut x).unwrap();
+            (report.history, x)
+        };
+        let pair = power(&op, &b, settings, |_| {}).unwrap();
+        (METHODS.map(solve), pair.value, pair.vector)
     };
-    let first = solve();
-    for threads in [1, 3] {
+    let first = all();
+    for threads in [1, 2, 3] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        assert!(pool.install(solve) == first, "{threads} threads");
+        assert!(pool.install(all) == first, "{threads} threads");
+    }
+}
+
+#[test]
+fn bits_repeat_two_hundred_times() {
+    let (a, b) = (poisson::<f64>(), x_vector::<f64>(1600));
+    for device in devices() {
+        let op = op(device, &a);
+        for method in METHODS {
+            let settings = Settings { max_iterations: 20, ..Settings::default() };
+            let mut solver = SolverBuilder::new(method).settings(settings).build(&op).unwrap();
+            let mut solve = || {
+                let mut x = vec![0.0; b.len()];
+                (solver.solve(&b, &mut x).unwrap().history, x)
+            };
+            let first = solve();
+            assert!((1..200).all(|_| solve() == first), "{method:?} on {device}");
+        }
     }
 }
 

@@ -2,7 +2,11 @@
 //! comparison. Not part of the stable API.
 
 #[cfg(test)]
+mod abilities;
+#[cfg(test)]
 mod access;
+#[cfg(test)]
+mod bits;
 #[cfg(test)]
 mod changes;
 pub mod chapter;
@@ -16,6 +20,8 @@ pub mod kernels;
 mod oracle;
 #[cfg(test)]
 mod precision;
+#[cfg(test)]
+mod refusals;
 #[cfg(test)]
 mod scaled;
 #[cfg(test)]

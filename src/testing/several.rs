@@ -176,23 +176,6 @@ const PLANS: [&str; 5] = [
     "coo",
 ];
 
-fn bits_repeat<T: Scalar>() {
-    let case = skewed::<T>();
-    for device in devices() {
-        for text in PLANS {
-            let op = case.operator(device, &text.parse().unwrap());
-            for (k, layout) in [(2, Layout::RowMajor), (8, Layout::RowMajor), (7, Layout::ColumnMajor)] {
-                let x = case.x(k, layout);
-                let first = on_device(&op, k, layout, &x);
-                for _ in 0..200 {
-                    let again = on_device(&op, k, layout, &x);
-                    assert!(same_bits(&first, &again), "{text} on {device}, {k} vectors, {layout:?}");
-                }
-            }
-        }
-    }
-}
-
 #[test]
 fn any_number_of_vectors_without_elements_takes_no_time() {
     for device in devices() {
@@ -203,34 +186,6 @@ fn any_number_of_vectors_without_elements_takes_no_time() {
         for layout in LAYOUTS {
             op.apply_multi(usize::MAX, &[], &mut [], layout).unwrap();
             op.apply_multi_device(&stream, usize::MAX, &nothing(), &mut nothing(), layout).unwrap();
-        }
-    }
-}
-
-#[test]
-fn bits_repeat_in_f32() {
-    bits_repeat::<f32>();
-}
-
-#[test]
-fn bits_repeat_in_f64() {
-    bits_repeat::<f64>();
-}
-
-#[test]
-fn bits_do_not_depend_on_the_number_of_threads() {
-    let case = skewed::<f32>();
-    for text in PLANS {
-        let op = case.operator(&Device::Cpu, &text.parse().unwrap());
-        for layout in LAYOUTS {
-            let x = case.x(33, layout);
-            let with_threads = |threads: usize| {
-                let mut y = nothing(33 * case.a.nrows());
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| op.apply_multi(33, &x, &mut y, layout)).unwrap();
-                y
-            };
-            assert!(same_bits(&with_threads(1), &with_threads(5)), "{text}, {layout:?}");
         }
     }
 }
