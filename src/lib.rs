@@ -37,6 +37,7 @@ pub mod solvers;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+mod trace;
 pub mod tuning;
 
 pub use device::{Device, DeviceVec, Factor, Stream};

@@ -2,6 +2,7 @@
 
 mod access;
 mod apply;
+mod foreign;
 mod later;
 mod multi;
 mod prepare;
@@ -13,10 +14,12 @@ use crate::analysis::{Analysis, RowStats, Structure};
 use crate::device::Device;
 use crate::formats::{Placed, Plan, Scaler, Updater};
 use crate::matrix::{CsrMatrix, ToCsr};
+use crate::tuning::arena::Source;
 use crate::tuning::calibrate::Calibration;
 use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::lookup::{self, Given};
 use crate::tuning::select::{self, Decision, Request};
+use crate::trace::span;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, memory};
 use later::Later;
@@ -296,6 +299,7 @@ impl SparseOpBuilder {
     /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR; otherwise as [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         let a = a.to_csr()?;
+        let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
         let mut op = self.build_analyzed(&a, &analysis)?;
         op.preparation.analyze = analyze;
@@ -326,7 +330,7 @@ impl SparseOpBuilder {
             return Err(Error::InvalidMatrix { format: "analysed", message });
         }
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let reason = match self.build_on(device.clone(), a, analysis) {
+        let reason = match self.build_on(device.clone(), a.into(), analysis) {
             Err(error) if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) => {
                 error
             }
@@ -335,7 +339,7 @@ impl SparseOpBuilder {
         // What was measured on GPUs is of no use here.
         let of_cpu = |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
         let profile = self.profile.clone().filter(of_cpu);
-        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a, analysis)?;
+        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
         op.decision.fallback = Some(reason.to_string());
         Ok(op)
     }
@@ -353,13 +357,14 @@ impl SparseOpBuilder {
     fn build_on<T: Scalar>(
         &self,
         device: Device,
-        a: &CsrMatrix<T>,
+        source: Source<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
+        let a = source.a;
         let announced = Transposition::announced(self, a);
         let settings = announced.leave_room(self);
         let Prepared { decision, mut matrix, preparation } =
-            settings.prepare(&device, a, &self.seen(analysis))?;
+            settings.prepare(&device, source, &self.seen(analysis))?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
         let op = SparseOp {
             nrows: a.nrows(),

@@ -6,6 +6,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "cuda_disabled.rs"]
 mod cuda;
+mod foreign;
 pub mod fused;
 mod kernel_log;
 mod launch;
@@ -15,6 +16,7 @@ mod stream;
 mod vector;
 
 pub use cuda::Gpu;
+pub use foreign::{DeviceView, ForeignCsr, Offsets};
 #[cfg(all(feature = "cuda", any(test, feature = "testing")))]
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};

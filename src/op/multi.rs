@@ -91,6 +91,7 @@ impl<T: Scalar> SparseOp<T> {
             return if k == 0 { Ok(()) } else { self.apply(x, y) };
         }
         let several = self.several()?;
+        let _span = self.product_span(k);
         let matrix = several.matrix(&self.matrix);
         match &self.device {
             Device::Cpu => {
@@ -132,6 +133,7 @@ impl<T: Scalar> SparseOp<T> {
             return if k == 0 { Ok(()) } else { self.apply_device(stream, x, y) };
         }
         let several = self.several()?;
+        let _span = self.product_span(k);
         several.matrix(&self.matrix).enqueue_several(&several.means, stream, shape, x, y)
     }
 

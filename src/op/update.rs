@@ -7,8 +7,10 @@ use crate::analysis::{Analysis, Distinct};
 use crate::device::{DeviceVec, Stream};
 use crate::formats::{Placed, Updater};
 use crate::matrix::ToCsr;
+use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
 use std::borrow::Cow;
+use tracing::field::display;
 
 impl<T: Scalar> SparseOp<T> {
     /// Replaces the values of all entries, which stay where they are: nothing is analysed, chosen or packed again. There is one value for every
@@ -42,6 +44,7 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::ValuesLength`] when there is not one value for every entry; [`Error::NotUpdatable`] where the plan keeps codes of values,
     /// or one for all; then nothing has changed. On a GPU, [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
+        let _span = self.update_span();
         let (updater, matrix) = self.prepare_updates()?;
         updater.update(matrix, values)?;
         self.forget_copies();
@@ -57,6 +60,7 @@ impl<T: Scalar> SparseOp<T> {
     /// otherwise as [`update_values`](Self::update_values).
     pub fn update_from(&mut self, a: &impl ToCsr<T>) -> Result<(), Error> {
         let a = a.to_csr()?;
+        let _span = self.update_span();
         let (updater, matrix) = self.prepare_updates()?;
         updater.check_pattern(a.view())?;
         updater.update(matrix, a.values())?;
@@ -76,6 +80,7 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
+        let _span = self.update_span();
         let (updater, matrix) = self.prepare_updates()?;
         updater.enqueue(matrix, stream, values)?;
         self.forget_copies();
@@ -83,6 +88,10 @@ impl<T: Scalar> SparseOp<T> {
             self.updated_by_graphs |= queue.is_capturing()?;
         }
         Ok(())
+    }
+
+    fn update_span(&self) -> Entered {
+        span!(TRACE, "update", plan = display(&self.decision.plan), nnz = self.nnz())
     }
 
     /// Gives up what was packed from the values of before; it is packed anew when it is needed.
