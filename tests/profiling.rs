@@ -104,7 +104,10 @@ fn every_step_has_a_span_with_what_it_is_about() {
         assert_eq!(span.parent, (span.name != "build").then_some(1), "{span:?}");
     }
     let (select, pack, apply) = (&seen[2], &seen[3], &seen[seen.len() - 3]);
-    assert!(select.fields["plan"] == plan && select.fields["candidates"].parse::<u32>().unwrap() > 3, "{select:?}");
+    assert!(
+        select.fields["plan"] == plan && select.fields["candidates"].parse::<u32>().unwrap() > 3,
+        "{select:?}"
+    );
     assert_eq!(pack.fields["plan"], plan);
     assert!((1..=bytes).contains(&pack.fields["bytes"].parse().unwrap()), "{pack:?}");
     assert_eq!(apply.fields["plan"], plan);

@@ -19,8 +19,8 @@ pub use operator::{
 };
 pub use product::{
     sparseop_apply, sparseop_apply_device, sparseop_apply_multi, sparseop_apply_multi_device,
-    sparseop_apply_transpose, sparseop_apply_transpose_device, sparseop_apply_with, sparseop_apply_with_device,
-    sparseop_update_values, sparseop_update_values_device,
+    sparseop_apply_transpose, sparseop_apply_transpose_device, sparseop_apply_with,
+    sparseop_apply_with_device, sparseop_update_values, sparseop_update_values_device,
 };
 pub use stream::{sparseop_stream, sparseop_stream_destroy, sparseop_stream_wrap};
 pub use types::*;

@@ -97,7 +97,12 @@ pub(crate) unsafe fn copy_text(text: &str, buffer: *mut c_char, capacity: usize)
 }
 
 /// Whether a vector that is read has nothing in common with one that is written.
-pub(crate) fn check_apart<T>(x: *const c_void, x_len: usize, y: *const c_void, y_len: usize) -> Result<(), Failure> {
+pub(crate) fn check_apart<T>(
+    x: *const c_void,
+    x_len: usize,
+    y: *const c_void,
+    y_len: usize,
+) -> Result<(), Failure> {
     let range = |start: *const c_void, len: usize| {
         let start = start.addr();
         start..start.saturating_add(len.saturating_mul(size_of::<T>()))

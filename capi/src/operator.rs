@@ -272,14 +272,18 @@ unsafe fn settings(options: *const sparseop_options) -> Result<SparseOpBuilder, 
         SPARSEOP_DEVICE_CPU => settings.device(Device::Cpu),
         SPARSEOP_DEVICE_CUDA => settings.device(Device::cuda(options.ordinal as usize)?),
         other => {
-            let message =
-                format!("`device` is {other}; it may be SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU or SPARSEOP_DEVICE_CUDA");
+            let message = format!(
+                "`device` is {other}; it may be SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU or SPARSEOP_DEVICE_CUDA"
+            );
             return Err(Failure::new(InvalidArgument, message));
         }
     };
     let known = SPARSEOP_DETERMINISTIC | SPARSEOP_UPDATABLE | SPARSEOP_TRANSPOSE;
     if options.flags & !known != 0 {
-        return Err(Failure::new(InvalidArgument, format!("`flags` has {} beside those there are", options.flags & !known)));
+        return Err(Failure::new(
+            InvalidArgument,
+            format!("`flags` has {} beside those there are", options.flags & !known),
+        ));
     }
     let has = |flag| options.flags & flag != 0;
     settings = settings.deterministic(has(SPARSEOP_DETERMINISTIC)).updatable(has(SPARSEOP_UPDATABLE));

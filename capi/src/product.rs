@@ -237,7 +237,8 @@ fn several(count: usize, layout: u32) -> Result<Product, Failure> {
         SPARSEOP_ROW_MAJOR => Layout::RowMajor,
         SPARSEOP_COLUMN_MAJOR => Layout::ColumnMajor,
         other => {
-            let message = format!("`layout` is {other}; it may be SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR");
+            let message =
+                format!("`layout` is {other}; it may be SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR");
             return Err(Failure::new(InvalidArgument, message));
         }
     };

@@ -75,11 +75,7 @@ fn bad_matrices_and_options_are_refused_with_a_status() {
     refused(|a, _| a.scalar = 0, Status::InvalidArgument, "`scalar` is 0");
     refused(|a, _| a.offset_bits = 16, Status::InvalidArgument, "`offset_bits` is 16");
     refused(|_, o| o.device = 9, Status::InvalidArgument, "`device` is 9");
-    refused(
-        |_, o| (o.device, o.ordinal) = (SPARSEOP_DEVICE_CUDA, 99),
-        Status::DeviceUnavailable,
-        "cuda:99",
-    );
+    refused(|_, o| (o.device, o.ordinal) = (SPARSEOP_DEVICE_CUDA, 99), Status::DeviceUnavailable, "cuda:99");
     refused(|_, o| o.flags = 64, Status::InvalidArgument, "`flags` has 64");
     refused(|_, o| o.plan = c"sel".as_ptr(), Status::InvalidArgument, "did you mean `sell`");
     refused(|_, o| o.plan = c"\xff".as_ptr(), Status::InvalidArgument, "not UTF-8");
@@ -89,7 +85,10 @@ fn bad_matrices_and_options_are_refused_with_a_status() {
         assert_eq!(sparseop_create(null(), null(), null_mut()), Status::InvalidPointer);
         let mut operator = null_mut();
         assert_eq!(sparseop_create(null(), null(), &mut operator), Status::InvalidPointer);
-        assert_eq!(sparseop_create_from_device(&matrix(), null(), null(), &mut operator), Status::InvalidPointer);
+        assert_eq!(
+            sparseop_create_from_device(&matrix(), null(), null(), &mut operator),
+            Status::InvalidPointer
+        );
         let mut stream = null_mut();
         assert_eq!(sparseop_stream_wrap(99, null_mut(), &mut stream), Status::DeviceUnavailable);
         assert_eq!(sparseop_stream_wrap(0, null_mut(), null_mut()), Status::InvalidPointer);
@@ -195,7 +194,16 @@ fn products(device: &Device) {
         right(&y, [1003.0, 200.0, 401.0, 1100.0], "transposed");
         let (several, mut products) = (on(&[X, X].concat()), on(&[0.0; 8]));
         let place = at(&products).cast_mut();
-        ok(sparseop_apply_multi_device(operator, stream, 2, SPARSEOP_COLUMN_MAJOR, at(&several), 8, place, 8));
+        ok(sparseop_apply_multi_device(
+            operator,
+            stream,
+            2,
+            SPARSEOP_COLUMN_MAJOR,
+            at(&several),
+            8,
+            place,
+            8,
+        ));
         assert_eq!(products.to_vec().unwrap(), [AX, AX].concat());
         products.copy_from(&[0.0; 8]).unwrap();
         ok(sparseop_update_values_device(operator, stream, at(&values), 7));

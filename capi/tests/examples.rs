@@ -22,7 +22,9 @@ fn run(example: &str, arguments: &[&str]) -> Option<String> {
     let (folder, libraries) = (tempfile::tempdir().unwrap(), libraries());
     let program = folder.path().join(example);
     let mut command = Command::new(compiler);
-    command.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-I"]).arg(root.join("include"));
+    command
+        .args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-I"])
+        .arg(root.join("include"));
     command.arg(root.join("../examples/c").join(format!("{example}.c"))).arg("-o").arg(&program);
     command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display()));
     command.args(["-lsparseop_c", "-ldl", "-lm"]);
@@ -64,6 +66,7 @@ fn the_header_is_one_for_cpp_too() {
     fs::write(&file, "#include \"sparseop.h\"\nint main() { return sparseop_version()[0] == 0; }\n").unwrap();
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let mut command = Command::new(compiler);
-    let compiled = command.args(["-Wall", "-Werror", "-fsyntax-only", "-I"]).arg(include).arg(file).output().unwrap();
+    let compiled =
+        command.args(["-Wall", "-Werror", "-fsyntax-only", "-I"]).arg(include).arg(file).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }

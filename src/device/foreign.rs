@@ -278,7 +278,10 @@ mod tests {
         let at = data.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: the array lives until the end, and is used through the vector alone meanwhile.
         let mut v = unsafe { DeviceVec::<f64>::from_raw(&Device::Cpu, at, 3) }.unwrap();
-        assert_eq!((v.len(), v.device(), v.address(), v.to_vec().unwrap()), (3, Device::Cpu, at, vec![1.0, 2.0, 3.0]));
+        assert_eq!(
+            (v.len(), v.device(), v.address(), v.to_vec().unwrap()),
+            (3, Device::Cpu, at, vec![1.0, 2.0, 3.0])
+        );
         v.copy_from(&[4.0, 5.0, 6.0]).unwrap();
         v.host_mut()[0] = 7.0;
         drop(v);
@@ -326,7 +329,10 @@ mod tests {
             wide
         };
         let a = read([0, 2, 3], [1, 3, 0]).unwrap();
-        assert_eq!((a.row_ptr(), a.col_idx(), a.values()), (&[0, 2, 3][..], &[1, 3, 0][..], &[1.0, 2.0, 3.0][..]));
+        assert_eq!(
+            (a.row_ptr(), a.col_idx(), a.values()),
+            (&[0, 2, 3][..], &[1, 3, 0][..], &[1.0, 2.0, 3.0][..])
+        );
         assert!(read([0, -1, 3], [1, 3, 0]).unwrap_err().contains("row_ptr falls"));
         assert!(read([0, 2, 4], [1, 3, 0]).unwrap_err().contains("row_ptr ends at 4"));
         assert!(read([0, 2, 3], [1, -1, 0]).unwrap_err().contains("col_idx[1]"));

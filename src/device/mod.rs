@@ -16,10 +16,10 @@ mod stream;
 mod vector;
 
 pub use cuda::Gpu;
-pub use foreign::{DeviceView, ForeignCsr, Offsets};
 #[cfg(all(feature = "cuda", any(test, feature = "testing")))]
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
+pub use foreign::{DeviceView, ForeignCsr, Offsets};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
 pub(crate) use launch::{BLOCK, Launch, Ptr};
 pub use scaling::Factor;

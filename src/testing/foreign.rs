@@ -57,7 +57,12 @@ fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
     let oracle = Oracle::of(a.view(), &host_x);
     let (x, y) = (DeviceArray::from_slice(device, &host_x).unwrap(), vec![T::from_f64(f64::NAN); a.nrows()]);
     let y = DeviceArray::from_slice(device, &y).unwrap();
-    let plans = ["csr", "ell", "sell(c:32,sigma:512,index:packed,group:4)", "sell(c:32,sigma:1,index:packed,values:packed,group:4)"];
+    let plans = [
+        "csr",
+        "jds",
+        "sell(c:32,sigma:512,index:packed,group:4)",
+        "sell(c:32,sigma:1,index:packed,values:packed,group:4)",
+    ];
     let fixed = plans.iter().map(|plan| Tuning::Fixed(plan.parse().unwrap()));
     for (i, tuning) in [Tuning::Heuristic].into_iter().chain(fixed).enumerate() {
         let op = arrays.build(&SparseOpBuilder::new().tuning(tuning), &stream, &a, i % 2 == 0);
@@ -68,7 +73,9 @@ fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
             (view, DeviceVec::<T>::from_raw(device, y.address(), a.nrows()).unwrap())
         };
         op.apply_device(&stream, &view, &mut on).unwrap();
-        oracle.check(&on.to_vec().unwrap()).unwrap_or_else(|wrong| panic!("{} on {spec}: {wrong}", op.plan()));
+        oracle
+            .check(&on.to_vec().unwrap())
+            .unwrap_or_else(|wrong| panic!("{} on {spec}: {wrong}", op.plan()));
         on.copy_from(&vec![T::from_f64(f64::NAN); a.nrows()]).unwrap();
     }
 }
@@ -136,7 +143,8 @@ fn an_operator_is_for_the_device_of_the_arrays() {
     let (col_idx, values) = (arrays.col_idx.address(), arrays.values.address());
     // SAFETY: the arrays are those of the matrix.
     let foreign =
-        unsafe { ForeignCsr::<f32>::from_raw(&Device::Cpu, (4, 4), a.nnz(), offsets, col_idx, values) }.unwrap();
+        unsafe { ForeignCsr::<f32>::from_raw(&Device::Cpu, (4, 4), a.nnz(), offsets, col_idx, values) }
+            .unwrap();
     let builder = SparseOpBuilder::new().device(gpu.clone());
     let refused = builder.build_from_device(&stream, &foreign).unwrap_err().to_string();
     assert!(refused.contains("`matrix` is on cpu"), "{refused}");

@@ -62,7 +62,10 @@ fn load(name: &str) -> Option<Functions> {
     let library = unsafe { Library::new(name) }.ok()?;
     // SAFETY: the types are those of the declarations in `nvToolsExt.h`, which have not changed since its first version.
     let functions = unsafe {
-        Functions { push: *library.get(b"nvtxRangePushA\0").ok()?, pop: *library.get(b"nvtxRangePop\0").ok()? }
+        Functions {
+            push: *library.get(b"nvtxRangePushA\0").ok()?,
+            pop: *library.get(b"nvtxRangePop\0").ok()?,
+        }
     };
     // It stays loaded as long as the program runs.
     std::mem::forget(library);

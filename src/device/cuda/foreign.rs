@@ -3,8 +3,8 @@
 use super::memory::Buffer;
 use super::{Gpu, driver};
 use crate::Error;
-use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
 use cudarc::driver::DriverError;
+use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
 
 /// What the driver calls memory of the host.
 const HOST: u64 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as u64;
@@ -62,7 +62,10 @@ impl Gpu {
             return Ok(());
         }
         let unknown = |error: DriverError| {
-            format!("the driver does not know it ({}); allocate it with cudaMalloc or the like", driver::text(error))
+            format!(
+                "the driver does not know it ({}); allocate it with cudaMalloc or the like",
+                driver::text(error)
+            )
         };
         let kind = attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address).map_err(unknown)?;
         if kind == HOST {

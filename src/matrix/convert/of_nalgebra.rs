@@ -44,8 +44,7 @@ impl<T: Scalar> ToCsr<T> for CooMatrix<T> {
         // The library keeps indices below the dimensions.
         let narrow = |indices: &[usize]| indices.iter().map(|&i| i as u32).collect();
         let (rows, cols) = (narrow(self.row_indices()), narrow(self.col_indices()));
-        let triplets =
-            Triplets::from_parts(self.nrows(), self.ncols(), rows, cols, self.values().to_vec())?;
+        let triplets = Triplets::from_parts(self.nrows(), self.ncols(), rows, cols, self.values().to_vec())?;
         Ok(Cow::Owned(triplets.to_csr()))
     }
 }
