@@ -107,6 +107,8 @@ int main(void) {
     offsets[ROWS] = ENTRIES;
     const address d_offsets = upload(offsets, sizeof offsets), d_columns = upload(columns, sizeof columns);
     const address d_values = upload(values, sizeof values), d_x = upload(x, sizeof x), d_y = upload(y, sizeof y);
+    /* Copies from ordinary memory return before they are done, and a stream that waits for no other would overtake them. */
+    cuda(cu_stream_wait(NULL), "cuStreamSynchronize");
     cuda(cu_stream_create(&stream, 1), "cuStreamCreate");
 
     sparseop_stream *wrapped = NULL;
@@ -131,6 +133,7 @@ int main(void) {
         values[k] = (float)(1 + k % 3);
     }
     cuda(cu_copy_in(d_values, values, sizeof values), "cuMemcpyHtoD");
+    cuda(cu_stream_wait(NULL), "cuStreamSynchronize");
     check(sparseop_update_values_device(op, wrapped, (const void *)(size_t)d_values, ENTRIES), "update_values_device");
     check(sparseop_apply_device(op, wrapped, in, ROWS, out, ROWS), "apply_device");
     compare(d_y, stream, 1, "product with new values");
