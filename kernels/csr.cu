@@ -277,8 +277,10 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 // So many blocks a multiprocessor shall hold, that each thread has registers for a batch: see KERNEL. Doubles take more of them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define RESIDENT(T) 4
-#else
+#elif defined(SCALED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000)
 #define RESIDENT(T) (sizeof(T) == 8 ? 4 : 5)
+#else
+#define RESIDENT(T) (sizeof(T) == 8 ? 5 : 6)
 #endif
 
 #define BALANCED(NAME, T, O)                                                                                              \

@@ -53,15 +53,22 @@ __device__ __forceinline__ void sum_apart(Unit<T, N> &sum, u32 lanes) {
             for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], apart);
 }
 
-// The vectors, as a lane reads them: its own unit at column 0, and how many units further on the next column stands.
+// The vectors, as a lane reads them: its own unit at column 0, and how far on the next column stands.
 template <typename U>
 struct Columns {
     const U *x;
-    u32 stride;
+    // In bytes, so that an address is one multiplication and addition.
+    int stride;
 
-    __device__ __forceinline__ U at(u32 col) const { return load_unit(x + u64(col) * stride); }
+    // As far from a unit as so many columns are apart.
+    __device__ __forceinline__ const U *beyond(const U *from, u32 cols) const {
+        return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
+    }
+    __device__ __forceinline__ U at(u32 col) const { return load_unit(beyond(x, col)); }
     // The column `delta` further on than that of `row`.
-    __device__ __forceinline__ U at(const U *row, int delta) const { return load_unit(row + (long long)(delta) * (long long)(stride)); }
+    __device__ __forceinline__ U at(const U *row, int delta) const {
+        return load_unit(reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(row) + (long long)(delta) * stride));
+    }
 };
 
 // Where the sums of a lane go: y of row r and vector v is at r * row + v * vector.
@@ -90,6 +97,10 @@ struct Sums {
 // Slots that a lane takes at a time: as many as keep 64 bytes of factors on the way.
 template <typename U>
 constexpr u32 SLOTS = 64 / sizeof(U);
+
+// Steps of several slots that a lane takes at a time: with groups of slots, which such steps have no use for, as few registers as may be.
+template <typename T, u32 V>
+constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 
 // What a lane of a row has of a diagonal slice. As `diagonal_sum` in packed.cuh; `row` is the unit at the column of the lane's row.
 template <u32 V, typename T, u32 N, typename Values>
@@ -142,7 +153,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
     const u32 *masks = reinterpret_cast<const u32 *>(index);
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
     constexpr u32 GROUP = R == 1 ? V : 1;
-    in_batches<(SLOTS<U> + R / 2) / R>(full, [&](auto n, u32 k) {
+    in_batches<R == 1 ? SLOTS<U> : RUN_STEPS<T, V>>(full, [&](auto n, u32 k) {
         constexpr u32 COUNT = decltype(n)::value;
         constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
         u32 col[COUNT];
@@ -151,7 +162,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
 #pragma unroll
         for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
-        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = __ldcs(indices + (k + u) * WARP + lane);
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u) factor[u] = x.at(col[u / R] + u % R);
@@ -171,7 +182,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         for (u32 u = 0; u < COUNT; ++u) {
             // A lane without the step loads what another has: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
-            col[u] = __ldcs(indices + at + place);
+            col[u] = stream(indices + at + place);
 #pragma unroll
             for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
             at += lanes;
@@ -211,7 +222,7 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
 #pragma unroll
         for (u32 u = 0; u < LONG_ENTRIES; ++u) {
             u32 at = min(k + u * apart, piece.count - 1);
-            col[u] = __ldcs(rows.cols + piece.begin + at);
+            col[u] = stream(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
@@ -277,10 +288,10 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
     u32 row = u32(min(i, u64(nrows) - 1));
     Unit<T, N> sum = {};
     if (kind == DIAGONAL) {
-        add_diagonals<V>(sum, at, own, full, width, lane, x, x.x + u64(row) * x.stride);
+        add_diagonals<V>(sum, at, own, full, width, lane, x, x.beyond(x.x, row));
     } else {
-        if (perm) row = __ldcs(perm + row);
-        x.x += u64(header.z) * x.stride;
+        if (perm) row = stream(perm + row);
+        x.x = x.beyond(x.x, header.z);
         if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
         else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
         else add_relative<V, 3>(kind, sum, at, own, full, width, lane, x);
@@ -294,18 +305,24 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
                              T *long_sums, u32 *done, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors,         \
                              u32 whole, u32 shift) {                                                                                       \
         packed_units<V, VALUES<T>>(headers, values, index, dictionary, perm, skip, nrows,                                                  \
-                                   Long<T>{pieces, long_cols, long_values, long_count, long_sums, done}, Columns<Unit<T, N>>{x, stride},   \
+                                   Long<T>{pieces, long_cols, long_values, long_count, long_sums, done},                                   \
+                                   Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                                               \
                                    Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                                               \
     }
 
-// Blocks a multiprocessor holds at least. Turing holds half as many threads.
+// Blocks a multiprocessor holds at least; Turing holds half as many threads. More hide more of the way to `x`, where registers suffice.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define SEVERAL_BLOCKS 3
 #else
 #define SEVERAL_BLOCKS 4
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define MANY_BLOCKS 5
+#else
+#define MANY_BLOCKS SEVERAL_BLOCKS
+#endif
 
-#define SEVERAL_INSTANCES(NAME, V, VALUES)                                \
-    SEVERAL(NAME##_v##V##_f32x2, SEVERAL_BLOCKS, V, VALUES, float, 2)     \
-    SEVERAL(NAME##_v##V##_f32x4, SEVERAL_BLOCKS, V, VALUES, float, 4)     \
-    SEVERAL(NAME##_v##V##_f64x2, SEVERAL_BLOCKS, V, VALUES, double, 2)
+#define SEVERAL_INSTANCES(NAME, PER_SM, V, VALUES)                  \
+    SEVERAL(NAME##_v##V##_f32x2, PER_SM, V, VALUES, float, 2)       \
+    SEVERAL(NAME##_v##V##_f32x4, PER_SM, V, VALUES, float, 4)       \
+    SEVERAL(NAME##_v##V##_f64x2, PER_SM, V, VALUES, double, 2)

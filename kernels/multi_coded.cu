@@ -1,8 +1,10 @@
 // Several vectors at once with packed slices whose values are codes of a dictionary.
 
+#define SHARED_SLICES
+
 #include "common.cuh"
 #include "packed.cuh"
 #include "multi.cuh"
 
-SEVERAL_INSTANCES(multi_coded, 1, Coded)
-SEVERAL_INSTANCES(multi_coded, 4, Coded)
+SEVERAL_INSTANCES(multi_coded, SEVERAL_BLOCKS, 1, Coded)
+SEVERAL_INSTANCES(multi_coded, SEVERAL_BLOCKS, 4, Coded)

@@ -1,8 +1,10 @@
 // Several vectors at once with packed slices whose values are as they are.
 
+#define SHARED_SLICES
+
 #include "common.cuh"
 #include "packed.cuh"
 #include "multi.cuh"
 
-SEVERAL_INSTANCES(multi_plain, 1, Plain)
-SEVERAL_INSTANCES(multi_plain, 4, Plain)
+SEVERAL_INSTANCES(multi_plain, SEVERAL_BLOCKS, 1, Plain)
+SEVERAL_INSTANCES(multi_plain, MANY_BLOCKS, 4, Plain)

@@ -14,6 +14,17 @@ constexpr u32 WORDS = UNIT / sizeof(u32);
 
 __device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
 
+// Loads what a product reads of a matrix once, past the caches; with SHARED_SLICES, which kernels define in which several warps read a slice,
+// through them.
+template <typename W>
+__device__ __forceinline__ W stream(const W *from) {
+#ifdef SHARED_SLICES
+    return __ldg(from);
+#else
+    return __ldcs(from);
+#endif
+}
+
 // Values as they are; `at` counts values.
 template <typename T>
 struct Plain {
@@ -23,14 +34,14 @@ struct Plain {
     __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
-    __device__ __forceinline__ T one(u32 at) const { return __ldcs(values + at); }
+    __device__ __forceinline__ T one(u32 at) const { return stream(values + at); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
         if constexpr (sizeof(T) == 4) {
-            float4 v = __ldcs(reinterpret_cast<const float4 *>(values + at));
+            float4 v = stream(reinterpret_cast<const float4 *>(values + at));
             out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
         } else {
-            double2 v = __ldcs(reinterpret_cast<const double2 *>(values + at));
-            double2 w = __ldcs(reinterpret_cast<const double2 *>(values + at) + 1);
+            double2 v = stream(reinterpret_cast<const double2 *>(values + at));
+            double2 w = stream(reinterpret_cast<const double2 *>(values + at) + 1);
             out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
         }
     }
@@ -46,9 +57,9 @@ struct Coded {
     __device__ __forceinline__ Coded(const u8 *bytes, const T *, const T *shared) : codes(bytes), dictionary(shared) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * UNIT); }
     __device__ __forceinline__ void skip_values(u64 count) { codes += count; }
-    __device__ __forceinline__ T one(u32 at) const { return dictionary[__ldcs(codes + at)]; }
+    __device__ __forceinline__ T one(u32 at) const { return dictionary[stream(codes + at)]; }
     __device__ __forceinline__ void four(u32 at, T *out) const {
-        uchar4 c = __ldcs(reinterpret_cast<const uchar4 *>(codes + at));
+        uchar4 c = stream(reinterpret_cast<const uchar4 *>(codes + at));
         out[0] = dictionary[c.x], out[1] = dictionary[c.y], out[2] = dictionary[c.z], out[3] = dictionary[c.w];
     }
 };
@@ -81,15 +92,15 @@ __device__ __forceinline__ void load_words(const I *words, I *out) {
 
 // Four indices side by side.
 __device__ __forceinline__ void load_four(const u8 *at, u32 *out) {
-    uchar4 c = __ldcs(reinterpret_cast<const uchar4 *>(at));
+    uchar4 c = stream(reinterpret_cast<const uchar4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 __device__ __forceinline__ void load_four(const u16 *at, u32 *out) {
-    ushort4 c = __ldcs(reinterpret_cast<const ushort4 *>(at));
+    ushort4 c = stream(reinterpret_cast<const ushort4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 __device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
-    uint4 c = __ldcs(reinterpret_cast<const uint4 *>(at));
+    uint4 c = stream(reinterpret_cast<const uint4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 
@@ -189,7 +200,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
 #pragma unroll
         for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
-        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = __ldcs(indices + (k + u) * WARP + lane);
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u) factor[u] = __ldg(x + col[u / R] + u % R);
@@ -208,7 +219,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         for (u32 u = 0; u < COUNT; ++u) {
             // A lane without the step loads what another has: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
-            col[u] = __ldcs(indices + at + place);
+            col[u] = stream(indices + at + place);
 #pragma unroll
             for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
             at += lanes;
@@ -274,7 +285,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
 #pragma unroll
         for (u32 u = 0; u < LONG_ENTRIES; ++u) {
             u32 at = min(k + u * WARP, piece.count - 1);
-            col[u] = __ldcs(rows.cols + piece.begin + at);
+            col[u] = stream(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
@@ -335,7 +346,7 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
     if (DIAGONALS || kind == DIAGONAL) {
         sum = diagonal_sum<8, V>(at, own, full, width, lane, x + row);
     } else if constexpr (!DIAGONALS) {
-        if (perm) row = __ldcs(perm + row);
+        if (perm) row = stream(perm + row);
         const T *base = x + header.z;
         if (run == 0) sum = relative_sum<V, 1>(kind, at, own, full, width, lane, base);
         else if (run == 1) sum = relative_sum<V, 2>(kind, at, own, full, width, lane, base);
