@@ -87,7 +87,9 @@ pub(crate) unsafe fn copy_text(text: &str, buffer: *mut c_char, capacity: usize)
     if buffer.is_null() || capacity == 0 {
         return text.len();
     }
-    let end = text.floor_char_boundary(capacity - 1);
+    let most = text.len().min(capacity - 1);
+    // Half a character is none.
+    let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     // SAFETY: the caller's promise; one byte of the capacity is left.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), end);

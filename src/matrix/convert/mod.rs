@@ -62,7 +62,7 @@ where
             by_rows: self.is_csr(),
         };
         // sprs lets its users build matrices without checks, so the arrays are checked as any others.
-        compressed.to_csr(self.indices().iter().map(|i| i.index()), self.data().to_vec())
+        compressed.into_csr(self.indices().iter().map(|i| i.index()), self.data().to_vec())
     }
 }
 
@@ -79,7 +79,7 @@ struct Compressed {
 
 impl Compressed {
     /// The matrix in CSR, checked, with these indices and values of its entries.
-    fn to_csr<'a, T: Scalar>(
+    fn into_csr<'a, T: Scalar>(
         self,
         indices: impl Iterator<Item = usize>,
         values: Vec<T>,

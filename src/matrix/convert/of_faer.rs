@@ -64,7 +64,7 @@ fn of_parts<'a, T: Scalar, I: Index>(
     let ptr = std::iter::once(0).chain(ends).collect();
     let compressed = Compressed { format: "faer", shape: (nrows, ncols), ptr, by_rows };
     let values = ranges().flat_map(|range| &values[range]).copied().collect();
-    compressed.to_csr(ranges().flat_map(|range| &indices[range]).map(|index| index.zx()), values)
+    compressed.into_csr(ranges().flat_map(|range| &indices[range]).map(|index| index.zx()), values)
 }
 
 #[cfg(test)]

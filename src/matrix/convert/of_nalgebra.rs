@@ -25,7 +25,7 @@ impl<T: Scalar> ToCsr<T> for CsrMatrix<T> {
         let (offsets, indices, values) = self.csr_data();
         let shape = (self.nrows(), self.ncols());
         let compressed = Compressed { format: FORMAT, shape, ptr: offsets.to_vec(), by_rows: true };
-        compressed.to_csr(indices.iter().copied(), values.to_vec())
+        compressed.into_csr(indices.iter().copied(), values.to_vec())
     }
 }
 
@@ -34,7 +34,7 @@ impl<T: Scalar> ToCsr<T> for CscMatrix<T> {
         let (offsets, indices, values) = self.csc_data();
         let shape = (self.nrows(), self.ncols());
         let compressed = Compressed { format: FORMAT, shape, ptr: offsets.to_vec(), by_rows: false };
-        compressed.to_csr(indices.iter().copied(), values.to_vec())
+        compressed.into_csr(indices.iter().copied(), values.to_vec())
     }
 }
 
