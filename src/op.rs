@@ -2,6 +2,7 @@
 
 mod access;
 mod apply;
+mod foreign;
 mod later;
 mod multi;
 mod prepare;
@@ -13,6 +14,8 @@ use crate::analysis::{Analysis, RowStats, Structure};
 use crate::device::Device;
 use crate::formats::{Placed, Plan, Scaler, Updater};
 use crate::matrix::{CsrMatrix, ToCsr};
+use crate::trace::span;
+use crate::tuning::arena::Source;
 use crate::tuning::calibrate::Calibration;
 use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::lookup::{self, Given};
@@ -324,6 +327,7 @@ impl SparseOpBuilder {
     /// [precision](Self::value_precision) that it is to be rounded to; otherwise as [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         let a = a.to_csr()?;
+        let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let a = self.rounded(&a)?;
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
         let mut op = self.build_analyzed(&a, &analysis)?;
@@ -362,7 +366,7 @@ impl SparseOpBuilder {
         };
         let (a, analysis) = (&*rounded, &*analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let reason = match self.build_on(device.clone(), a, analysis) {
+        let reason = match self.build_on(device.clone(), a.into(), analysis) {
             Err(error) if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) => {
                 error
             }
@@ -371,7 +375,7 @@ impl SparseOpBuilder {
         // What was measured on GPUs is of no use here.
         let of_cpu = |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
         let profile = self.profile.clone().filter(of_cpu);
-        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a, analysis)?;
+        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
         op.decision.fallback = Some(reason.to_string());
         Ok(op)
     }
@@ -389,13 +393,14 @@ impl SparseOpBuilder {
     fn build_on<T: Scalar>(
         &self,
         device: Device,
-        a: &CsrMatrix<T>,
+        source: Source<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
+        let a = source.a;
         let announced = Transposition::announced(self, a);
         let settings = announced.leave_room(self);
         let Prepared { decision, mut matrix, preparation } =
-            settings.prepare(&device, a, &self.seen(analysis, T::KIND))?;
+            settings.prepare(&device, source, &self.seen(analysis, T::KIND))?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
         let op = SparseOp {
             nrows: a.nrows(),

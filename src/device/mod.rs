@@ -6,6 +6,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "cuda_disabled.rs"]
 mod cuda;
+mod foreign;
 pub mod fused;
 mod kernel_log;
 mod launch;
@@ -18,6 +19,7 @@ pub use cuda::Gpu;
 #[cfg(all(feature = "cuda", any(test, feature = "testing")))]
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
+pub use foreign::{DeviceView, ForeignCsr, Offsets};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
 pub(crate) use launch::{BLOCK, Launch, Ptr};
 pub use scaling::Factor;

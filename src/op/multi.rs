@@ -95,6 +95,7 @@ impl<T: Scalar> SparseOp<T> {
             return self.apply(x, y);
         }
         let several = self.several()?;
+        let _span = self.product_span(k);
         let matrix = several.matrix(&self.matrix);
         match &self.device {
             Device::Cpu => {
@@ -139,6 +140,7 @@ impl<T: Scalar> SparseOp<T> {
             return self.apply_device(stream, x, y);
         }
         let several = self.several()?;
+        let _span = self.product_span(k);
         several.matrix(&self.matrix).enqueue_several(&several.means, stream, shape, x, y)
     }
 

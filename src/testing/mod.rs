@@ -14,6 +14,8 @@ pub mod chapter;
 mod conformance;
 mod device_array;
 #[cfg(test)]
+mod foreign;
+#[cfg(test)]
 mod gpu;
 #[cfg(feature = "cuda")]
 pub mod kernels;

@@ -6,6 +6,7 @@ pub(crate) mod compiler;
 mod driver;
 mod embedded;
 mod event;
+mod foreign;
 mod graph;
 mod memory;
 mod nvrtc;
