@@ -143,6 +143,18 @@ pub enum Error {
         /// Where it is.
         found: String,
     },
+    /// Memory that somebody else has allocated cannot be used.
+    #[error("the {what} at {address:#x} cannot be used on {device}: {message}")]
+    ForeignMemory {
+        /// `vector`, `row_ptr`, `col_idx` or `values`.
+        what: &'static str,
+        /// The address that was given.
+        address: u64,
+        /// The device's spelling.
+        device: String,
+        /// Why not, in one line.
+        message: String,
+    },
     /// A copy from or to a vector of another length.
     #[error("cannot copy {found} elements: the vector has {expected}")]
     CopyLength {

@@ -16,8 +16,8 @@
 //! # Ok::<(), sparseop::Error>(())
 //! ```
 //!
-//! Matrices come from Matrix Market files ([`matrix::market`]), from `sprs`, from triplets, from raw arrays, or from the
-//! [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`], and on top of it
+//! Matrices come from Matrix Market files ([`matrix::market`]), from `sprs`, nalgebra-sparse or faer ([`matrix::ToCsr`]), from triplets, from
+//! raw arrays, from arrays on a GPU ([`device::ForeignCsr`]), or from the [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`], and on top of it
 //! [`solvers`].
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![allow(dead_code)]
@@ -38,6 +38,7 @@ pub mod solvers;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+mod trace;
 pub mod tuning;
 
 pub use device::{Device, DeviceVec, Factor, Stream};

@@ -2,6 +2,7 @@
 
 mod access;
 mod apply;
+mod foreign;
 mod later;
 mod multi;
 mod prepare;
@@ -13,6 +14,8 @@ use crate::analysis::{Analysis, RowStats, Structure};
 use crate::device::Device;
 use crate::formats::{Placed, Plan, Scaler, Updater};
 use crate::matrix::{CsrMatrix, ToCsr};
+use crate::trace::span;
+use crate::tuning::arena::Source;
 use crate::tuning::calibrate::Calibration;
 use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::lookup::{self, Given};
@@ -146,7 +149,7 @@ impl<T: Scalar> SparseOp<T> {
         &self.preparation
     }
 
-    /// The matrix back in CSR, its entries in the order they were given.
+    /// The matrix back in CSR, its entries in the order they were given. On a GPU it waits for everything that is enqueued there.
     ///
     /// # Errors
     ///
@@ -252,7 +255,9 @@ impl SparseOpBuilder {
 
     /// Whether only plans may be chosen whose products repeat their bits ([`Plan::is_deterministic`]); not by default.
     ///
-    /// Plans sum in different orders: for bits that also repeat from one operator to the next, give the plan ([`Tuning::Fixed`]).
+    /// Plans sum in different orders. On the CPU the choice is therefore made as for the number of threads that the profile was measured with, and
+    /// does not depend on how many there are. For bits that also repeat with other profiles, memory or settings, give the plan
+    /// ([`Tuning::Fixed`]).
     #[must_use]
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.deterministic = deterministic;
@@ -304,11 +309,13 @@ impl SparseOpBuilder {
         request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
         request.deterministic = self.deterministic;
         request.value_precision = self.value_precision.filter(|p| p.is_narrower_than(scalar));
+        let mut spec = device.spec();
+        if self.deterministic && spec.gpu.is_none() {
+            spec.threads = profile.profile.device.threads;
+        }
         match &self.tuning {
-            Tuning::Heuristic | Tuning::Calibrate => {
-                select::select(analysis, &device.spec(), profile, request)
-            }
-            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &device.spec(), profile, request),
+            Tuning::Heuristic | Tuning::Calibrate => select::select(analysis, &spec, profile, request),
+            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
         }
     }
 
@@ -320,6 +327,7 @@ impl SparseOpBuilder {
     /// [precision](Self::value_precision) that it is to be rounded to; otherwise as [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         let a = a.to_csr()?;
+        let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let a = self.rounded(&a)?;
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
         let mut op = self.build_analyzed(&a, &analysis)?;
@@ -358,7 +366,7 @@ impl SparseOpBuilder {
         };
         let (a, analysis) = (&*rounded, &*analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let reason = match self.build_on(device.clone(), a, analysis) {
+        let reason = match self.build_on(device.clone(), a.into(), analysis) {
             Err(error) if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) => {
                 error
             }
@@ -367,7 +375,7 @@ impl SparseOpBuilder {
         // What was measured on GPUs is of no use here.
         let of_cpu = |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
         let profile = self.profile.clone().filter(of_cpu);
-        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a, analysis)?;
+        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
         op.decision.fallback = Some(reason.to_string());
         Ok(op)
     }
@@ -385,13 +393,14 @@ impl SparseOpBuilder {
     fn build_on<T: Scalar>(
         &self,
         device: Device,
-        a: &CsrMatrix<T>,
+        source: Source<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
+        let a = source.a;
         let announced = Transposition::announced(self, a);
         let settings = announced.leave_room(self);
         let Prepared { decision, mut matrix, preparation } =
-            settings.prepare(&device, a, &self.seen(analysis, T::KIND))?;
+            settings.prepare(&device, source, &self.seen(analysis, T::KIND))?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
         let op = SparseOp {
             nrows: a.nrows(),

@@ -45,6 +45,14 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[test]
+fn more_vectors_than_there_is_memory_for_are_refused() {
+    let args = ["bench", "gallery:poisson2d,n=1500", "--vectors", "65535", "--seconds", "0.01"];
+    let assert = sparseop(&args).assert().code(1);
+    let said = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("65535 vectors and their products take") && said.contains("take fewer"), "{said}");
+}
+
+#[test]
 fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
     for (args, expected) in [
         (&["bench", "a.mtx", "--plans", "auto,sel(c:32)"][..], "did you mean `sell`?"),

@@ -29,6 +29,7 @@ pub use symmetry::Symmetry;
 
 use crate::Scalar;
 use crate::matrix::CsrView;
+use crate::trace::span;
 
 /// The measured facts of one matrix: the same on any number of threads. They cost about as much as a few products.
 ///
@@ -60,6 +61,7 @@ pub struct Analysis {
 impl Analysis {
     /// Measures `a`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let rows = || {
             let offsets = rows::pass(a.row_ptr());
             let changes = rows::changes(&offsets.row_lengths);

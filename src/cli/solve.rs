@@ -177,6 +177,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     if let Some(plan) = &args.plan {
         builder = builder.tuning(Tuning::Fixed(plan.clone()));
     }
+    args.warn_of_what_is_ignored(console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let (op, built) = timed(|| builder.build(&a));
     let op = op?;
@@ -203,6 +204,25 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         console.error(&failure.to_string());
     }
     Ok(())
+}
+
+impl Args {
+    /// Tells which options the method has no use for.
+    fn warn_of_what_is_ignored(&self, console: &Console) {
+        let (power, chebyshev) = (self.method == Name::Power, self.method == Name::Chebyshev);
+        for (option, ignored) in [
+            ("--rhs", power && self.rhs.is_some()),
+            ("--preconditioner", power && self.preconditioner != Preconditioner::None),
+            ("--timing", power && self.timing),
+            ("--eigenvalues", !chebyshev && self.eigenvalues.is_some()),
+        ] {
+            if ignored {
+                let method = self.method.to_possible_value();
+                let method = method.as_ref().map_or("this method", |method| method.get_name());
+                console.warn(&format!("{option} is ignored: {method} has no use for it"));
+            }
+        }
+    }
 }
 
 fn settings(args: &Args) -> Settings {
@@ -335,6 +355,7 @@ fn tell<T: Scalar>(
         value().map_or_else(String::new, |v| v.get_name().to_owned())
     };
     let method = name(&|| args.method.to_possible_value());
+    let preconditioner = if args.method == Name::Power { Preconditioner::None } else { args.preconditioner };
     if args.json {
         return console.print_json(&Solved {
             matrix: args.matrix.name(),
@@ -345,7 +366,7 @@ fn tell<T: Scalar>(
             device: op.device().spec().name,
             plan: op.plan().clone(),
             method: &method,
-            preconditioner: &name(&|| args.preconditioner.to_possible_value()),
+            preconditioner: &name(&|| preconditioner.to_possible_value()),
             converged: done.outcome == Outcome::Converged,
             outcome: done.outcome.name(),
             iterations: done.iterations,

@@ -82,6 +82,16 @@ impl Gpu {
         match *self {}
     }
 
+    /// `len` elements that somebody else has allocated.
+    pub(crate) unsafe fn foreign<T: Copy>(
+        &self,
+        _: &'static str,
+        _: u64,
+        _: usize,
+    ) -> Result<Buffer<T>, Error> {
+        match *self {}
+    }
+
     /// Host memory that copies to and from it go through quickest, zeroed.
     pub(crate) fn pinned<T: Copy>(&self, _: usize) -> Result<Pinned<T>, Error> {
         match *self {}
@@ -146,6 +156,11 @@ impl<T: Copy> Buffer<T> {
     }
 
     pub(crate) fn ptr(&self) -> Ptr<T> {
+        match self.never {}
+    }
+
+    /// The same memory once more.
+    pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
         match self.never {}
     }
 
@@ -240,6 +255,11 @@ impl Queue {
 
     /// Whether this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
+        match self.never {}
+    }
+
+    /// The number of the capture by this thread, if there is one.
+    pub(crate) fn capture_number(&self) -> Option<u64> {
         match self.never {}
     }
 

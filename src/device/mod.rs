@@ -6,6 +6,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "cuda_disabled.rs"]
 mod cuda;
+mod foreign;
 pub mod fused;
 mod kernel_log;
 mod launch;
@@ -18,6 +19,7 @@ pub use cuda::Gpu;
 #[cfg(all(feature = "cuda", any(test, feature = "testing")))]
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
+pub use foreign::{DeviceView, ForeignCsr, Offsets};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
 pub(crate) use launch::{BLOCK, Launch, Ptr};
 pub use scaling::Factor;
@@ -164,6 +166,18 @@ impl Device {
         match self {
             Self::Cpu => Ok(host),
             Self::Cuda(gpu) => Ok(gpu.free_memory()?.min(host)),
+        }
+    }
+
+    /// Waits until everything that was enqueued on its [`Stream`]s is done; on the CPU everything is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when the GPU failed at it.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        match self {
+            Self::Cpu => Ok(()),
+            Self::Cuda(gpu) => gpu.synchronize(),
         }
     }
 

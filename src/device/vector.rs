@@ -2,6 +2,7 @@
 // Without GPUs no code that has one is reached.
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
+use super::foreign::{Foreign, ForeignHost};
 use super::{Buffer, Device, Ptr, Stream};
 use crate::{Error, Scalar, memory};
 use rayon::prelude::*;
@@ -28,6 +29,8 @@ pub struct DeviceVec<T: Scalar> {
 #[derive(Debug)]
 enum Storage<T> {
     Host(Vec<T>),
+    /// Host memory of somebody else.
+    Foreign(ForeignHost<T>),
     Gpu(Arc<Buffer<T>>),
 }
 
@@ -58,10 +61,47 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(Self { storage })
     }
 
+    /// `len` elements in memory that somebody else has allocated and frees: from a `CUdeviceptr` on, or on the CPU from an address of the
+    /// host. Nothing is copied, so that vectors of other libraries take part in products as they are; see [`DeviceView`](super::DeviceView)
+    /// for those that are only read.
+    ///
+    /// ```
+    /// # use sparseop::{Device, DeviceVec};
+    /// let mut theirs = vec![1.0f32, 2.0];
+    /// let address = theirs.as_mut_ptr().expose_provenance() as u64;
+    /// // SAFETY: `theirs` outlives the vector, and is not used meanwhile.
+    /// let mut v = unsafe { DeviceVec::<f32>::from_raw(&Device::Cpu, address, 2)? };
+    /// v.copy_from(&[3.0, 4.0])?;
+    /// drop(v);
+    /// assert_eq!(theirs, [3.0, 4.0]);
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// * There are so many elements of this type, with a value each; on a GPU in memory that its primary context can reach.
+    /// * They live as long as the vector, everything that was enqueued with it, and every graph that was captured with it.
+    /// * While the vector lives, nobody else uses them but in an order that streams or the host keep: what others have enqueued is done, or
+    ///   stands on the stream of the product. Copies to and from the vector wait for this library's streams alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignMemory`] when the address is null or not aligned, or when the driver says that this is no memory of that GPU, or that
+    /// it ends before. That an address is in the midst of an allocation of pools or mappings, which then ends too soon, it does not say.
+    pub unsafe fn from_raw(device: &Device, address: u64, len: usize) -> Result<Self, Error> {
+        // SAFETY: the caller's promise.
+        let storage = match unsafe { Foreign::new(device, "vector", address, len)? } {
+            Foreign::Host(memory) => Storage::Foreign(memory),
+            Foreign::Gpu(buffer) => Storage::Gpu(Arc::new(buffer)),
+        };
+        Ok(Self { storage })
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         match &self.storage {
             Storage::Host(data) => data.len(),
+            Storage::Foreign(memory) => memory.len(),
             Storage::Gpu(buffer) => buffer.len(),
         }
     }
@@ -74,7 +114,7 @@ impl<T: Scalar> DeviceVec<T> {
     /// Where it lives.
     pub fn device(&self) -> Device {
         match &self.storage {
-            Storage::Host(_) => Device::Cpu,
+            Storage::Host(_) | Storage::Foreign(_) => Device::Cpu,
             Storage::Gpu(buffer) => Device::Cuda(buffer.gpu()),
         }
     }
@@ -83,6 +123,7 @@ impl<T: Scalar> DeviceVec<T> {
     pub fn address(&self) -> u64 {
         match &self.storage {
             Storage::Host(data) => data.as_ptr() as u64,
+            Storage::Foreign(memory) => memory.address(),
             Storage::Gpu(buffer) => buffer.ptr().address(),
         }
     }
@@ -96,6 +137,7 @@ impl<T: Scalar> DeviceVec<T> {
         self.same_length(data.len())?;
         match &mut self.storage {
             Storage::Host(own) => own.copy_from_slice(data),
+            Storage::Foreign(memory) => memory.as_mut_slice().copy_from_slice(data),
             Storage::Gpu(buffer) => {
                 buffer.gpu().synchronize()?;
                 buffer.write(buffer.gpu().queue(), data)?;
@@ -113,6 +155,7 @@ impl<T: Scalar> DeviceVec<T> {
         self.same_length(data.len())?;
         match &self.storage {
             Storage::Host(own) => data.copy_from_slice(own),
+            Storage::Foreign(memory) => data.copy_from_slice(memory.as_slice()),
             Storage::Gpu(buffer) => {
                 buffer.gpu().synchronize()?;
                 buffer.read(buffer.gpu().queue(), data)?;
@@ -140,6 +183,7 @@ impl<T: Scalar> DeviceVec<T> {
     pub(crate) fn clear(&mut self, stream: &Stream) -> Result<(), Error> {
         match (&mut self.storage, stream.queue()) {
             (Storage::Host(own), _) => own.par_chunks_mut(CLEARED).for_each(|part| part.fill(T::ZERO)),
+            (Storage::Foreign(memory), _) => memory.as_mut_slice().fill(T::ZERO),
             // SAFETY: the buffer has so many elements, and freeing it waits for work that uses it.
             (Storage::Gpu(buffer), Some(queue)) => unsafe { queue.clear(buffer.ptr(), buffer.len())? },
             (Storage::Gpu(buffer), None) => {
@@ -159,6 +203,7 @@ impl<T: Scalar> DeviceVec<T> {
     pub(crate) fn host(&self) -> &[T] {
         match &self.storage {
             Storage::Host(data) => data,
+            Storage::Foreign(memory) => memory.as_slice(),
             Storage::Gpu(_) => unreachable!("a vector of the CPU is in host memory"),
         }
     }
@@ -167,6 +212,7 @@ impl<T: Scalar> DeviceVec<T> {
     pub(crate) fn host_mut(&mut self) -> &mut [T] {
         match &mut self.storage {
             Storage::Host(data) => data,
+            Storage::Foreign(memory) => memory.as_mut_slice(),
             Storage::Gpu(_) => unreachable!("a vector of the CPU is in host memory"),
         }
     }
@@ -179,7 +225,7 @@ impl<T: Scalar> DeviceVec<T> {
     /// A share in its memory, which lives as long as the last of them; none in host memory.
     pub(crate) fn share(&self) -> Option<Arc<Buffer<T>>> {
         match &self.storage {
-            Storage::Host(_) => None,
+            Storage::Host(_) | Storage::Foreign(_) => None,
             Storage::Gpu(buffer) => Some(buffer.clone()),
         }
     }

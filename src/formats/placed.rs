@@ -154,7 +154,8 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// The matrix back in CSR, its entries in the order they were packed from.
+    /// The matrix back in CSR, its entries in the order they were packed from, once everything enqueued on a GPU is done: new values may be
+    /// under way to it.
     ///
     /// # Errors
     ///
@@ -162,7 +163,10 @@ impl<T: Scalar> Placed<T> {
     pub(crate) fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         match self {
             Self::Host(matrix) => Ok(matrix.unpack()),
-            Self::Gpu(_, matrix) => matrix.unpack(),
+            Self::Gpu(gpu, matrix) => {
+                gpu.synchronize()?;
+                matrix.unpack()
+            }
         }
     }
 

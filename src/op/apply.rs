@@ -4,8 +4,10 @@ use super::SparseOp;
 use super::stage::Stage;
 use crate::device::{DeviceVec, Factor, Gpu, Ptr, Queue, Scaling, Stream};
 use crate::formats::Placed;
+use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
 use std::sync::PoisonError;
+use tracing::field::display;
 
 impl<T: Scalar> SparseOp<T> {
     /// `y = A x`. `y` is overwritten without being read: what was in it, NaN too, does not matter.
@@ -18,12 +20,22 @@ impl<T: Scalar> SparseOp<T> {
     /// stay there ([`SparseOp::apply_device`]) spare both copies. Allocates nothing, but on a GPU once for every thread that is in
     /// here at a time.
     ///
+    /// The borrows see to it that `x` is not in `y`, here and in all other products:
+    ///
+    /// ```compile_fail,E0502
+    /// # use sparseop::{Error, SparseOp};
+    /// fn squared(op: &SparseOp<f64>, y: &mut [f64]) -> Result<(), Error> {
+    ///     op.apply(&*y, y)
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and
     /// [`Error::GpuMemory`].
     pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
+        let _span = self.product_span(1);
         match &self.matrix {
             Placed::Host(matrix) => {
                 matrix.spmv(x, y);
@@ -59,6 +71,7 @@ impl<T: Scalar> SparseOp<T> {
     /// As [`apply`](Self::apply).
     pub fn apply_with(&self, alpha: T, x: &[T], beta: T, y: &mut [T]) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
+        let _span = self.product_span(1);
         match &self.matrix {
             Placed::Host(matrix) => {
                 self.scaler.multiply(&**matrix, alpha, x, beta, y);
@@ -90,6 +103,7 @@ impl<T: Scalar> SparseOp<T> {
     /// device's; `y` is then untouched. [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
     pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
+        let _span = self.product_span(1);
         self.matrix.enqueue(stream, x, y)
     }
 
@@ -130,6 +144,7 @@ impl<T: Scalar> SparseOp<T> {
                 return Err(self.wrong_length(name, at.saturating_add(1), vector.len()));
             }
         }
+        let _span = self.product_span(1);
         self.matrix.enqueue_scaled(&self.scaler, stream, x, y, by)
     }
 
@@ -148,6 +163,22 @@ impl<T: Scalar> SparseOp<T> {
         stage.through(x, y, read, product)?;
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
         Ok(())
+    }
+
+    /// The span of a product; on a GPU with vectors that are there, of enqueuing it.
+    #[inline]
+    pub(super) fn product_span(&self, vectors: usize) -> Entered {
+        span!(
+            TRACE,
+            "apply",
+            plan = display(&self.decision.plan),
+            device = display(&self.device),
+            rows = self.nrows,
+            cols = self.ncols,
+            nnz = self.nnz(),
+            bytes = self.matrix.bytes(),
+            vectors = vectors
+        )
     }
 
     fn check_lengths(&self, x: usize, y: usize) -> Result<(), Error> {

@@ -5,13 +5,15 @@ use crate::analysis::{Analysis, Fingerprint};
 use crate::device::{Device, DeviceSpec};
 use crate::formats::Placed;
 use crate::matrix::CsrMatrix;
-use crate::tuning::arena::{DeviceArena, Ready};
+use crate::trace::span;
+use crate::tuning::arena::{DeviceArena, Ready, Source};
 use crate::tuning::calibrate::{Basis, Limits, calibrate, field, stakes};
 use crate::tuning::explain::Preparation;
 use crate::tuning::select::{Decision, Request};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{Entry, Key, Miss, STORE_VARIABLE, Store};
 use crate::{Error, Scalar};
+use tracing::field::display;
 
 /// A packed matrix, how its plan was chosen, and how long that took.
 pub(super) struct Prepared<T: Scalar> {
@@ -31,28 +33,31 @@ impl SparseOpBuilder {
     pub(super) fn prepare<T: Scalar>(
         &self,
         device: &Device,
-        a: &CsrMatrix<T>,
+        source: Source<'_, T>,
         analysis: &Analysis,
     ) -> Result<Prepared<T>, Error> {
-        let spec = device.spec();
+        let (spec, a) = (device.spec(), source.a);
         let (decided, select) = timed(|| {
+            let span = span!(DEBUG, "select", rows = a.nrows(), nnz = a.nnz(); plan, candidates);
             let mut decision = self.clone().device(device.clone()).decide(analysis, T::KIND)?;
             let shelf = self.shelf(a, analysis, &spec, &mut decision);
             if let Some(shelf) = &shelf {
                 shelf.recall(&mut decision, analysis, &spec);
             }
+            span.record("plan", display(&decision.plan));
+            span.record("candidates", decision.candidates.len());
             Ok::<_, Error>((decision, shelf))
         });
         let (mut decision, shelf) = decided?;
         let predicted = decision.basis == Basis::Predicted;
         if self.tuning == Tuning::Calibrate && predicted && self.pays(&mut decision, device, &spec) {
-            let (ready, seconds) = self.race(device, a, analysis, &mut decision)?;
+            let (ready, seconds) = self.race(device, source, analysis, &mut decision)?;
             if let Some(shelf) = shelf {
                 shelf.keep(&mut decision, &spec);
             }
             return Ok(Prepared::new(decision, ready, select, seconds));
         }
-        let ready = Ready::pack(&decision.plan, a, device)?;
+        let ready = Ready::pack(&decision.plan, source, device)?;
         Ok(Prepared::new(decision, ready, select, 0.0))
     }
 
@@ -90,14 +95,15 @@ impl SparseOpBuilder {
     fn race<T: Scalar>(
         &self,
         device: &Device,
-        a: &CsrMatrix<T>,
+        source: Source<'_, T>,
         analysis: &Analysis,
         decision: &mut Decision,
     ) -> Result<(Ready<Placed<T>>, f64), Error> {
         let (settings, spec) = (&self.calibration, device.spec());
+        let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
-        let x = vec![T::ONE; a.ncols()];
-        let arena = DeviceArena::new(a, device, &x, settings.cold)?;
+        let x = vec![T::ONE; source.a.ncols()];
+        let arena = DeviceArena::new(source, device, &x, settings.cold)?;
         let Request { memory_limit, expected_calls, .. } = decision.request;
         let limits = Limits {
             seconds: settings.seconds,
@@ -109,6 +115,7 @@ impl SparseOpBuilder {
             calibrate(&arena, &clock, &field, limits, settings.policy(device), settings.cold)?;
         let seconds = race.seconds;
         decision.settle(Basis::Raced(race), analysis, &spec);
+        span.record("plan", display(&decision.plan));
         Ok((ready, seconds))
     }
 }

@@ -7,8 +7,10 @@ use crate::analysis::{Analysis, Distinct};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Updater};
 use crate::matrix::{CsrMatrix, ToCsr, rounded};
+use crate::trace::{Entered, span};
 use crate::{Error, ExactIn, Scalar, ScalarKind};
 use std::borrow::Cow;
+use tracing::field::display;
 
 /// Why values that are on a GPU do not take the place of others that were rounded.
 const ROUNDED_ON_HOST: &str = "its values are rounded, and whether those in the memory of the GPU can be is not known there; `update_values` takes \
@@ -48,6 +50,7 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::ValueInexact`] where they are not, but stored in fewer bytes that do not hold one; then nothing has changed. On a GPU,
     /// [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
+        let _span = self.update_span();
         let values = &*self.settings.rounded_values(values)?;
         let (updater, matrix) = self.prepare_updates()?;
         updater.update(matrix, values)?;
@@ -64,6 +67,7 @@ impl<T: Scalar> SparseOp<T> {
     /// otherwise as [`update_values`](Self::update_values).
     pub fn update_from(&mut self, a: &impl ToCsr<T>) -> Result<(), Error> {
         let a = a.to_csr()?;
+        let _span = self.update_span();
         let a = self.settings.rounded(&a)?;
         let (updater, matrix) = self.prepare_updates()?;
         updater.check_pattern(a.view())?;
@@ -73,9 +77,10 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Replaces the values by some that live on the operator's device. On a GPU that is only enqueued on `stream`, before what is
-    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing. Graphs
-    /// with products of this operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones
-    /// and most with several vectors, are refused: launches of the graph would not update it.
+    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing, nor are
+    /// those with vectors in host memory, which have a stream of their own: wait for this one before them. Graphs with products of this
+    /// operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones and most with
+    /// several vectors, are refused: launches of the graph would not update it.
     ///
     /// Neither waits nor allocates, but at the first update of an operator that was not built with
     /// [`updatable`](SparseOpBuilder::updatable). Otherwise as [`update_values`](Self::update_values).
@@ -86,6 +91,7 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes: whether that can be is not known there
     /// without waiting.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
+        let _span = self.update_span();
         let rounded = match (&self.device, values.device()) {
             _ if !self.settings.rounds::<T>() => None,
             (Device::Cpu, Device::Cpu) => {
@@ -107,6 +113,10 @@ impl<T: Scalar> SparseOp<T> {
             self.updated_by_graphs |= queue.is_capturing()?;
         }
         Ok(())
+    }
+
+    fn update_span(&self) -> Entered {
+        span!(TRACE, "update", plan = display(&self.decision.plan), nnz = self.nnz())
     }
 
     /// Gives up what was packed from the values of before; it is packed anew when it is needed.

@@ -297,27 +297,6 @@ proptest! {
 }
 
 #[test]
-fn the_bits_do_not_depend_on_the_number_of_threads() {
-    let a = scattered::<f32>(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 });
-    let x = x_vector(5000);
-    let analysis = Analysis::of(a.view());
-    for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
-        let plan: Plan = text.parse().unwrap();
-        if plan.traffic(&analysis, ScalarKind::F32).matrix_bytes > MEMORY_LIMIT {
-            continue;
-        }
-        let packed = plan.pack(a.view()).unwrap();
-        let with_threads = |threads: usize| {
-            let mut y = vec![0f32; 9000];
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| packed.spmv(&x, &mut y));
-            y.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
-        };
-        assert_eq!(with_threads(1), with_threads(5), "{text}");
-    }
-}
-
-#[test]
 fn every_name_is_listed_once() {
     let mut names: Vec<_> = FormatKind::ALL.iter().map(|k| k.name()).collect();
     names.sort_unstable();

@@ -4,8 +4,10 @@ use super::stopwatch::{timed, turn};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{DeviceCsr, Placed, Plan};
 use crate::matrix::CsrMatrix;
+use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
 use std::cell::RefCell;
+use tracing::field::display;
 
 /// What plans are packed and timed on: a real device, or a script that stands for one.
 pub(crate) trait Arena {
@@ -27,6 +29,21 @@ pub(crate) trait Arena {
     fn products(&self, packed: &Self::Packed, repeats: u32) -> Result<f64, Error>;
 }
 
+/// A matrix that is to be packed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a, T: Scalar> {
+    /// In host memory.
+    pub(crate) a: &'a CsrMatrix<T>,
+    /// The same in the memory of the GPU that it is packed for, if it is there already.
+    pub(crate) there: Option<&'a DeviceCsr<T>>,
+}
+
+impl<'a, T: Scalar> From<&'a CsrMatrix<T>> for Source<'a, T> {
+    fn from(a: &'a CsrMatrix<T>) -> Self {
+        Self { a, there: None }
+    }
+}
+
 /// A packed matrix in the memory of its device, and what that took.
 #[derive(Debug)]
 pub(crate) struct Ready<P> {
@@ -44,24 +61,55 @@ impl<T: Scalar> Ready<Placed<T>> {
     /// # Errors
     ///
     /// What packing and the device give.
-    pub(crate) fn pack(plan: &Plan, a: &CsrMatrix<T>, device: &Device) -> Result<Self, Error> {
-        if let Some(ready) = Self::packed_there(plan, a, device)? {
+    pub(crate) fn pack<'a>(
+        plan: &Plan,
+        source: impl Into<Source<'a, T>>,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let source = source.into();
+        if let Some(ready) = Self::packed_there(plan, source, device)? {
             return Ok(ready);
         }
-        let (packed, pack) = timed(|| plan.pack(a.view()));
+        let a = source.a;
+        let (packed, pack) = timed(|| {
+            let span = pack_span(plan, a);
+            let packed = plan.pack(a.view())?;
+            span.record("bytes", packed.matrix_bytes());
+            Ok::<_, Error>(packed)
+        });
         let packed = packed?;
-        let (matrix, upload) = timed(|| Placed::on(device, packed));
+        let (matrix, upload) = timed(|| match device {
+            Device::Cpu => Placed::on(device, packed),
+            Device::Cuda(_) => {
+                let _span = span!(DEBUG, "upload", bytes = packed.matrix_bytes(), device = display(device));
+                Placed::on(device, packed)
+            }
+        });
         Ok(Self { matrix: matrix?, pack, upload })
     }
 
     /// Brings a matrix to a GPU that packs it itself; none where the host has to, or where there is no room for it and what is packed.
-    fn packed_there(plan: &Plan, a: &CsrMatrix<T>, device: &Device) -> Result<Option<Self>, Error> {
+    fn packed_there(plan: &Plan, source: Source<'_, T>, device: &Device) -> Result<Option<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Ok(None) };
+        let Source { a, there } = source;
         if !Placed::packs_there(plan, a.view()) {
             return Ok(None);
         }
-        let (csr, upload) = timed(|| DeviceCsr::upload(a.view(), *gpu));
-        let (packed, pack) = timed(|| csr.and_then(|csr| Placed::packed_there(plan, &csr)));
+        let (csr, upload) = match there {
+            Some(_) => (Ok(None), 0.0),
+            None => timed(|| {
+                let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(device));
+                DeviceCsr::upload(a.view(), *gpu).map(Some)
+            }),
+        };
+        let (packed, pack) = timed(|| {
+            let csr = csr?;
+            let Some(csr) = csr.as_ref().or(there) else { return Ok(None) };
+            let span = pack_span(plan, a);
+            let packed = Placed::packed_there(plan, csr)?;
+            packed.iter().for_each(|packed| span.record("bytes", packed.bytes()));
+            Ok(packed)
+        });
         match packed {
             Ok(matrix) => Ok(matrix.map(|matrix| Self { matrix, pack, upload })),
             Err(Error::GpuMemory { .. }) => Ok(None),
@@ -70,9 +118,19 @@ impl<T: Scalar> Ready<Placed<T>> {
     }
 }
 
+/// Bytes of a matrix in CSR as it is copied.
+fn csr_bytes<T: Scalar>(a: &CsrMatrix<T>) -> usize {
+    size_of_val(a.row_ptr()) + size_of_val(a.col_idx()) + size_of_val(a.values())
+}
+
+/// The span of packing; its bytes are recorded when they are known.
+fn pack_span<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>) -> Entered {
+    span!(DEBUG, "pack", plan = display(plan), rows = a.nrows(), nnz = a.nnz(); bytes)
+}
+
 /// A matrix and the vectors of its products on a device.
 pub(crate) struct DeviceArena<'a, T: Scalar> {
-    a: &'a CsrMatrix<T>,
+    source: Source<'a, T>,
     device: &'a Device,
     stream: Stream,
     x: DeviceVec<T>,
@@ -82,19 +140,25 @@ pub(crate) struct DeviceArena<'a, T: Scalar> {
 }
 
 impl<'a, T: Scalar> DeviceArena<'a, T> {
-    /// For products of `a` with `x`.
+    /// For products of a matrix with `x`.
     ///
     /// # Errors
     ///
     /// What the device gives when there is no room for the vectors.
-    pub(crate) fn new(a: &'a CsrMatrix<T>, device: &'a Device, x: &[T], cold: bool) -> Result<Self, Error> {
+    pub(crate) fn new(
+        source: impl Into<Source<'a, T>>,
+        device: &'a Device,
+        x: &[T],
+        cold: bool,
+    ) -> Result<Self, Error> {
+        let source = source.into();
         let sweep = || DeviceVec::zeros(device, sweep_bytes(device) as usize / size_of::<T>());
         Ok(Self {
-            a,
+            source,
             device,
             stream: Stream::new(device)?,
             x: DeviceVec::from_slice(device, x)?,
-            y: RefCell::new(DeviceVec::zeros(device, a.nrows())?),
+            y: RefCell::new(DeviceVec::zeros(device, source.a.nrows())?),
             sweep: cold.then(sweep).transpose()?.map(RefCell::new),
         })
     }
@@ -117,7 +181,7 @@ impl<T: Scalar> Arena for DeviceArena<'_, T> {
     type Packed = Placed<T>;
 
     fn pack(&self, plan: &Plan) -> Result<Ready<Placed<T>>, Error> {
-        Ready::pack(plan, self.a, self.device)
+        Ready::pack(plan, self.source, self.device)
     }
 
     fn products(&self, matrix: &Placed<T>, repeats: u32) -> Result<f64, Error> {

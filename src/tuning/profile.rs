@@ -421,6 +421,7 @@ mod tests {
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
         profile.validation.held_out = Some(Regret::of(&[1.0, 1.25]));
         profile.validation.held_out_classes.insert("road".to_owned(), Regret::of(&[1.5]));
+        profile.validation.calibrated = Some(Regret::of(&[1.01]));
         profile.records.push(Record {
             matrix: "road_usa.mtx".to_owned(),
             class: "road".to_owned(),

@@ -7,7 +7,7 @@ use cudarc::driver::{DriverError, result, sys};
 const OLDEST: (i32, i32) = (11, 4);
 
 /// Every function that is called. cudarc panics on one that is missing, so they are looked up before the first call.
-const SYMBOLS: [&str; 46] = [
+const SYMBOLS: [&str; 47] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -47,6 +47,7 @@ const SYMBOLS: [&str; 46] = [
     "cuModuleLoadData",
     "cuModuleUnload",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cuPointerGetAttribute",
     "cuStreamBeginCapture_v2",
     "cuStreamCreate",
     "cuStreamDestroy_v2",

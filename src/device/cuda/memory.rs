@@ -8,12 +8,13 @@ use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
 use std::sync::Weak;
 
-/// Memory of a GPU, freed when dropped.
+/// Memory of a GPU, freed when dropped if it is its own.
 #[derive(Debug)]
 pub(crate) struct Buffer<T> {
     gpu: Gpu,
     address: u64,
     len: usize,
+    owned: bool,
     _elements: PhantomData<T>,
 }
 
@@ -41,7 +42,7 @@ impl Gpu {
 
     /// Memory for `len` elements, with anything in it; enqueues nothing.
     pub(crate) fn unset<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        let buffer = |address| Buffer { gpu: *self, address, len, _elements: PhantomData };
+        let buffer = |address| Buffer { gpu: *self, address, len, owned: true, _elements: PhantomData };
         if len == 0 || size_of::<T>() == 0 {
             return Ok(buffer(0));
         }
@@ -103,6 +104,21 @@ impl Gpu {
 }
 
 impl<T: Copy> Buffer<T> {
+    /// Memory that somebody else frees.
+    pub(super) fn of_others(gpu: Gpu, address: u64, len: usize) -> Self {
+        Self { gpu, address, len, owned: false, _elements: PhantomData }
+    }
+
+    /// The same memory once more; this one does not free it.
+    ///
+    /// # Safety
+    ///
+    /// It is not used after the other is dropped.
+    pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
+        const { assert!(size_of::<T>() == size_of::<U>()) };
+        Buffer { gpu: self.gpu, address: self.address, len: self.len, owned: false, _elements: PhantomData }
+    }
+
     /// The GPU whose memory it is.
     pub(crate) fn gpu(&self) -> Gpu {
         self.gpu
@@ -175,7 +191,10 @@ impl Drop for Relaxed {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        if let (Ok(_current), true) = (self.gpu.bind(), self.address != 0) {
+        if !self.owned || self.address == 0 {
+            return;
+        }
+        if let Ok(_current) = self.gpu.bind() {
             let _relaxed = Relaxed::new();
             // SAFETY: the address came from the driver and is freed once. The driver waits for work that may use it.
             // An error here belongs to earlier work, which reports it itself.

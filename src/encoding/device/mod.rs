@@ -13,7 +13,7 @@ use super::cuda::{Long, Uploaded, Values};
 use super::index::{LANES, UNIT};
 use super::order::Order;
 use super::{Header, Packing, ValueEncoding};
-use crate::device::{Buffer, Gpu, Ptr};
+use crate::device::{Buffer, Device, ForeignCsr, Gpu, Ptr};
 use crate::matrix::CsrView;
 use crate::{Error, Scalar};
 use slices::Chosen;
@@ -45,6 +45,29 @@ impl<T: Scalar> DeviceCsr<T> {
             col_idx: gpu.upload(a.col_idx())?,
             values: gpu.upload(a.values())?,
         })
+    }
+
+    /// A matrix that is there already, in arrays of somebody else; of `a`, which is the same, the offsets are copied if they are not there in
+    /// 64 bits. None when the arrays are in host memory.
+    ///
+    /// # Errors
+    ///
+    /// What allocating and copying give.
+    ///
+    /// # Safety
+    ///
+    /// It is not used after `foreign` is dropped.
+    pub(crate) unsafe fn around(a: CsrView<'_, T>, foreign: &ForeignCsr<T>) -> Result<Option<Self>, Error> {
+        let (Device::Cuda(gpu), Some(arrays)) = (foreign.device(), foreign.on_gpu()) else { return Ok(None) };
+        // SAFETY: the caller's promise. Where offsets in host memory have 64 bits, they are the same.
+        let (row_ptr, col_idx, values) = unsafe {
+            let row_ptr = match arrays.row_ptr {
+                Some(there) if size_of::<usize>() == size_of::<u64>() => there.alias(),
+                _ => gpu.upload(a.row_ptr())?,
+            };
+            (row_ptr, arrays.col_idx.alias(), arrays.values.alias())
+        };
+        Ok(Some(Self { gpu: *gpu, nrows: a.nrows(), ncols: a.ncols(), row_ptr, col_idx, values }))
     }
 
     /// The GPU whose memory it is in.

@@ -1,5 +1,10 @@
 //! Matrices of other libraries as input.
 
+#[cfg(feature = "faer")]
+mod of_faer;
+#[cfg(feature = "nalgebra")]
+mod of_nalgebra;
+
 use super::{CsrMatrix, CsrView, Triplets, check_dimensions};
 use crate::{Error, Scalar};
 use sprs::{CsMatBase, SpIndex};
@@ -9,7 +14,9 @@ use std::ops::Deref;
 /// A matrix that can be read as CSR: what [`SparseOp::auto`](crate::SparseOp::auto) takes.
 ///
 /// Implemented for [`CsrMatrix`], [`CsrView`] (copied), [`Triplets`] and the matrices of `sprs`, owned or borrowed, compressed by row or
-/// by column, of any index type.
+/// by column, of any index type. With the feature `nalgebra` also for the `CsrMatrix`, `CscMatrix` and `CooMatrix` of `nalgebra-sparse`,
+/// with the feature `faer` for its `SparseRowMat` and `SparseColMat`, owned or borrowed, of any index type. They are copied; entries of a
+/// `CooMatrix` that have the same place are summed.
 pub trait ToCsr<T: Scalar> {
     /// The matrix in CSR; borrowed where it is one already.
     ///
@@ -48,15 +55,42 @@ where
     DataStorage: Deref<Target = [T]>,
 {
     fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
-        check_dimensions("sprs", self.rows(), self.cols())?;
-        let row_ptr = self.proper_indptr().iter().map(|p| p.index()).collect();
+        let compressed = Compressed {
+            format: "sprs",
+            shape: self.shape(),
+            ptr: self.proper_indptr().iter().map(|p| p.index()).collect(),
+            by_rows: self.is_csr(),
+        };
+        // sprs lets its users build matrices without checks, so the arrays are checked as any others.
+        compressed.into_csr(self.indices().iter().map(|i| i.index()), self.data().to_vec())
+    }
+}
+
+/// A matrix of another library, compressed by row or by column.
+struct Compressed {
+    /// Its name in messages.
+    format: &'static str,
+    /// Rows and columns.
+    shape: (usize, usize),
+    /// Where each row or column begins, and where the last one ends.
+    ptr: Vec<usize>,
+    by_rows: bool,
+}
+
+impl Compressed {
+    /// The matrix in CSR, checked, with these indices and values of its entries.
+    fn into_csr<'a, T: Scalar>(
+        self,
+        indices: impl Iterator<Item = usize>,
+        values: Vec<T>,
+    ) -> Result<Cow<'a, CsrMatrix<T>>, Error> {
+        let Self { format, shape: (nrows, ncols), ptr, by_rows } = self;
+        check_dimensions(format, nrows, ncols)?;
         // An index that does not fit becomes one that is out of range, for the check below to find.
-        let col_idx = self.indices().iter().map(|i| u32::try_from(i.index()).unwrap_or(u32::MAX)).collect();
-        let values = self.data().to_vec();
-        // sprs lets its users build matrices without checks, so the arrays are checked here as any others.
-        let (outer, inner) = if self.is_csr() { self.shape() } else { (self.cols(), self.rows()) };
-        let compressed = CsrMatrix::try_new(outer, inner, row_ptr, col_idx, values)?;
-        Ok(Cow::Owned(if self.is_csr() { compressed } else { compressed.transpose() }))
+        let indices = indices.map(|i| u32::try_from(i).unwrap_or(u32::MAX)).collect();
+        let (outer, inner) = if by_rows { (nrows, ncols) } else { (ncols, nrows) };
+        let compressed = CsrMatrix::try_new(outer, inner, ptr, indices, values)?;
+        Ok(Cow::Owned(if by_rows { compressed } else { compressed.transpose() }))
     }
 }
 

@@ -1,0 +1,91 @@
+//! How calls end.
+
+use crate::types::sparseop_status;
+use sparseop::Error;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// What the last call of this thread that failed has to say.
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: sparseop_status,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: sparseop_status, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    pub(crate) fn null(what: &str) -> Self {
+        Self::new(sparseop_status::InvalidPointer, format!("`{what}` is NULL"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        use sparseop_status as Status;
+        let status = match &error {
+            Error::InvalidMatrix { .. } => Status::InvalidMatrix,
+            Error::VectorLength { .. }
+            | Error::VectorsLength { .. }
+            | Error::CopyLength { .. }
+            | Error::ValuesLength { .. } => Status::WrongLength,
+            Error::PlanText { .. } => Status::InvalidArgument,
+            Error::ForeignMemory { .. } => Status::InvalidPointer,
+            Error::DeviceUnavailable { .. } => Status::DeviceUnavailable,
+            Error::WrongDevice { .. } => Status::WrongDevice,
+            Error::MemoryLimit { .. } | Error::GpuMemory { .. } => Status::OutOfMemory,
+            Error::Gpu { .. } | Error::KernelCompile { .. } => Status::GpuFailed,
+            Error::NotUpdatable { .. }
+            | Error::UpdatedByGraph { .. }
+            | Error::NotDeterministic { .. }
+            | Error::NotCapturable { .. }
+            | Error::PlanLimit { .. }
+            | Error::PackedTooLarge { .. } => Status::NotPossible,
+            _ => Status::Failed,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// Does what a call is to do; failures and panics become statuses, and what they say is kept for this thread.
+pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> sparseop_status {
+    let Failure { status, message } = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return sparseop_status::Ok,
+        Ok(Err(failure)) => failure,
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Failure::new(sparseop_status::Panicked, format!("a defect of sparseop: {text}"))
+        }
+    };
+    // A thread that is ending has nobody left to ask.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = c_string(message));
+    status
+}
+
+/// A text without what would end it too soon.
+pub(crate) fn c_string(text: String) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
+}
+
+/// What the last call of this thread that failed has to say, in one line of UTF-8; empty when none has failed. Valid until the next call
+/// of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn sparseop_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The version of the library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn sparseop_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}

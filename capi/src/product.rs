@@ -1,0 +1,348 @@
+//! Products and new values.
+
+use crate::failure::{Failure, guarded};
+use crate::memory::{check_apart, input, output, reference};
+use crate::operator::{Operator, either, sparseop_operator};
+use crate::stream::sparseop_stream;
+use crate::types::sparseop_status::InvalidArgument;
+use crate::types::{SPARSEOP_COLUMN_MAJOR, SPARSEOP_ROW_MAJOR, sparseop_status};
+use sparseop::device::DeviceView;
+use sparseop::{Device, DeviceVec, Layout, Scalar, SparseOp, Stream};
+use std::ffi::c_void;
+
+/// Which product.
+#[derive(Clone, Copy)]
+enum Product {
+    Plain,
+    Scaled { alpha: f64, beta: f64 },
+    Transposed,
+    Several { count: usize, layout: Layout },
+}
+
+/// The vectors of a product, in elements of the operator's kind.
+#[derive(Clone, Copy)]
+struct Vectors {
+    x: *const c_void,
+    x_len: usize,
+    y: *mut c_void,
+    y_len: usize,
+}
+
+/// y = A x with vectors in host memory, of the operator's kind: ncols elements and nrows. `y` is overwritten without being read.
+///
+/// # Safety
+///
+/// The operator is alive, and the vectors have so many elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply(
+    operator: *const sparseop_operator,
+    x: *const c_void,
+    x_len: usize,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { on_host(operator, Product::Plain, Vectors { x, x_len, y, y_len }) })
+}
+
+/// y = alpha A x + beta y, as in BLAS: with beta = 0 nothing of `y` is read. Otherwise as sparseop_apply.
+///
+/// # Safety
+///
+/// As of sparseop_apply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply_with(
+    operator: *const sparseop_operator,
+    alpha: f64,
+    x: *const c_void,
+    x_len: usize,
+    beta: f64,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    let product = Product::Scaled { alpha, beta };
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { on_host(operator, product, Vectors { x, x_len, y, y_len }) })
+}
+
+/// y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the first such product, unless that was announced
+/// with SPARSEOP_TRANSPOSE. Otherwise as sparseop_apply.
+///
+/// # Safety
+///
+/// As of sparseop_apply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply_transpose(
+    operator: *const sparseop_operator,
+    x: *const c_void,
+    x_len: usize,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { on_host(operator, Product::Transposed, Vectors { x, x_len, y, y_len }) })
+}
+
+/// Y = A X for `count` vectors at once, in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the lengths are those of all vectors together.
+/// Otherwise as sparseop_apply.
+///
+/// # Safety
+///
+/// As of sparseop_apply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply_multi(
+    operator: *const sparseop_operator,
+    count: usize,
+    layout: u32,
+    x: *const c_void,
+    x_len: usize,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    guarded(|| {
+        let product = several(count, layout)?;
+        // SAFETY: the caller's promise.
+        unsafe { on_host(operator, product, Vectors { x, x_len, y, y_len }) }
+    })
+}
+
+/// y = A x with vectors in the memory of the operator's GPU, enqueued on the stream: neither copied nor waited for. For an operator on the
+/// CPU the stream is NULL and the vectors are in host memory.
+///
+/// # Safety
+///
+/// The operator and the stream are alive; the vectors have so many elements and live until the product is done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply_device(
+    operator: *const sparseop_operator,
+    stream: *const sparseop_stream,
+    x: *const c_void,
+    x_len: usize,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { on_device(operator, stream, Product::Plain, Vectors { x, x_len, y, y_len }) })
+}
+
+/// y = alpha A x + beta y; otherwise as sparseop_apply_device.
+///
+/// # Safety
+///
+/// As of sparseop_apply_device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply_with_device(
+    operator: *const sparseop_operator,
+    stream: *const sparseop_stream,
+    alpha: f64,
+    x: *const c_void,
+    x_len: usize,
+    beta: f64,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    let product = Product::Scaled { alpha, beta };
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { on_device(operator, stream, product, Vectors { x, x_len, y, y_len }) })
+}
+
+/// y = A^T x; otherwise as sparseop_apply_device and sparseop_apply_transpose.
+///
+/// # Safety
+///
+/// As of sparseop_apply_device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply_transpose_device(
+    operator: *const sparseop_operator,
+    stream: *const sparseop_stream,
+    x: *const c_void,
+    x_len: usize,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { on_device(operator, stream, Product::Transposed, Vectors { x, x_len, y, y_len }) })
+}
+
+/// Y = A X for `count` vectors at once; otherwise as sparseop_apply_device and sparseop_apply_multi.
+///
+/// # Safety
+///
+/// As of sparseop_apply_device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_apply_multi_device(
+    operator: *const sparseop_operator,
+    stream: *const sparseop_stream,
+    count: usize,
+    layout: u32,
+    x: *const c_void,
+    x_len: usize,
+    y: *mut c_void,
+    y_len: usize,
+) -> sparseop_status {
+    guarded(|| {
+        let product = several(count, layout)?;
+        // SAFETY: the caller's promise.
+        unsafe { on_device(operator, stream, product, Vectors { x, x_len, y, y_len }) }
+    })
+}
+
+/// Replaces the values of all entries, in the order in which they were given; the pattern stays. See SPARSEOP_UPDATABLE.
+///
+/// # Safety
+///
+/// The operator is alive, and there are so many values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_update_values(
+    operator: *mut sparseop_operator,
+    values: *const c_void,
+    len: usize,
+) -> sparseop_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let mut operator = unsafe { reference("operator", operator)? }.write();
+        // SAFETY: as above.
+        either!(&mut *operator, op => op.update_values(unsafe { input("values", values, len)? })?);
+        Ok(())
+    })
+}
+
+/// Replaces the values by some in the memory of the operator's GPU; only enqueued on the stream, as products are. Otherwise as
+/// sparseop_update_values and sparseop_apply_device.
+///
+/// # Safety
+///
+/// As of sparseop_apply_device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_update_values_device(
+    operator: *mut sparseop_operator,
+    stream: *const sparseop_stream,
+    values: *const c_void,
+    len: usize,
+) -> sparseop_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let mut operator = unsafe { reference("operator", operator)? }.write();
+        either!(&mut *operator, op => {
+            // SAFETY: as above.
+            let (stream, values) = unsafe { (stream_for(op.device(), stream)?, view(op, values, len)?) };
+            op.update_values_device(&stream, &values)?;
+        });
+        Ok(())
+    })
+}
+
+fn several(count: usize, layout: u32) -> Result<Product, Failure> {
+    let layout = match layout {
+        SPARSEOP_ROW_MAJOR => Layout::RowMajor,
+        SPARSEOP_COLUMN_MAJOR => Layout::ColumnMajor,
+        other => {
+            let message =
+                format!("`layout` is {other}; it may be SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR");
+            return Err(Failure::new(InvalidArgument, message));
+        }
+    };
+    Ok(Product::Several { count, layout })
+}
+
+/// # Safety
+///
+/// As of `sparseop_apply`.
+unsafe fn on_host(
+    operator: *const sparseop_operator,
+    product: Product,
+    vectors: Vectors,
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let operator = unsafe { reference("operator", operator)? }.read();
+    // SAFETY: as above.
+    either!(&*operator, op => unsafe { multiply(op, product, vectors) })
+}
+
+/// # Safety
+///
+/// As of `sparseop_apply`.
+unsafe fn multiply<T: Scalar>(
+    op: &SparseOp<T>,
+    product: Product,
+    Vectors { x, x_len, y, y_len }: Vectors,
+) -> Result<(), Failure> {
+    check_apart::<T>(x, x_len, y, y_len)?;
+    // SAFETY: the caller's promise, and they have nothing in common.
+    let (x, y) = unsafe { (input::<T>("x", x, x_len)?, output::<T>("y", y, y_len)?) };
+    match product {
+        Product::Plain => op.apply(x, y)?,
+        Product::Scaled { alpha, beta } => op.apply_with(T::from_f64(alpha), x, T::from_f64(beta), y)?,
+        Product::Transposed => op.apply_transpose(x, y)?,
+        Product::Several { count, layout } => op.apply_multi(count, x, y, layout)?,
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// As of `sparseop_apply_device`.
+unsafe fn on_device(
+    operator: *const sparseop_operator,
+    stream: *const sparseop_stream,
+    product: Product,
+    vectors: Vectors,
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let operator = unsafe { reference("operator", operator)? }.read();
+    // SAFETY: as above.
+    either!(&*operator, op => unsafe { enqueue(op, &stream_for(op.device(), stream)?, product, vectors) })
+}
+
+/// # Safety
+///
+/// As of `sparseop_apply_device`.
+unsafe fn enqueue<T: Scalar>(
+    op: &SparseOp<T>,
+    stream: &Stream,
+    product: Product,
+    Vectors { x, x_len, y, y_len }: Vectors,
+) -> Result<(), Failure> {
+    check_apart::<T>(x, x_len, y, y_len)?;
+    // SAFETY: the caller's promise, and they have nothing in common.
+    let (x, mut y) = unsafe {
+        let y = y.expose_provenance() as u64;
+        (view(op, x, x_len)?, DeviceVec::<T>::from_raw(op.device(), y, y_len)?)
+    };
+    match product {
+        Product::Plain => op.apply_device(stream, &x, &mut y)?,
+        Product::Scaled { alpha, beta } => {
+            op.apply_device_with(stream, T::from_f64(alpha), &x, T::from_f64(beta), &mut y)?;
+        }
+        Product::Transposed => op.apply_transpose_device(stream, &x, &mut y)?,
+        Product::Several { count, layout } => op.apply_multi_device(stream, count, &x, &mut y, layout)?,
+    }
+    Ok(())
+}
+
+/// A vector on the operator's device that is only read.
+///
+/// # Safety
+///
+/// As of `sparseop_apply_device`.
+unsafe fn view<T: Scalar>(
+    op: &SparseOp<T>,
+    pointer: *const c_void,
+    len: usize,
+) -> Result<DeviceView<T>, Failure> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { DeviceView::from_raw(op.device(), pointer.expose_provenance() as u64, len)? })
+}
+
+/// The stream of a product; on the CPU there need be none.
+///
+/// # Safety
+///
+/// It is alive, if there is one.
+unsafe fn stream_for(device: &Device, stream: *const sparseop_stream) -> Result<Stream, Failure> {
+    if stream.is_null() && *device == Device::Cpu {
+        return Ok(Stream::new(device)?);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { reference("stream", stream)? }.0.clone())
+}

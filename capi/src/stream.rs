@@ -1,0 +1,49 @@
+//! Streams of the caller.
+
+use crate::failure::{Failure, guarded};
+use crate::memory::{check_place, give};
+use crate::types::sparseop_status;
+use sparseop::{Device, Stream};
+use std::ffi::c_void;
+
+/// A CUDA stream that is not owned.
+pub struct sparseop_stream(pub(crate) Stream);
+
+/// Wraps a CUstream, or cudaStream_t, of the primary context of a GPU, for products on it. NULL is the legacy default stream; the
+/// per-thread default stream is refused. What products need for themselves is kept as long as the wrapper: make one for a stream,
+/// not one for a product.
+///
+/// # Safety
+///
+/// The CUstream outlives the wrapper. `stream` has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_stream_wrap(
+    ordinal: u32,
+    cuda_stream: *mut c_void,
+    stream: *mut *mut sparseop_stream,
+) -> sparseop_status {
+    guarded(|| {
+        check_place("stream", stream)?;
+        let device = Device::cuda(ordinal as usize)?;
+        // SAFETY: the caller's promise.
+        let wrapped = unsafe { Stream::from_raw(&device, cuda_stream)? };
+        // SAFETY: as above.
+        unsafe { give("stream", stream, Box::into_raw(Box::new(sparseop_stream(wrapped)))) }
+    })
+}
+
+/// Gives a wrapper up, not the stream; nothing with NULL.
+///
+/// # Safety
+///
+/// It was made by sparseop_stream_wrap and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparseop_stream_destroy(stream: *mut sparseop_stream) {
+    guarded(|| {
+        if !stream.is_null() {
+            // SAFETY: the caller's promise.
+            drop(unsafe { Box::from_raw(stream) });
+        }
+        Ok::<_, Failure>(())
+    });
+}

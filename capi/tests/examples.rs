@@ -1,0 +1,72 @@
+//! The examples in C are compiled with warnings as errors, linked with the library, and run.
+#![cfg(unix)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// The folder with the library: that of this program, but one.
+fn libraries() -> PathBuf {
+    let program = env::current_exe().unwrap();
+    program.parent().unwrap().to_owned()
+}
+
+/// What an example prints; none without a C compiler.
+fn run(example: &str, arguments: &[&str]) -> Option<String> {
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    if Command::new(&compiler).arg("--version").output().is_err() {
+        println!("skipped: no C compiler");
+        return None;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (folder, libraries) = (tempfile::tempdir().unwrap(), libraries());
+    let program = folder.path().join(example);
+    let mut command = Command::new(compiler);
+    command
+        .args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-I"])
+        .arg(root.join("include"));
+    command.arg(root.join("../examples/c").join(format!("{example}.c"))).arg("-o").arg(&program);
+    command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display()));
+    command.args(["-lsparseop_c", "-ldl", "-lm"]);
+    let compiled = command.output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let output = Command::new(&program).args(arguments).env("SPARSEOP_PROFILE", "off").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    Some(text)
+}
+
+#[test]
+fn products_in_c() {
+    let Some(text) = run("product", &[]) else { return };
+    for line in ["sparseop 0.1.0", "plan ", "rows 10000", "all answers are right"] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(text.contains("refused: not a valid CSR matrix: col_idx[1] is 99"), "{text}");
+}
+
+#[test]
+fn products_in_c_on_a_gpu() {
+    let Some(text) = run("device", &[]) else { return };
+    print!("{text}");
+    let skipped = text.contains("no GPU");
+    let required = env::var("SPARSEOP_REQUIRE_GPU").is_ok_and(|value| value == "1");
+    assert!(!(skipped && required) && (skipped || text.contains("all answers are right")), "{text}");
+}
+
+#[test]
+fn the_header_is_one_for_cpp_too() {
+    let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    if Command::new(&compiler).arg("--version").output().is_err() {
+        println!("skipped: no C++ compiler");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("header.cpp");
+    fs::write(&file, "#include \"sparseop.h\"\nint main() { return sparseop_version()[0] == 0; }\n").unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let mut command = Command::new(compiler);
+    let compiled =
+        command.args(["-Wall", "-Werror", "-fsyntax-only", "-I"]).arg(include).arg(file).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+}

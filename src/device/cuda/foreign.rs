@@ -1,0 +1,88 @@
+//! Memory of a GPU that somebody else has allocated.
+
+use super::memory::Buffer;
+use super::{Gpu, driver};
+use crate::Error;
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
+
+/// What the driver calls memory of the host.
+const HOST: u64 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as u64;
+
+impl Gpu {
+    /// `len` elements that somebody else has allocated: never freed here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignMemory`] when the driver says that they are not all in the memory of this GPU, or when they are not aligned.
+    ///
+    /// # Safety
+    ///
+    /// They are of this type, and live as long as the buffer and whatever is enqueued with it.
+    pub(crate) unsafe fn foreign<T: Copy>(
+        &self,
+        what: &'static str,
+        address: u64,
+        len: usize,
+    ) -> Result<Buffer<T>, Error> {
+        if len > 0 {
+            let _current = self.bind()?;
+            self.check::<T>(address, len).map_err(|message| Error::ForeignMemory {
+                what,
+                address,
+                device: self.to_string(),
+                message,
+            })?;
+        }
+        Ok(Buffer::of_others(*self, address, len))
+    }
+
+    /// Whether there are so many elements in the memory of this GPU, as far as the driver tells.
+    fn check<T>(&self, address: u64, len: usize) -> Result<(), String> {
+        let last = crate::device::foreign::last_byte::<T>(address, len)?;
+        self.check_owner(address)?;
+        self.check_owner(last).map_err(|why| format!("it is too short for {len} elements: {why}"))?;
+        // Only of memory that was allocated as a whole is the end known; mappings and pools may go on behind it.
+        let whole = attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address);
+        let start = attribute(Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
+        let size = attribute(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, address);
+        match (whole, start, size) {
+            (Ok(1..), Ok(start), Ok(size)) if last - start >= size => Err(format!(
+                "it is too short for {len} elements: {} bytes are left of an allocation of {size}",
+                (start + size).saturating_sub(address)
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this GPU has the memory at an address.
+    fn check_owner(&self, address: u64) -> Result<(), String> {
+        let managed = attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+        if matches!(managed, Ok(1..)) {
+            return Ok(());
+        }
+        let unknown = |error: DriverError| {
+            format!(
+                "the driver does not know it ({}); allocate it with cudaMalloc or the like",
+                driver::text(error)
+            )
+        };
+        let kind = attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address).map_err(unknown)?;
+        if kind == HOST {
+            return Err("it is memory of the host; copy it to the GPU first".to_owned());
+        }
+        let ordinal = attribute(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address).map_err(unknown)?;
+        if ordinal != self.ordinal() as u64 {
+            return Err(format!("it is memory of cuda:{ordinal}"));
+        }
+        Ok(())
+    }
+}
+
+/// What the driver knows of an address: a number of at most 64 bits.
+fn attribute(which: Attribute, address: u64) -> Result<u64, DriverError> {
+    let mut value = 0u64;
+    // SAFETY: none of the attributes that are asked for takes more than 8 bytes; those that take fewer leave the others 0.
+    unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, address).result()? };
+    Ok(value)
+}

@@ -1,0 +1,340 @@
+//! Memory that other libraries have allocated: vectors and matrices that are used where they lie.
+// Without GPUs no code that has one is reached.
+#![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
+
+use super::{Buffer, Device, DeviceVec, Stream};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+/// The last byte of so many elements from an address on.
+///
+/// # Errors
+///
+/// Why there cannot be so many, in words that complete [`Error::ForeignMemory`].
+pub(super) fn last_byte<T>(address: u64, len: usize) -> Result<u64, String> {
+    let align = align_of::<T>() as u64;
+    if address == 0 {
+        return Err(format!("it is null, and there are to be {len} elements"));
+    }
+    if !address.is_multiple_of(align) {
+        return Err(format!("it is no multiple of {align}, as an element's address has to be"));
+    }
+    let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
+    let last = bytes.and_then(|bytes| address.checked_add(bytes - 1));
+    last.ok_or_else(|| format!("{len} elements do not fit into an address space"))
+}
+
+/// Elements in the memory of a device that somebody else has allocated.
+#[derive(Debug)]
+pub(super) enum Foreign<T> {
+    Host(ForeignHost<T>),
+    Gpu(Buffer<T>),
+}
+
+impl<T: Copy> Foreign<T> {
+    /// `len` elements from `address` on; `what` is what messages call them.
+    ///
+    /// # Safety
+    ///
+    /// They are of this type, are in the memory of the device, and live as long as this and whatever is enqueued with it.
+    pub(super) unsafe fn new(
+        device: &Device,
+        what: &'static str,
+        address: u64,
+        len: usize,
+    ) -> Result<Self, Error> {
+        match device {
+            Device::Cpu => {
+                let checked = if len == 0 { Ok(0) } else { last_byte::<T>(address, len) };
+                let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
+                let too_many = || format!("{len} elements do not fit into an address space");
+                match checked.and_then(|_| bytes.ok_or_else(too_many)) {
+                    Ok(_) => Ok(Self::Host(ForeignHost { address, len, _elements: PhantomData })),
+                    Err(message) => {
+                        Err(Error::ForeignMemory { what, address, device: device.to_string(), message })
+                    }
+                }
+            }
+            // SAFETY: the caller's promise.
+            Device::Cuda(gpu) => Ok(Self::Gpu(unsafe { gpu.foreign(what, address, len)? })),
+        }
+    }
+
+    /// A copy in host memory, after everything enqueued on the GPU's own queue.
+    fn to_vec(&self) -> Result<Vec<T>, Error> {
+        match self {
+            Self::Host(memory) => Ok(memory.as_slice().to_vec()),
+            Self::Gpu(buffer) => buffer.to_vec(),
+        }
+    }
+}
+
+/// Elements in host memory that somebody else has allocated.
+#[derive(Debug)]
+pub(super) struct ForeignHost<T> {
+    address: u64,
+    len: usize,
+    _elements: PhantomData<T>,
+}
+
+impl<T> ForeignHost<T> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn start(&self) -> *mut T {
+        let none = std::ptr::dangling_mut();
+        if self.len == 0 { none } else { std::ptr::with_exposed_provenance_mut(self.address as usize) }
+    }
+
+    pub(super) fn as_slice(&self) -> &[T] {
+        // SAFETY: whoever made it has promised so many elements, that live as long as this.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
+    }
+}
+
+/// A vector in foreign memory that is only read: the `x` of a product. Otherwise a [`DeviceVec`], to which it gives a shared reference.
+#[derive(Debug)]
+pub struct DeviceView<T: Scalar>(DeviceVec<T>);
+
+impl<T: Scalar> DeviceView<T> {
+    /// `len` elements from `address` on; see [`DeviceVec::from_raw`].
+    ///
+    /// # Safety
+    ///
+    /// As of [`DeviceVec::from_raw`], but others may read them meanwhile, and products that only read them need not be over.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceVec::from_raw`].
+    pub unsafe fn from_raw(device: &Device, address: u64, len: usize) -> Result<Self, Error> {
+        // SAFETY: the caller's promise; it is never written to.
+        unsafe { DeviceVec::from_raw(device, address, len) }.map(Self)
+    }
+}
+
+impl<T: Scalar> Deref for DeviceView<T> {
+    type Target = DeviceVec<T>;
+
+    fn deref(&self) -> &DeviceVec<T> {
+        &self.0
+    }
+}
+
+/// Row offsets in foreign memory: `nrows + 1` of them, and the address of the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Offsets {
+    /// 32-bit integers, signed or not.
+    Bits32(u64),
+    /// 64-bit integers, signed or not.
+    Bits64(u64),
+}
+
+#[derive(Debug)]
+enum RowPtr {
+    Bits32(Foreign<u32>),
+    Bits64(Foreign<u64>),
+}
+
+/// A matrix in CSR whose arrays somebody else has allocated in the memory of a device: what
+/// [`SparseOpBuilder::build_from_device`](crate::SparseOpBuilder::build_from_device) takes.
+#[derive(Debug)]
+pub struct ForeignCsr<T: Scalar> {
+    device: Device,
+    nrows: usize,
+    ncols: usize,
+    row_ptr: RowPtr,
+    col_idx: Foreign<u32>,
+    values: Foreign<T>,
+}
+
+impl<T: Scalar> ForeignCsr<T> {
+    /// A matrix of this `shape`, rows and columns, with `nnz` entries; rows and columns are counted from 0, and columns are 32-bit integers,
+    /// signed or not. The addresses are `CUdeviceptr`s, or on the CPU those of host memory.
+    ///
+    /// Nothing is read yet: what the arrays hold is checked when an operator is built.
+    ///
+    /// ```
+    /// # use sparseop::{Device, SparseOpBuilder, Stream, device::{ForeignCsr, Offsets}};
+    /// // 3 0 1
+    /// // 0 0 2
+    /// let (row_ptr, col_idx, values) = ([0i32, 2, 3], [0i32, 2, 2], [3.0f32, 1.0, 2.0]);
+    /// let address = |array: *const i32| array.expose_provenance() as u64;
+    /// let offsets = Offsets::Bits32(address(row_ptr.as_ptr()));
+    /// let values = values.as_ptr().expose_provenance() as u64;
+    /// // SAFETY: the arrays have these lengths, and live until the operator is built.
+    /// let a = unsafe { ForeignCsr::<f32>::from_raw(&Device::Cpu, (2, 3), 3, offsets, address(col_idx.as_ptr()), values)? };
+    /// let op = SparseOpBuilder::new().build_from_device(&Stream::new(&Device::Cpu)?, &a)?;
+    /// let mut y = [0.0; 2];
+    /// op.apply(&[1.0, 10.0, 100.0], &mut y)?;
+    /// assert_eq!(y, [103.0, 200.0]);
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// There are `nrows + 1` offsets, `nnz` columns and `nnz` values of these types at these addresses, and they stay there, unchanged, as
+    /// long as the matrix.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignMemory`] when an address is null or not aligned, or when the driver says that an array is not on the GPU.
+    pub unsafe fn from_raw(
+        device: &Device,
+        shape: (usize, usize),
+        nnz: usize,
+        row_ptr: Offsets,
+        col_idx: u64,
+        values: u64,
+    ) -> Result<Self, Error> {
+        let offsets = shape.0.saturating_add(1);
+        // SAFETY: the caller's promise, for all three arrays.
+        let (row_ptr, col_idx, values) = unsafe {
+            let row_ptr = match row_ptr {
+                Offsets::Bits32(address) => {
+                    RowPtr::Bits32(Foreign::new(device, "row_ptr", address, offsets)?)
+                }
+                Offsets::Bits64(address) => {
+                    RowPtr::Bits64(Foreign::new(device, "row_ptr", address, offsets)?)
+                }
+            };
+            let col_idx = Foreign::new(device, "col_idx", col_idx, nnz)?;
+            (row_ptr, col_idx, Foreign::new(device, "values", values, nnz)?)
+        };
+        Ok(Self { device: device.clone(), nrows: shape.0, ncols: shape.1, row_ptr, col_idx, values })
+    }
+
+    /// The device whose memory it is in.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// A copy in host memory, checked, once everything enqueued on `stream` is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix, [`Error::WrongDevice`] when the stream is another device's;
+    /// what the GPU gives.
+    pub fn to_csr(&self, stream: &Stream) -> Result<CsrMatrix<T>, Error> {
+        if stream.device() != self.device {
+            let (expected, found) = (self.device.to_string(), stream.device().to_string());
+            return Err(Error::WrongDevice { what: "stream", expected, found });
+        }
+        stream.synchronize()?;
+        // What is negative or too large for an offset becomes one that is out of range, for the check to find.
+        let row_ptr = match &self.row_ptr {
+            RowPtr::Bits32(offsets) => offsets.to_vec()?.into_iter().map(|offset| offset as usize).collect(),
+            RowPtr::Bits64(offsets) => {
+                let offset = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
+                offsets.to_vec()?.into_iter().map(offset).collect()
+            }
+        };
+        CsrMatrix::try_new(self.nrows, self.ncols, row_ptr, self.col_idx.to_vec()?, self.values.to_vec()?)
+    }
+
+    /// The arrays in the memory of a GPU, as they lie there; the offsets only when they have 64 bits.
+    pub(crate) fn on_gpu(&self) -> Option<ForeignArrays<'_, T>> {
+        let (Foreign::Gpu(col_idx), Foreign::Gpu(values)) = (&self.col_idx, &self.values) else {
+            return None;
+        };
+        let row_ptr = match &self.row_ptr {
+            RowPtr::Bits64(Foreign::Gpu(offsets)) => Some(offsets),
+            _ => None,
+        };
+        Some(ForeignArrays { row_ptr, col_idx, values })
+    }
+}
+
+/// The arrays of a [`ForeignCsr`] in the memory of a GPU.
+pub(crate) struct ForeignArrays<'a, T> {
+    pub(crate) row_ptr: Option<&'a Buffer<u64>>,
+    pub(crate) col_idx: &'a Buffer<u32>,
+    pub(crate) values: &'a Buffer<T>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address<T>(data: &[T]) -> u64 {
+        data.as_ptr().expose_provenance() as u64
+    }
+
+    #[test]
+    fn vectors_in_host_memory_are_used_where_they_lie() {
+        let mut data = [1.0f64, 2.0, 3.0];
+        let at = data.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: the array lives until the end, and is used through the vector alone meanwhile.
+        let mut v = unsafe { DeviceVec::<f64>::from_raw(&Device::Cpu, at, 3) }.unwrap();
+        assert_eq!(
+            (v.len(), v.device(), v.address(), v.to_vec().unwrap()),
+            (3, Device::Cpu, at, vec![1.0, 2.0, 3.0])
+        );
+        v.copy_from(&[4.0, 5.0, 6.0]).unwrap();
+        v.host_mut()[0] = 7.0;
+        drop(v);
+        assert_eq!(data, [7.0, 5.0, 6.0]);
+        // SAFETY: there are no elements.
+        let empty = unsafe { DeviceView::<f32>::from_raw(&Device::Cpu, 0, 0) }.unwrap();
+        assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_memory_is_refused() {
+        let refused = |at: u64, len: usize| {
+            // SAFETY: it is refused before anything is read.
+            unsafe { DeviceVec::<f64>::from_raw(&Device::Cpu, at, len) }.unwrap_err().to_string()
+        };
+        assert!(refused(0, 1).contains("null"));
+        assert!(refused(0x1004, 1).contains("no multiple of 8"));
+        for len in [usize::MAX, usize::MAX / 8, 1 << 60] {
+            assert!(refused(0x1000, len).contains("do not fit"), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_matrix_of_either_offsets_is_checked_when_it_is_read() {
+        let stream = Stream::new(&Device::Cpu).unwrap();
+        let read = |offsets: [i64; 3], col_idx: [i32; 3]| {
+            let narrow = offsets.map(|offset| offset as i32);
+            let values = [1.0f32, 2.0, 3.0];
+            let both = [Offsets::Bits64(address(&offsets)), Offsets::Bits32(address(&narrow))];
+            let [wide, narrow] = both.map(|row_ptr| {
+                // SAFETY: the arrays have these lengths and outlive the matrix.
+                let a = unsafe {
+                    ForeignCsr::<f32>::from_raw(
+                        &Device::Cpu,
+                        (2, 4),
+                        3,
+                        row_ptr,
+                        address(&col_idx),
+                        address(&values),
+                    )
+                };
+                a.unwrap().to_csr(&stream).map_err(|error| error.to_string())
+            });
+            assert_eq!(wide.is_ok(), narrow.is_ok());
+            wide
+        };
+        let a = read([0, 2, 3], [1, 3, 0]).unwrap();
+        assert_eq!(
+            (a.row_ptr(), a.col_idx(), a.values()),
+            (&[0, 2, 3][..], &[1, 3, 0][..], &[1.0, 2.0, 3.0][..])
+        );
+        assert!(read([0, -1, 3], [1, 3, 0]).unwrap_err().contains("row_ptr falls"));
+        assert!(read([0, 2, 4], [1, 3, 0]).unwrap_err().contains("row_ptr ends at 4"));
+        assert!(read([0, 2, 3], [1, -1, 0]).unwrap_err().contains("col_idx[1]"));
+    }
+}

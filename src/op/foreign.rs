@@ -1,0 +1,50 @@
+//! Operators of matrices that lie in the memory of a device already.
+
+use super::{SparseOp, SparseOpBuilder};
+use crate::analysis::Analysis;
+use crate::device::{ForeignCsr, Stream};
+use crate::formats::DeviceCsr;
+use crate::trace::span;
+use crate::tuning::arena::Source;
+use crate::tuning::stopwatch::timed;
+use crate::{Error, Scalar};
+
+impl SparseOpBuilder {
+    /// As [`build`](Self::build), of a matrix whose arrays lie in the memory of a device, once everything enqueued on `stream` is done; the
+    /// operator is for the same device. See [`ForeignCsr::from_raw`] for an example.
+    ///
+    /// The arrays are copied to the host once, for the analysis and what is checked, and [`preparation`](SparseOp::preparation) counts that as
+    /// analysis. Packed slices are then packed by the GPU from the arrays where they lie; for other plans the host packs its copy. The
+    /// operator keeps nothing of the arrays: they may be freed or changed once this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix; [`Error::WrongDevice`] when `stream` is another device's, or
+    /// another one was [set](Self::device); what the GPU gives, as a fall back on the CPU would be on the wrong device; otherwise as
+    /// [`decide`](Self::decide).
+    pub fn build_from_device<T: Scalar>(
+        &self,
+        stream: &Stream,
+        a: &ForeignCsr<T>,
+    ) -> Result<SparseOp<T>, Error> {
+        let device = a.device();
+        if let Some(asked) = self.device.as_ref().filter(|asked| *asked != device) {
+            let (expected, found) = (asked.to_string(), device.to_string());
+            return Err(Error::WrongDevice { what: "matrix", expected, found });
+        }
+        let _span = span!(DEBUG, "build", device = tracing::field::display(device));
+        let (copied, copy) = timed(|| {
+            let _span = span!(DEBUG, "download");
+            let copied = a.to_csr(stream)?;
+            // SAFETY: `a` outlives all of this.
+            let there = unsafe { DeviceCsr::around(copied.view(), a)? };
+            Ok::<_, Error>((copied, there))
+        });
+        let (copied, there) = copied?;
+        let (analysis, analyze) = timed(|| Analysis::of(copied.view()));
+        let source = Source { a: &copied, there: there.as_ref() };
+        let mut op = self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
+        op.preparation.analyze = copy + analyze;
+        Ok(op)
+    }
+}

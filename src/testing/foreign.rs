@@ -1,0 +1,153 @@
+//! Memory that the library has not allocated: on the CPU everywhere, on a GPU where there is one.
+
+use super::conformance::devices;
+use super::{Oracle, x_vector};
+use crate::device::{Device, DeviceView, ForeignCsr, Offsets};
+use crate::matrix::{CsrMatrix, gallery};
+use crate::testing::DeviceArray;
+use crate::{DeviceVec, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
+
+/// The arrays of a matrix in the memory of a device, as another library would have them.
+struct Arrays {
+    row_ptr: DeviceArray,
+    narrow: DeviceArray,
+    col_idx: DeviceArray,
+    values: DeviceArray,
+}
+
+impl Arrays {
+    fn of<T: Scalar>(device: &Device, a: &CsrMatrix<T>) -> Self {
+        let narrow: Vec<i32> = a.row_ptr().iter().map(|&offset| offset as i32).collect();
+        let col_idx: Vec<i32> = a.col_idx().iter().map(|&col| col as i32).collect();
+        Self {
+            row_ptr: DeviceArray::from_slice(device, a.row_ptr()).unwrap(),
+            narrow: DeviceArray::from_slice(device, &narrow).unwrap(),
+            col_idx: DeviceArray::from_slice(device, &col_idx).unwrap(),
+            values: DeviceArray::from_slice(device, a.values()).unwrap(),
+        }
+    }
+
+    /// The operator that is built from them.
+    fn build<T: Scalar>(
+        &self,
+        builder: &SparseOpBuilder,
+        stream: &Stream,
+        a: &CsrMatrix<T>,
+        wide: bool,
+    ) -> SparseOp<T> {
+        let offsets = match wide {
+            true => Offsets::Bits64(self.row_ptr.address()),
+            false => Offsets::Bits32(self.narrow.address()),
+        };
+        let (col_idx, values) = (self.col_idx.address(), self.values.address());
+        let shape = (a.nrows(), a.ncols());
+        // SAFETY: the arrays are those of the matrix, and live until the operator is built.
+        let foreign =
+            unsafe { ForeignCsr::<T>::from_raw(&stream.device(), shape, a.nnz(), offsets, col_idx, values) };
+        builder.build_from_device(stream, &foreign.unwrap()).unwrap()
+    }
+}
+
+/// Products of operators that were built from arrays on the device, with vectors that the library has not allocated.
+fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
+    let a = spec.parse::<gallery::Spec>().unwrap().generate::<T>().unwrap();
+    let arrays = Arrays::of(device, &a);
+    let stream = Stream::new(device).unwrap();
+    let host_x = x_vector::<T>(a.ncols());
+    let oracle = Oracle::of(a.view(), &host_x);
+    let (x, y) = (DeviceArray::from_slice(device, &host_x).unwrap(), vec![T::from_f64(f64::NAN); a.nrows()]);
+    let y = DeviceArray::from_slice(device, &y).unwrap();
+    let plans = [
+        "csr",
+        "jds",
+        "sell(c:32,sigma:512,index:packed,group:4)",
+        "sell(c:32,sigma:1,index:packed,values:packed,group:4)",
+    ];
+    let fixed = plans.iter().map(|plan| Tuning::Fixed(plan.parse().unwrap()));
+    for (i, tuning) in [Tuning::Heuristic].into_iter().chain(fixed).enumerate() {
+        let op = arrays.build(&SparseOpBuilder::new().tuning(tuning), &stream, &a, i % 2 == 0);
+        assert_eq!((op.device(), op.to_csr().unwrap()), (device, a.clone()), "{} on {spec}", op.plan());
+        // SAFETY: both live until the end, and only the product uses them.
+        let (view, mut on) = unsafe {
+            let view = DeviceView::<T>::from_raw(device, x.address(), a.ncols()).unwrap();
+            (view, DeviceVec::<T>::from_raw(device, y.address(), a.nrows()).unwrap())
+        };
+        op.apply_device(&stream, &view, &mut on).unwrap();
+        oracle
+            .check(&on.to_vec().unwrap())
+            .unwrap_or_else(|wrong| panic!("{} on {spec}: {wrong}", op.plan()));
+        on.copy_from(&vec![T::from_f64(f64::NAN); a.nrows()]).unwrap();
+    }
+}
+
+#[test]
+fn operators_from_arrays_on_every_device() {
+    for device in devices() {
+        for spec in ["poisson2d,n=60", "webbase,rows=30k", "fem3d,n=9"] {
+            from_arrays::<f32>(device, spec);
+            from_arrays::<f64>(device, spec);
+        }
+    }
+}
+
+#[test]
+fn arrays_of_a_gpu_are_packed_where_they_lie() {
+    let Some(device) = devices().iter().find(|device| **device != Device::Cpu) else { return };
+    let a = "poisson3d,n=40".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let (arrays, stream) = (Arrays::of(device, &a), Stream::new(device).unwrap());
+    let tuning = Tuning::Fixed("sell(c:32,sigma:512,index:packed,group:4)".parse().unwrap());
+    let builder = SparseOpBuilder::new().tuning(tuning);
+    for wide in [false, true] {
+        let op = arrays.build(&builder, &stream, &a, wide);
+        assert_eq!(op.preparation().upload, 0.0, "nothing is copied there");
+        assert_eq!(op.to_csr().unwrap(), a);
+        let copied = builder.clone().device(device.clone()).build(&a).unwrap();
+        assert_eq!(op.memory_bytes(), copied.memory_bytes());
+    }
+}
+
+#[test]
+fn what_a_gpu_does_not_have_is_refused() {
+    let Some(device) = devices().iter().find(|device| **device != Device::Cpu) else { return };
+    let refused = |address: u64, len: usize| {
+        // SAFETY: it is refused before anything is read.
+        unsafe { DeviceVec::<f64>::from_raw(device, address, len) }.unwrap_err().to_string()
+    };
+    let host = [1.0f64; 4];
+    assert!(refused(host.as_ptr() as u64, 4).contains("the driver does not know it"));
+    assert!(refused(0, 1).contains("null"));
+    let there = DeviceVec::from_slice(device, &[1.0f64; 1000]).unwrap();
+    assert!(refused(there.address() + 4, 1).contains("no multiple of 8"));
+    let message = refused(there.address(), 1 << 24);
+    assert!(message.contains("too short"), "{message}");
+    let Device::Cuda(gpu) = device else { return };
+    let pinned = gpu.pinned::<f64>(4).unwrap();
+    let message = refused(pinned.as_slice().as_ptr() as u64, 4);
+    assert!(message.contains("memory of the host"), "{message}");
+    // SAFETY: a part of the vector, which lives until the end.
+    let part = unsafe { DeviceVec::<f64>::from_raw(device, there.address() + 800, 900) }.unwrap();
+    assert_eq!(part.to_vec().unwrap(), [1.0; 900]);
+    drop(part);
+    assert_eq!(there.to_vec().unwrap(), [1.0; 1000], "it was not freed");
+}
+
+#[test]
+fn an_operator_is_for_the_device_of_the_arrays() {
+    let a = super::chapter::matrix::<f32>();
+    let arrays = Arrays::of(&Device::Cpu, &a);
+    let stream = Stream::new(&Device::Cpu).unwrap();
+    let op = arrays.build(&SparseOpBuilder::new(), &stream, &a, true);
+    assert_eq!((op.device(), op.decision().fallback.as_deref()), (&Device::Cpu, None));
+    let Some(gpu) = devices().iter().find(|device| **device != Device::Cpu) else { return };
+    let offsets = Offsets::Bits64(arrays.row_ptr.address());
+    let (col_idx, values) = (arrays.col_idx.address(), arrays.values.address());
+    // SAFETY: the arrays are those of the matrix.
+    let foreign =
+        unsafe { ForeignCsr::<f32>::from_raw(&Device::Cpu, (4, 4), a.nnz(), offsets, col_idx, values) }
+            .unwrap();
+    let builder = SparseOpBuilder::new().device(gpu.clone());
+    let refused = builder.build_from_device(&stream, &foreign).unwrap_err().to_string();
+    assert!(refused.contains("`matrix` is on cpu"), "{refused}");
+    let refused = SparseOpBuilder::new().build_from_device(&Stream::new(gpu).unwrap(), &foreign).unwrap_err();
+    assert!(refused.to_string().contains("`stream`"), "{refused}");
+}

@@ -1,0 +1,229 @@
+//! What profilers are told: spans, and ranges of a library called NVTX.
+
+use sparseop::matrix::{CsrMatrix, gallery};
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Device, SparseOp, SparseOpBuilder, Tuning};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::with_default;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// A span as it was seen.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    name: String,
+    level: String,
+    parent: Option<u64>,
+    fields: BTreeMap<String, String>,
+}
+
+impl Visit for Seen {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+}
+
+/// Keeps every span of the library down to a level, in the order in which they begin.
+struct Recorder {
+    level: Level,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    within: Mutex<Vec<u64>>,
+}
+
+impl Subscriber for Recorder {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("sparseop") && *metadata.level() <= self.level
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut seen = self.seen.lock().unwrap();
+        let (name, level) = (span.metadata().name().to_owned(), span.metadata().level().to_string());
+        let parent = self.within.lock().unwrap().last().copied();
+        let mut new = Seen { name, level, parent, fields: BTreeMap::new() };
+        span.record(&mut new);
+        seen.push(new);
+        Id::from_u64(seen.len() as u64)
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        values.record(&mut self.seen.lock().unwrap()[span.into_u64() as usize - 1]);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, span: &Id) {
+        self.within.lock().unwrap().push(span.into_u64());
+    }
+
+    fn exit(&self, span: &Id) {
+        assert_eq!(self.within.lock().unwrap().pop(), Some(span.into_u64()), "spans end in turn");
+    }
+}
+
+/// The spans of some work.
+fn spans(level: Level, work: impl FnOnce()) -> Vec<Seen> {
+    let seen = Arc::default();
+    with_default(Recorder { level, seen: Arc::clone(&seen), within: Mutex::default() }, work);
+    let seen = seen.lock().unwrap().clone();
+    seen
+}
+
+fn matrix() -> CsrMatrix<f64> {
+    "poisson2d,n=20".parse::<gallery::Spec>().unwrap().generate().unwrap()
+}
+
+fn names(seen: &[Seen]) -> Vec<&str> {
+    seen.iter().map(|span| &*span.name).collect()
+}
+
+#[test]
+fn every_step_has_a_span_with_what_it_is_about() {
+    let a = matrix();
+    let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
+    let mut plan = String::new();
+    let mut bytes = 0;
+    let seen = spans(Level::TRACE, || {
+        let mut op = SparseOpBuilder::new().device(Device::Cpu).updatable(true).build(&a).unwrap();
+        op.apply(&x, &mut y).unwrap();
+        op.apply_with(2.0, &x, 1.0, &mut y).unwrap();
+        op.update_values(a.values()).unwrap();
+        (plan, bytes) = (op.plan().to_string(), op.memory_bytes());
+    });
+    // An operator that is updatable may pack its pattern once more.
+    assert_eq!(names(&seen)[..4], ["build", "analyze", "select", "pack"]);
+    assert_eq!(names(&seen)[seen.len() - 3..], ["apply", "apply", "update"]);
+    let sizes = [("rows", a.nrows()), ("nnz", a.nnz())];
+    for span in &seen[..4] {
+        let of = |(field, size): (&str, usize)| span.fields[field] == size.to_string();
+        assert!(sizes.into_iter().all(of) && span.level == "DEBUG", "{span:?}");
+        assert_eq!(span.parent, (span.name != "build").then_some(1), "{span:?}");
+    }
+    let (select, pack, apply) = (&seen[2], &seen[3], &seen[seen.len() - 3]);
+    assert!(
+        select.fields["plan"] == plan && select.fields["candidates"].parse::<u32>().unwrap() > 3,
+        "{select:?}"
+    );
+    assert_eq!(pack.fields["plan"], plan);
+    assert!((1..=bytes).contains(&pack.fields["bytes"].parse().unwrap()), "{pack:?}");
+    assert_eq!(apply.fields["plan"], plan);
+    assert_eq!((&*apply.fields["device"], &*apply.fields["vectors"]), ("cpu", "1"));
+    assert_eq!(apply.fields["bytes"], pack.fields["bytes"]);
+    assert_eq!((&*apply.level, apply.parent), ("TRACE", None));
+    assert_eq!(seen.last().unwrap().fields["nnz"], a.nnz().to_string());
+}
+
+#[test]
+fn products_are_traced_and_not_debugged_and_races_are_one_span() {
+    let a = matrix();
+    let seen = spans(Level::DEBUG, || {
+        let builder = SparseOpBuilder::new().device(Device::Cpu).tuning(Tuning::Calibrate);
+        let op = builder.build(&a).unwrap();
+        op.apply(&vec![1.0; a.ncols()], &mut vec![0.0; a.nrows()]).unwrap();
+    });
+    assert_eq!(names(&seen)[..4], ["build", "analyze", "select", "calibrate"]);
+    let packed: Vec<_> = seen.iter().filter(|span| span.name == "pack").collect();
+    assert!(packed.len() > 1 && packed.iter().all(|span| span.parent == Some(4)), "{seen:?}");
+    assert!(seen[3].fields.contains_key("plan") && !names(&seen).contains(&"apply"));
+}
+
+#[test]
+fn the_transposed_matrix_is_built_within_the_product_that_needs_it() {
+    let a = "lp,rows=300".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let seen = spans(Level::TRACE, || {
+        let op = SparseOpBuilder::new().device(Device::Cpu).build(&a).unwrap();
+        op.apply_transpose(&vec![1.0; a.nrows()], &mut vec![0.0; a.ncols()]).unwrap();
+    });
+    let last = seen.last().unwrap();
+    assert_eq!(names(&seen).iter().filter(|name| **name == "pack").count(), 2, "{seen:?}");
+    assert_eq!((&*last.name, &*last.fields["rows"]), ("apply", &*a.ncols().to_string()));
+}
+
+/// The least time of a product, in nanoseconds.
+fn product(op: &SparseOp<f64>, x: &[f64], y: &mut [f64]) -> f64 {
+    const PRODUCTS: usize = 2000;
+    let once = |_| timed(|| (0..PRODUCTS).for_each(|_| op.apply(x, y).unwrap())).1;
+    (0..20).map(once).fold(f64::INFINITY, f64::min) * 1e9 / PRODUCTS as f64
+}
+
+#[test]
+fn spans_that_nobody_records_cost_next_to_nothing() {
+    let a = "poisson2d,n=4".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let op = SparseOpBuilder::new().device(Device::Cpu).build(&a).unwrap();
+    let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
+    let unrecorded = product(&op, &x, &mut y);
+    let mut recorded = 0.0;
+    let others = Recorder { level: Level::DEBUG, seen: Arc::default(), within: Mutex::default() };
+    with_default(others, || recorded = product(&op, &x, &mut y));
+    println!(
+        "a product with {} entries: {unrecorded:.1} ns with nobody who records, {recorded:.1} ns with somebody who leaves products out",
+        a.nnz()
+    );
+    // A lost time slice would be a thousand times as much.
+    assert!(recorded - unrecorded < 200.0, "{unrecorded} ns became {recorded} ns");
+}
+
+/// A library with the functions of NVTX that writes what it is told, one line a call, to the file `SPARSEOP_TEST_RANGES`.
+#[cfg(all(target_os = "linux", feature = "nvtx"))]
+mod nvtx {
+    use std::path::Path;
+    use std::process::Command;
+    use std::{env, fs};
+
+    const SOURCE: &str = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        static int depth = 0;
+        static void tell(const char *what, const char *text) {
+            FILE *file = fopen(getenv("SPARSEOP_TEST_RANGES"), "a");
+            fprintf(file, "%s%s\n", what, text);
+            fclose(file);
+        }
+        int nvtxRangePushA(const char *text) {
+            tell("> ", text);
+            return getenv("SPARSEOP_TEST_BLIND") ? -2 : depth++;
+        }
+        int nvtxRangePop(void) { tell("<", ""); return --depth; }
+    "#;
+
+    /// What the library is told while the program makes a product.
+    fn ranges(folder: &Path, blind: bool) -> Vec<String> {
+        let file = folder.join(if blind { "blind" } else { "looking" });
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparseop"));
+        command.args(["apply", "gallery:small", "--device", "cpu"]).env("SPARSEOP_TEST_RANGES", &file);
+        command.env("LD_LIBRARY_PATH", folder).env("SPARSEOP_PROFILE", "off");
+        if blind {
+            command.env("SPARSEOP_TEST_BLIND", "1");
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn ranges_are_those_of_the_spans_while_a_profiler_looks() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("nvtx.c");
+        fs::write(&source, SOURCE).unwrap();
+        let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let mut command = Command::new(compiler);
+        command.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join("libnvtx3interop.so.1")).arg(&source);
+        let Ok(compiled) = command.output() else {
+            println!("skipped: no C compiler");
+            return;
+        };
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        assert_eq!(ranges(folder.path(), true), ["> sparseop", "<"], "nobody looks");
+        let told = ranges(folder.path(), false);
+        let pushed: Vec<&str> = told.iter().filter_map(|line| line.strip_prefix("> ")).collect();
+        let firsts: Vec<&str> = pushed.iter().map(|line| line.split(' ').next().unwrap()).collect();
+        assert!(firsts.contains(&"sparseop::analyze") && firsts.contains(&"sparseop::apply"), "{told:?}");
+        let apply = pushed.iter().find(|line| line.starts_with("sparseop::apply")).unwrap();
+        assert!(apply.contains(" plan=") && apply.contains(" rows=10000 "), "{apply}");
+        assert_eq!(pushed.len() * 2, told.len(), "every range ends");
+    }
+}
