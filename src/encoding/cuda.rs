@@ -9,7 +9,7 @@ use super::device::Parts;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
-use super::value::{Narrowed, Stored};
+use super::value::{Narrowed, NarrowedPair, Stored};
 use crate::device::{BLOCK, Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scratch};
 use crate::{Error, Precision, Scalar};
 
@@ -51,8 +51,8 @@ pub(super) enum Values<T> {
     Same,
 }
 
-/// Where they are in the memory of a GPU, in fewer bytes, and how many.
-type NarrowValues = Narrowed<(Ptr<u16>, usize), (Ptr<f32>, usize)>;
+/// Where numbers are in the memory of a GPU, and how many.
+type Numbers<N> = (Ptr<N>, usize);
 
 impl<T: Scalar> Values<T> {
     fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
@@ -82,7 +82,7 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    fn narrow(&self) -> Option<NarrowValues> {
+    fn narrow(&self) -> Option<Narrowed<Numbers<u16>, Numbers<f32>>> {
         match self {
             Self::Halves(_, halves) => Some(Narrowed::Halves((halves.ptr(), halves.len()))),
             Self::Singles(singles) => Some(Narrowed::Singles((singles.ptr(), singles.len()))),
@@ -237,20 +237,9 @@ impl<T: Scalar> Uploaded<T> {
     }
 
     /// As [`plain_values`](Self::plain_values), where they are stored in fewer bytes.
-    pub(crate) fn narrow_values(&self) -> Option<Narrowed<[(Ptr<u16>, usize); 2], [(Ptr<f32>, usize); 2]>> {
-        let long = self.long.as_ref().map(|long| long.values.narrow());
-        match (self.values.narrow()?, long) {
-            (Narrowed::Halves(own), None) => Some(Narrowed::Halves([own, (Ptr::NULL, 0)])),
-            (Narrowed::Singles(own), None) => Some(Narrowed::Singles([own, (Ptr::NULL, 0)])),
-            (Narrowed::Halves(own), Some(Some(Narrowed::Halves(long)))) => {
-                Some(Narrowed::Halves([own, long]))
-            }
-            (Narrowed::Singles(own), Some(Some(Narrowed::Singles(long)))) => {
-                Some(Narrowed::Singles([own, long]))
-            }
-            // Both are stored by the same coder.
-            _ => None,
-        }
+    pub(crate) fn narrow_values(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {
+        let long = self.long.as_ref().and_then(|long| long.values.narrow());
+        Some(self.values.narrow()?.and(long, ((Ptr::NULL, 0), (Ptr::NULL, 0))))
     }
 
     /// The precision of the values, where they are stored in fewer bytes.

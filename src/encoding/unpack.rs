@@ -2,7 +2,7 @@
 
 use super::index::LANES;
 use super::slices::PackedSlices;
-use super::value::Narrowed;
+use super::value::NarrowedPair;
 use crate::matrix::CsrMatrix;
 use crate::{Precision, Scalar};
 
@@ -65,20 +65,9 @@ impl<T: Scalar> PackedSlices<T> {
     }
 
     /// As [`values_mut`](Self::values_mut), where they are stored in fewer bytes.
-    pub(crate) fn narrow_mut(&mut self) -> Option<Narrowed<[&mut [u16]; 2], [&mut [f32]; 2]>> {
-        let long = self.long.as_mut().map(|long| long.values.narrow_mut());
-        match (self.values.narrow_mut()?, long) {
-            (Narrowed::Halves(own), None) => Some(Narrowed::Halves([own, &mut []])),
-            (Narrowed::Singles(own), None) => Some(Narrowed::Singles([own, &mut []])),
-            (Narrowed::Halves(own), Some(Some(Narrowed::Halves(long)))) => {
-                Some(Narrowed::Halves([own, long]))
-            }
-            (Narrowed::Singles(own), Some(Some(Narrowed::Singles(long)))) => {
-                Some(Narrowed::Singles([own, long]))
-            }
-            // Both are stored by the same coder.
-            _ => None,
-        }
+    pub(crate) fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>> {
+        let long = self.long.as_mut().and_then(|long| long.values.narrow_mut());
+        Some(self.values.narrow_mut()?.and(long, (&mut [], &mut [])))
     }
 
     /// The slot of every entry, in the order they were packed from, counted through the values of the slices and those of the long rows; none

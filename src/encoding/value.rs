@@ -239,6 +239,21 @@ pub(crate) enum Narrowed<H, S> {
     Singles(S),
 }
 
+/// Two such things, of the slices and of the long rows.
+pub(crate) type NarrowedPair<H, S> = Narrowed<[H; 2], [S; 2]>;
+
+impl<H, S> Narrowed<H, S> {
+    /// Of the slices this, and of the long rows that, which the same coder has made; `nothing` where there are no such rows.
+    pub(crate) fn and(self, long: Option<Self>, nothing: (H, S)) -> NarrowedPair<H, S> {
+        match (self, long) {
+            (Self::Halves(own), Some(Self::Halves(long))) => Narrowed::Halves([own, long]),
+            (Self::Singles(own), Some(Self::Singles(long))) => Narrowed::Singles([own, long]),
+            (Self::Halves(own), _) => Narrowed::Halves([own, nothing.0]),
+            (Self::Singles(own), _) => Narrowed::Singles([own, nothing.1]),
+        }
+    }
+}
+
 /// Values in the bytes of a precision; or the first that it does not hold, by its number.
 pub(crate) fn narrowed<T: Scalar>(
     values: &[T],

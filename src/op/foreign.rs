@@ -8,13 +8,15 @@ use crate::trace::span;
 use crate::tuning::arena::Source;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
+use std::borrow::Cow;
 
 impl SparseOpBuilder {
     /// As [`build`](Self::build), of a matrix whose arrays lie in the memory of a device, once everything enqueued on `stream` is done; the
     /// operator is for the same device. See [`ForeignCsr::from_raw`] for an example.
     ///
     /// The arrays are copied to the host once, for the analysis and what is checked, and [`preparation`](SparseOp::preparation) counts that as
-    /// analysis. Packed slices are then packed by the GPU from the arrays where they lie; for other plans the host packs its copy. The
+    /// analysis. Packed slices are then packed by the GPU from the arrays where they lie; for other plans, and where values were
+    /// [rounded](Self::value_precision), the host packs its copy. The
     /// operator keeps nothing of the arrays: they may be freed or changed once this returns.
     ///
     /// # Errors
@@ -41,8 +43,11 @@ impl SparseOpBuilder {
             Ok::<_, Error>((copied, there))
         });
         let (copied, there) = copied?;
-        let (analysis, analyze) = timed(|| Analysis::of(copied.view()));
-        let source = Source { a: &copied, there: there.as_ref() };
+        let rounded = self.rounded(&copied)?;
+        // What is there has the values of before.
+        let there = there.filter(|_| matches!(rounded, Cow::Borrowed(_)));
+        let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
+        let source = Source { a: &rounded, there: there.as_ref() };
         let mut op = self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
         op.preparation.analyze = copy + analyze;
         Ok(op)

@@ -5,7 +5,7 @@ use super::{Oracle, x_vector};
 use crate::device::{Device, DeviceView, ForeignCsr, Offsets};
 use crate::matrix::{CsrMatrix, gallery};
 use crate::testing::DeviceArray;
-use crate::{DeviceVec, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
+use crate::{DeviceVec, Precision, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 
 /// The arrays of a matrix in the memory of a device, as another library would have them.
 struct Arrays {
@@ -150,4 +150,20 @@ fn an_operator_is_for_the_device_of_the_arrays() {
     assert!(refused.contains("`matrix` is on cpu"), "{refused}");
     let refused = SparseOpBuilder::new().build_from_device(&Stream::new(gpu).unwrap(), &foreign).unwrap_err();
     assert!(refused.to_string().contains("`stream`"), "{refused}");
+}
+
+#[test]
+fn values_are_rounded_wherever_they_lie() {
+    let mut a = "stencil27,n=14".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    a.values_mut().iter_mut().enumerate().for_each(|(k, value)| *value = (k as f32).sin());
+    let rounded = a.rounded_to(Precision::F16).unwrap().into_owned();
+    for device in devices() {
+        let (arrays, stream) = (Arrays::of(device, &a), Stream::new(device).unwrap());
+        for plan in ["sell(index:packed)", "sell(index:packed,values:f16)", "csr"] {
+            let fixed = Tuning::Fixed(plan.parse().unwrap());
+            let builder = SparseOpBuilder::new().device(device.clone()).tuning(fixed);
+            let op = arrays.build(&builder.value_precision(Precision::F16), &stream, &a, true);
+            assert_eq!(op.to_csr().unwrap(), rounded, "{plan} on {device}");
+        }
+    }
 }
