@@ -27,6 +27,7 @@ type Cell = &'static str;
 const YES: Cell = "yes";
 const AGAIN: Cell = "yes, packed again";
 const NO: Cell = "no";
+const WHERE_EXACT: Cell = "where exact";
 
 /// Rows of several lengths whose values are all the same: what packs values packs them here.
 fn matrix() -> CsrMatrix<f64> {
@@ -92,6 +93,14 @@ fn updated(op: &mut SparseOp<f64>, context: &str) -> Cell {
         Ok(()) => {
             assert_eq!(op.to_csr().unwrap(), b, "{context}");
             YES
+        }
+        Err(error @ Error::ValueInexact { .. }) => {
+            let message = error.to_string();
+            assert!(message.contains("`value_precision`"), "{message}: {context}");
+            b.values_mut().iter_mut().enumerate().for_each(|(k, value)| *value = (k % 9) as f64);
+            op.update_values(b.values()).unwrap();
+            assert_eq!(op.to_csr().unwrap(), b, "{context}");
+            WHERE_EXACT
         }
         Err(error) => {
             let message = error.to_string();
@@ -196,7 +205,8 @@ fn cells(device: &Device, plan: &str) -> [Cell; 7] {
 /// Plans of which the same is expected: a format's, by what its parameters change.
 fn kind(plan: &Plan) -> String {
     let text = plan.to_string();
-    let told = ["index:packed", "values:packed", "tail:host", "atomic"];
+    let told =
+        ["index:packed", "values:packed", "values:bf16", "values:f16", "values:f32", "tail:host", "atomic"];
     let told: Vec<_> = told.into_iter().filter(|parameter| text.contains(parameter)).collect();
     match told.len() {
         0 => format!("`{}`", plan.format()),

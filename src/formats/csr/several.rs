@@ -219,9 +219,11 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
                     sums[u][v] += value * x[v];
                 }
             }
-            for v in 0..K {
-                to.add(first + v).write((sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]));
+            let (total, others) = sums.split_at_mut(1);
+            for other in others.iter() {
+                total[0].iter_mut().zip(other).for_each(|(total, &other)| *total += other);
             }
+            to.add(first).cast::<[T; K]>().write_unaligned(total[0]);
         }
     }
 }
