@@ -2,7 +2,8 @@
 // column; the elements of all vectors at one column stand side by side, so that one load brings several factors of an entry.
 //
 // A lane multiplies with a unit, some vectors side by side, and a power of two of lanes share a row: those of a warp are in one slice,
-// whose entries they load together. For the kernels multi_plain.cu, multi_coded.cu and multi_same.cu. To stand behind packed.cuh.
+// whose entries they load together. For the kernels multi_plain.cu, multi_coded.cu, multi_same.cu, multi_bf16.cu, multi_f16.cu and
+// multi_f32.cu. To stand behind packed.cuh.
 
 // The elements of N vectors at one column, or what they sum up to: what a thread loads at once.
 template <typename T, u32 N>
@@ -325,4 +326,6 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
 #define SEVERAL_INSTANCES(NAME, PER_SM, V, VALUES)                  \
     SEVERAL(NAME##_v##V##_f32x2, PER_SM, V, VALUES, float, 2)       \
     SEVERAL(NAME##_v##V##_f32x4, PER_SM, V, VALUES, float, 4)       \
-    SEVERAL(NAME##_v##V##_f64x2, PER_SM, V, VALUES, double, 2)
+    SEVERAL_INSTANCES_F64(NAME, PER_SM, V, VALUES)
+
+#define SEVERAL_INSTANCES_F64(NAME, PER_SM, V, VALUES) SEVERAL(NAME##_v##V##_f64x2, PER_SM, V, VALUES, double, 2)

@@ -1,7 +1,7 @@
 // Packed slices: see src/encoding/mod.rs for the layout. A warp a slice, a lane a row; and a warp a piece of a long row.
 //
-// For the kernels packed_plain.cu, packed_coded.cu and packed_same.cu, which are in files of their own because each takes seconds to
-// compile. To stand behind common.cuh.
+// For the kernels packed_plain.cu, packed_coded.cu, packed_same.cu, packed_bf16.cu, packed_f16.cu and packed_f32.cu, which are in files of
+// their own because each takes seconds to compile. To stand behind common.cuh.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -63,6 +63,50 @@ struct Coded {
         out[0] = dictionary[c.x], out[1] = dictionary[c.y], out[2] = dictionary[c.z], out[3] = dictionary[c.w];
     }
 };
+
+// Numbers of fewer bytes: how one is stored, four of them, and what it is in 32 bits.
+struct Bf16 {
+    typedef u16 Bits;
+    typedef ushort4 Four;
+    static __device__ __forceinline__ float widen(u16 bits) { return __uint_as_float(u32(bits) << 16); }
+};
+struct F16 {
+    typedef u16 Bits;
+    typedef ushort4 Four;
+    static __device__ __forceinline__ float widen(u16 bits) {
+        float wide;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
+        return wide;
+    }
+};
+struct F32 {
+    typedef float Bits;
+    typedef float4 Four;
+    static __device__ __forceinline__ float widen(float value) { return value; }
+};
+
+// Values as such numbers, which hold them exactly; `at` counts values.
+template <typename P, typename T>
+struct Widened {
+    static constexpr u32 CODES = 1;
+    const typename P::Bits *values;
+
+    __device__ __forceinline__ Widened(const u8 *bytes, const T *, const T *)
+        : values(reinterpret_cast<const typename P::Bits *>(bytes)) {}
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(typename P::Bits))); }
+    __device__ __forceinline__ void skip_values(u64 count) { values += count; }
+    __device__ __forceinline__ T one(u32 at) const { return P::widen(stream(values + at)); }
+    __device__ __forceinline__ void four(u32 at, T *out) const {
+        typename P::Four v = stream(reinterpret_cast<const typename P::Four *>(values + at));
+        out[0] = P::widen(v.x), out[1] = P::widen(v.y), out[2] = P::widen(v.z), out[3] = P::widen(v.w);
+    }
+};
+template <typename T>
+using AsBf16 = Widened<Bf16, T>;
+template <typename T>
+using AsF16 = Widened<F16, T>;
+template <typename T>
+using AsF32 = Widened<F32, T>;
 
 // One value for all entries.
 template <typename T>
@@ -376,9 +420,12 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
 #define BLOCKS(HOPPER) HOPPER
 #endif
 
-// V slots of a row are side by side; the numbers are blocks, of the diagonal kernels and the general ones.
-#define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, F32, F64)              \
-    PACKED(NAME##_diagonal_v##V##_f32, BLOCKS(DIAGONAL_F32), true, V, VALUES, float)  \
-    PACKED(NAME##_diagonal_v##V##_f64, BLOCKS(DIAGONAL_F64), true, V, VALUES, double) \
-    PACKED(NAME##_v##V##_f32, BLOCKS(F32), false, V, VALUES, float)                   \
-    PACKED(NAME##_v##V##_f64, BLOCKS(F64), false, V, VALUES, double)
+// V slots of a row are side by side; the numbers are blocks, of the diagonal kernel and the general one.
+#define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
+    PACKED(NAME##_diagonal_v##V##_##KIND, BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
+    PACKED(NAME##_v##V##_##KIND, BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)
+
+// The same for both scalars.
+#define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, GENERAL_F32, GENERAL_F64)  \
+    INSTANCES_OF(NAME, V, VALUES, float, f32, DIAGONAL_F32, GENERAL_F32)                  \
+    INSTANCES_OF(NAME, V, VALUES, double, f64, DIAGONAL_F64, GENERAL_F64)

@@ -22,3 +22,5 @@ __device__ __forceinline__ void scatter(const u32 *__restrict__ slots, const T *
 
 INSTANCES(f32, float)
 INSTANCES(f64, double)
+// Numbers of 16 bits, whatever they are.
+INSTANCES(u16, u16)

@@ -1,5 +1,6 @@
 //! The one error type of the library.
 
+use crate::Precision;
 use std::path::{Path, PathBuf};
 
 /// Everything that can go wrong, each case naming what was attempted, on what, and how to mend it.
@@ -205,6 +206,33 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
+    /// A value cannot be rounded to a precision: it is finite and would become infinite.
+    #[error(
+        "the value of entry {entry}{} is {value:e}, beyond the largest finite number of {precision}, {:e}; {}",
+        position(place), precision.largest(), way_out(*precision)
+    )]
+    ValueRange {
+        /// The number of the entry, in the order of `to_csr`, counted from 0.
+        entry: usize,
+        /// Its row and column, counted from 0, where they are known.
+        place: Option<(usize, usize)>,
+        /// Its value.
+        value: f64,
+        /// What it was to be rounded to.
+        precision: Precision,
+    },
+    /// A new value for an operator is not one that its precision holds.
+    #[error(
+        "the value of entry {entry} is {value}, which {precision}, in which the operator stores values, does not hold exactly; build it          with `value_precision`, which rounds values, or with another plan"
+    )]
+    ValueInexact {
+        /// The number of the entry, in the order of `to_csr`, counted from 0.
+        entry: usize,
+        /// Its value.
+        value: f64,
+        /// What values are stored in.
+        precision: Precision,
+    },
     /// There is no such row or column.
     #[error("there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted from 0")]
     OutOfBounds {
@@ -349,6 +377,19 @@ impl Error {
     /// Wraps an operating-system error with the file and the action it hit.
     pub(crate) fn io(action: &'static str, path: impl AsRef<Path>, source: std::io::Error) -> Self {
         Self::Io { action, path: path.as_ref().to_owned(), source }
+    }
+}
+
+/// Where an entry is, in words.
+fn position(place: &Option<(usize, usize)>) -> String {
+    place.map(|(row, col)| format!(", at row {row} and column {col},")).unwrap_or_default()
+}
+
+/// What to do where a precision does not reach far enough.
+fn way_out(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F16 => "scale the matrix, or choose bf16, which has the range of f32",
+        Precision::Bf16 | Precision::F32 => "scale the matrix, or leave its values in f64",
     }
 }
 

@@ -32,6 +32,7 @@ pub mod formats;
 pub mod matrix;
 mod memory;
 mod op;
+mod precision;
 mod scalar;
 pub mod solvers;
 #[cfg(any(test, feature = "testing"))]
@@ -45,4 +46,5 @@ pub use error::Error;
 pub use files::{abandon_writes, write_atomically};
 pub use formats::{Layout, Plan};
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
+pub use precision::{ExactIn, Precision};
 pub use scalar::{Scalar, ScalarKind};

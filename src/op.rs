@@ -21,11 +21,12 @@ use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::lookup::{self, Given};
 use crate::tuning::select::{self, Decision, Request};
 use crate::tuning::stopwatch::timed;
-use crate::{Error, Scalar, memory};
+use crate::{Error, Precision, Scalar, memory};
 use later::Later;
 use multi::Several;
 use prepare::Prepared;
 use stage::Stage;
+use std::borrow::Cow;
 use std::sync::Mutex;
 use transpose::{Transposed, Transposition};
 
@@ -148,7 +149,7 @@ impl<T: Scalar> SparseOp<T> {
         &self.preparation
     }
 
-    /// The matrix back in CSR, its entries in the order they were given.
+    /// The matrix back in CSR, its entries in the order they were given. On a GPU it waits for everything that is enqueued there.
     ///
     /// # Errors
     ///
@@ -188,6 +189,7 @@ pub struct SparseOpBuilder {
     deterministic: bool,
     updatable: bool,
     transpose: bool,
+    value_precision: Option<Precision>,
 }
 
 impl SparseOpBuilder {
@@ -253,7 +255,9 @@ impl SparseOpBuilder {
 
     /// Whether only plans may be chosen whose products repeat their bits ([`Plan::is_deterministic`]); not by default.
     ///
-    /// Plans sum in different orders: for bits that also repeat from one operator to the next, give the plan ([`Tuning::Fixed`]).
+    /// Plans sum in different orders. On the CPU the choice is therefore made as for the number of threads that the profile was measured with, and
+    /// does not depend on how many there are. For bits that also repeat with other profiles, memory or settings, give the plan
+    /// ([`Tuning::Fixed`]).
     #[must_use]
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.deterministic = deterministic;
@@ -268,6 +272,26 @@ impl SparseOpBuilder {
         self
     }
 
+    /// Rounds the values of the matrix to a precision before anything else, to the nearest number and of two to the even one
+    /// ([`Precision::round`]); not by default, and nothing is rounded to what has as many bytes. Products, with vectors and sums in the matrix's own
+    /// type, are then those of the rounded matrix, whatever the plan, and new values ([`SparseOp::update_values`]) are rounded alike.
+    ///
+    /// Plans with `values:bf16`, `values:f16` or `values:f32` store them so and read fewer bytes; [`SparseOp::explain`] says where another
+    /// one was chosen. Such plans are also candidates where nothing is rounded, because the values are numbers of such a type already.
+    ///
+    /// ```
+    /// # use sparseop::{Precision, SparseOpBuilder, matrix::CsrMatrix};
+    /// let a = CsrMatrix::try_new(1, 1, vec![0, 1], vec![0], vec![0.1f32])?;
+    /// let op = SparseOpBuilder::new().value_precision(Precision::F16).build(&a)?;
+    /// assert_eq!(op.to_csr()?.values(), [0.099975586]);
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    #[must_use]
+    pub fn value_precision(mut self, precision: Precision) -> Self {
+        self.value_precision = Some(precision);
+        self
+    }
+
     /// Analyses the matrix and decides by prediction, without packing or timing anything.
     ///
     /// # Errors
@@ -276,7 +300,7 @@ impl SparseOpBuilder {
     /// given plan's bits do not repeat and were asked to; [`Error::Gpu`] when the GPU does not say how much memory it has left;
     /// [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
-        let analysis = &*self.seen(analysis);
+        let analysis = &*self.seen(analysis, scalar);
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
         let available = device.memory()?;
@@ -284,11 +308,14 @@ impl SparseOpBuilder {
         request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
         request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
         request.deterministic = self.deterministic;
+        request.value_precision = self.value_precision.filter(|p| p.is_narrower_than(scalar));
+        let mut spec = device.spec();
+        if self.deterministic && spec.gpu.is_none() {
+            spec.threads = profile.profile.device.threads;
+        }
         match &self.tuning {
-            Tuning::Heuristic | Tuning::Calibrate => {
-                select::select(analysis, &device.spec(), profile, request)
-            }
-            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &device.spec(), profile, request),
+            Tuning::Heuristic | Tuning::Calibrate => select::select(analysis, &spec, profile, request),
+            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
         }
     }
 
@@ -296,21 +323,24 @@ impl SparseOpBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR; otherwise as [`SparseOpBuilder::decide`].
+    /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR; [`Error::ValueRange`] when a value is beyond the
+    /// [precision](Self::value_precision) that it is to be rounded to; otherwise as [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         let a = a.to_csr()?;
         let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
+        let a = self.rounded(&a)?;
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
         let mut op = self.build_analyzed(&a, &analysis)?;
         op.preparation.analyze = analyze;
         Ok(op)
     }
 
-    /// Decides and packs, for a matrix that has been analysed.
+    /// Decides and packs, for a matrix that has been analysed. Where a [precision](Self::value_precision) is set and changes values, these are
+    /// looked at again.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the analysis is that of a matrix of another size; otherwise as [`SparseOpBuilder::decide`].
+    /// [`Error::InvalidMatrix`] when the analysis is that of a matrix of another size; otherwise as [`SparseOpBuilder::build`].
     pub fn build_analyzed<T: Scalar>(
         &self,
         a: &CsrMatrix<T>,
@@ -329,6 +359,12 @@ impl SparseOpBuilder {
             );
             return Err(Error::InvalidMatrix { format: "analysed", message });
         }
+        let rounded = self.rounded(a)?;
+        let analysis = match &rounded {
+            Cow::Borrowed(_) => Cow::Borrowed(analysis),
+            Cow::Owned(a) => Cow::Owned(analysis.with_values_of(a.view())),
+        };
+        let (a, analysis) = (&*rounded, &*analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let reason = match self.build_on(device.clone(), a.into(), analysis) {
             Err(error) if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) => {
@@ -364,7 +400,7 @@ impl SparseOpBuilder {
         let announced = Transposition::announced(self, a);
         let settings = announced.leave_room(self);
         let Prepared { decision, mut matrix, preparation } =
-            settings.prepare(&device, source, &self.seen(analysis))?;
+            settings.prepare(&device, source, &self.seen(analysis, T::KIND))?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
         let op = SparseOp {
             nrows: a.nrows(),

@@ -94,15 +94,19 @@ macro_rules! scalar {
             const SMALLEST: f64 = $type::from_bits(1) as f64;
             const LARGEST: f64 = $type::MAX as f64;
             const KIND: ScalarKind = ScalarKind::$kind;
+            #[inline(always)]
             fn from_f64(value: f64) -> Self {
                 value as $type
             }
+            #[inline(always)]
             fn to_f64(self) -> f64 {
                 f64::from(self)
             }
+            #[inline(always)]
             fn bits(self) -> u64 {
                 u64::from(self.to_bits())
             }
+            #[inline(always)]
             fn from_bits(bits: u64) -> Self {
                 $type::from_bits(bits as _)
             }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The modules from the bottom to the top; a module may import from itself and from lower layers, not from its neighbours. The
 /// program is a crate of its own, above all of them.
 const LAYERS: [&[&str]; 10] = [
-    &["error", "files", "memory", "scalar", "trace"],
+    &["error", "files", "memory", "precision", "scalar", "trace"],
     &["matrix"],
     &["device"],
     &["encoding"],

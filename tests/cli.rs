@@ -45,6 +45,14 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[test]
+fn more_vectors_than_there_is_memory_for_are_refused() {
+    let args = ["bench", "gallery:poisson2d,n=1500", "--vectors", "65535", "--seconds", "0.01"];
+    let assert = sparseop(&args).assert().code(1);
+    let said = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("65535 vectors and their products take") && said.contains("take fewer"), "{said}");
+}
+
+#[test]
 fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
     for (args, expected) in [
         (&["bench", "a.mtx", "--plans", "auto,sel(c:32)"][..], "did you mean `sell`?"),
@@ -57,6 +65,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
         (&["gallery", "write", "banded,row=3", "a.mtx"], "did you mean `rows`?"),
         (&["analyze", "a.mtx", "--device", "cup"], "did you mean `cpu`?"),
         (&["analyze", "a.mtx", "--dtype", "f16"], "f32, f64"),
+        (&["analyze", "a.mtx", "--value-precision", "f64"], "bf16, f16, f32"),
         (&["analyze", "a.mtx", "--memory-limit", "2Q"], "2G, 512M"),
         (&["analyze", "a.mtx", "--expected-calls", "0"], "0 is not in 1.."),
         (&["analyze", "a.mtx", "-q", "-v"], "cannot be used with"),
@@ -250,6 +259,47 @@ fn analyze_and_the_others_print_objects_too() {
     assert_eq!(json(&["devices", "--json"])[0]["device"], "cpu");
     let applied = &json(&["apply", "gallery:small,n=2", "--json"])[0];
     assert_eq!(applied["y"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn values_are_rounded_when_asked_to_and_complex_ones_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b, complex] = ["a.mtx", "b.mtx", "c.mtx"].map(|name| path(&folder, name));
+    fs::write(&a, "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 0.1\n2 1 70000\n").unwrap();
+    fs::write(&b, "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 0.1\n").unwrap();
+    fs::write(&complex, "%%MatrixMarket matrix array complex general\n1 1\n1 2\n").unwrap();
+    let message = stderr(&["apply", &a, "--value-precision", "f16"], 1);
+    assert!(
+        message.contains("at row 1 and column 0, is 7e4") && message.contains("choose bf16"),
+        "{message}"
+    );
+    let applied = &json(&["apply", &a, "--value-precision", "bf16", "--json"])[0];
+    assert_eq!(applied["value_precision"], "bf16");
+    assert_eq!(applied["y"], serde_json::json!([0.10009765625, 70144.0]));
+    assert_eq!(json(&["apply", &a, "--json"])[0].get("value_precision"), None);
+    let plan = "sell(index:packed,values:f16)";
+    let said = stderr(&["apply", &b, "--plan", plan, "--value-precision", "f16", "-v"], 0);
+    assert!(said.contains("rounded to f16, stored in f16, multiplied in f64"), "{said}");
+    assert_eq!(json(&["analyze", &b, "--value-precision", "f16", "--json"])[0]["value_precision"], "f16");
+    let solved = &json(&["solve", &b, "--value-precision", "f16", "--json"])[0];
+    assert_eq!((&solved["value_precision"], &solved["converged"]), (&"f16".into(), &true.into()));
+    let bench = [
+        "bench",
+        &b,
+        "--value-precision",
+        "f16",
+        "--plans",
+        "auto",
+        "--baselines",
+        "none",
+        "--seconds",
+        "0.01",
+    ];
+    assert_eq!(json(&[&bench[..], &["--json"]].concat())[0]["value_precision"], "f16");
+    for args in [&["apply", &complex][..], &["analyze", &complex], &["apply", &b, "--x", &complex]] {
+        let message = stderr(args, 1);
+        assert!(message.contains("store the real and the imaginary part as two real matrices"), "{message}");
+    }
 }
 
 #[test]

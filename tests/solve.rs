@@ -117,7 +117,7 @@ fn wrong_systems_and_wrong_usage_are_told_apart() {
         (&["solve", POISSON, "--rhs", "nowhere.mtx"], "nowhere.mtx"),
         (&["solve", &hollow, "--preconditioner", "jacobi"], "the diagonal is 0 in row 1"),
         (&["rank", &wide], "pagerank needs a square matrix"),
-        (&["rank", &negative], "page 0 has one of -1"),
+        (&["rank", &negative], "page 0, counted from 0, has one of -1"),
     ] {
         let (_, said) = failing(args, 1);
         assert!(said.contains(expected), "{args:?}: {said}");
@@ -161,4 +161,20 @@ fn pages_are_ranked_as_worked_out_by_hand() {
     assert_eq!(text.lines().count(), 5, "{text}");
     let (_, said) = failing(&["rank", &graph, "--max-iter", "2", "--tol", "1e-12"], 1);
     assert!(said.contains("pagerank has not converged after 2 iterations"), "{said}");
+}
+
+#[test]
+fn options_that_a_method_has_no_use_for_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let b = folder.path().join("b.txt");
+    fs::write(&b, "1\n").unwrap();
+    let args =
+        ["solve", POISSON, "--method", "power", "--preconditioner", "jacobi", "--rhs", b.to_str().unwrap()];
+    let args = [&args[..], &["--eigenvalues", "1,2", "--max-iter", "2", "--json"]].concat();
+    let (out, said) = failing(&args, 1);
+    for option in ["--preconditioner", "--rhs", "--eigenvalues"] {
+        assert!(said.contains(&format!("{option} is ignored: power has no use for it")), "{said}");
+    }
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["preconditioner"], "none");
 }

@@ -170,20 +170,94 @@ fn several_races_tell_how_well_decisions_repeat() {
     let (_folder, out, _) = folder();
     let result = json(&arguments(&out, &["--repeat", "4"]));
     let repeat = &result["repeat"];
-    let (races, matrices) = (repeat["races"].as_u64().unwrap(), repeat["matrices"].as_u64().unwrap());
-    assert_eq!((races, matrices), (4, 3));
-    let differing = repeat["differing"].as_array().unwrap();
-    assert_eq!(repeat["agreeing"].as_u64().unwrap() as usize + differing.len(), 3);
-    for one in differing {
-        let decisions = one["decisions"].as_array().unwrap();
-        let votes: u64 = decisions.iter().map(|decision| decision[1].as_u64().unwrap()).sum();
-        assert!(decisions.len() > 1 && votes == 4, "{one}");
+    assert_eq!((&repeat["races"], &repeat["matrices"], &repeat["judged"]), (&4.into(), &3.into(), &0.into()));
+    for way in ["successive", "fresh"] {
+        let agreement = &repeat[way];
+        let differing = agreement["differing"].as_array().unwrap();
+        assert_eq!(agreement["agreeing"].as_u64().unwrap() as usize + differing.len(), 3);
+        for one in differing {
+            let decisions = one["decisions"].as_array().unwrap();
+            let votes: u64 = decisions.iter().map(|decided| decided["races"].as_u64().unwrap()).sum();
+            assert!(decisions.len() > 1 && votes == 4, "{one}");
+        }
+        assert!(agreement["largest_excess"].as_f64().unwrap() >= 1.0);
+        assert_eq!(agreement["regret"]["matrices"], 12);
     }
-    assert!(repeat["largest_excess"].as_f64().unwrap() >= 1.0 && repeat["regret"]["matrices"] == 12);
     let text = stdout(&arguments(&out, &["--repeat", "2"]));
-    assert!(text.contains("2 races of each of 3 matrices: all decide for the same plan on"), "{text}");
+    for expected in ["2 races of each of 3 matrices", "successive, each beginning", "fresh, each beginning"] {
+        assert!(text.contains(expected), "{text}");
+    }
     assert!(json(&arguments(&out, &[])).get("repeat").is_none());
     sparseop(&arguments(&out, &["--repeat", "0"])).assert().code(2);
+}
+
+/// The plan that is remembered for a matrix, and the plans of its race.
+fn remembered(store: &Path, matrix: &str) -> (String, Vec<String>) {
+    let args = ["analyze", matrix, "--dtype", "f32", "--remember", "--json"];
+    let output = sparseop(&args).env("SPARSEOP_STORE", store).assert().success().get_output().clone();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let raced = found["candidates"].as_array().unwrap().iter().filter(|c| !c["measured_us"].is_null());
+    (text(&found["plan"]), raced.map(|c| text(&c["plan"])).collect())
+}
+
+#[test]
+fn a_run_begins_with_what_the_one_before_has_decided() {
+    let (folder, out, _) = folder();
+    let store = folder.path().join("store");
+    let matrix = "gallery:uniform,rows=500";
+    let tune = || {
+        let args = ["tune", matrix, "--dtype", "f32", "--seconds=0.05", "--out", &out];
+        sparseop(&args).env("SPARSEOP_STORE", &store).assert().success();
+        remembered(&store, matrix)
+    };
+    let (first, raced) = tune();
+    assert_ne!(first, "csr(scalar)", "others take a third of its time");
+    assert!(raced.len() > 4 && raced.contains(&first), "{raced:?}");
+    // As if that run had decided for another plan, which is far from the fastest: it is given up.
+    let folder = fs::read_dir(store.join("sparseop/decisions")).unwrap();
+    let entry = folder.map(|file| file.unwrap().path()).next().unwrap();
+    let text = fs::read_to_string(&entry).unwrap();
+    fs::write(&entry, text.replacen(&format!("winner: \"{first}\""), "winner: \"csr(scalar)\"", 1)).unwrap();
+    assert_eq!(remembered(&store, matrix).0, "csr(scalar)");
+    let (second, _) = tune();
+    assert_ne!(second, "csr(scalar)");
+}
+
+#[test]
+fn calibration_is_compared_with_all_plans() {
+    let (folder, out, _) = folder();
+    let records = folder.path().join("mine.records").to_str().unwrap().to_owned();
+    let page = folder.path().join("page.html").to_str().unwrap().to_owned();
+    let first = json(&arguments(&out, &["--calibrate", "--records", &records, "--report", &page]));
+    let calibrated = &first["calibrated"];
+    assert_eq!((&calibrated["held_out"], &calibrated["regret"]["matrices"]), (&false.into(), &3.into()));
+    let classes = calibrated["classes"].as_object().unwrap();
+    assert_eq!(classes.keys().collect::<Vec<_>>(), ["banded", "small", "uniform"]);
+    let worst = calibrated["worst"].as_array().unwrap();
+    assert_eq!((worst.len(), &worst[0]["regret"]), (3, &calibrated["regret"]["worst"]));
+    for one in worst {
+        let time = |which: &str| one[which]["product_us"].as_f64().unwrap();
+        let regret = one["regret"].as_f64().unwrap();
+        assert!((regret - time("chosen") / time("fastest")).abs() < 1e-9 && regret >= 1.0, "{one}");
+        assert!(one["entrants"].as_u64() > Some(1) && one["seconds"].as_f64() > Some(0.0), "{one}");
+        assert_eq!(one["why"].is_null(), one["chosen"]["plan"] == one["fastest"]["plan"], "{one}");
+    }
+    let validation = Profile::read(Path::new(&out)).unwrap().validation;
+    let regret = validation.calibrated.unwrap();
+    assert_eq!(Some(regret.worst), calibrated["regret"]["worst"].as_f64());
+    assert!(stdout(&["profile", "show", &out]).contains("calibrated"));
+    assert!(fs::read_to_string(&page).unwrap().contains("How well calibration chooses"));
+
+    let text = stdout(&arguments(&out, &["--calibrate", "--held-out", &records]));
+    let expected = "predicted by profiles fitted without the matrix's class, over 3 matrices: regret";
+    assert!(text.contains(expected), "{text}");
+    sparseop(&arguments(&out, &["--held-out", &records])).assert().code(2);
+    let other = fs::read_to_string(&records).unwrap().replacen("name:\"", "name:\"Another ", 1);
+    fs::write(&records, other).unwrap();
+    let refused = sparseop(&arguments(&out, &["--calibrate", "--held-out", &records])).assert().code(1);
+    let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("are of Another "), "{said}");
 }
 
 #[test]

@@ -73,6 +73,12 @@ impl Analysis {
         let blocking = Blocking::of(a, &rows, &structure);
         Self { rows, row_lengths, structure, packing, blocking }
     }
+
+    /// The same of a matrix with this pattern and the values of `a`.
+    pub(crate) fn with_values_of<T: Scalar>(&self, a: CsrView<'_, T>) -> Self {
+        let structure = self.structure.with_values(a.values());
+        Self { structure, ..self.clone() }
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! One pass over columns and values, everything measured while they are in the cache.
 
-use crate::Scalar;
 use crate::encoding::ValueSet;
 use crate::matrix::CsrView;
+use crate::{ExactIn, Scalar};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -31,6 +31,8 @@ pub(super) struct Scan {
     /// Whether a column equals the one before it in its row.
     pub(super) repeats: bool,
     pub(super) values: ValueSet,
+    /// The precisions that hold all values.
+    pub(super) exact_in: ExactIn,
     /// Counted once all tasks are done; 0 until then.
     pub(super) diagonals: u64,
 }
@@ -41,6 +43,8 @@ struct Shared<'a, T> {
     diagonals: Diagonals,
     /// Set when some task has met more values than are counted: then nobody needs to look at more.
     many_values: AtomicBool,
+    /// Set when some task has met values that nothing narrower holds.
+    wide_values: AtomicBool,
 }
 
 impl Scan {
@@ -50,7 +54,8 @@ impl Scan {
     /// Scans the whole matrix. All sums are of integers, so the result does not depend on who adds what.
     pub(super) fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let diagonals = Diagonals::new(a.nrows(), a.ncols());
-        let shared = Shared { a, diagonals, many_values: AtomicBool::new(false) };
+        let shared =
+            Shared { a, diagonals, many_values: AtomicBool::new(false), wide_values: AtomicBool::new(false) };
         let tasks = (a.nrows() + a.nnz()).div_ceil(TASK);
         let partial = (0..tasks).into_par_iter().fold(Self::default, |mut scan, task| {
             scan.rows(&shared, task_start(a, task)..task_start(a, task + 1));
@@ -75,9 +80,16 @@ impl Scan {
             reach.run(a, rows.clone(), false, extremes);
         }
         self.add(pairs, &reach.of_rows(rows));
+        let values = &a.values()[entries];
         if !shared.many_values.load(Relaxed) {
-            self.values.add(&a.values()[entries]);
+            self.values.add(values);
             shared.many_values.fetch_or(self.values.is_full(), Relaxed);
+        }
+        if shared.wide_values.load(Relaxed) {
+            self.exact_in = ExactIn::NOTHING;
+        } else {
+            self.exact_in.add(values);
+            shared.wide_values.fetch_or(self.exact_in.is_settled(T::KIND), Relaxed);
         }
     }
 
@@ -150,6 +162,7 @@ impl Scan {
             falls: self.falls | other.falls,
             repeats: self.repeats | other.repeats,
             values: self.values.merge(other.values),
+            exact_in: self.exact_in.and(other.exact_in),
             diagonals: 0,
         }
     }

@@ -5,8 +5,9 @@ use super::distinct::Distinct;
 use super::locality::Reuse;
 use super::rows::ratio;
 use super::scan::Scan;
-use crate::Scalar;
+use crate::encoding::ValueSet;
 use crate::matrix::CsrView;
+use crate::{ExactIn, Scalar};
 use serde::{Deserialize, Serialize};
 
 /// Where the entries of a matrix lie and what they hold. Rows and columns count from 0; shares go from 0 to 1 and are
@@ -40,6 +41,8 @@ pub struct Structure {
     pub distinct_values: Distinct,
     /// Whether every value is 1 and there is one.
     pub all_ones: bool,
+    /// Which precisions hold all values exactly, of those with fewer bytes than the matrix's own type.
+    pub exact_in: ExactIn,
     /// How well small dense blocks cover the entries.
     pub blocks: BlockFill,
     /// How soon a product comes back to the same part of `x`.
@@ -67,9 +70,19 @@ impl Structure {
             duplicates: scan.repeats,
             distinct_values: (&scan.values).into(),
             all_ones: scan.values.is_one::<T>(),
+            exact_in: scan.exact_in.below(T::KIND),
             blocks,
             reuse,
         }
+    }
+
+    /// The same with what other values tell.
+    pub(super) fn with_values<T: Scalar>(&self, values: &[T]) -> Self {
+        let (mut set, mut exact_in) = (ValueSet::default(), ExactIn::default());
+        set.add(values);
+        exact_in.add(values);
+        let (distinct_values, all_ones) = ((&set).into(), set.is_one::<T>());
+        Self { distinct_values, all_ones, exact_in: exact_in.below(T::KIND), ..self.clone() }
     }
 
     /// Bandwidth: the largest `|col - row|` of an entry.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::matrix::CsrMatrix;
+use crate::{ExactIn, ScalarKind};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -89,6 +90,7 @@ fn nothing_is_all_zeros() {
             duplicates: false,
             distinct_values: Distinct::Exactly(0),
             all_ones: false,
+            exact_in: ExactIn::default().below(ScalarKind::F32),
             blocks: BlockFill { exact: true, ..BlockFill::default() },
             reuse: Reuse::default(),
         };

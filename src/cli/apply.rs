@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use sparseop::matrix::market;
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, Scalar, ScalarKind, Tuning};
+use sparseop::{Plan, Precision, Scalar, ScalarKind, Tuning};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -48,6 +48,8 @@ struct Applied {
     ncols: usize,
     nnz: u64,
     dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_precision: Option<Precision>,
     device: String,
     plan: Plan,
     out: Option<String>,
@@ -66,7 +68,7 @@ fn apply<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     if let Some(plan) = &args.plan {
         builder = builder.tuning(Tuning::Fixed(plan.clone()));
     }
-    let a = args.matrix.load::<T>(console)?;
+    let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let x = match &args.x {
         Some(file) => market::read_vector(file)?,
         None => {
@@ -91,6 +93,7 @@ fn apply<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
             ncols: op.ncols(),
             nnz: op.nnz(),
             dtype: T::KIND,
+            value_precision: args.choice.value_precision,
             device: op.device().spec().name,
             plan: op.plan().clone(),
             out: args.out.as_ref().map(|file| file.display().to_string()),

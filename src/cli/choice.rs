@@ -3,8 +3,10 @@
 use anyhow::Result;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::{Device, Error, ScalarKind, SparseOpBuilder, Tuning};
+use sparseop::{Device, Error, Precision, Scalar, ScalarKind, SparseOpBuilder, Tuning};
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
@@ -17,6 +19,9 @@ pub(super) struct Choice {
     /// Numbers to compute with
     #[arg(long, value_name = "TYPE", default_value = "f64", value_parser = dtype_parser())]
     pub(super) dtype: ScalarKind,
+    /// Round the values of the matrix first, as they can then be stored in fewer bytes; products are computed in --dtype all the same
+    #[arg(long, value_name = "TYPE", value_parser = precision_parser())]
+    pub(super) value_precision: Option<Precision>,
     /// Products over which preparing the matrix is to pay off
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     expected_calls: Option<u64>,
@@ -71,6 +76,16 @@ impl Choice {
         Calibration { seconds: self.race_seconds.unwrap_or(default.seconds), cold: self.cold, ..default }
     }
 
+    /// The matrix as it is to be: with rounded values.
+    pub(super) fn rounded<T: Scalar>(&self, a: CsrMatrix<T>) -> Result<CsrMatrix<T>> {
+        let Some(precision) = self.value_precision else { return Ok(a) };
+        let rounded = match a.rounded_to(precision)? {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(rounded) => Some(rounded),
+        };
+        Ok(rounded.unwrap_or(a))
+    }
+
     /// A builder with these settings.
     pub(super) fn builder(&self) -> Result<SparseOpBuilder> {
         let tuning = match self.tuning {
@@ -85,6 +100,9 @@ impl Choice {
         // With `auto` the builder may yet fall back on the CPU.
         if !self.device.is_auto() {
             builder = builder.device(self.device()?);
+        }
+        if let Some(precision) = self.value_precision {
+            builder = builder.value_precision(precision);
         }
         if let Some(calls) = self.expected_calls {
             builder = builder.expected_calls(calls);
@@ -127,6 +145,14 @@ pub(super) fn dtype_parser() -> impl TypedValueParser<Value = ScalarKind> {
     PossibleValuesParser::new(ScalarKind::ALL.map(ScalarKind::name)).map(|name| {
         // The parser has let no other name through.
         ScalarKind::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(ScalarKind::F64)
+    })
+}
+
+/// `bf16`, `f16` or `f32`.
+fn precision_parser() -> impl TypedValueParser<Value = Precision> {
+    PossibleValuesParser::new(Precision::ALL.map(Precision::name)).map(|name| {
+        // The parser has let no other name through.
+        Precision::ALL.into_iter().find(|precision| precision.name() == name).unwrap_or(Precision::F32)
     })
 }
 

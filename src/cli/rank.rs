@@ -9,7 +9,7 @@ use serde::Serialize;
 use sparseop::matrix::market;
 use sparseop::solvers::{Outcome, PageRank, Progress, Settings};
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, Scalar, ScalarKind};
+use sparseop::{Plan, Precision, Scalar, ScalarKind};
 use std::path::PathBuf;
 
 /// PageRank of a graph: which pages a random walk along its links is at
@@ -56,6 +56,8 @@ struct Ranked {
     pages: usize,
     links: u64,
     dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_precision: Option<Precision>,
     device: String,
     plan: Plan,
     damping: f64,
@@ -118,6 +120,7 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
             pages: op.nrows(),
             links: op.nnz(),
             dtype: T::KIND,
+            value_precision: args.choice.value_precision,
             device: op.device().spec().name,
             plan: op.plan().clone(),
             damping: args.damping,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
 use sparseop::tuning::stopwatch::{Policy, race, timed, turn};
-use sparseop::{DeviceVec, Plan, Scalar, ScalarKind, SparseOp, Stream, Tuning};
+use sparseop::{DeviceVec, Plan, Precision, Scalar, ScalarKind, SparseOp, Stream, Tuning};
 use std::path::PathBuf;
 
 /// A linear system: x with A x = b, or with --method power an eigenvalue
@@ -103,6 +103,8 @@ struct Solved<'a> {
     nrows: usize,
     nnz: u64,
     dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_precision: Option<Precision>,
     device: String,
     plan: Plan,
     method: &'a str,
@@ -175,7 +177,8 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     if let Some(plan) = &args.plan {
         builder = builder.tuning(Tuning::Fixed(plan.clone()));
     }
-    let a = args.matrix.load::<T>(console)?;
+    args.warn_of_what_is_ignored(console);
+    let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let (op, built) = timed(|| builder.build(&a));
     let op = op?;
     console.detail(|| op.explain().to_string());
@@ -201,6 +204,25 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         console.error(&failure.to_string());
     }
     Ok(())
+}
+
+impl Args {
+    /// Tells which options the method has no use for.
+    fn warn_of_what_is_ignored(&self, console: &Console) {
+        let (power, chebyshev) = (self.method == Name::Power, self.method == Name::Chebyshev);
+        for (option, ignored) in [
+            ("--rhs", power && self.rhs.is_some()),
+            ("--preconditioner", power && self.preconditioner != Preconditioner::None),
+            ("--timing", power && self.timing),
+            ("--eigenvalues", !chebyshev && self.eigenvalues.is_some()),
+        ] {
+            if ignored {
+                let method = self.method.to_possible_value();
+                let method = method.as_ref().map_or("this method", |method| method.get_name());
+                console.warn(&format!("{option} is ignored: {method} has no use for it"));
+            }
+        }
+    }
 }
 
 fn settings(args: &Args) -> Settings {
@@ -333,16 +355,18 @@ fn tell<T: Scalar>(
         value().map_or_else(String::new, |v| v.get_name().to_owned())
     };
     let method = name(&|| args.method.to_possible_value());
+    let preconditioner = if args.method == Name::Power { Preconditioner::None } else { args.preconditioner };
     if args.json {
         return console.print_json(&Solved {
             matrix: args.matrix.name(),
             nrows: op.nrows(),
             nnz: op.nnz(),
             dtype: T::KIND,
+            value_precision: args.choice.value_precision,
             device: op.device().spec().name,
             plan: op.plan().clone(),
             method: &method,
-            preconditioner: &name(&|| args.preconditioner.to_possible_value()),
+            preconditioner: &name(&|| preconditioner.to_possible_value()),
             converged: done.outcome == Outcome::Converged,
             outcome: done.outcome.name(),
             iterations: done.iterations,

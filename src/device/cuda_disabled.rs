@@ -258,6 +258,11 @@ impl Queue {
         match self.never {}
     }
 
+    /// The number of the capture by this thread, if there is one.
+    pub(crate) fn capture_number(&self) -> Option<u64> {
+        match self.never {}
+    }
+
     /// Keeps something until the graph that is being captured is gone.
     pub(crate) fn keep(&self, _: Arc<dyn Any + Send + Sync>) {
         match self.never {}

@@ -169,6 +169,18 @@ impl Device {
         }
     }
 
+    /// Waits until everything that was enqueued on its [`Stream`]s is done; on the CPU everything is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] when the GPU failed at it.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        match self {
+            Self::Cpu => Ok(()),
+            Self::Cuda(gpu) => gpu.synchronize(),
+        }
+    }
+
     /// Bytes of the last cache before its memory: on the CPU as far as one thread sees it, on a GPU the L2.
     pub(crate) fn last_cache_bytes(&self) -> u64 {
         self.spec().gpu.map_or_else(crate::memory::last_cache, |gpu| gpu.l2_bytes)

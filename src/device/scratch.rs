@@ -4,26 +4,36 @@ use super::{Buffer, Gpu, Ptr, Queue};
 use crate::Error;
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Working memory of a product: a piece for every queue, so that products on different queues do not meet. What is in a piece when a
 /// product begins is of no account; or, when it was made [`cleared`](Self::cleared), it was zero before the first and is what the product
 /// before left.
 ///
-/// The piece of a queue is made at the first product on it and lives as long as the matrix; a captured product has one of its own, which
-/// belongs to the graph.
+/// The piece of a queue is made at the first product on it and lives as long as the matrix; the products of a graph, which are done one after
+/// the other, have one of their own, which belongs to the graph.
 #[derive(Debug)]
 pub(crate) struct Scratch<T> {
     gpu: Gpu,
     len: usize,
     cleared: bool,
-    pieces: Mutex<HashMap<u64, Arc<Buffer<T>>>>,
+    pieces: Box<Mutex<Pieces<T>>>,
+}
+
+/// What was made so far.
+#[derive(Debug)]
+struct Pieces<T> {
+    /// By the queue.
+    own: HashMap<u64, Arc<Buffer<T>>>,
+    /// That of the latest capture, and its number.
+    captured: Option<(u64, Weak<Buffer<T>>)>,
 }
 
 impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
     /// Pieces of `len` elements.
     pub(crate) fn new(gpu: Gpu, len: usize) -> Self {
-        Self { gpu, len, cleared: false, pieces: Mutex::default() }
+        let pieces = Box::new(Mutex::new(Pieces { own: HashMap::new(), captured: None }));
+        Self { gpu, len, cleared: false, pieces }
     }
 
     /// Pieces of `len` elements that are zero before the first product, for products that leave them so.
@@ -31,21 +41,16 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         Self { cleared: true, ..Self::new(gpu, len) }
     }
 
-    /// The piece of a queue, or a fresh one for the graph that it captures.
+    /// The piece of a queue, or that of the graph that it captures.
     pub(crate) fn on(&self, queue: &Queue) -> Result<Ptr<T>, Error> {
         if self.len == 0 {
             return Ok(Ptr::NULL);
         }
         if queue.is_capturing()? {
-            // Cleared by itself: as part of the graph it would be cleared at every launch.
-            let piece =
-                Arc::new(if self.cleared { self.gpu.zeroed(self.len)? } else { self.gpu.unset(self.len)? });
-            let ptr = piece.ptr();
-            queue.keep(piece);
-            return Ok(ptr);
+            return self.of_capture(queue);
         }
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(piece) = pieces.get(&queue.id()) {
+        if let Some(piece) = pieces.own.get(&queue.id()) {
             return Ok(piece.ptr());
         }
         let piece = Arc::new(self.gpu.unset(self.len)?);
@@ -54,7 +59,60 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
             // SAFETY: the piece has `len` elements, and is kept below.
             unsafe { queue.clear(ptr, self.len)? };
         }
-        pieces.insert(queue.id(), piece);
+        pieces.own.insert(queue.id(), piece);
         Ok(ptr)
+    }
+
+    /// The piece of the graph that a queue captures; a fresh one for every product where somebody else captures, whose order is not known.
+    fn of_capture(&self, queue: &Queue) -> Result<Ptr<T>, Error> {
+        let number = queue.capture_number();
+        let captured = &mut self.pieces.lock().unwrap_or_else(PoisonError::into_inner).captured;
+        let known =
+            captured.as_ref().filter(|known| number == Some(known.0)).and_then(|known| known.1.upgrade());
+        if let Some(piece) = known {
+            return Ok(piece.ptr());
+        }
+        // Cleared by itself: as part of the graph it would be cleared at every launch.
+        let piece =
+            Arc::new(if self.cleared { self.gpu.zeroed(self.len)? } else { self.gpu.unset(self.len)? });
+        let ptr = piece.ptr();
+        *captured = number.map(|number| (number, Arc::downgrade(&piece)));
+        queue.keep(piece);
+        Ok(ptr)
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "cuda")]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    #[test]
+    fn products_of_a_graph_share_a_piece_and_graphs_do_not() {
+        let gpu = crate::testing::devices().iter().find_map(|device| match device {
+            Device::Cuda(gpu) => Some(*gpu),
+            Device::Cpu => None,
+        });
+        let Some(gpu) = gpu else { return };
+        for scratch in [Scratch::<u32>::new(gpu, 9), Scratch::cleared(gpu, 9)] {
+            let queue = gpu.new_queue().unwrap();
+            let outside = scratch.on(&queue).unwrap().address();
+            assert_eq!(scratch.on(&queue).unwrap().address(), outside);
+            let capture = || {
+                let mut found = Vec::new();
+                let graph = queue.capture(&mut || {
+                    for _ in 0..3 {
+                        found.push(scratch.on(&queue)?.address());
+                    }
+                    Ok(())
+                });
+                (graph.unwrap(), found)
+            };
+            let ((first, one), (_second, other)) = (capture(), capture());
+            assert!(one.iter().all(|piece| *piece == one[0]) && other.iter().all(|piece| *piece == other[0]));
+            assert!(one[0] != other[0] && ![one[0], other[0]].contains(&outside));
+            drop(first);
+        }
     }
 }

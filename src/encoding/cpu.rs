@@ -5,8 +5,9 @@ use super::long::{LongRows, entries};
 use super::slice::Slice;
 use super::slices::PackedSlices;
 use super::value::Stored;
-use crate::Scalar;
 use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
+use crate::precision::{Bf16, F16, Narrow};
+use crate::{Precision, Scalar};
 use std::ops::Range;
 
 /// Values and indices that are asked for ahead: as many as plain slices ask for, see `src/formats/sell/cpu.rs`.
@@ -21,28 +22,54 @@ impl<T: Scalar> PackedSlices<T> {
     /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
     pub(crate) fn spmv(&self, x: &[T], y: &mut [T]) {
         let y = Output::new(y);
-        let dictionary = self.dictionary.as_ptr();
         // SAFETY: the matrix was checked and the caller checked the vectors; the arrays hold values at all positions.
         unsafe {
-            match &self.values {
-                Stored::Plain(values) => self.multiply(Plain(values.as_ptr()), x, y),
-                Stored::Codes(codes) => self.multiply(Codes(codes.as_ptr(), dictionary), x, y),
-                Stored::Same => self.multiply(Same(self.dictionary[0]), x, y),
-            }
-            match self.long.as_ref().map(|long| (long, &long.values)) {
-                None => {}
-                Some((long, Stored::Plain(values))) => long.multiply(Plain(values.as_ptr()), x, y),
-                Some((long, Stored::Codes(codes))) => long.multiply(Codes(codes.as_ptr(), dictionary), x, y),
-                Some((long, Stored::Same)) => long.multiply(Same(self.dictionary[0]), x, y),
+            multiply(self, &self.values, &self.dictionary, x, y);
+            if let Some(long) = &self.long {
+                multiply(long, &long.values, &self.dictionary, x, y);
             }
         }
     }
+}
 
-    /// What the slices give.
+/// What is multiplied, wherever its values come from.
+trait Multiply<T: Scalar> {
+    /// Writes the products to `y`.
     ///
     /// # Safety
     ///
-    /// `values` are the slices'; the vectors are as in [`spmv`](Self::spmv).
+    /// `values` are its own; the vectors are as in [`PackedSlices::spmv`].
+    unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>);
+}
+
+/// Multiplies with stored values.
+///
+/// # Safety
+///
+/// As [`Multiply::multiply`], for these values.
+unsafe fn multiply<T: Scalar>(
+    a: &impl Multiply<T>,
+    values: &Stored<T>,
+    dictionary: &[T],
+    x: &[T],
+    y: Output<T>,
+) {
+    // SAFETY: the caller's promise; numbers of a precision are their bits.
+    unsafe {
+        match values {
+            Stored::Plain(values) => a.multiply(Plain(values.as_ptr()), x, y),
+            Stored::Codes(codes) => a.multiply(Codes(codes.as_ptr(), dictionary.as_ptr()), x, y),
+            Stored::Halves(Precision::Bf16, halves) => {
+                a.multiply(Widened(halves.as_ptr().cast::<Bf16>()), x, y);
+            }
+            Stored::Halves(_, halves) => a.multiply(Widened(halves.as_ptr().cast::<F16>()), x, y),
+            Stored::Singles(singles) => a.multiply(Widened(singles.as_ptr()), x, y),
+            Stored::Same => a.multiply(Same(dictionary[0]), x, y),
+        }
+    }
+}
+
+impl<T: Scalar> Multiply<T> for PackedSlices<T> {
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         // SAFETY: the caller's promise; parts share no slice, slices no row.
         unsafe { run_parts(&self.parts, &Slices { a: self, values, x, y }) };
@@ -69,6 +96,9 @@ struct Plain<T>(*const T);
 /// Codes, and what they stand for.
 #[derive(Clone, Copy)]
 struct Codes<T>(*const u8, *const T);
+/// Numbers of fewer bytes.
+#[derive(Clone, Copy)]
+struct Widened<N>(*const N);
 /// One value at all positions.
 #[derive(Clone, Copy)]
 struct Same<T>(T);
@@ -81,6 +111,10 @@ unsafe impl<T: Sync> Sync for Plain<T> {}
 unsafe impl<T: Sync> Send for Codes<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Codes<T> {}
+// SAFETY: as above.
+unsafe impl<N: Sync> Send for Widened<N> {}
+// SAFETY: as above.
+unsafe impl<N: Sync> Sync for Widened<N> {}
 
 // SAFETY (every block): the callers' promise.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -122,6 +156,30 @@ impl<T: Scalar> Source<T> for Codes<T> {
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
         unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, self.0.add(at))) }
+    }
+
+    #[inline(always)]
+    fn ask_ahead_of(self, at: usize) {
+        prefetch(self.0.wrapping_add(at + AHEAD));
+    }
+}
+
+// SAFETY (every block): the callers' promise.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<T: Scalar, N: Narrow> Source<T> for Widened<N> {
+    #[inline(always)]
+    unsafe fn get(self, at: usize) -> T {
+        T::from_f64(f64::from(unsafe { *self.0.add(at) }.to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
+        unsafe { V::widen(self.0.add(at)) }
+    }
+
+    #[inline(always)]
+    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
+        unsafe { V::widen_expanded(mask, self.0.add(at)) }
     }
 
     #[inline(always)]
@@ -325,12 +383,8 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
     }
 }
 
-impl<T: Scalar> LongRows<T> {
-    /// What the long rows give: cut into parts of about as many entries, which depend on the matrix alone.
-    ///
-    /// # Safety
-    ///
-    /// `values` are those of these rows; the vectors are as in [`PackedSlices::spmv`].
+impl<T: Scalar> Multiply<T> for LongRows<T> {
+    // Cut into parts of about as many entries, which depend on the matrix alone.
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         let mut carries = [T::ZERO; MAX_PARTS + 1];
         let kernel = Long { a: self, values, x, y, carries: Output::new(&mut carries) };
@@ -346,7 +400,7 @@ impl<T: Scalar> LongRows<T> {
     }
 }
 
-/// One part of [`LongRows::multiply`]; the range is one of pieces.
+/// One part of the long rows; the range is one of pieces.
 struct Long<'a, T, S> {
     a: &'a LongRows<T>,
     values: S,

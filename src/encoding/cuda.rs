@@ -9,9 +9,9 @@ use super::device::Parts;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
-use super::value::Stored;
+use super::value::{Narrowed, Stored};
 use crate::device::{BLOCK, Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scratch};
-use crate::{Error, Scalar};
+use crate::{Error, Precision, Scalar};
 
 /// A matrix in packed slices in the memory of a GPU.
 #[derive(Debug)]
@@ -46,14 +46,21 @@ pub(super) struct Long<T> {
 pub(super) enum Values<T> {
     Plain(Buffer<T>),
     Codes(Buffer<u8>),
+    Halves(Precision, Buffer<u16>),
+    Singles(Buffer<f32>),
     Same,
 }
+
+/// Where they are in the memory of a GPU, in fewer bytes, and how many.
+type NarrowValues = Narrowed<(Ptr<u16>, usize), (Ptr<f32>, usize)>;
 
 impl<T: Scalar> Values<T> {
     fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
         Ok(match stored {
             Stored::Plain(values) => Self::Plain(gpu.upload(values)?),
             Stored::Codes(codes) => Self::Codes(gpu.upload(codes)?),
+            Stored::Halves(precision, halves) => Self::Halves(*precision, gpu.upload(halves)?),
+            Stored::Singles(singles) => Self::Singles(gpu.upload(singles)?),
             Stored::Same => Self::Same,
         })
     }
@@ -62,6 +69,8 @@ impl<T: Scalar> Values<T> {
         Ok(match self {
             Self::Plain(values) => Stored::Plain(values.to_vec()?),
             Self::Codes(codes) => Stored::Codes(codes.to_vec()?),
+            Self::Halves(precision, halves) => Stored::Halves(*precision, halves.to_vec()?),
+            Self::Singles(singles) => Stored::Singles(singles.to_vec()?),
             Self::Same => Stored::Same,
         })
     }
@@ -69,7 +78,15 @@ impl<T: Scalar> Values<T> {
     fn plain(&self) -> Option<(Ptr<T>, usize)> {
         match self {
             Self::Plain(values) => Some((values.ptr(), values.len())),
-            Self::Codes(_) | Self::Same => None,
+            _ => None,
+        }
+    }
+
+    fn narrow(&self) -> Option<NarrowValues> {
+        match self {
+            Self::Halves(_, halves) => Some(Narrowed::Halves((halves.ptr(), halves.len()))),
+            Self::Singles(singles) => Some(Narrowed::Singles((singles.ptr(), singles.len()))),
+            _ => None,
         }
     }
 
@@ -78,6 +95,8 @@ impl<T: Scalar> Values<T> {
         match self {
             Self::Plain(values) => Ptr::from_address(values.ptr().address()),
             Self::Codes(codes) => codes.ptr(),
+            Self::Halves(_, halves) => Ptr::from_address(halves.ptr().address()),
+            Self::Singles(singles) => Ptr::from_address(singles.ptr().address()),
             Self::Same => Ptr::NULL,
         }
     }
@@ -86,6 +105,8 @@ impl<T: Scalar> Values<T> {
         match self {
             Self::Plain(values) => values.bytes(),
             Self::Codes(codes) => codes.bytes(),
+            Self::Halves(_, halves) => halves.bytes(),
+            Self::Singles(singles) => singles.bytes(),
             Self::Same => 0,
         }
     }
@@ -95,6 +116,9 @@ impl<T: Scalar> Values<T> {
         match self {
             Self::Plain(_) => Files { plain: "packed_plain", scaled: "packed_plain_with" },
             Self::Codes(_) => Files { plain: "packed_coded", scaled: "packed_coded_with" },
+            Self::Halves(Precision::Bf16, _) => Files { plain: "packed_bf16", scaled: "packed_bf16_with" },
+            Self::Halves(..) => Files { plain: "packed_f16", scaled: "packed_f16_with" },
+            Self::Singles(_) => Files { plain: "packed_f32", scaled: "packed_f32_with" },
             Self::Same => Files { plain: "packed_same", scaled: "packed_same_with" },
         }
     }
@@ -210,6 +234,32 @@ impl<T: Scalar> Uploaded<T> {
     pub(crate) fn plain_values(&self) -> Option<[(Ptr<T>, usize); 2]> {
         let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
         Some([self.values.plain()?, long?])
+    }
+
+    /// As [`plain_values`](Self::plain_values), where they are stored in fewer bytes.
+    pub(crate) fn narrow_values(&self) -> Option<Narrowed<[(Ptr<u16>, usize); 2], [(Ptr<f32>, usize); 2]>> {
+        let long = self.long.as_ref().map(|long| long.values.narrow());
+        match (self.values.narrow()?, long) {
+            (Narrowed::Halves(own), None) => Some(Narrowed::Halves([own, (Ptr::NULL, 0)])),
+            (Narrowed::Singles(own), None) => Some(Narrowed::Singles([own, (Ptr::NULL, 0)])),
+            (Narrowed::Halves(own), Some(Some(Narrowed::Halves(long)))) => {
+                Some(Narrowed::Halves([own, long]))
+            }
+            (Narrowed::Singles(own), Some(Some(Narrowed::Singles(long)))) => {
+                Some(Narrowed::Singles([own, long]))
+            }
+            // Both are stored by the same coder.
+            _ => None,
+        }
+    }
+
+    /// The precision of the values, where they are stored in fewer bytes.
+    pub(crate) fn narrow(&self) -> Option<Precision> {
+        match &self.values {
+            Values::Halves(precision, _) => Some(*precision),
+            Values::Singles(_) => Some(Precision::F32),
+            _ => None,
+        }
     }
 
     /// The matrix back in host memory, good for unpacking.

@@ -27,7 +27,8 @@
 //! Values stand alike in both: first the slots that every lane has, `group` of them lane by lane, a lane's side by side, then what is left of them
 //! slot by slot; then the others slot by slot, those of their lanes without gaps. Indices stand like values, one for a step; where a step
 //! has several slots, `group` counts as 1. Values are stored as they are; or, `packed`, as codes of a dictionary of up to 256 (the
-//! array has always 256), or not at all when all have the same bits.
+//! array has always 256), or not at all when all have the same bits; or in a type of fewer bytes that holds all of them exactly, and
+//! widened when they are read.
 //!
 //! A slice gets the kind with the fewest bytes of index, diagonal rather than relative; diagonal only with at most twice as many slots as its
 //! longest row has entries, and where every row has a column of its number, so that a lane that lacks a slot can load that.
@@ -57,8 +58,9 @@ pub(crate) use long::{PIECE as LONG_PIECE, long_bytes};
 pub(crate) use order::{Order, rows_by_length, sorted_in_windows};
 pub use sizes::SliceSizes;
 pub(crate) use slices::{Chunk, PackedSlices, SlicedRows};
-pub(crate) use value::{DICTIONARY, ValueSet};
+pub(crate) use value::{DICTIONARY, Narrowed, ValueSet, narrowed};
 
+use crate::Precision;
 use index::{MAX_WIDTH, Shape};
 
 /// Bytes that can be read behind the last value and the last index of a packed matrix: what is left of a vector.
@@ -82,6 +84,9 @@ pub enum ValueEncoding {
     Plain,
     /// As codes of a dictionary when there are at most 256 values, not at all when there is one, else as they are.
     Packed,
+    /// As numbers of a precision with fewer bytes when it holds all of them exactly, else as they are. Products are computed in the matrix's
+    /// own type.
+    Narrow(Precision),
 }
 
 impl Packing {

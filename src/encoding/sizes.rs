@@ -15,7 +15,7 @@ pub struct SliceSizes {
     pub entries_by_kind: [u64; Kind::COUNT],
     /// Bytes of indices, masks and slots.
     pub index_bytes: u64,
-    /// Bytes of values of 1, 4 and 8 bytes each, with the padding between slices.
+    /// Bytes of values of 1, 2, 4 and 8 bytes each, with the padding between slices.
     pub value_bytes: [u64; VALUE_SIZES.len()],
     /// Lanes of slots that not every lane has.
     pub guarded: u64,
@@ -24,7 +24,7 @@ pub struct SliceSizes {
 }
 
 /// The sizes of a stored value that take any bytes.
-const VALUE_SIZES: [usize; 3] = [1, 4, 8];
+const VALUE_SIZES: [usize; 4] = [1, 2, 4, 8];
 
 impl SliceSizes {
     /// Bytes of values of `size` bytes each, with the padding between and behind slices; nothing where values take no bytes.

@@ -50,6 +50,7 @@ impl<T: Scalar> PackedSlices<T> {
         let coder = match values {
             ValueEncoding::Plain => Coder::Plain,
             ValueEncoding::Packed => Coder::of(a.values()),
+            ValueEncoding::Narrow(precision) => Coder::narrow(a.values(), precision),
         };
         let perm = order.short_rows(a.row_ptr(), long);
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());

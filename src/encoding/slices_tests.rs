@@ -1,6 +1,7 @@
 //! Packed arrays written out, and every kind of slice there and back.
 
 use super::*;
+use crate::Precision;
 use crate::encoding::index::{ALL, Shape};
 use crate::encoding::long::{Piece, long_bytes};
 use crate::matrix::CsrMatrix;
@@ -37,7 +38,8 @@ fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> PackedSlices<f64> {
     let x = x_vector(a.ncols());
     let oracle = Oracle::of(a.view(), &x);
     for order in [Order::Natural, Order::Windows(40), SORTED] {
-        for values in [ValueEncoding::Plain, ValueEncoding::Packed] {
+        let narrow = Precision::ALL.map(ValueEncoding::Narrow);
+        for values in [ValueEncoding::Plain, ValueEncoding::Packed].into_iter().chain(narrow) {
             for group in Packing::GROUPS {
                 let packing = packing((values, group, long));
                 let packed = PackedSlices::pack(a.view(), order, packing).unwrap();

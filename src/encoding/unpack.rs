@@ -2,25 +2,16 @@
 
 use super::index::LANES;
 use super::slices::PackedSlices;
-use crate::Scalar;
+use super::value::Narrowed;
 use crate::matrix::CsrMatrix;
+use crate::{Precision, Scalar};
 
 impl<T: Scalar> PackedSlices<T> {
     /// The matrix in CSR, its entries in the order they were packed from.
     pub(crate) fn unpack(&self) -> CsrMatrix<T> {
         let slices = || (0..self.headers.len()).map(|s| (s, self.slice(s)));
         let long = || self.long.iter().flat_map(|long| long.rows().map(move |row| (long, row)));
-        let mut row_ptr = vec![0; self.nrows + 1];
-        for (s, slice) in slices() {
-            // Lanes without a row have no entries.
-            for (lane, len) in slice.lengths().into_iter().enumerate().filter(|(_, len)| *len > 0) {
-                row_ptr[self.row(s, lane) + 1] = len;
-            }
-        }
-        long().for_each(|(_, (row, entries))| row_ptr[row + 1] = entries.len());
-        for row in 0..self.nrows {
-            row_ptr[row + 1] += row_ptr[row];
-        }
+        let row_ptr = self.row_offsets();
         let nnz = row_ptr[self.nrows];
         let (mut col_idx, mut values) = (vec![0; nnz], vec![T::ZERO; nnz]);
         for (s, slice) in slices() {
@@ -41,6 +32,24 @@ impl<T: Scalar> PackedSlices<T> {
         unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
     }
 
+    /// Where every row begins in CSR.
+    fn row_offsets(&self) -> Vec<usize> {
+        let mut row_ptr = vec![0; self.nrows + 1];
+        for s in 0..self.headers.len() {
+            // Lanes without a row have no entries.
+            let lengths = self.slice(s).lengths();
+            for (lane, len) in lengths.into_iter().enumerate().filter(|(_, len)| *len > 0) {
+                row_ptr[self.row(s, lane) + 1] = len;
+            }
+        }
+        let long = self.long.iter().flat_map(|long| long.rows());
+        long.for_each(|(row, entries)| row_ptr[row + 1] = entries.len());
+        for row in 0..self.nrows {
+            row_ptr[row + 1] += row_ptr[row];
+        }
+        row_ptr
+    }
+
     /// The values of the slices and of the long rows, where they are stored as they are.
     pub(crate) fn values_mut(&mut self) -> Option<[&mut [T]; 2]> {
         let long = match &mut self.long {
@@ -48,6 +57,50 @@ impl<T: Scalar> PackedSlices<T> {
             None => &mut [],
         };
         Some([self.values.plain_mut()?, long])
+    }
+
+    /// The precision of the values, where they are stored in fewer bytes.
+    pub(crate) fn narrow(&self) -> Option<Precision> {
+        self.values.narrow()
+    }
+
+    /// As [`values_mut`](Self::values_mut), where they are stored in fewer bytes.
+    pub(crate) fn narrow_mut(&mut self) -> Option<Narrowed<[&mut [u16]; 2], [&mut [f32]; 2]>> {
+        let long = self.long.as_mut().map(|long| long.values.narrow_mut());
+        match (self.values.narrow_mut()?, long) {
+            (Narrowed::Halves(own), None) => Some(Narrowed::Halves([own, &mut []])),
+            (Narrowed::Singles(own), None) => Some(Narrowed::Singles([own, &mut []])),
+            (Narrowed::Halves(own), Some(Some(Narrowed::Halves(long)))) => {
+                Some(Narrowed::Halves([own, long]))
+            }
+            (Narrowed::Singles(own), Some(Some(Narrowed::Singles(long)))) => {
+                Some(Narrowed::Singles([own, long]))
+            }
+            // Both are stored by the same coder.
+            _ => None,
+        }
+    }
+
+    /// The slot of every entry, in the order they were packed from, counted through the values of the slices and those of the long rows; none
+    /// where 32 bits cannot count them.
+    pub(crate) fn places(&self) -> Option<Vec<u32>> {
+        let own = self.values.per(self.values.bytes());
+        let long = self.long.as_ref().map_or(0, |long| long.col_idx.len());
+        u32::try_from(own + long).ok()?;
+        let row_ptr = self.row_offsets();
+        let mut places = vec![0; row_ptr[self.nrows]];
+        for s in 0..self.headers.len() {
+            let slice = self.slice(s);
+            slice.visit_values(self.group, |lane, entry, at| {
+                places[row_ptr[self.row(s, lane)] + entry] = (slice.first_value + at) as u32;
+            });
+        }
+        for (row, entries) in self.long.iter().flat_map(|long| long.rows()) {
+            for (place, at) in places[row_ptr[row]..row_ptr[row + 1]].iter_mut().zip(entries) {
+                *place = (own + at) as u32;
+            }
+        }
+        Some(places)
     }
 
     /// The row of a lane that has entries.

@@ -1,10 +1,10 @@
-//! How values are stored: as they are, as codes of a dictionary, or not at all when all are the same. Values are compared by their bits, so
-//! that nothing is lost: `0` and `-0` differ, and so do NaNs of different payloads.
+//! How values are stored: as they are, as codes of a dictionary, in a type of fewer bytes that holds all of them exactly, or not at all when
+//! all are the same. Values are compared by their bits, so that nothing is lost: `0` and `-0` differ, and so do NaNs of different payloads.
 
 use super::SLACK;
-use crate::Scalar;
 use crate::device::cpu::Output;
 use crate::memory::zeroed;
+use crate::{Precision, Scalar};
 use rayon::prelude::*;
 
 /// Values a dictionary may have: what an 8-bit code can name.
@@ -120,6 +120,8 @@ pub(crate) enum Coder<T> {
     Plain,
     /// Codes of at most [`DICTIONARY`] values.
     Dictionary(Dictionary<T>),
+    /// The same numbers in fewer bytes: those of a precision that holds all of them.
+    Narrow(Precision),
     /// Nothing: all have the same bits. Zero where there are none.
     Same(T),
 }
@@ -144,19 +146,27 @@ impl<T: Scalar> Coder<T> {
         }
     }
 
+    /// Numbers of a precision, where they take fewer bytes and it holds all values; else what they are.
+    pub(crate) fn narrow(values: &[T], precision: Precision) -> Self {
+        let holds = |values: &[T]| values.iter().all(|&value| precision.holds(value));
+        let all = precision.is_narrower_than(T::KIND) && values.par_chunks(CHUNK).all(holds);
+        if all { Self::Narrow(precision) } else { Self::Plain }
+    }
+
     /// Bytes of one stored value.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Plain => size_of::<T>(),
+            Self::Narrow(precision) => precision.size(),
             Self::Dictionary(_) => 1,
             Self::Same(_) => 0,
         }
     }
 
-    /// What codes stand for: the values of the dictionary by their codes, and zeros behind them; or the one value; nothing for plain values.
+    /// What codes stand for: the values of the dictionary by their codes, and zeros behind them; or the one value; nothing for numbers.
     pub(crate) fn into_dictionary(self) -> Vec<T> {
         match self {
-            Self::Plain => Vec::new(),
+            Self::Plain | Self::Narrow(_) => Vec::new(),
             Self::Dictionary(Dictionary { mut values, .. }) => {
                 values.resize(DICTIONARY, T::ZERO);
                 values
@@ -214,8 +224,34 @@ pub(crate) enum Stored<T> {
     Plain(Vec<T>),
     /// Codes of a dictionary.
     Codes(Vec<u8>),
+    /// The bits of numbers of a 16-bit precision.
+    Halves(Precision, Vec<u16>),
+    /// In 32 bits.
+    Singles(Vec<f32>),
     /// Not at all.
     Same,
+}
+
+/// Something of values in 16 bits, or of values in 32.
+#[derive(Debug)]
+pub(crate) enum Narrowed<H, S> {
+    Halves(H),
+    Singles(S),
+}
+
+/// Values in the bytes of a precision; or the first that it does not hold, by its number.
+pub(crate) fn narrowed<T: Scalar>(
+    values: &[T],
+    precision: Precision,
+) -> Result<Narrowed<Vec<u16>, Vec<f32>>, usize> {
+    if let Some(entry) = values.par_iter().position_first(|&value| !precision.holds(value)) {
+        return Err(entry);
+    }
+    let bits = values.par_iter().map(|&value| precision.narrow(value));
+    Ok(match precision {
+        Precision::F32 => Narrowed::Singles(bits.map(f32::from_bits).collect()),
+        Precision::Bf16 | Precision::F16 => Narrowed::Halves(bits.map(|bits| bits as u16).collect()),
+    })
 }
 
 impl<T: Scalar> Stored<T> {
@@ -224,6 +260,8 @@ impl<T: Scalar> Stored<T> {
         match coder {
             Coder::Plain => Self::Plain(with_slack(len)),
             Coder::Dictionary(_) => Self::Codes(with_slack(len)),
+            Coder::Narrow(Precision::F32) => Self::Singles(with_slack(len)),
+            Coder::Narrow(precision) => Self::Halves(*precision, with_slack(len)),
             Coder::Same(_) => Self::Same,
         }
     }
@@ -234,6 +272,8 @@ impl<T: Scalar> Stored<T> {
         match self {
             Self::Plain(values) => values[at],
             Self::Codes(codes) => dictionary[usize::from(codes[at])],
+            Self::Halves(precision, halves) => precision.widen(u32::from(halves[at])),
+            Self::Singles(singles) => Precision::F32.widen(singles[at].to_bits()),
             Self::Same => dictionary[0],
         }
     }
@@ -242,7 +282,25 @@ impl<T: Scalar> Stored<T> {
     pub(crate) fn plain_mut(&mut self) -> Option<&mut [T]> {
         match self {
             Self::Plain(values) => Some(values),
-            Self::Codes(_) | Self::Same => None,
+            _ => None,
+        }
+    }
+
+    /// The numbers, where they are stored in fewer bytes.
+    pub(crate) fn narrow_mut(&mut self) -> Option<Narrowed<&mut [u16], &mut [f32]>> {
+        match self {
+            Self::Halves(_, halves) => Some(Narrowed::Halves(halves)),
+            Self::Singles(singles) => Some(Narrowed::Singles(singles)),
+            _ => None,
+        }
+    }
+
+    /// The precision of the numbers, where they are stored in fewer bytes.
+    pub(crate) fn narrow(&self) -> Option<Precision> {
+        match self {
+            Self::Halves(precision, _) => Some(*precision),
+            Self::Singles(_) => Some(Precision::F32),
+            _ => None,
         }
     }
 
@@ -251,6 +309,8 @@ impl<T: Scalar> Stored<T> {
         match self {
             Self::Plain(_) => bytes / size_of::<T>(),
             Self::Codes(_) => bytes,
+            Self::Halves(..) => bytes / size_of::<u16>(),
+            Self::Singles(_) => bytes / size_of::<f32>(),
             Self::Same => 0,
         }
     }
@@ -260,6 +320,8 @@ impl<T: Scalar> Stored<T> {
         match self {
             Self::Plain(values) => size_of_val(&**values),
             Self::Codes(codes) => codes.len(),
+            Self::Halves(_, halves) => size_of_val(&**halves),
+            Self::Singles(singles) => size_of_val(&**singles),
             Self::Same => 0,
         }
     }
@@ -276,6 +338,8 @@ pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
 pub(crate) enum Sink<'a, T> {
     Plain(Output<T>),
     Codes(Output<u8>, &'a Dictionary<T>),
+    Halves(Precision, Output<u16>),
+    Singles(Output<f32>),
     Same,
 }
 
@@ -287,6 +351,8 @@ impl<'a, T: Scalar> Sink<'a, T> {
             (Stored::Codes(codes), Coder::Dictionary(dictionary)) => {
                 Self::Codes(Output::new(codes), dictionary)
             }
+            (Stored::Halves(precision, halves), _) => Self::Halves(*precision, Output::new(halves)),
+            (Stored::Singles(singles), _) => Self::Singles(Output::new(singles)),
             _ => Self::Same,
         }
     }
@@ -303,6 +369,8 @@ impl<'a, T: Scalar> Sink<'a, T> {
             match self {
                 Self::Plain(values) => values.set(at, value),
                 Self::Codes(codes, dictionary) => codes.set(at, dictionary.code(value)),
+                Self::Halves(precision, halves) => halves.set(at, precision.narrow(value) as u16),
+                Self::Singles(singles) => singles.set(at, f32::from_bits(Precision::F32.narrow(value))),
                 Self::Same => {}
             }
         }
@@ -370,6 +438,29 @@ mod tests {
         assert!(matches!(Coder::of(&many), Coder::Plain));
         let Coder::Dictionary(dictionary) = Coder::of(&many[..256]) else { panic!("256 values") };
         assert!(many[..256].iter().all(|&v| dictionary.values[usize::from(dictionary.code(v))] == v));
+    }
+
+    #[test]
+    fn fewer_bytes_hold_all_or_none() {
+        let values = [1.5f64, -0.0, f64::INFINITY, 65504.0];
+        let coder = Coder::narrow(&values, Precision::F16);
+        assert!(matches!(coder, Coder::Narrow(Precision::F16)) && coder.size() == 2);
+        assert!(matches!(Coder::narrow(&values, Precision::Bf16), Coder::Plain));
+        assert!(matches!(Coder::narrow(&[0.1f32], Precision::F32), Coder::Plain), "no fewer bytes");
+        for precision in [Precision::F16, Precision::F32] {
+            let coder = Coder::narrow(&values, precision);
+            let mut stored = Stored::zeroed(&coder, values.len());
+            let sink = Sink::new(&mut stored, &coder);
+            // SAFETY: one thread, and the positions there are.
+            (0..values.len()).for_each(|at| unsafe { sink.put(at, values[at]) });
+            assert_eq!((stored.bytes(), stored.narrow()), (precision.size() * 4, Some(precision)));
+            let found: Vec<u64> = (0..4).map(|at| stored.get(at, &[]).to_bits()).collect();
+            assert_eq!(found, values.map(f64::to_bits));
+        }
+        assert_eq!(narrowed(&[1.0, 2.0, 0.1, 0.3], Precision::F16).unwrap_err(), 2);
+        assert!(
+            matches!(narrowed(&[1.0, 2.0], Precision::F16), Ok(Narrowed::Halves(halves)) if halves == [0x3c00, 0x4000])
+        );
     }
 
     proptest! {

@@ -33,7 +33,7 @@ pub(crate) use update::{Arrays, NoArrays, Updater};
 
 use crate::analysis::Analysis;
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Scaling};
-use crate::encoding::{Order, Packing, Uploaded as Slices};
+use crate::encoding::{Order, PackedSlices, Packing, Uploaded as Slices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,11 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// The arrays with the values, which are zero where there is no entry; or why there are none.
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
         Err(NoArrays::NO_PLACES)
+    }
+
+    /// The packed slices, where there are such.
+    fn packed_slices(&mut self) -> Option<&mut PackedSlices<T>> {
+        None
     }
 
     /// What finds single entries, where the format can.
@@ -430,7 +435,7 @@ macro_rules! registry {
             }
 
             /// The order of the rows and the encoding, where the plan is packed slices and nothing else.
-            fn slices(&self) -> Option<(Order, Packing)> {
+            pub(crate) fn slices(&self) -> Option<(Order, Packing)> {
                 match self { $(Self::$Format(plan) => $module::$Format::slices(plan)),+ }
             }
 

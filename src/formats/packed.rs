@@ -4,6 +4,9 @@
 //! indices of 8, 16 or 32 bits, one for every run of 1, 2 or 3 consecutive columns. Nothing is padded.
 //!
 //! - `values:packed`: 8-bit codes where the matrix has at most 256 values, none where it has one; exact, compared by their bits.
+//! - `values:bf16`, `values:f16`, `values:f32`: the same numbers in fewer bytes where that type holds all of them exactly, else as they are; widened
+//!   when they are read, so that products are computed as ever. [`SparseOpBuilder::value_precision`](crate::SparseOpBuilder::value_precision)
+//!   rounds values so that it does.
 //! - `group:4`: four slots of a row side by side, for the loads of a GPU; on the CPU slower than the default, `group:1`.
 //! - `long:L`: rows with more than L entries are kept apart and shared by threads; by default those that no slice can hold.
 //!
@@ -12,13 +15,14 @@
 pub use crate::encoding::{Packing, ValueEncoding};
 
 use super::{
-    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, PlanArgs, Target, Traffic, scattered, vector_bytes,
+    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, Target, Traffic, scattered,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Gpu, Out, Ptr, Queue, Scaling};
 use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Scalar, ScalarKind};
+use crate::{Error, Precision, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 
 /// How a format keeps its slots.
@@ -38,8 +42,18 @@ const INDICES: &[(&str, Index)] = &[
 ];
 
 /// What `values` may be.
-const VALUES: &[(&str, ValueEncoding)] =
-    &[("plain", ValueEncoding::Plain), ("packed", ValueEncoding::Packed)];
+const VALUES: &[(&str, ValueEncoding)] = &[
+    ("plain", ValueEncoding::Plain),
+    ("packed", ValueEncoding::Packed),
+    ("bf16", ValueEncoding::Narrow(Precision::Bf16)),
+    ("f16", ValueEncoding::Narrow(Precision::F16)),
+    ("f32", ValueEncoding::Narrow(Precision::F32)),
+];
+
+/// What a value encoding is called in a plan.
+fn value_word(values: ValueEncoding) -> &'static str {
+    VALUES.iter().find(|word| word.1 == values).expect("every encoding is listed").0
+}
 
 impl Index {
     /// Takes `index`, and what goes with it.
@@ -75,7 +89,7 @@ impl Display for Index {
         let default = Packing::default();
         f.write_str("index:packed")?;
         if packing.values != default.values {
-            f.write_str(",values:packed")?;
+            write!(f, ",values:{}", value_word(packing.values))?;
         }
         if packing.group != default.group {
             write!(f, ",group:{}", packing.group)?;
@@ -94,27 +108,57 @@ pub(crate) const APART: &str = ".long";
 /// The kernels that multiply packed slices, by the order of the rows, the encoding of the values and the group; with [`APART`] behind the
 /// name where rows that a slice could hold are kept apart.
 pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
-    let [whole, apart] = match (order, packing.values, packing.group) {
-        (Order::Natural, ValueEncoding::Plain, 1) => ["sell.packed", "sell.packed.long"],
-        (Order::Natural, ValueEncoding::Plain, _) => ["sell.packed.v4", "sell.packed.v4.long"],
-        (Order::Natural, ValueEncoding::Packed, 1) => ["sell.packed.dict", "sell.packed.dict.long"],
-        (Order::Natural, ValueEncoding::Packed, _) => ["sell.packed.dict.v4", "sell.packed.dict.v4.long"],
-        (Order::Windows(_), ValueEncoding::Plain, 1) => ["sell.packed.sorted", "sell.packed.sorted.long"],
-        (Order::Windows(_), ValueEncoding::Plain, _) => {
-            ["sell.packed.sorted.v4", "sell.packed.sorted.v4.long"]
-        }
-        (Order::Windows(_), ValueEncoding::Packed, 1) => {
-            ["sell.packed.sorted.dict", "sell.packed.sorted.dict.long"]
-        }
-        (Order::Windows(_), ValueEncoding::Packed, _) => {
-            ["sell.packed.sorted.dict.v4", "sell.packed.sorted.dict.v4.long"]
-        }
+    /// The names of an encoding: for rows in their order and sorted ones, groups of 1 and of 4, no rows apart and some.
+    macro_rules! names {
+        ($encoding:literal) => {
+            names!(@orders "sell.packed", "sell.packed.sorted", $encoding)
+        };
+        (@orders $natural:literal, $sorted:literal, $encoding:literal) => {
+            [names!(@groups $natural, $encoding), names!(@groups $sorted, $encoding)]
+        };
+        (@groups $order:literal, $encoding:literal) => {
+            [
+                [concat!($order, $encoding), concat!($order, $encoding, ".long")],
+                [concat!($order, $encoding, ".v4"), concat!($order, $encoding, ".v4.long")],
+            ]
+        };
+    }
+    let names = match packing.values {
+        ValueEncoding::Plain => names!(""),
+        ValueEncoding::Packed => names!(".dict"),
+        ValueEncoding::Narrow(Precision::Bf16) => names!(".bf16"),
+        ValueEncoding::Narrow(Precision::F16) => names!(".f16"),
+        ValueEncoding::Narrow(Precision::F32) => names!(".f32"),
     };
-    if packing.long < Packing::MAX_LONG { apart } else { whole }
+    let (sorted, grouped) = (order != Order::Natural, packing.group != 1);
+    names[usize::from(sorted)][usize::from(grouped)][usize::from(packing.long < Packing::MAX_LONG)]
+}
+
+/// The kernels that stand for one that was not measured, the nearest first: without rows kept apart, and, where values take fewer bytes,
+/// with values as they are, since there is nothing but the bytes between them.
+pub(crate) fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
+    let wide = Precision::ALL.iter().find_map(|precision| {
+        let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
+        Some(format!("{order}{rest}"))
+    });
+    let whole = |kernel: &str| kernel.strip_suffix(APART).map(str::to_owned);
+    let own = whole(kernel);
+    let wide_whole = wide.as_deref().and_then(whole);
+    own.into_iter().chain(wide).chain(wide_whole)
+}
+
+/// The kernel whose matrices are prepared like those of a plan, where another kernel than its own, `measured`, tells what products take: values of
+/// fewer bytes are packed by the host, on a GPU too, and brought there as plain slices are.
+pub(crate) fn prepared_like(plan: &Plan, measured: &str, on: Target) -> Option<&'static str> {
+    let (order, packing) = plan.slices()?;
+    let ValueEncoding::Narrow(precision) = packing.values else { return None };
+    let stands_in = on == Target::Gpu && !measured.contains(precision.name());
+    stands_in.then_some(if order == Order::Natural { "sell" } else { "sell.sorted" })
 }
 
 /// The ways to pack that are worth trying: on the CPU single slots, which are vectors; on a GPU also four of a row side by side, which a
-/// thread loads at once, and codes only so. Values are packed where there are few; rows that are much longer than others are kept apart.
+/// thread loads at once, and codes only so. Values are packed where there are few; where there are many and a type of fewer bytes holds them,
+/// they are tried in that too. Rows that are much longer than others are kept apart.
 pub(crate) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
     let (plain, packed): (&[u32], &[u32]) = match on {
         Target::Cpu => (&[1], &[1]),
@@ -122,8 +166,10 @@ pub(crate) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
     };
     let few = analysis.structure.distinct_values != Distinct::Many;
     let packed = if few { packed } else { &[] };
-    let plain = plain.iter().map(|&group| (ValueEncoding::Plain, group));
-    let all = plain.chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
+    let narrowest = if few { None } else { analysis.structure.exact_in.narrowest() };
+    let with = |values| plain.iter().map(move |&group| (values, group));
+    let all = with(ValueEncoding::Plain).chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
+    let all = all.chain(narrowest.map(ValueEncoding::Narrow).into_iter().flat_map(with));
     all.map(|(values, group)| Packing { values, group, long: analysis.packing.long }).collect()
 }
 
@@ -131,7 +177,10 @@ pub(crate) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
 pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
     let (rows, nrows) = (&analysis.rows, analysis.rows.nrows as u64);
     let (value_size, dictionary) = match (packing.values, analysis.structure.distinct_values) {
-        (ValueEncoding::Plain, _) | (_, Distinct::Many) => (scalar.size(), 0),
+        (ValueEncoding::Narrow(precision), _) if analysis.structure.exact_in.contains(precision) => {
+            (precision.size(), 0)
+        }
+        (ValueEncoding::Plain | ValueEncoding::Narrow(_), _) | (_, Distinct::Many) => (scalar.size(), 0),
         (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => (0, 1),
         (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
     };
@@ -221,6 +270,13 @@ impl<T: Scalar, P: HostMatrix<T>> HostMatrix<T> for MaybePacked<P, T> {
         match self {
             Self::Plain(plain) => plain.values_mut(),
             Self::Packed(packed) => packed.values_mut().ok_or(NoArrays::CODED),
+        }
+    }
+
+    fn packed_slices(&mut self) -> Option<&mut PackedSlices<T>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Packed(packed) => Some(packed),
         }
     }
 

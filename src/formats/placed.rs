@@ -3,7 +3,7 @@
 use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler};
 use crate::device::{Device, DeviceVec, Factor, Gpu, Queue, Scaling, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Scalar};
+use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
 
 /// A packed matrix in the memory of its device.
@@ -32,7 +32,8 @@ impl<T: Scalar> Placed<T> {
     pub(crate) fn packs_there(plan: &Plan, a: CsrView<'_, T>) -> bool {
         /// Rows and entries below which the host is done before a GPU has launched what it takes.
         const FEWEST: usize = 1 << 16;
-        plan.slices().is_some() && a.nrows() + a.nnz() >= FEWEST
+        let packs = plan.slices().is_some_and(|(_, packing)| DeviceCsr::<T>::packs(packing));
+        packs && a.nrows() + a.nnz() >= FEWEST
     }
 
     /// Packs a matrix that is in the memory of a GPU there; none where only the host can.
@@ -145,7 +146,16 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// The matrix back in CSR, its entries in the order they were packed from.
+    /// The precision of the values, where they are stored in fewer bytes.
+    pub(crate) fn narrow(&mut self) -> Option<Precision> {
+        match self {
+            Self::Host(matrix) => matrix.packed_slices()?.narrow(),
+            Self::Gpu(_, matrix) => matrix.slices()?.narrow(),
+        }
+    }
+
+    /// The matrix back in CSR, its entries in the order they were packed from, once everything enqueued on a GPU is done: new values may be
+    /// under way to it.
     ///
     /// # Errors
     ///
@@ -153,7 +163,10 @@ impl<T: Scalar> Placed<T> {
     pub(crate) fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         match self {
             Self::Host(matrix) => Ok(matrix.unpack()),
-            Self::Gpu(_, matrix) => matrix.unpack(),
+            Self::Gpu(gpu, matrix) => {
+                gpu.synchronize()?;
+                matrix.unpack()
+            }
         }
     }
 

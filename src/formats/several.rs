@@ -20,8 +20,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes of a tile for every column. `WIDTH` in `kernels/tile.cu`.
 const TILE_BYTES: usize = 64;
 
+/// Vectors side by side are read where they stand if there are fewer: kernels count the bytes from one column to the next in 32 bits.
+const MOST_APART: usize = 1 << 28;
+
 /// Columns of a tile that one thread of the CPU brings side by side at a time.
 const TILE_COLUMNS: usize = 1 << 12;
+
+/// Of these, how many of one vector before the same of the next: whole lines of both sides, which stay in the fastest cache even where
+/// vectors are apart by a power of two.
+const TILE_BLOCK: usize = 32;
 
 /// How several vectors stand in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,9 +201,11 @@ impl<T: Scalar> Placed<T> {
 fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
     tile.par_chunks_mut(TILE_COLUMNS * count).enumerate().for_each(|(chunk, tile)| {
         let from = chunk * TILE_COLUMNS;
-        for v in 0..count {
-            let vector = &x[v * len + from..];
-            tile.iter_mut().skip(v).step_by(count).zip(vector).for_each(|(to, &element)| *to = element);
+        for (block, tile) in tile.chunks_mut(TILE_BLOCK * count).enumerate() {
+            for v in 0..count {
+                let vector = &x[v * len + from + block * TILE_BLOCK..];
+                tile.chunks_exact_mut(count).zip(vector).for_each(|(to, &element)| to[v] = element);
+            }
         }
     });
 }
@@ -238,7 +247,7 @@ impl<T: Scalar> OnGpu<T> {
     ) -> Result<(), Error> {
         let ([element, next], [row, vector]) = shape.strides();
         let all = DeviceVectors { x, stride: element, y, row, vector, count: shape.count };
-        let direct = shape.layout == Layout::RowMajor && all.unit().is_some();
+        let direct = shape.layout == Layout::RowMajor && all.unit().is_some() && shape.count < MOST_APART;
         let step = if direct { DeviceVectors::<T>::MOST } else { Self::WIDTH };
         let tile = if direct { Ptr::NULL } else { self.tile.on(queue)? };
         for first in (0..shape.count).step_by(step) {

@@ -1,15 +1,17 @@
 //! New values on the same pattern: where the value of every entry is in a packed matrix, and what brings others there.
 //!
 //! A matrix whose values are the numbers of its entries is packed with the same plan; where they are found afterwards the entries'
-//! values are. So no format has a say in it but to show its arrays of values.
+//! values are. So no format has a say in it but to show its arrays of values. Numbers of fewer bytes, which could not be the numbers of
+//! entries, are in packed slices, which say themselves where.
 
 use super::placed::keep;
 use super::{Access, Placed, Plan};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Buffer, DeviceVec, Kernel, Launch, Ptr, Queue, Stream};
+use crate::encoding::{Narrowed, PackedSlices, Uploaded as Slices, narrowed};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Scalar};
+use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
 
 /// The arrays with a packed matrix's values; slots are counted through both. The second may be empty.
@@ -27,6 +29,10 @@ impl NoArrays {
         Self("it keeps codes of the few values that there were, or only one for all entries");
     /// A part of the values is on another device.
     pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
+    /// Whether numbers fit fewer bytes is not known on a GPU without waiting.
+    const UNCHECKED: Self = Self(
+        "it stores them in fewer bytes, and those in the memory of the GPU cannot be checked on the way; `update_values` takes them from the host",
+    );
     /// Slots are counted in 32 bits.
     const TOO_MANY: Self = Self("it has 2³² slots or more");
 }
@@ -37,6 +43,9 @@ pub(crate) struct Updater {
     nnz: usize,
     pattern: Fingerprint,
     place: Place,
+    /// What values are stored in, where that is not their own type.
+    narrow: Option<Precision>,
+    plan: String,
 }
 
 /// The slot of every entry, in the memory of the device; none where values are in the order of the entries.
@@ -44,6 +53,25 @@ pub(crate) struct Updater {
 enum Place {
     Host(Option<Vec<u32>>),
     Gpu(Option<Arc<Buffer<u32>>>, Kernel),
+}
+
+impl Place {
+    /// Where the values of packed slices are that are stored in fewer bytes; none where there are too many to count.
+    fn of_narrow<T: Scalar>(matrix: &mut Placed<T>) -> Result<Option<Self>, Error> {
+        Ok(match matrix {
+            Placed::Host(matrix) => {
+                let places = matrix.packed_slices().and_then(|slices| slices.places());
+                places.map(|places| Self::Host(Some(places)))
+            }
+            Placed::Gpu(gpu, matrix) => {
+                let Some(slices) = matrix.slices() else { return Ok(None) };
+                let Some(places) = slices.to_host()?.places() else { return Ok(None) };
+                let kind = if slices.narrow() == Some(Precision::F32) { "f32" } else { "u16" };
+                let kernel = gpu.kernel("update", &format!("update_{kind}"))?;
+                Some(Self::Gpu(Some(Arc::new(gpu.upload(&places)?)), kernel))
+            }
+        })
+    }
 }
 
 impl Updater {
@@ -60,6 +88,12 @@ impl Updater {
         edited: bool,
     ) -> Result<Self, Error> {
         let refused = |NoArrays(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
+        let narrow = matrix.narrow();
+        if narrow.is_some() {
+            let place = Place::of_narrow(matrix)?.ok_or_else(|| refused(NoArrays::TOO_MANY))?;
+            let (pattern, plan) = (Fingerprint::of(a), plan.to_string());
+            return Ok(Self { nnz: a.nnz(), pattern, place, narrow, plan });
+        }
         let gpu = match matrix {
             Placed::Host(matrix) => matrix.values_mut().map(|_| None),
             Placed::Gpu(gpu, matrix) => matrix.values().map(|_| Some(*gpu)),
@@ -80,7 +114,7 @@ impl Updater {
                 Place::Gpu(slots.map(Arc::new), gpu.kernel("update", &format!("update_{}", T::KIND))?)
             }
         };
-        Ok(Self { nnz: a.nnz(), pattern: Fingerprint::of(a), place })
+        Ok(Self { nnz: a.nnz(), pattern: Fingerprint::of(a), place, narrow, plan: plan.to_string() })
     }
 
     /// Bytes it takes in the memory of the device.
@@ -108,9 +142,14 @@ impl Updater {
     ///
     /// # Errors
     ///
-    /// [`Error::ValuesLength`]; what the GPU gives.
+    /// [`Error::ValuesLength`], [`Error::ValueInexact`]; what the GPU gives.
     pub(crate) fn update<T: Scalar>(&self, matrix: &mut Placed<T>, values: &[T]) -> Result<(), Error> {
         self.check_length(values.len())?;
+        if let Some(precision) = self.narrow {
+            let inexact =
+                |entry: usize| Error::ValueInexact { entry, value: values[entry].to_f64(), precision };
+            return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
+        }
         match (matrix, &self.place) {
             (Placed::Host(matrix), Place::Host(slots)) => {
                 let arrays = matrix.values_mut().expect("it had them when this was made");
@@ -129,11 +168,56 @@ impl Updater {
         }
     }
 
+    /// Replaces values that are stored in fewer bytes.
+    fn update_narrow<T: Scalar>(
+        &self,
+        matrix: &mut Placed<T>,
+        values: Narrowed<Vec<u16>, Vec<f32>>,
+    ) -> Result<(), Error> {
+        match (matrix, &self.place) {
+            (Placed::Host(matrix), Place::Host(slots)) => {
+                let slots = slots.as_deref();
+                match (values, matrix.packed_slices().and_then(PackedSlices::narrow_mut)) {
+                    (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
+                        scatter(slots, &values, arrays)
+                    }
+                    (Narrowed::Singles(values), Some(Narrowed::Singles(arrays))) => {
+                        scatter(slots, &values, arrays)
+                    }
+                    _ => unreachable!("it had them when this was made"),
+                }
+                Ok(())
+            }
+            (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
+                gpu.synchronize()?;
+                let queue = gpu.queue();
+                // SAFETY: the arrays have every slot, and the waits outlast the launches.
+                unsafe {
+                    match (values, matrix.slices().and_then(Slices::narrow_values)) {
+                        (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
+                            let values = gpu.upload(&values)?;
+                            self.launch(queue, values.ptr(), arrays)?;
+                            queue.synchronize()
+                        }
+                        (Narrowed::Singles(values), Some(Narrowed::Singles(arrays))) => {
+                            let values = gpu.upload(&values)?;
+                            self.launch(queue, values.ptr(), arrays)?;
+                            queue.synchronize()
+                        }
+                        _ => unreachable!("it had them when this was made"),
+                    }
+                }
+            }
+            _ => unreachable!("a matrix stays on its device"),
+        }
+    }
+
     /// Replaces the values by some on the matrix's device; on a GPU this is only enqueued.
     ///
     /// # Errors
     ///
-    /// [`Error::ValuesLength`], [`Error::WrongDevice`]; what the GPU gives.
+    /// [`Error::ValuesLength`], [`Error::WrongDevice`]; [`Error::NotUpdatable`] on a GPU where values are stored in fewer bytes, and
+    /// [`Error::ValueInexact`] on the CPU; what the GPU gives.
     pub(crate) fn enqueue<T: Scalar>(
         &self,
         matrix: &mut Placed<T>,
@@ -147,6 +231,10 @@ impl Updater {
         else {
             return self.update(matrix, values.host());
         };
+        if self.narrow.is_some() {
+            let NoArrays(reason) = NoArrays::UNCHECKED;
+            return Err(Error::NotUpdatable { plan: self.plan.clone(), reason });
+        }
         let _turn = queue.turn()?;
         keep(queue, matrix, [values]);
         if let (true, Some(slots)) = (queue.records(), slots) {
@@ -162,11 +250,11 @@ impl Updater {
     /// # Safety
     ///
     /// There is a value for every entry; the values and the arrays, which have every slot, live until it is done.
-    unsafe fn launch<T: Scalar>(
+    unsafe fn launch<N>(
         &self,
         queue: &Queue,
-        values: Ptr<T>,
-        [first, second]: Arrays<(Ptr<T>, usize)>,
+        values: Ptr<N>,
+        [first, second]: Arrays<(Ptr<N>, usize)>,
     ) -> Result<(), Error> {
         let Place::Gpu(slots, kernel) = &self.place else { unreachable!("only called on a GPU") };
         let slots = slots.as_ref().map_or(Ptr::NULL, |slots| slots.ptr());
@@ -233,7 +321,7 @@ fn slots_by_row<T: Scalar>(matrix: &dyn Access<T>, a: CsrView<'_, T>) -> Result<
 }
 
 /// Brings the values of all entries to their slots.
-fn scatter<T: Scalar>(slots: Option<&[u32]>, values: &[T], [first, second]: Arrays<&mut [T]>) {
+fn scatter<N: Copy + Send + Sync>(slots: Option<&[u32]>, values: &[N], [first, second]: Arrays<&mut [N]>) {
     let Some(slots) = slots else {
         first.copy_from_slice(values);
         return;

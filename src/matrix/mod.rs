@@ -7,10 +7,12 @@ mod assemble;
 mod convert;
 pub mod gallery;
 pub mod market;
+mod precision;
 mod transpose;
 mod triplets;
 
 pub use convert::ToCsr;
+pub(crate) use precision::rounded;
 pub use triplets::Triplets;
 
 use crate::{Error, Scalar};

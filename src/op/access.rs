@@ -80,9 +80,11 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get), and [`Error::NoRoom`]; then nothing has changed.
+    /// As [`get`](Self::get), [`Error::NoRoom`], and [`Error::ValueRange`] where values are
+    /// [rounded](crate::SparseOpBuilder::value_precision) and this one is beyond; then nothing has changed.
     pub fn insert(&mut self, row: usize, col: usize, value: T) -> Result<Option<T>, Error> {
         let before = self.get(row, col)?;
+        let value = self.settings.rounded_values(&[value])?[0];
         let mut places = Vec::new();
         self.access()?.visit_row(row, &mut |slot, other, _| {
             if other as usize == col {

@@ -20,6 +20,15 @@ impl<T: Scalar> SparseOp<T> {
     /// stay there ([`SparseOp::apply_device`]) spare both copies. Allocates nothing, but on a GPU once for every thread that is in
     /// here at a time.
     ///
+    /// The borrows see to it that `x` is not in `y`, here and in all other products:
+    ///
+    /// ```compile_fail,E0502
+    /// # use sparseop::{Error, SparseOp};
+    /// fn squared(op: &SparseOp<f64>, y: &mut [f64]) -> Result<(), Error> {
+    ///     op.apply(&*y, y)
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and

@@ -8,6 +8,7 @@ use crate::trace::span;
 use crate::tuning::arena::Source;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
+use std::borrow::Cow;
 
 impl SparseOpBuilder {
     /// As [`build`](Self::build), of a matrix whose arrays lie in the memory of a device, once everything enqueued on `stream` is done; the
@@ -19,7 +20,7 @@ impl SparseOpBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix; [`Error::WrongDevice`] when `stream` is another device's, or
+    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix; [`Error::ValueRange`] as of [`build`](Self::build); [`Error::WrongDevice`] when `stream` is another device's, or
     /// another one was [set](Self::device); what the GPU gives, as a fall back on the CPU would be on the wrong device; otherwise as
     /// [`decide`](Self::decide).
     pub fn build_from_device<T: Scalar>(
@@ -41,8 +42,11 @@ impl SparseOpBuilder {
             Ok::<_, Error>((copied, there))
         });
         let (copied, there) = copied?;
-        let (analysis, analyze) = timed(|| Analysis::of(copied.view()));
-        let source = Source { a: &copied, there: there.as_ref() };
+        let rounded = self.rounded(&copied)?;
+        // Values that were rounded are not those that lie there.
+        let there = there.filter(|_| matches!(rounded, Cow::Borrowed(_)));
+        let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
+        let source = Source { a: &rounded, there: there.as_ref() };
         let mut op = self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
         op.preparation.analyze = copy + analyze;
         Ok(op)

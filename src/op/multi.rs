@@ -87,8 +87,12 @@ impl<T: Scalar> SparseOp<T> {
     /// ```
     pub fn apply_multi(&self, k: usize, x: &[T], y: &mut [T], layout: Layout) -> Result<(), Error> {
         let shape = self.shape_of(k, x.len(), y.len(), layout)?;
-        if k <= 1 {
-            return if k == 0 { Ok(()) } else { self.apply(x, y) };
+        // Without rows there may be any number of vectors, and nothing to be done.
+        if k == 0 || y.is_empty() {
+            return Ok(());
+        }
+        if k == 1 {
+            return self.apply(x, y);
         }
         let several = self.several()?;
         let _span = self.product_span(k);
@@ -129,8 +133,11 @@ impl<T: Scalar> SparseOp<T> {
         layout: Layout,
     ) -> Result<(), Error> {
         let shape = self.shape_of(k, x.len(), y.len(), layout)?;
-        if k <= 1 {
-            return if k == 0 { Ok(()) } else { self.apply_device(stream, x, y) };
+        if k == 0 || y.is_empty() {
+            return Ok(());
+        }
+        if k == 1 {
+            return self.apply_device(stream, x, y);
         }
         let several = self.several()?;
         let _span = self.product_span(k);

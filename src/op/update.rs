@@ -4,13 +4,17 @@ use super::later::Later;
 use super::multi::Several;
 use super::{SparseOp, SparseOpBuilder};
 use crate::analysis::{Analysis, Distinct};
-use crate::device::{DeviceVec, Stream};
+use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Updater};
-use crate::matrix::ToCsr;
+use crate::matrix::{CsrMatrix, ToCsr, rounded};
 use crate::trace::{Entered, span};
-use crate::{Error, Scalar};
+use crate::{Error, ExactIn, Scalar, ScalarKind};
 use std::borrow::Cow;
 use tracing::field::display;
+
+/// Why values that are on a GPU do not take the place of others that were rounded.
+const ROUNDED_ON_HOST: &str = "its values are rounded, and whether those in the memory of the GPU can be is not known there; `update_values` takes \
+                               them from the host";
 
 impl<T: Scalar> SparseOp<T> {
     /// Replaces the values of all entries, which stay where they are: nothing is analysed, chosen or packed again. There is one value for every
@@ -42,9 +46,12 @@ impl<T: Scalar> SparseOp<T> {
     /// # Errors
     ///
     /// [`Error::ValuesLength`] when there is not one value for every entry; [`Error::NotUpdatable`] where the plan keeps codes of values,
-    /// or one for all; then nothing has changed. On a GPU, [`Error::Gpu`] and [`Error::GpuMemory`].
+    /// or one for all; [`Error::ValueRange`] where values are [rounded](SparseOpBuilder::value_precision) and one is beyond that precision;
+    /// [`Error::ValueInexact`] where they are not, but stored in fewer bytes that do not hold one; then nothing has changed. On a GPU,
+    /// [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
         let _span = self.update_span();
+        let values = &*self.settings.rounded_values(values)?;
         let (updater, matrix) = self.prepare_updates()?;
         updater.update(matrix, values)?;
         self.forget_copies();
@@ -61,6 +68,7 @@ impl<T: Scalar> SparseOp<T> {
     pub fn update_from(&mut self, a: &impl ToCsr<T>) -> Result<(), Error> {
         let a = a.to_csr()?;
         let _span = self.update_span();
+        let a = self.settings.rounded(&a)?;
         let (updater, matrix) = self.prepare_updates()?;
         updater.check_pattern(a.view())?;
         updater.update(matrix, a.values())?;
@@ -69,18 +77,35 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Replaces the values by some that live on the operator's device. On a GPU that is only enqueued on `stream`, before what is
-    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing. Graphs
-    /// with products of this operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones
-    /// and most with several vectors, are refused: launches of the graph would not update it.
+    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing, nor are
+    /// those with vectors in host memory, which have a stream of their own: wait for this one before them. Graphs with products of this
+    /// operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones and most with
+    /// several vectors, are refused: launches of the graph would not update it.
     ///
     /// Neither waits nor allocates, but at the first update of an operator that was not built with
     /// [`updatable`](SparseOpBuilder::updatable). Otherwise as [`update_values`](Self::update_values).
     ///
     /// # Errors
     ///
-    /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's.
+    /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's;
+    /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes: whether that can be is not known there
+    /// without waiting.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
         let _span = self.update_span();
+        let rounded = match (&self.device, values.device()) {
+            _ if !self.settings.rounds::<T>() => None,
+            (Device::Cpu, Device::Cpu) => {
+                let rounded = self.settings.rounded_values(values.host())?;
+                Some(DeviceVec::from_slice(&Device::Cpu, &rounded)?)
+            }
+            (Device::Cuda(_), Device::Cuda(_)) => {
+                let plan = self.decision.plan.to_string();
+                return Err(Error::NotUpdatable { plan, reason: ROUNDED_ON_HOST });
+            }
+            // Refused below.
+            _ => None,
+        };
+        let values = rounded.as_ref().unwrap_or(values);
         let (updater, matrix) = self.prepare_updates()?;
         updater.enqueue(matrix, stream, values)?;
         self.forget_copies();
@@ -119,15 +144,46 @@ impl<T: Scalar> SparseOp<T> {
 }
 
 impl SparseOpBuilder {
-    /// An analysis as choosing is to see it: where values are to change, nothing is made of what they are.
-    pub(super) fn seen<'a>(&self, analysis: &'a Analysis) -> Cow<'a, Analysis> {
+    /// An analysis as choosing is to see it: where values are to change, nothing is made of what they are
+    /// but that they are rounded.
+    pub(super) fn seen<'a>(&self, analysis: &'a Analysis, scalar: ScalarKind) -> Cow<'a, Analysis> {
         let structure = &analysis.structure;
-        if !self.updatable || (structure.distinct_values == Distinct::Many && !structure.all_ones) {
+        let stays = self.value_precision.map_or(ExactIn::NOTHING, ExactIn::only).below(scalar);
+        let exact_in = structure.exact_in.and(stays);
+        let known = structure.distinct_values != Distinct::Many || structure.all_ones;
+        if !self.updatable || !(known || exact_in != structure.exact_in) {
             return Cow::Borrowed(analysis);
         }
         let mut seen = analysis.clone();
         seen.structure.distinct_values = Distinct::Many;
         seen.structure.all_ones = false;
+        seen.structure.exact_in = exact_in;
         Cow::Owned(seen)
+    }
+
+    /// Whether values are to be rounded.
+    pub(super) fn rounds<T: Scalar>(&self) -> bool {
+        self.value_precision.is_some_and(|precision| precision.is_narrower_than(T::KIND))
+    }
+
+    /// A matrix as it is to be: with rounded values.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValueRange`].
+    pub(super) fn rounded<'a, T: Scalar>(&self, a: &'a CsrMatrix<T>) -> Result<Cow<'a, CsrMatrix<T>>, Error> {
+        self.value_precision.map_or(Ok(Cow::Borrowed(a)), |precision| a.rounded_to(precision))
+    }
+
+    /// Values as they are to be.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValueRange`].
+    pub(super) fn rounded_values<'a, T: Scalar>(&self, values: &'a [T]) -> Result<Cow<'a, [T]>, Error> {
+        let Some(precision) = self.value_precision else { return Ok(Cow::Borrowed(values)) };
+        let beyond =
+            |entry: usize| Error::ValueRange { entry, place: None, value: values[entry].to_f64(), precision };
+        rounded(values, precision).map_err(beyond)
     }
 }

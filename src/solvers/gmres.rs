@@ -1,7 +1,9 @@
 //! Restarted generalised minimal residuals.
 
 use super::Method;
-use super::driver::{BREAKDOWN, CONVERGED, HISTORY, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring};
+use super::driver::{
+    BREAKDOWN, CONVERGED, HISTORY, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring,
+};
 use super::solver::{Iteration, Seen, System};
 use crate::device::Device;
 use crate::device::fused::{
@@ -17,6 +19,9 @@ const INVERSE: u16 = OWN + 2;
 const COLUMN: u16 = OWN + 3;
 /// 1 / ‖r‖
 const START: u16 = OWN + 4;
+
+/// Of the longest column, in epsilons, what rounding may leave of one in the span of others: to divide by it would ruin `x`.
+const NOTHING: f64 = 16.0;
 
 /// The basis is made on the device, where no iteration waits for the host; the small least-squares problem is solved on the host, whenever
 /// it looks. Column `j` of the Hessenberg matrix is in the registers from `column(j)` on, but for its last element, which is in the ring.
@@ -39,23 +44,28 @@ struct LeastSquares {
     columns: Vec<Vec<f64>>,
     rotations: Vec<(f64, f64)>,
     right: Vec<f64>,
+    /// The norm of the longest column, of this problem or of those before.
+    longest: f64,
+    /// What is nothing, of a column that long.
+    nothing: f64,
 }
 
 impl LeastSquares {
-    fn new(norm: f64) -> Self {
-        Self { right: vec![norm], ..Self::default() }
+    fn new(norm: f64, longest: f64, nothing: f64) -> Self {
+        Self { right: vec![norm], longest, nothing, ..Self::default() }
     }
 
-    /// Takes in a column, and gives the norm of the residual; none when the column is in the span of those before.
+    /// Takes in a column, and gives the norm of the residual; none when the column is in the span of those before, but for rounding.
     fn push(&mut self, mut column: Vec<f64>) -> Option<f64> {
         let j = self.columns.len();
+        self.longest = column.iter().map(|h| h * h).sum::<f64>().sqrt().max(self.longest);
         for (i, (c, s)) in self.rotations.iter().enumerate() {
             let (upper, lower) = (column[i], column[i + 1]);
             column[i] = c * upper + s * lower;
             column[i + 1] = c * lower - s * upper;
         }
         let length = column[j].hypot(column[j + 1]);
-        if length == 0.0 {
+        if length <= self.nothing * self.longest {
             return None;
         }
         let (c, s) = (column[j] / length, column[j + 1] / length);
@@ -192,7 +202,9 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         registers: &mut Vec<f64>,
     ) -> Result<(), Error> {
         let norm = registers[usize::from(RR)].sqrt();
-        self.problem = LeastSquares::new(norm);
+        // What was met in another solution must not decide on this one.
+        let longest = if registers[usize::from(ITERATIONS)] > 0.0 { self.problem.longest } else { 0.0 };
+        self.problem = LeastSquares::new(norm, longest, NOTHING * T::EPSILON);
         self.batches = 0;
         registers[usize::from(START)] = 1.0 / norm;
         registers[usize::from(COLUMN)] = 0.0;
@@ -279,12 +291,13 @@ mod tests {
     #[test]
     fn the_least_squares_problem_is_solved() {
         // H = [2 1; 1 3; 0 1], β = 5: by hand from the normal equations [5 5; 5 11] y = [10; 5].
-        let mut problem = LeastSquares::new(5.0);
+        let mut problem = LeastSquares::new(5.0, 0.0, 0.0);
         let first = problem.push(vec![2.0, 1.0]).unwrap();
         assert!((first - 5.0f64.sqrt()).abs() < 1e-14);
         problem.push(vec![1.0, 3.0, 1.0]).unwrap();
         let y = problem.solution();
         assert!((y[0] - 17.0 / 6.0).abs() < 1e-14 && (y[1] + 5.0 / 6.0).abs() < 1e-14, "{y:?}");
-        assert!(LeastSquares::new(1.0).push(vec![0.0, 0.0]).is_none());
+        assert!(LeastSquares::new(1.0, 0.0, 0.0).push(vec![0.0, 0.0]).is_none());
+        assert!(LeastSquares::new(1.0, 2.0, 1e-15).push(vec![1e-15, 1e-15]).is_none(), "rounding");
     }
 }

@@ -29,8 +29,10 @@ impl<T: Scalar> Jacobi<T> {
             let inverse = T::from_f64(1.0 / diagonal);
             if diagonal == 0.0 {
                 Err(Error::ZeroDiagonal { row })
-            } else if !(diagonal.is_finite() && inverse.to_f64().is_finite()) {
+            } else if !diagonal.is_finite() {
                 Err(Error::NotFinite { vector: "diagonal", index: row, value: diagonal })
+            } else if !inverse.to_f64().is_finite() {
+                Err(Error::NotFinite { vector: "1 / diagonal", index: row, value: inverse.to_f64() })
             } else {
                 Ok(inverse)
             }

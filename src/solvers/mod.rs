@@ -43,6 +43,8 @@ mod report;
 mod solver;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_tests;
 
 pub use chebyshev::estimate_bounds;
 pub use jacobi::Jacobi;

@@ -74,7 +74,7 @@ impl<T: Scalar> Ranking<T> {
 ///
 /// # Errors
 ///
-/// [`Error::NotSquare`]; [`Error::SolverSetting`] for a weight that is negative or no finite number.
+/// [`Error::NotSquare`]; [`Error::SolverSetting`] for a weight that is negative or no finite number, or weights of a page that add up to none.
 pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Error> {
     let (nrows, ncols) = (graph.nrows(), graph.ncols());
     if nrows != ncols {
@@ -88,11 +88,17 @@ pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Err
             weights.iter().find(|weight| !(weight.to_f64() >= 0.0 && weight.to_f64().is_finite()))
         {
             let message = format!(
-                "the weight of a link is a finite number from 0 on, but page {row} has one of {weight}"
+                "the weight of a link is a finite number from 0 on, but page {row}, counted from 0, has one of {weight}"
             );
             return Err(Error::SolverSetting { method: METHOD, message });
         }
         let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
+        if sum.is_infinite() {
+            let message = format!(
+                "the weights of the links of page {row}, counted from 0, add up to more than a number can hold; scale them"
+            );
+            return Err(Error::SolverSetting { method: METHOD, message });
+        }
         if sum > 0.0 {
             weights.iter_mut().for_each(|weight| *weight = T::from_f64(weight.to_f64() / sum));
         }

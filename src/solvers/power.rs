@@ -12,8 +12,13 @@ use crate::{DeviceVec, Error, Scalar, SparseOp, Stream};
 const LAMBDA: u16 = OWN;
 const QQ: u16 = OWN + 1;
 const INVERSE: u16 = OWN + 2;
-const TOLERANCE: u16 = OWN + 3;
-const NORM: u16 = OWN + 4;
+const NORM: u16 = OWN + 3;
+/// [`LEAST`], and what of q·q that is.
+const FLOOR: u16 = OWN + 4;
+const SHARE: u16 = OWN + 5;
+
+/// Of ‖A v‖², what λ² counts as at least: an estimate of 0, far from any eigenvalue, must not pass for one that is met exactly.
+const LEAST: f64 = 1e-30;
 
 /// The eigenvalue of largest magnitude, and what it was found with.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +31,7 @@ pub struct Eigenpair<T> {
     pub outcome: Outcome,
     /// Iterations made.
     pub iterations: usize,
-    /// ‖A v − λ v‖ / |λ| of each iteration.
+    /// ‖A v − λ v‖ / |λ| of each iteration, where |λ| counts as 10⁻¹⁵ ‖A v‖ at least.
     pub history: Vec<f64>,
     /// Seconds that the iterations took, on the wall.
     pub seconds: f64,
@@ -90,8 +95,9 @@ pub fn power<'a, T: Scalar>(
         });
     }
     check_finite("start", start)?;
-    let norm = start.iter().map(|x| x.to_f64() * x.to_f64()).sum::<f64>().sqrt();
-    if norm == 0.0 {
+    // By its largest element first: squares of very small or large ones could not be held.
+    let largest = start.iter().map(|x| x.to_f64().abs()).fold(0.0, f64::max);
+    if largest == 0.0 {
         return Err(Error::SolverSetting {
             method,
             message: "the vector to begin with is zero; take another".to_owned(),
@@ -103,27 +109,31 @@ pub fn power<'a, T: Scalar>(
         Instruction::StopAtMost(BREAKDOWN, QQ, ZERO),
         Instruction::Sqrt(NORM, QQ),
         Instruction::Div(INVERSE, ONE, NORM),
-        // What the square of the residual is compared with.
-        Instruction::Mul(TARGET, LAMBDA, LAMBDA),
-        Instruction::Mul(TARGET, TARGET, TOLERANCE),
     ]);
     // The residual relative to the eigenvalue is what is kept.
     let mut relative = vec![
         Instruction::StopUnlessFinite(NOT_FINITE, RR),
         Instruction::Mul(NORM, LAMBDA, LAMBDA),
+        Instruction::Mul(SHARE, QQ, FLOOR),
+        Instruction::Add(NORM, NORM, SHARE),
         Instruction::Div(RR, RR, NORM),
-        Instruction::Mul(TARGET, TOLERANCE, ONE),
     ];
     relative.extend(counted(RR));
     let conclude = code.add(&relative);
     let (device, stream) = (op.device(), Stream::new(op.device())?);
-    let unit: Vec<T> = start.iter().map(|x| T::from_f64(x.to_f64() / norm)).collect();
+    let norm = start.iter().map(|x| (x.to_f64() / largest).powi(2)).sum::<f64>().sqrt();
+    let unit: Vec<T> = start.iter().map(|x| T::from_f64(x.to_f64() / largest / norm)).collect();
+    // Values of the operator may be under way to it on another stream.
+    device.synchronize()?;
     let mut p = DeviceVec::from_slice(device, &unit)?;
     let (mut q, mut difference) = (DeviceVec::zeros(device, nrows)?, DeviceVec::zeros(device, nrows)?);
     let mut driver = Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
     let mut registers = driver.passes.read()?;
-    registers[usize::from(TOLERANCE)] = settings.tolerance.powi(2);
-    registers[usize::from(LIMIT)] = settings.max_iterations as f64;
+    for (register, value) in
+        [(TARGET, settings.tolerance.powi(2)), (FLOOR, LEAST), (LIMIT, settings.max_iterations as f64)]
+    {
+        registers[usize::from(register)] = value;
+    }
     driver.passes.write(&registers)?;
     let every = driver.every;
     let (registers, seconds) = driver.run(settings.max_iterations, f64::sqrt, &mut |passes| {

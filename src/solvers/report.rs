@@ -47,7 +47,9 @@ impl Outcome {
                 "the true residual does not fall any more; the tolerance may be below what the number type allows, or the method \
                  needs a preconditioner or more vectors"
             }
-            Self::Breakdown => "the method broke down; another one (gmres) or another preconditioner may not",
+            Self::Breakdown => {
+                "the method broke down; another one or another preconditioner may not; gmres does so only where the matrix is singular"
+            }
             Self::NotPositiveDefinite => {
                 "the matrix or its preconditioner is not positive definite; use bicgstab or gmres"
             }

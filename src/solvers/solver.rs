@@ -27,6 +27,8 @@ pub(super) struct System<'a, T: Scalar> {
     pub(super) b: DeviceVec<T>,
     pub(super) x: DeviceVec<T>,
     pub(super) r: DeviceVec<T>,
+    /// The `x` that the method was last begun anew from.
+    kept: DeviceVec<T>,
 }
 
 /// What an iteration has come to since it was last looked at.
@@ -174,7 +176,7 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
         };
         let stream = Stream::new(device)?;
         let driver = Driver::new(&stream, &settings, Gmres::<T>::registers(method), code, observer)?;
-        let system = System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()? };
+        let system = System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()?, kept: zeros()? };
         let mut solver = Solver { method, settings, system, driver, iteration };
         solver.batch(0, true)?;
         Ok(solver)
@@ -211,7 +213,8 @@ impl<T: Scalar> Solver<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `b` or `x`; [`Error::Gpu`] when the GPU fails.
+    /// [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `b` or `x`, [`Error::SolverSetting`] when `b` is not zero but
+    /// too small to be squared, below about 1e-154; [`Error::Gpu`] when the GPU fails.
     pub fn solve(&mut self, b: &[T], x: &mut [T]) -> Result<Report, Error> {
         let n = self.system.op.nrows();
         for (vector, elements) in [("b", b), ("x", &*x)] {
@@ -228,7 +231,8 @@ impl<T: Scalar> Solver<'_, T> {
         report.map(|report| Report { seconds, ..report })
     }
 
-    /// As [`Solver::solve`], with vectors that live on the operator's device.
+    /// As [`Solver::solve`], with vectors that live on the operator's device. Waits first for everything that was enqueued there: `b` may
+    /// be under way on any stream.
     ///
     /// # Errors
     ///
@@ -240,6 +244,14 @@ impl<T: Scalar> Solver<'_, T> {
                 return Err(Error::VectorLength { vector, expected: n, found, nrows: n, ncols: n });
             }
         }
+        let device = self.system.op.device();
+        for (what, found) in [("b", b.device()), ("x", x.device())] {
+            if found != *device {
+                let (expected, found) = (device.to_string(), found.to_string());
+                return Err(Error::WrongDevice { what, expected, found });
+            }
+        }
+        device.synchronize()?;
         self.reset(0)?;
         let System { b: own_b, x: own_x, .. } = &mut self.system;
         for (own, given) in [(own_b, b), (own_x, &*x)] {
@@ -293,18 +305,24 @@ impl<T: Scalar> Solver<'_, T> {
         driver.advance(number, &mut work)
     }
 
-    /// The norm of `b`.
+    /// The norm of `b`; 0 only where all of `b` is.
     fn norm_b(&mut self) -> Result<f64, Error> {
         let b = &self.system.b;
         let pass =
             Dots { of: b, with: Some(b), and: None, at: RR, then: Program::default(), backward: false };
         self.driver.passes.dots(pass)?;
-        Ok(self.driver.passes.read()?[usize::from(RR)].sqrt())
+        let square = self.driver.passes.read()?[usize::from(RR)];
+        if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
+            let message =
+                "the square of the norm of `b` is below what 64 bits can hold; scale `b`, and `x` with it";
+            return Err(Error::SolverSetting { method: self.method.name(), message: message.to_owned() });
+        }
+        Ok(square.sqrt())
     }
 
     /// r = b − A x, and the registers with its sums.
     fn residual(&mut self) -> Result<Vec<f64>, Error> {
-        let System { op, stream, diagonal, b, x, r } = &mut self.system;
+        let System { op, stream, diagonal, b, x, r, .. } = &mut self.system;
         op.apply_device(stream, x, r)?;
         let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
         let difference = Combine {
@@ -355,14 +373,25 @@ impl<T: Scalar> Solver<'_, T> {
                 None
             };
             if let Some(done) = done {
+                let residual = self.best_of(residual, before)?;
                 return Ok(self.report(done, residual, restarts));
             }
             restarts += usize::from(before.is_finite());
             before = residual;
+            copy(&mut self.driver.passes, &mut self.system.kept, &self.system.x)?;
             registers[usize::from(TARGET)] = (MARGIN * self.settings.tolerance * norm).powi(2);
             registers[usize::from(LIMIT)] = self.settings.max_iterations as f64;
             ended = self.cycle(&mut registers, norm)?;
         }
+    }
+
+    /// Takes back what has been lost since the last beginning, whose residual was `before`; gives the residual that `x` has then.
+    fn best_of(&mut self, residual: f64, before: f64) -> Result<f64, Error> {
+        if residual <= before || !before.is_finite() {
+            return Ok(residual);
+        }
+        copy(&mut self.driver.passes, &mut self.system.x, &self.system.kept)?;
+        Ok(before)
     }
 
     /// Iterates from the residual until the method ends or has to begin anew, and gives why.
@@ -388,4 +417,9 @@ impl<T: Scalar> Solver<'_, T> {
         let history = std::mem::take(&mut self.driver.history);
         Report { method: self.method.name(), outcome, iterations, residual, history, restarts, seconds: 0.0 }
     }
+}
+
+/// Copies a vector.
+fn copy<T: Scalar>(passes: &mut Passes<T>, to: &mut DeviceVec<T>, from: &DeviceVec<T>) -> Result<(), Error> {
+    passes.combine(to, Combine { add: Some((Coefficient::ONE, from)), ..Combine::new() })
 }

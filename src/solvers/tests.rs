@@ -1,13 +1,16 @@
 use super::*;
 use crate::matrix::{CsrMatrix, Triplets, gallery};
-use crate::testing::{Oracle, devices, x_vector};
+use crate::testing::{Oracle, devices, keep_busy, x_vector};
 use crate::{Device, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use proptest::prelude::*;
 
 const METHODS: [Method; 4] =
     [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 30 }, Method::Chebyshev { bounds: None }];
 
-fn matrix<T: Scalar>(n: usize, entries: impl IntoIterator<Item = (usize, usize, f64)>) -> CsrMatrix<T> {
+pub(super) fn matrix<T: Scalar>(
+    n: usize,
+    entries: impl IntoIterator<Item = (usize, usize, f64)>,
+) -> CsrMatrix<T> {
     let mut t = Triplets::new(n, n).unwrap();
     entries.into_iter().for_each(|(row, col, value)| t.push(row, col, T::from_f64(value)).unwrap());
     t.to_csr()
@@ -28,7 +31,7 @@ fn convection<T: Scalar>(n: usize, scale: f64) -> CsrMatrix<T> {
     matrix(n, entries)
 }
 
-fn op<T: Scalar>(device: &Device, a: &CsrMatrix<T>) -> SparseOp<T> {
+pub(super) fn op<T: Scalar>(device: &Device, a: &CsrMatrix<T>) -> SparseOp<T> {
     SparseOpBuilder::new().device(device.clone()).deterministic(true).build(a).unwrap()
 }
 
@@ -40,7 +43,7 @@ fn product<T: Scalar>(a: &CsrMatrix<T>, x: &[T]) -> Vec<f64> {
     (0..a.nrows()).map(row).collect()
 }
 
-fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
+pub(super) fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
     v.into_iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
@@ -150,21 +153,41 @@ fn what_is_found_does_not_depend_on_how_often_it_is_looked_at() {
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    let (a, b) = (
-        "poisson2d,n=200,values=laplacian".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap(),
-        x_vector::<f64>(40_000),
-    );
-    let op = op(&Device::Cpu, &a);
-    let solve = || {
-        let settings = Settings { max_iterations: 50, ..Settings::default() };
-        let mut x = vec![0.0; b.len()];
-        SolverBuilder::new(Method::Cg).settings(settings).build(&op).unwrap().solve(&b, &mut x).unwrap();
-        x
+    let a = "poisson2d,n=200,values=laplacian".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let (op, b) = (op(&Device::Cpu, &a), x_vector::<f64>(40_000));
+    let settings = Settings { max_iterations: 40, ..Settings::default() };
+    let all = || {
+        let solve = |method| {
+            let mut x = vec![0.0; b.len()];
+            let solver = SolverBuilder::new(method).settings(settings).jacobi(Jacobi::of(a.view()).unwrap());
+            let report = solver.build(&op).unwrap().solve(&b, &mut x).unwrap();
+            (report.history, x)
+        };
+        let pair = power(&op, &b, settings, |_| {}).unwrap();
+        (METHODS.map(solve), pair.value, pair.vector)
     };
-    let first = solve();
-    for threads in [1, 3] {
+    let first = all();
+    for threads in [1, 2, 3] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        assert!(pool.install(solve) == first, "{threads} threads");
+        assert!(pool.install(all) == first, "{threads} threads");
+    }
+}
+
+#[test]
+fn bits_repeat_two_hundred_times() {
+    let (a, b) = (poisson::<f64>(), x_vector::<f64>(1600));
+    for device in devices() {
+        let op = op(device, &a);
+        for method in METHODS {
+            let settings = Settings { max_iterations: 20, ..Settings::default() };
+            let mut solver = SolverBuilder::new(method).settings(settings).build(&op).unwrap();
+            let mut solve = || {
+                let mut x = vec![0.0; b.len()];
+                (solver.solve(&b, &mut x).unwrap().history, x)
+            };
+            let first = solve();
+            assert!((1..200).all(|_| solve() == first), "{method:?} on {device}");
+        }
     }
 }
 
@@ -221,6 +244,34 @@ fn failures_say_what_they_are() {
         // Eigenvalues beyond the bounds.
         let wrong = Method::Chebyshev { bounds: Some((0.1, 1.0)) };
         assert_eq!(fails(device, &poisson(), wrong, Settings::default()).outcome, Outcome::Diverged);
+    }
+}
+
+#[test]
+fn what_cannot_be_solved_leaves_no_worse_than_it_found() {
+    // Singular, and not of full rank with `b`: what rounding leaves must not be divided by.
+    let ones = matrix(2, [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.0)]);
+    let some = Settings { max_iterations: 200, ..Settings::default() };
+    for device in devices() {
+        let methods =
+            [Method::BiCgStab, Method::Gmres { restart: 30 }, Method::Chebyshev { bounds: Some((0.1, 0.5)) }];
+        for (a, method) in methods
+            .into_iter()
+            .flat_map(|method| [(&ones, method), (&poisson(), method)].map(|(a, m)| (a.clone(), m)))
+        {
+            let op = op(device, &a);
+            let mut b = vec![0.0; a.nrows()];
+            b[0] = 1.0;
+            let mut x = vec![0.0; b.len()];
+            let report =
+                SolverBuilder::new(method).settings(some).build(&op).unwrap().solve(&b, &mut x).unwrap();
+            let found = residual(&a, &b, &x);
+            assert!(
+                found <= 1.0 && (found - report.residual).abs() < 1e-12,
+                "{method:?}: {found} {report:?}"
+            );
+            assert!(x.iter().all(|x: &f64| x.abs() < 1e3), "{method:?}: {x:?}");
+        }
     }
 }
 
@@ -289,6 +340,41 @@ fn wrong_input_is_refused() {
 }
 
 #[test]
+fn a_right_hand_side_too_small_to_be_squared_is_not_taken_for_zero() {
+    for device in devices() {
+        let op = op(device, &matrix::<f64>(2, [(0, 0, 2.0), (1, 1, 4.0)]));
+        let mut solver = SolverBuilder::new(Method::Cg).build(&op).unwrap();
+        let mut x = [0.0; 2];
+        let error = solver.solve(&[1e-170, 0.0], &mut x).unwrap_err().to_string();
+        assert!(error.contains("cg: the square of the norm of `b`"), "{error}");
+        let report = solver.solve(&[1e-100, 1e-101], &mut x).unwrap();
+        assert_eq!(report.outcome, Outcome::Converged);
+        assert!((x[0] / 5e-101 - 1.0).abs() < 1e-8 && (x[1] / 2.5e-102 - 1.0).abs() < 1e-7, "{x:?}");
+    }
+}
+
+#[test]
+fn vectors_that_are_still_being_made_on_another_stream_are_waited_for() {
+    for device in devices() {
+        let a = poisson::<f64>();
+        let op = op(device, &a);
+        let n = a.nrows();
+        let x = crate::DeviceVec::from_slice(device, &x_vector::<f64>(n)).unwrap();
+        let expected = product(&a, &x_vector(n));
+        let mut solver = SolverBuilder::new(Method::Cg).build(&op).unwrap();
+        let stream = crate::Stream::new(device).unwrap();
+        let mut b = crate::DeviceVec::zeros(device, n).unwrap();
+        let mut y = crate::DeviceVec::zeros(device, n).unwrap();
+        // A solver that did not wait would find zeros, and `x` 0 without an iteration.
+        let _busy = keep_busy(&op, &stream, &y, &mut b);
+        op.apply_device(&stream, &x, &mut b).unwrap();
+        let report = solver.solve_device(&b, &mut y).unwrap();
+        assert!(report.outcome == Outcome::Converged && report.iterations > 0, "{report:?}");
+        assert!(residual(&a, &expected, &y.to_vec().unwrap()) < 1e-7);
+    }
+}
+
+#[test]
 fn a_diagonal_without_an_inverse_is_refused() {
     let of = |entries: &[(usize, usize, f64)]| Jacobi::of(matrix::<f64>(2, entries.iter().copied()).view());
     assert_eq!(of(&[(0, 0, 2.0), (1, 0, 5.0), (1, 1, -4.0)]).unwrap().inverse, [0.5, -0.25]);
@@ -299,6 +385,8 @@ fn a_diagonal_without_an_inverse_is_refused() {
             .to_string()
             .contains("element 0 of vector `diagonal`")
     );
+    let tiny = of(&[(0, 0, 1.0), (1, 1, 1e-310)]).unwrap_err().to_string();
+    assert!(tiny.contains("element 1 of vector `1 / diagonal` is inf"), "{tiny}");
     assert!(
         Jacobi::of(CsrMatrix::<f32>::zeros(2, 3).unwrap().view()).unwrap_err().to_string().contains("square")
     );
@@ -347,101 +435,6 @@ fn the_bounds_of_a_known_spectrum_are_found() {
         let (low, high) = estimate_bounds(&op(device, &a), Some(&jacobi)).unwrap();
         assert!((0.9..1.0).contains(&low) && (1.0..1.1).contains(&high), "{low} {high}");
     }
-}
-
-#[test]
-fn power_iteration_finds_the_largest_eigenvalue() {
-    for device in devices() {
-        let n = 200;
-        let a = matrix::<f64>(n, (0..n).map(|i| (i, i, if i == 77 { -5.0 } else { (i % 4) as f64 })));
-        let settings = Settings { tolerance: 1e-10, ..Settings::default() };
-        let find = |a: &CsrMatrix<f64>, settings| {
-            power(&op(device, a), &x_vector(a.nrows()), settings, |_| {}).unwrap()
-        };
-        let pair = find(&a, settings).converged().unwrap();
-        assert!(
-            (pair.value + 5.0).abs() < 1e-9 && pair.residual() <= 1e-10,
-            "{} {}",
-            pair.value,
-            pair.residual()
-        );
-        assert!((pair.vector[77].abs() - 1.0).abs() < 1e-9 && (norm(pair.vector) - 1.0).abs() < 1e-12);
-        assert_eq!(pair.history.len(), pair.iterations);
-        // A pair of equal magnitude; a matrix without any.
-        let pair = matrix(2, [(0, 0, 1.0), (1, 1, -1.0)]);
-        let few = Settings { max_iterations: 50, ..settings };
-        let error = find(&pair, few).converged().unwrap_err().to_string();
-        assert!(error.contains("after 50 iterations") && error.contains("several eigenvalues"), "{error}");
-        assert_eq!(find(&matrix(3, []), few).outcome, Outcome::Breakdown);
-        let error = power(&op(device, &pair), &[0.0, 0.0], few, |_| {}).unwrap_err().to_string();
-        assert!(error.contains("is zero"), "{error}");
-    }
-}
-
-/// PageRank by the dense definition.
-fn dense_rank(graph: &CsrMatrix<f64>, damping: f64) -> Vec<f64> {
-    let n = graph.nrows();
-    let mut ranks = vec![1.0 / n as f64; n];
-    for _ in 0..500 {
-        let mut next = vec![(1.0 - damping) / n as f64; n];
-        for (page, from) in ranks.iter().enumerate() {
-            let (cols, weights) = graph.view().row(page);
-            let sum: f64 = weights.iter().sum();
-            if sum == 0.0 {
-                next.iter_mut().for_each(|rank| *rank += damping * from / n as f64);
-            } else {
-                cols.iter().zip(weights).for_each(|(col, w)| next[*col as usize] += damping * from * w / sum);
-            }
-        }
-        ranks = next;
-    }
-    ranks
-}
-
-#[test]
-fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
-    // Pages 5 and 11 link nowhere, and page 7 has a link of weight 0 only.
-    let n = 40;
-    let links = (0..n)
-        .filter(|i| ![5, 7, 11].contains(i))
-        .flat_map(|i| [(i, (i * i + 3) % n, 1.0), (i, (3 * i + 1) % n, 2.5)]);
-    let graph = matrix::<f64>(n, links.chain([(7, 8, 0.0)]));
-    for device in devices() {
-        let builder = SparseOpBuilder::new().device(device.clone()).deterministic(true);
-        for damping in [0.0, 0.5, 0.85, 0.99] {
-            let expected = dense_rank(&graph, damping);
-            let settings = Settings { tolerance: 1e-12, ..Settings::default() };
-            let rank =
-                || PageRank::new(graph.view(), &builder).unwrap().rank(damping, settings, |_| {}).unwrap();
-            let ranking = rank().converged().unwrap();
-            let far = ranking.ranks.iter().zip(&expected).map(|(a, b)| (a - b).abs()).sum::<f64>();
-            // The dense one is not converged either where damping is near 1.
-            assert!(far < 2e-10 + damping.powi(500), "{far} at {damping} on {device}");
-            assert!((ranking.ranks.iter().sum::<f64>() - 1.0).abs() < 1e-12);
-            let top = ranking.top(3);
-            assert!(top.len() == 3 && top[0].1 >= top[1].1 && top[1].1 >= top[2].1);
-            assert!(ranking.ranks.iter().all(|rank| *rank <= top[0].1));
-            assert_eq!(rank().ranks, ranking.ranks);
-        }
-    }
-}
-
-#[test]
-fn graphs_that_are_none_are_refused() {
-    let builder = SparseOpBuilder::new().device(Device::Cpu);
-    let negative = matrix::<f64>(2, [(0, 1, 1.0), (1, 0, -1.0)]);
-    let error = PageRank::new(negative.view(), &builder).unwrap_err().to_string();
-    assert!(error.contains("page 1 has one of -1"), "{error}");
-    assert!(
-        PageRank::new(CsrMatrix::<f64>::zeros(2, 3).unwrap().view(), &builder)
-            .unwrap_err()
-            .to_string()
-            .contains("square")
-    );
-    let empty = PageRank::new(CsrMatrix::<f64>::zeros(0, 0).unwrap().view(), &builder).unwrap();
-    assert!(empty.rank(0.85, Settings::default(), |_| {}).unwrap().ranks.is_empty());
-    let error = empty.rank(1.0, Settings::default(), |_| {}).unwrap_err().to_string();
-    assert!(error.contains("below 1, not 1"), "{error}");
 }
 
 proptest! {

@@ -58,7 +58,7 @@ pub(super) fn small<T: Scalar>() -> impl Iterator<Item = (&'static str, CsrMatri
 pub(super) const MEMORY_LIMIT: u64 = 64 << 20;
 
 /// Checks one plan on one matrix.
-fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
+pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     let context = format!("{plan} on {name} in {}", T::KIND);
     let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
     if traffic.matrix_bytes > MEMORY_LIMIT {
@@ -246,7 +246,8 @@ fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
 
 /// Any way to pack slices.
 fn packed() -> impl Strategy<Value = String> {
-    let values = prop_oneof![Just(""), Just(",values:packed")];
+    let values =
+        prop::sample::select(vec!["", ",values:packed", ",values:bf16", ",values:f16", ",values:f32"]);
     let group = prop::sample::select(vec![1, 4]);
     (values, group, 1u32..40)
         .prop_map(|(values, group, long)| format!("index:packed{values},group:{group},long:{long}"))
@@ -292,27 +293,6 @@ proptest! {
     #[test]
     fn any_plan_on_any_matrix(plan in any_plan(), a in any_matrix()) {
         check_plan(&plan, &a, "a random matrix");
-    }
-}
-
-#[test]
-fn the_bits_do_not_depend_on_the_number_of_threads() {
-    let a = scattered::<f32>(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 });
-    let x = x_vector(5000);
-    let analysis = Analysis::of(a.view());
-    for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
-        let plan: Plan = text.parse().unwrap();
-        if plan.traffic(&analysis, ScalarKind::F32).matrix_bytes > MEMORY_LIMIT {
-            continue;
-        }
-        let packed = plan.pack(a.view()).unwrap();
-        let with_threads = |threads: usize| {
-            let mut y = vec![0f32; 9000];
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| packed.spmv(&x, &mut y));
-            y.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
-        };
-        assert_eq!(with_threads(1), with_threads(5), "{text}");
     }
 }
 

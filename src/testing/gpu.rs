@@ -4,9 +4,10 @@ use super::conformance::{MEMORY_LIMIT, check_on, devices, product, scattered, sm
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{DeviceCsr, FormatKind, Placed, Plan};
+use crate::formats::{DeviceCsr, FormatKind, Placed, Plan, Updater};
 use crate::matrix::CsrMatrix;
 use crate::tuning::arena::{Arena, DeviceArena, Ready};
+use crate::tuning::stopwatch::turn;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
 
@@ -58,33 +59,6 @@ fn the_small_suite() {
     let Some(device) = gpu() else { return };
     small_suite::<f32>(device);
     small_suite::<f64>(device);
-}
-
-fn bits_repeat<T: Scalar>(device: &Device) {
-    let a = skewed::<T>();
-    let x = x_vector(a.ncols());
-    for plan in plans(&a) {
-        let placed = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
-        let once =
-            || product(device, &placed, a.nrows(), &x).into_iter().map(Scalar::bits).collect::<Vec<_>>();
-        let first = once();
-        let same = (0..200).all(|_| once() == first);
-        assert!(same || !plan.is_deterministic(), "{plan} in {} does not repeat its bits", T::KIND);
-        if !plan.is_deterministic() {
-            eprintln!(
-                "{plan} in {}: not deterministic; {} in 200 repeats",
-                T::KIND,
-                if same { "same bits" } else { "other bits" }
-            );
-        }
-    }
-}
-
-#[test]
-fn deterministic_plans_repeat_their_bits() {
-    let Some(device) = gpu() else { return };
-    bits_repeat::<f32>(device);
-    bits_repeat::<f64>(device);
 }
 
 #[test]
@@ -273,6 +247,15 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
     }
 }
 
+/// Seconds of a product of the best plan of CSR.
+fn csr_product<T: Scalar>(arena: &DeviceArena<'_, T>) -> f64 {
+    let seconds = |plan: &str| {
+        let ready = arena.pack(&plan.parse().unwrap()).unwrap();
+        (0..5).map(|_| arena.products(&ready.matrix, 20).unwrap() / 20.0).fold(f64::INFINITY, f64::min)
+    };
+    ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"].map(seconds).into_iter().fold(f64::INFINITY, f64::min)
+}
+
 /// Products of the best plan of CSR in the time that packing on the GPU takes, warm; printed, and far below what the host takes.
 #[test]
 fn packing_on_the_gpu_takes_few_products() {
@@ -293,14 +276,7 @@ fn packing_on_the_gpu_takes_few_products() {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
         let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), false).unwrap();
-        let seconds = |plan: &str| {
-            let ready = arena.pack(&plan.parse().unwrap()).unwrap();
-            (0..5).map(|_| arena.products(&ready.matrix, 20).unwrap() / 20.0).fold(f64::INFINITY, f64::min)
-        };
-        let csr = ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"]
-            .map(seconds)
-            .into_iter()
-            .fold(f64::INFINITY, f64::min);
+        let csr = csr_product(&arena);
         let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
         for text in SLICES {
             let plan = text.parse().unwrap();
@@ -320,6 +296,74 @@ fn packing_on_the_gpu_takes_few_products() {
             assert!(least < MOST * csr, "{text} on {class}");
         }
     }
+}
+
+/// Products of the best plan of CSR in the time that an update takes of values that are on the GPU: at most three. Printed for every kind
+/// of plan that a matrix of 30 million entries may be given.
+fn update_times<T: Scalar>() {
+    const MOST: f64 = 3.0;
+    const PLANS: [&str; 9] = [
+        "csr(balanced)",
+        "coo",
+        "ell",
+        "sell(c:32,sigma:512)",
+        "sell(c:32,sigma:512,index:packed,group:4,long:64)",
+        "jds",
+        "hyb(width:auto)",
+        "tiles",
+        "blocked(hot:192)",
+    ];
+    let Some(device) = gpu() else { return };
+    if std::env::var_os(LARGE_VARIABLE).is_none() {
+        eprintln!("left out: it takes a minute; set {LARGE_VARIABLE}=1");
+        return;
+    }
+    let mut slow = Vec::new();
+    eprintln!(
+        "| matrix | type | plan | update, µs | CSR product, µs | ratio |\n| --- | --- | --- | --- | --- | --- |"
+    );
+    for class in ["stencil27", "femrandom", "webbase", "rmat"] {
+        let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
+        let a = entry.spec().scaled_to(30_000_000).generate::<T>().unwrap();
+        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), false).unwrap();
+        let (csr, analysis) = (csr_product(&arena), Analysis::of(a.view()));
+        let limit = 8 * a.nnz() as u64 * (4 + size_of::<T>() as u64);
+        let (stream, values) =
+            (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
+        for text in PLANS {
+            let plan: Plan = text.parse().unwrap();
+            if plan.traffic(&analysis, T::KIND).matrix_bytes > limit {
+                continue;
+            }
+            let mut matrix = arena.pack(&plan).unwrap().matrix;
+            let updater = Updater::new(&plan, &mut matrix, a.view(), false).unwrap();
+            let mut once =
+                || turn(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap() / 20.0;
+            let update = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
+            let line = format!(
+                "| {class} | {} | `{text}` | {:.0} | {:.0} | {:.2} |",
+                T::KIND,
+                update * 1e6,
+                csr * 1e6,
+                update / csr
+            );
+            eprintln!("{line}");
+            if update > MOST * csr {
+                slow.push(line);
+            }
+        }
+    }
+    assert!(slow.is_empty(), "more than {MOST} products:\n{}", slow.join("\n"));
+}
+
+#[test]
+fn updating_values_takes_few_products_in_f32() {
+    update_times::<f32>();
+}
+
+#[test]
+fn updating_values_takes_few_products_in_f64() {
+    update_times::<f64>();
 }
 
 /// Set to run what takes tens of gigabytes of host and device memory.

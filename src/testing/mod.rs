@@ -2,7 +2,13 @@
 //! comparison. Not part of the stable API.
 
 #[cfg(test)]
+mod abilities;
+#[cfg(test)]
 mod access;
+#[cfg(test)]
+mod bits;
+#[cfg(test)]
+mod changes;
 pub mod chapter;
 #[cfg(test)]
 mod conformance;
@@ -15,12 +21,18 @@ mod gpu;
 pub mod kernels;
 mod oracle;
 #[cfg(test)]
+mod precision;
+#[cfg(test)]
+mod refusals;
+#[cfg(test)]
 mod scaled;
 #[cfg(test)]
 mod several;
 #[cfg(test)]
 mod update;
 
+#[cfg(test)]
+pub(crate) use changes::keep_busy;
 #[cfg(test)]
 pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};
 pub use device_array::DeviceArray;

@@ -61,43 +61,6 @@ fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> Sparse
 }
 
 #[test]
-fn the_bits_repeat_two_hundred_times() {
-    let a = skewed();
-    let (x, before) = (x_vector::<f32>(5000), x_vector::<f32>(9000));
-    for device in devices() {
-        let stream = Stream::new(device).unwrap();
-        let x = DeviceVec::from_slice(device, &x).unwrap();
-        let mut y = DeviceVec::zeros(device, 9000).unwrap();
-        for plan in plans(&a).filter(Plan::is_deterministic) {
-            let op = operator(device, &plan, &a);
-            let mut product = || {
-                y.copy_from(&before).unwrap();
-                op.apply_device_with(&stream, 0.7f32, &x, -1.3f32, &mut y).unwrap();
-                y.to_vec().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
-            };
-            let first = product();
-            assert!((1..200).all(|_| product() == first), "{plan} on {device}");
-        }
-    }
-}
-
-#[test]
-fn the_bits_do_not_depend_on_the_number_of_threads() {
-    let a = skewed();
-    let x = x_vector(5000);
-    for plan in plans(&a) {
-        let (packed, scaler) = (plan.pack(a.view()).unwrap(), Scaler::new(9000));
-        let with_threads = |threads: usize| {
-            let mut y: Vec<f32> = x_vector(9000);
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| scaler.multiply(&*packed, 0.7, &x, -1.3, &mut y));
-            y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        };
-        assert_eq!(with_threads(1), with_threads(5), "{plan}");
-    }
-}
-
-#[test]
 fn vectors_in_host_memory() {
     let a = scattered::<f64>(700, 900, |row| row % 41);
     let (x, before) = (x_vector(900), x_vector::<f64>(700));

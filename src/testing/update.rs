@@ -31,13 +31,27 @@ pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x
             return;
         }
     };
+    let narrow = matrix.narrow();
     for round in [1.5, -0.5] {
-        let b = renewed(a, round);
-        if round > 0.0 {
+        let mut b = renewed(a, round);
+        if let Some(precision) = narrow {
+            let before = matrix.unpack().unwrap();
+            if b.values().iter().any(|&value| !precision.holds(value)) {
+                let refused = updater.update(&mut matrix, b.values());
+                assert!(matches!(refused, Err(Error::ValueInexact { .. })), "{refused:?}: {context}");
+            }
+            assert_eq!(matrix.unpack().unwrap(), before, "{context}");
+            b = b.rounded_to(precision).unwrap().into_owned();
+        }
+        let values = DeviceVec::from_slice(device, b.values()).unwrap();
+        let enqueued = round < 0.0 && {
+            let enqueued = updater.enqueue(&mut matrix, &stream, &values);
+            let refused = matches!(enqueued, Err(Error::NotUpdatable { .. }));
+            assert_eq!(refused, narrow.is_some() && *device != Device::Cpu, "{enqueued:?}: {context}");
+            refused || enqueued.map(|()| true).unwrap()
+        };
+        if !enqueued || (narrow.is_some() && *device != Device::Cpu) {
             updater.update(&mut matrix, b.values()).unwrap();
-        } else {
-            let values = DeviceVec::from_slice(device, b.values()).unwrap();
-            updater.enqueue(&mut matrix, &stream, &values).unwrap();
         }
         stream.synchronize().unwrap();
         assert_eq!(matrix.unpack().unwrap(), b, "{context}");

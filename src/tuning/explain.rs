@@ -2,8 +2,9 @@
 
 use super::calibrate::{Basis, Race};
 use super::scale::Scale;
-use super::select::{Candidate, Decision, Verdict};
+use super::select::{Candidate, Decision, Request, Verdict};
 use crate::analysis::RowStats;
+use crate::formats::packed::ValueEncoding;
 use crate::formats::{FormatKind, Plan};
 use std::fmt::{self, Display};
 
@@ -144,11 +145,39 @@ impl Explanation<'_> {
         if let Some(calls) = self.break_even() {
             writeln!(f, "         pays for its packing against CSR after {:.0} products", calls.ceil())?;
         }
+        self.values(f)?;
         self.basis(f)?;
         if let Some(preparation) = self.preparation {
             self.took(f, preparation)?;
         }
         self.beside.write(f)
+    }
+
+    /// What values were rounded to and are stored in, where that is not their own type.
+    fn values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Request { scalar, value_precision, .. } = self.decision.request;
+        let values = self.decision.plan.slices().map(|(_, packing)| packing.values);
+        match (value_precision, values) {
+            (None, Some(ValueEncoding::Narrow(precision))) => {
+                writeln!(f, "values   in {precision} where it holds all of them, multiplied in {scalar}")
+            }
+            (None, _) => Ok(()),
+            (Some(rounded), Some(ValueEncoding::Narrow(precision))) => {
+                writeln!(f, "values   rounded to {rounded}, stored in {precision}, multiplied in {scalar}")
+            }
+            (Some(rounded), Some(ValueEncoding::Packed)) => {
+                writeln!(
+                    f,
+                    "values   rounded to {rounded}, stored as codes where they are few, multiplied in {scalar}"
+                )
+            }
+            (Some(rounded), _) => writeln!(
+                f,
+                "values   rounded to {rounded}, which this plan stores in {scalar}; ell, jds and sell with \
+                 `index:packed,values:{rounded}` take {} bytes for each",
+                rounded.size()
+            ),
+        }
     }
 
     /// What the choice rests on, where that is not predictions alone.

@@ -3,6 +3,8 @@
 pub(crate) mod arena;
 mod builtin;
 pub mod calibrate;
+#[cfg(any(test, feature = "testing"))]
+pub mod calibrated;
 pub mod ceilings;
 pub mod correction;
 pub mod cost;

@@ -1,13 +1,13 @@
 //! A profile at work: what the plans of a device are predicted to take.
 
 use super::correction::features;
-use super::cost::{Amounts, Prediction, amounts};
+use super::cost::{Amounts, Coefficients, Prediction, amounts};
 use super::facts::Facts;
 use super::profile::Profile;
 use super::scale::Scale;
 use crate::ScalarKind;
 use crate::device::DeviceSpec;
-use crate::formats::{Plan, Target, Traffic};
+use crate::formats::{Plan, Target, Traffic, packed};
 
 /// A profile, the device it predicts for, and what its times are multiplied by there.
 #[derive(Debug, Clone, Copy)]
@@ -35,16 +35,62 @@ impl<'a> Predictor<'a> {
         scalar: ScalarKind,
     ) -> (Amounts, Option<Prediction>) {
         let Self { profile, device, scale } = self;
-        let kernel = plan.kernel(Target::of(device));
+        let on = Target::of(device);
+        let kernel = plan.kernel(on);
         let cache = profile.cache_bytes * scale.cache;
         let amounts = amounts(traffic, facts, cache, &profile.reach.scaled(scale.cache), device);
         let prediction = profile.of_kernel(scalar, kernel).map(|(kernel, c)| {
-            let prediction = Prediction::new(&scale.coefficients(c), traffic, &amounts, device);
+            let packed =
+                packed::prepared_like(plan, kernel, on).and_then(|like| profile.coefficients(scalar, like));
+            let c = Coefficients::new(c.terms(), packed.unwrap_or(c).packing());
+            let prediction = Prediction::new(&scale.coefficients(&c), traffic, &amounts, device);
             let learned = profile.correction.as_ref();
             prediction.corrected(
                 learned.map_or(1.0, |l| l.factor(scalar, kernel, &features(traffic, facts, cache))),
             )
         });
         (amounts, prediction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::Analysis;
+    use crate::device::{Device, GpuSpec};
+    use crate::matrix::gallery;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn values_of_fewer_bytes_are_prepared_by_the_host() {
+        let single = "stencil27,n=12".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+        let analysis = Analysis::of(single.widen::<f64>().view());
+        let plan: Plan = "sell(c:32,sigma:1,index:packed,values:f32,group:4)".parse().unwrap();
+        let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
+        let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
+        profile.device.gpu = Some(gpu);
+        let of = |pack_slot| Coefficients { pack_slot, slot: 1.0, ..Coefficients::default() };
+        let mut prepare = |kernels: &[(&str, f64)], plan: &Plan| {
+            let kernels = kernels.iter().map(|&(name, slot)| (name.to_owned(), of(slot))).collect();
+            profile.coefficients = BTreeMap::from([(ScalarKind::F64, kernels)]);
+            let traffic = plan.traffic(&analysis, ScalarKind::F64);
+            let predicted = Predictor::at_home(&profile).predict(
+                plan,
+                &traffic,
+                &Facts::from(&analysis),
+                ScalarKind::F64,
+            );
+            predicted.1.unwrap().prepare / traffic.slots as f64
+        };
+        let known = [("sell", 5.0), ("sell.packed.v4", 2.0)];
+        assert_eq!(prepare(&known, &plan), 5.0);
+        assert_eq!(prepare(&known[1..], &plan), 2.0, "nothing better is known");
+        assert_eq!(
+            prepare(&[known[0], known[1], ("sell.packed.f32.v4", 3.0)], &plan),
+            3.0,
+            "measured itself"
+        );
+        let wide = "sell(c:32,sigma:1,index:packed,group:4)".parse().unwrap();
+        assert_eq!(prepare(&known, &wide), 2.0);
     }
 }

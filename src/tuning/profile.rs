@@ -249,21 +249,18 @@ impl Profile {
         BTreeSet::from_iter(kernels).into_iter().filter(|kernel| !known(kernel)).collect()
     }
 
-    /// The coefficients of a kernel, if it was measured; of one that also multiplies rows kept apart, else those of the same one without
-    /// such rows.
+    /// The coefficients of a kernel, if it was measured; of one that also multiplies rows kept apart, or whose values take fewer bytes, else
+    /// those of the same one that does not.
     pub fn coefficients(&self, scalar: ScalarKind, kernel: &str) -> Option<&Coefficients> {
         self.of_kernel(scalar, kernel).map(|(_, coefficients)| coefficients)
     }
 
     /// The kernel that stands for one, as [`Profile::coefficients`] says, and its coefficients.
-    pub(super) fn of_kernel<'a>(
-        &self,
-        scalar: ScalarKind,
-        kernel: &'a str,
-    ) -> Option<(&'a str, &Coefficients)> {
+    pub(super) fn of_kernel(&self, scalar: ScalarKind, kernel: &str) -> Option<(&str, &Coefficients)> {
         let kernels = self.coefficients.get(&scalar)?;
-        let of = |name: &'a str| kernels.get(name).map(|coefficients| (name, coefficients));
-        of(kernel).or_else(|| of(kernel.strip_suffix(packed::APART)?))
+        let of = |name: &str| kernels.get_key_value(name);
+        let found = of(kernel).or_else(|| packed::stand_ins(kernel).find_map(|name| of(&name)));
+        found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 
     /// What tails and sections cost in slots, from the coefficients of the kernels that have them.
@@ -371,14 +368,40 @@ mod tests {
         let mut set = |kernels: &[(&str, f64)]| {
             let kernels = kernels.iter().map(|&(name, slot)| (name.to_owned(), of(slot))).collect();
             profile.coefficients = BTreeMap::from([(ScalarKind::F32, kernels)]);
-            profile.of_kernel(ScalarKind::F32, apart).map(|(name, c)| (name, c.slot))
+            profile.of_kernel(ScalarKind::F32, apart).map(|(name, c)| (name.to_owned(), c.slot))
         };
-        assert_eq!(set(&[(whole, 1.0), (apart, 2.0)]), Some((apart, 2.0)));
-        assert_eq!(set(&[(whole, 1.0)]), Some((whole, 1.0)));
+        assert_eq!(set(&[(whole, 1.0), (apart, 2.0)]), Some((apart.to_owned(), 2.0)));
+        assert_eq!(set(&[(whole, 1.0)]), Some((whole.to_owned(), 1.0)));
         assert_eq!(set(&[("sell.packed", 1.0)]), None);
-        assert_eq!(set(&[(apart, 2.0)]), Some((apart, 2.0)));
+        assert_eq!(set(&[]), None);
+        assert_eq!(set(&[(apart, 2.0)]), Some((apart.to_owned(), 2.0)));
         // The other way round nothing is known.
         assert_eq!(profile.coefficients(ScalarKind::F32, whole), None);
+    }
+
+    #[test]
+    fn values_of_fewer_bytes_are_predicted_by_the_kernel_for_values_as_they_are() {
+        let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
+        for (values, wide) in [("f16", "sell.packed"), ("bf16,group:4", "sell.packed.v4")] {
+            let plan: Plan = format!("sell(c:32,sigma:1,index:packed,values:{values})").parse().unwrap();
+            let own = plan.kernel(Target::Gpu);
+            let apart =
+                plan.to_string().replace(')', ",long:60)").parse::<Plan>().unwrap().kernel(Target::Gpu);
+            let wide_apart = format!("{wide}.long");
+            assert_eq!(apart, format!("{own}.long"));
+            let mut found = |kernels: &[&str], kernel: &str| {
+                let kernels =
+                    kernels.iter().map(|&name| (name.to_owned(), Coefficients::default())).collect();
+                profile.coefficients = BTreeMap::from([(ScalarKind::F32, kernels)]);
+                profile.of_kernel(ScalarKind::F32, kernel).map(|(name, _)| name.to_owned())
+            };
+            assert_eq!(found(&[wide, own], own).as_deref(), Some(own));
+            assert_eq!(found(&[wide, "sell"], own).as_deref(), Some(wide));
+            assert_eq!(found(&[wide, &wide_apart, own], apart).as_deref(), Some(own));
+            assert_eq!(found(&[wide, &wide_apart], apart).as_deref(), Some(&*wide_apart));
+            assert_eq!(found(&[wide], apart).as_deref(), Some(wide));
+            assert_eq!(found(&[own], wide), None);
+        }
     }
 
     #[test]
@@ -398,6 +421,7 @@ mod tests {
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
         profile.validation.held_out = Some(Regret::of(&[1.0, 1.25]));
         profile.validation.held_out_classes.insert("road".to_owned(), Regret::of(&[1.5]));
+        profile.validation.calibrated = Some(Regret::of(&[1.01]));
         profile.records.push(Record {
             matrix: "road_usa.mtx".to_owned(),
             class: "road".to_owned(),

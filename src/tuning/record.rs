@@ -65,6 +65,10 @@ pub struct Validation {
     /// The same, for each class by its name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held_out_classes: BTreeMap<String, Regret>,
+    /// Of what calibration chose, by the predictions of the profile that was in use, or of profiles that were fitted without the matrix's
+    /// class where the command says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibrated: Option<Regret>,
 }
 
 impl Validation {
@@ -74,7 +78,7 @@ impl Validation {
     }
 
     pub(super) fn is_valid(&self) -> bool {
-        let others = self.held_out.iter().chain(self.held_out_classes.values());
+        let others = self.held_out.iter().chain(self.held_out_classes.values()).chain(&self.calibrated);
         std::iter::once(&self.in_sample).chain(others).all(Regret::is_valid)
     }
 }

@@ -127,10 +127,22 @@ fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Run> {
     select::choose(&times).map(|choice| runs[choice.place])
 }
 
+/// A profile like `whole`, which was fitted to all of `measured`, fitted to those that are not of a class.
+pub fn without(measured: &[Measured], class: &str, whole: &Profile) -> Profile {
+    let others: Vec<&Measured> = measured.iter().filter(|m| m.class != class).collect();
+    fitted(&others, whole, whole.correction.is_some())
+}
+
+impl Measured {
+    /// Whether profiles are judged by it: it is not made to be fitted to, and has [`JUDGED_ENTRIES`].
+    pub fn is_judged(&self) -> bool {
+        self.class != SWEEP && self.facts.nnz >= JUDGED_ENTRIES
+    }
+}
+
 /// The matrices to judge by; all where none qualifies.
 fn judged(measured: &[Measured]) -> Vec<usize> {
-    let qualifies = |m: &Measured| m.class != SWEEP && m.facts.nnz >= JUDGED_ENTRIES;
-    let judged: Vec<usize> = (0..measured.len()).filter(|&i| qualifies(&measured[i])).collect();
+    let judged: Vec<usize> = (0..measured.len()).filter(|&i| measured[i].is_judged()).collect();
     if judged.is_empty() { (0..measured.len()).collect() } else { judged }
 }
 
@@ -186,8 +198,8 @@ fn held_out(
         return None;
     }
     let of_class = |class: &&str| {
-        let others: Vec<&Measured> = measured.iter().filter(|m| m.class != *class).collect();
         let own: Vec<usize> = judged.iter().copied().filter(|&i| measured[i].class == *class).collect();
+        let others: Vec<&Measured> = measured.iter().filter(|m| m.class != *class).collect();
         choices(measured, &own, &fitted(&others, plain, corrected))
     };
     let mut choices: Vec<Choice> =
@@ -238,6 +250,7 @@ fn validation(
         in_sample: regret(choices(measured, judged, profile).iter()),
         held_out: held_out.map(|choices| regret(choices.iter())),
         held_out_classes: classes.into_iter().map(of_class).collect(),
+        calibrated: None,
     }
 }
 

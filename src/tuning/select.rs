@@ -10,7 +10,7 @@ use super::scale::Scale;
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Target, Traffic};
-use crate::{Error, ScalarKind};
+use crate::{Error, Precision, ScalarKind};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ pub struct Request {
     pub scalar: ScalarKind,
     /// Whether only plans whose bits repeat may be chosen.
     pub deterministic: bool,
+    /// What the values were rounded to.
+    pub value_precision: Option<Precision>,
 }
 
 impl Request {
@@ -45,7 +47,8 @@ impl Request {
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
         let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
         let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
-        Self { expected_calls: DEFAULT_CALLS, memory_limit, scalar, deterministic: false }
+        let (expected_calls, deterministic) = (DEFAULT_CALLS, false);
+        Self { expected_calls, memory_limit, scalar, deterministic, value_precision: None }
     }
 }
 

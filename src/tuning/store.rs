@@ -10,7 +10,7 @@ use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
 use crate::files::{oldest_first, write_atomically};
-use crate::{Error, ScalarKind};
+use crate::{Error, Precision, ScalarKind};
 use etcetera::BaseStrategy;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -68,6 +68,8 @@ pub enum Values {
     Ones,
     /// Few distinct ones.
     Few,
+    /// More than are counted, and a type of fewer bytes holds all of them.
+    Narrow(Precision),
     /// More than are counted.
     Many,
 }
@@ -85,7 +87,7 @@ impl Key {
         let values = match analysis.structure.distinct_values {
             _ if analysis.structure.all_ones => Values::Ones,
             Distinct::Exactly(_) => Values::Few,
-            Distinct::Many => Values::Many,
+            Distinct::Many => analysis.structure.exact_in.narrowest().map_or(Values::Many, Values::Narrow),
         };
         Self {
             structure,

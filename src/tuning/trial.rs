@@ -1,13 +1,15 @@
-//! Offline tuning at work: every plan of a matrix packed once and raced, once or several times.
+//! Offline tuning at work: every plan of a matrix packed once and raced, once or several times, and what the races decide for.
 
 use super::arena::{Arena, DeviceArena, Ready};
+use super::calibrate::judge::{Incumbent, Judge, MIN_ROUNDS};
 use super::calibrate::{Entrant, Outcome, Race};
 use super::facts::Facts;
 use super::offline::{Measured, Run};
-use super::select::{self, Request, TIE_BAND};
-use super::stopwatch::{Clock, Contestant, Policy, Samples, WallClock, race};
+use super::repeat::Decisions;
+use super::select::{Decision, Request};
+use super::stopwatch::{Clock, Contestant, Policy, Samples, WallClock, race_until};
 use crate::analysis::{Analysis, Fingerprint};
-use crate::device::{Device, DeviceSpec};
+use crate::device::Device;
 use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -17,8 +19,9 @@ use crate::{Error, Scalar};
 pub struct Trial {
     /// The times of every race; all of them have the same plans in the same order, but for those that failed on the way.
     pub races: Vec<Measured>,
-    /// Rounds and relative deviation of every run of the first race.
-    quality: Vec<(usize, f64)>,
+    /// The rounds of every run of every race.
+    rounds: Vec<Vec<Samples>>,
+    on: Target,
     seconds: f64,
     held_bytes: u64,
     heats: usize,
@@ -37,11 +40,23 @@ pub struct Subject<'a> {
     pub policy: Policy,
     /// How often, each time anew.
     pub races: usize,
+    /// Plans that are measured even where they are not candidates.
+    pub also: &'a [Plan],
+}
+
+/// What is known of a matrix before it is raced.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// What is chosen by predictions.
+    pub predicted: Decision,
+    /// What an earlier race has decided for, if that is remembered.
+    pub remembered: Option<Plan>,
 }
 
 impl Trial {
     /// Packs every candidate and races them on a device, in groups that together stay within eight times the memory limit of one, and on
-    /// a GPU within half of its memory. A matrix is packed once, however often it is raced.
+    /// a GPU within half of its memory. A matrix is packed once, however often it is raced. Who is clearly slower than another runs no more
+    /// than the fewest rounds, so that the time is spent on those that are near the fastest.
     ///
     /// # Errors
     ///
@@ -50,13 +65,19 @@ impl Trial {
         /// Packed matrices held at once, in memory limits of one.
         const TOGETHER: u64 = 8;
         let (clock, device) = (WallClock::start(), subject.device);
+        let on = Target::of(&device.spec());
         let available = device.memory()?;
         let limit = Request::new(analysis, T::KIND, available).memory_limit;
         let together = match device {
             Device::Cpu => limit.saturating_mul(TOGETHER),
             Device::Cuda(_) => limit.saturating_mul(TOGETHER).min(available / 2),
         };
-        let plans = Plan::candidates(analysis, &Weights::default(), Target::of(&device.spec()));
+        let mut plans = Plan::candidates(analysis, &Weights::default(), on);
+        for plan in subject.also {
+            if !plans.contains(plan) {
+                plans.push(plan.clone());
+            }
+        }
         let plans: Vec<(Plan, Traffic)> = plans
             .into_iter()
             .map(|plan| (plan.clone(), plan.traffic(analysis, T::KIND)))
@@ -73,7 +94,8 @@ impl Trial {
             failed: Vec::new(),
         };
         let races = vec![empty; subject.races.max(1)];
-        let mut trial = Self { races, quality: Vec::new(), seconds: 0.0, held_bytes: 0, heats: 0 };
+        let rounds = vec![Vec::new(); races.len()];
+        let mut trial = Self { races, rounds, on, seconds: 0.0, held_bytes: 0, heats: 0 };
         let mut rest = plans.as_slice();
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -100,12 +122,18 @@ impl Trial {
         }
         self.heats += 1;
         self.held_bytes = self.held_bytes.max(packed.iter().map(|(entry, _)| entry.1.matrix_bytes).sum());
-        for (i, measured) in self.races.iter_mut().enumerate() {
+        let eligible: Vec<bool> = packed.iter().map(|(entry, _)| entry.0.is_eligible(self.on)).collect();
+        for (measured, rounds) in self.races.iter_mut().zip(&mut self.rounds) {
             let mut turns: Vec<_> =
                 packed.iter().map(|(_, ready)| |repeats| arena.products(&ready.matrix, repeats)).collect();
             let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-            let samples = race(&mut contestants, policy);
-            for (((plan, traffic), ready), samples) in packed.iter().zip(samples) {
+            // By their products alone: for how many of them a plan is prepared is asked later.
+            let mut judge = Judge::new(vec![0.0; packed.len()]);
+            let clock = WallClock::start();
+            let results = race_until(&mut contestants, policy, &clock, &mut |results, going| {
+                narrow(&mut judge, &eligible, results, going)
+            });
+            for (((plan, traffic), ready), samples) in packed.iter().zip(results) {
                 match samples {
                     Ok(samples) => {
                         measured.runs.push(Run {
@@ -114,7 +142,7 @@ impl Trial {
                             product: samples.median() * 1e9,
                             prepare: (ready.pack + ready.upload) * 1e9,
                         });
-                        self.quality.extend((i == 0).then(|| quality(&samples)));
+                        rounds.push(samples);
                     }
                     Err(error) => measured.fail(plan, &error),
                 }
@@ -122,53 +150,111 @@ impl Trial {
         }
     }
 
-    /// The first race as a decision store keeps it, decided for so many products; none when no plan can be chosen. `predicted` is what
-    /// would have been chosen without it.
-    pub fn race(&self, predicted: &Plan, device: &DeviceSpec, calls: u64) -> Option<Race> {
-        let measured = self.races.first()?;
-        let cost = |run: &Run| run.product + run.prepare / calls.max(1) as f64;
-        let winner = measured.decided(Target::of(device), cost)?;
-        let entrant = |(run, &(rounds, spread)): (&Run, &(usize, f64))| {
-            let ratio = cost(run) / cost(winner);
-            let outcome = match ratio {
-                _ if run.plan == winner.plan => Outcome::Won,
-                _ if ratio <= 1.0 + TIE_BAND => Outcome::Tied { ratio },
-                _ => Outcome::Slower { ratio, early: false },
+    /// What the races decide for, by the rule of [`calibrate`](super::calibrate) and with a share of the preparation in every product; none
+    /// when no plan can be chosen.
+    pub fn decisions(&self, known: &Known) -> Option<Decisions> {
+        let (mut fresh, mut successive) = (Vec::new(), Vec::new());
+        let mut remembered = known.remembered.clone();
+        for race in 0..self.races.len() {
+            let contest = self.contest(race, known.predicted.request.expected_calls);
+            let decide = |remembered: Option<&Plan>| {
+                let winner = contest.winner(&known.predicted, remembered)?;
+                Some(contest.runs[winner].plan.clone())
             };
-            let (prepare, median) = (Some(run.prepare * 1e-9), Some(run.product * 1e-9));
-            Entrant { plan: run.plan.clone(), prepare, median, spread: Some(spread), rounds, outcome }
+            fresh.push(decide(None)?);
+            let decided = decide(remembered.as_ref())?;
+            successive.push(decided.clone());
+            remembered = Some(decided);
+        }
+        Some(Decisions { fresh, successive })
+    }
+
+    /// The last race as a decision store keeps it, which decides for `winner`; none when that took no part.
+    pub fn race(&self, known: &Known, winner: &Plan) -> Option<Race> {
+        let contest = self.contest(self.races.len() - 1, known.predicted.request.expected_calls);
+        let winner = contest.runs.iter().position(|run| run.plan == *winner)?;
+        let entrant = |(i, run): (usize, &&Run)| {
+            let outcome = contest.judge.outcome(&contest.results, i, winner);
+            let mut entrant = Entrant {
+                plan: run.plan.clone(),
+                prepare: Some(run.prepare * 1e-9),
+                median: None,
+                spread: None,
+                rounds: 0,
+                outcome,
+            };
+            if let Ok(samples) = &contest.results[i] {
+                entrant.ran(samples);
+            }
+            entrant
         };
-        let mut entrants: Vec<Entrant> = measured.runs.iter().zip(&self.quality).map(entrant).collect();
+        let mut entrants: Vec<Entrant> = contest.runs.iter().enumerate().map(entrant).collect();
+        let is_open = |entrant: &Entrant| entrant.outcome == Outcome::Undecided;
+        let decided = !entrants.iter().any(is_open);
         // A stable sort: first the one that was predicted, if it took part.
-        entrants.sort_by_key(|entrant| entrant.plan != *predicted);
-        let packing = measured.runs.iter().map(|run| run.prepare * 1e-9).sum();
+        entrants.sort_by_key(|entrant| entrant.plan != known.predicted.plan);
         Some(Race {
-            winner: winner.plan.clone(),
+            winner: contest.runs[winner].plan.clone(),
             cold: false,
-            entrants,
             heats: self.heats,
             seconds: self.seconds,
-            packing,
+            packing: entrants.iter().filter_map(|entrant| entrant.prepare).sum(),
             held_bytes: self.held_bytes,
-            decided: true,
+            entrants,
+            decided,
         })
+    }
+
+    /// One of the races, between the plans that may be chosen, for so many products.
+    fn contest(&self, race: usize, calls: u64) -> Contest<'_> {
+        let runs = self.races[race].runs.iter().zip(&self.rounds[race]);
+        let (runs, results): (Vec<_>, Vec<_>) = runs
+            .filter(|(run, _)| run.plan.is_eligible(self.on))
+            .map(|(run, samples)| (run, Ok(samples.clone())))
+            .unzip();
+        let judge = Judge::new(runs.iter().map(|run| run.prepare * 1e-9 / calls.max(1) as f64).collect());
+        Contest { runs, results, judge }
     }
 }
 
-/// Rounds, and the median absolute deviation over the median.
-fn quality(samples: &Samples) -> (usize, f64) {
-    (samples.len(), samples.deviation() / samples.median())
+/// A race that is over.
+struct Contest<'a> {
+    runs: Vec<&'a Run>,
+    results: Vec<Result<Samples, Error>>,
+    judge: Judge,
+}
+
+impl Contest<'_> {
+    /// Who has won it.
+    fn winner(&self, predicted: &Decision, remembered: Option<&Plan>) -> Option<usize> {
+        let place = |plan: &Plan| self.runs.iter().position(|run| run.plan == *plan);
+        let incumbent = match remembered.and_then(place) {
+            Some(place) => Incumbent::Remembered(place),
+            // One that is nowhere has failed.
+            None => Incumbent::Predicted(place(&predicted.plan).unwrap_or(self.runs.len())),
+        };
+        let order = |i: usize| {
+            let candidate = predicted.candidates.iter().find(|c| c.plan == self.runs[i].plan);
+            let prediction = candidate.and_then(|c| c.prediction);
+            prediction.map_or(f64::INFINITY, |p| p.amortised(predicted.request.expected_calls))
+        };
+        self.judge.winner(&self.results, incumbent, order)
+    }
+}
+
+/// Takes those off a race whose further rounds would say nothing: the clearly slower, and those that are only there to be fitted to.
+fn narrow(judge: &mut Judge, eligible: &[bool], results: &[Result<Samples, Error>], going: &mut [bool]) {
+    for ((going, result), eligible) in going.iter_mut().zip(results).zip(eligible) {
+        let is_done = result.as_ref().map_or(true, |samples| samples.len() >= MIN_ROUNDS);
+        *going &= *eligible || !is_done;
+    }
+    judge.send_home(results, going);
+    if going.iter().filter(|going| **going).count() < 2 {
+        going.fill(false);
+    }
 }
 
 impl Measured {
-    /// What is decided by measured times: of the plans that may be chosen and cost the least within [`TIE_BAND`] the one with the fewest
-    /// bytes, and of those the first.
-    pub(super) fn decided(&self, on: Target, cost: impl Fn(&Run) -> f64) -> Option<&Run> {
-        let runs: Vec<&Run> = self.runs.iter().filter(|run| run.plan.is_eligible(on)).collect();
-        let costs: Vec<(f64, u64)> = runs.iter().map(|run| (cost(run), run.traffic.matrix_bytes)).collect();
-        select::choose(&costs).map(|choice| runs[choice.place])
-    }
-
     fn fail(&mut self, plan: &Plan, error: &Error) {
         self.failed.push((plan.to_string(), error.to_string()));
     }

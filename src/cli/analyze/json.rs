@@ -7,7 +7,7 @@ use sparseop::tuning::explain::reason;
 use sparseop::tuning::lookup::Origin;
 use sparseop::tuning::profile::Fit;
 use sparseop::tuning::scale::Scale;
-use sparseop::{Plan, ScalarKind};
+use sparseop::{Plan, Precision, ScalarKind};
 
 /// One line of `--json`.
 #[derive(Serialize)]
@@ -17,6 +17,8 @@ pub(super) struct Report<'a> {
     ncols: usize,
     nnz: u64,
     dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_precision: Option<Precision>,
     device: &'a str,
     fingerprint: Fingerprint,
     rows: &'a RowStats,
@@ -113,6 +115,7 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         ncols: rows.ncols,
         nnz,
         dtype: findings.scalar,
+        value_precision: decision.request.value_precision,
         device: &findings.device,
         fingerprint: findings.fingerprint,
         rows,

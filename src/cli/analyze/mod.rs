@@ -81,7 +81,7 @@ fn analyze<T: Scalar>(
     console: &Console,
 ) -> Result<()> {
     let builder = args.choice.builder()?;
-    let a = source.load::<T>(console)?;
+    let a = args.choice.rounded(source.load::<T>(console)?)?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     let (decision, select) = match args.choice.tuning {
         How::Heuristic if !args.choice.remember => {

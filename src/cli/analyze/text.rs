@@ -133,10 +133,13 @@ fn structure(out: &mut String, s: &Structure) -> fmt::Result {
         within(4096.0),
         within(131_072.0)
     )?;
-    match s.distinct_values {
+    match (s.distinct_values, s.exact_in.narrowest()) {
         _ if s.all_ones => writeln!(out, "values           all 1"),
-        Distinct::Exactly(n) => writeln!(out, "values           {n} distinct"),
-        Distinct::Many => writeln!(out, "values           more than {} distinct", Distinct::LIMIT),
+        (Distinct::Exactly(n), _) => writeln!(out, "values           {n} distinct"),
+        (Distinct::Many, None) => writeln!(out, "values           more than {} distinct", Distinct::LIMIT),
+        (Distinct::Many, Some(precision)) => {
+            writeln!(out, "values           more than {} distinct, all exact in {precision}", Distinct::LIMIT)
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::choice::{Choice, parse_seconds};
 use super::console::Console;
 use super::matrix_arg::{Matrices, Source};
 use super::report::{Page, ReportArg};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use baseline::{Baseline, Peer, Peers, Task};
 use contest::{Contest, contest};
 use plans::{Asked, Plans};
@@ -21,10 +21,10 @@ use report::{PrepareUs, Report, Summary};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::tuning::explain::{Explanation, Preparation};
+use sparseop::tuning::explain::{Explanation, Preparation, size};
 use sparseop::tuning::select::Decision;
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, ScalarKind, SparseOpBuilder, Tuning};
+use sparseop::{Device, Plan, ScalarKind, SparseOpBuilder, Tuning};
 use task::{LayoutArg, Several};
 
 /// Times products: every asked plan and baseline, the answers checked before they are timed
@@ -113,12 +113,13 @@ fn bench<T: Peers>(
     console: &Console,
 ) -> Result<Report> {
     let (builder, task) = (args.choice.builder()?, args.task());
-    let loaded = source.load::<T>(console)?;
+    let loaded = args.choice.rounded(source.load::<T>(console)?)?;
     let transposed = task.transposed.then(|| loaded.transpose());
     let (a, original) = match &transposed {
         Some(transposed) => (transposed, Some(&loaded)),
         None => (&loaded, None),
     };
+    check_room::<T>(a, task.several.count)?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     // Dropped at once: what it takes belongs to the contest.
     let auto = builder.build_analyzed(a, &analysis)?;
@@ -164,6 +165,7 @@ fn bench<T: Peers>(
         ncols: a.ncols(),
         nnz: a.nnz(),
         dtype: T::KIND,
+        value_precision: args.choice.value_precision,
         device: device.spec().name,
         vectors: args.vectors.map(usize::from),
         layout: args.vectors.map(|_| args.layout),
@@ -177,6 +179,22 @@ fn bench<T: Peers>(
         page.add(page::matrix(&report, &entered, &decision, words, source)?);
     }
     Ok(report)
+}
+
+/// Refuses more vectors than the machine has memory for.
+fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
+    /// Copies that there are of every vector at a time: in both layouts, while it is copied, and what its product is compared with.
+    const COPIES: u64 = 4;
+    let elements = ((a.nrows() + a.ncols()) as u64).saturating_mul(count as u64);
+    let (needed, there) = (elements.saturating_mul(COPIES * size_of::<T>() as u64), Device::Cpu.memory()?);
+    if count > 1 && needed > there {
+        bail!(
+            "{count} vectors and their products take {}, and this machine has {}; take fewer vectors",
+            size(needed),
+            size(there)
+        );
+    }
+    Ok(())
 }
 
 /// The plan that a race finds, whether the expected products pay for it or not.

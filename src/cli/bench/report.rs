@@ -4,7 +4,7 @@ use super::task::LayoutArg;
 use crate::cli::console::{Left, Right, duration, table};
 use serde::Serialize;
 use sparseop::tuning::explain::{Preparation, size};
-use sparseop::{Plan, ScalarKind};
+use sparseop::{Plan, Precision, ScalarKind};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
@@ -16,6 +16,8 @@ pub(super) struct Report {
     pub(super) ncols: usize,
     pub(super) nnz: usize,
     pub(super) dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) value_precision: Option<Precision>,
     pub(super) device: String,
     /// Where several are multiplied at once.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -202,8 +204,9 @@ impl Report {
             let details = run.details.as_ref();
             let gbps = details.map_or_else(String::new, |d| format!("{:.2}", d.gbps));
             let bytes = details.map_or_else(String::new, |d| size(d.matrix_bytes));
+            let comparable = reference.filter(|reference| reference.vectors == run.vectors);
             let speed_up =
-                reference.map_or_else(String::new, |r| format!("{:.2}", r.median_us / run.median_us));
+                comparable.map_or_else(String::new, |r| format!("{:.2}", r.median_us / run.median_us));
             let mark = match (self.is_auto(run), self.is_calibrated(run)) {
                 (true, true) => "<- auto, calibrated",
                 (true, false) => "<- auto",
@@ -255,7 +258,9 @@ impl Summary {
             self.reference = short_name(reference).to_owned();
         }
         self.matrices += 1;
-        let ours = || report.measured().filter(|run| run.engine == "sparseop");
+        // One vector beside several is no faster plan.
+        let comparable = |run: &&Measured| run.engine == "sparseop" && run.vectors == reference.vectors;
+        let ours = || report.measured().filter(comparable);
         let named = ours().map(|run| (run.plan.clone(), run));
         let auto = ours().find(|run| report.is_auto(run)).map(|run| (AUTO.to_owned(), run));
         let calibrated = ours().find(|run| report.is_calibrated(run)).map(|run| (CALIBRATED.to_owned(), run));
@@ -308,6 +313,7 @@ mod tests {
             ncols: 1,
             nnz: 1,
             dtype: ScalarKind::F64,
+            value_precision: None,
             device: String::new(),
             vectors: None,
             layout: None,
@@ -331,6 +337,29 @@ mod tests {
         assert_eq!(report.reference().map(|run| run.plan.as_str()), Some("sell"));
         let table = report.table().unwrap();
         assert!(table.contains("speed-up on cusparse") && table.contains("cusparse csr_alg1"), "{table}");
+    }
+
+    #[test]
+    fn one_vector_is_not_compared_with_several() {
+        let mut summary = Summary::default();
+        let mut report = report("ell", &[("sparseop", "ell", 4.0), ("sparseop", "csr(scalar)", 8.0)]);
+        report.runs.iter_mut().for_each(|run| match run {
+            Run::Measured(run) => run.vectors = 8,
+            Run::Failed(_) => {}
+        });
+        let one = Measured {
+            plan: "one vector".to_owned(),
+            median_us: 1.0,
+            vectors: 1,
+            ..report.measured().next().unwrap().clone()
+        };
+        report.runs.push(Run::Measured(one));
+        (0..2).for_each(|_| summary.add(&report));
+        let means = "plain CSR, geometric mean over 2 matrices: auto 2.00, ell 2.00, fastest plan 2.00, csr(scalar) 1.00";
+        assert!(summary.text().contains(means), "{}", summary.text());
+        let table = report.table().unwrap();
+        let line = table.lines().find(|line| line.starts_with("one vector")).unwrap();
+        assert!(!line.contains("8.00"), "{table}");
     }
 
     #[test]

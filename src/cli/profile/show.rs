@@ -164,6 +164,7 @@ fn regrets(profile: &Profile) -> String {
     };
     let mut lines = vec![line("in-sample".to_owned(), &validation.in_sample)];
     lines.extend(validation.held_out.iter().map(|regret| line("held out".to_owned(), regret)));
+    lines.extend(validation.calibrated.iter().map(|regret| line("calibrated".to_owned(), regret)));
     let classes = validation.held_out_classes.iter();
     lines.extend(classes.map(|(class, regret)| line(format!("  {class}"), regret)));
     let columns = [

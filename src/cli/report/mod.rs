@@ -72,11 +72,18 @@ pub(super) struct Page {
     subject: &'static str,
     /// In the order in which they are shown.
     matrices: Vec<Matrix>,
+    /// What is said of all of them, under headings; lines in columns.
+    words: Vec<(&'static str, String)>,
 }
 
 impl Page {
     fn new(subject: &'static str) -> Self {
-        Self { subject, matrices: Vec::new() }
+        Self { subject, matrices: Vec::new(), words: Vec::new() }
+    }
+
+    /// Says something of all matrices, under a heading; lines in columns.
+    pub(super) fn say(&mut self, heading: &'static str, text: String) {
+        self.words.push((heading, text));
     }
 
     /// Shows one more matrix. A time that is not a positive number, as of a clock too coarse, is none.

@@ -35,6 +35,12 @@ impl Page {
                     (self.heading(&title))
                     main {
                         (collection::draw(&self.matrices))
+                        @for (heading, text) in &self.words {
+                            section class="words" {
+                                h2 { (heading) }
+                                pre class="scroll" tabindex="0" { (text) }
+                            }
+                        }
                         @for (i, matrix) in self.matrices.iter().enumerate() { (section::draw(i, matrix, open)) }
                     }
                     footer { "sparseop " (env!("CARGO_PKG_VERSION")) }

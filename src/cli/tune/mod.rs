@@ -1,8 +1,10 @@
 //! `sparseop tune`.
 
+mod calibrating;
 mod collection;
 mod measurements;
 mod page;
+mod races;
 mod report;
 
 use super::choice::{DeviceArg, dtype_parser, parse_seconds};
@@ -10,19 +12,21 @@ use super::console::{Console, cause_chain, duration};
 use super::matrix_arg::{self, Source};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
+use calibrating::Calibrating;
 use collection::{Classes, Item, collect};
 use measurements::{Header, Journal};
-use report::Run;
+use report::{Run, WORST};
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Ceilings;
+use sparseop::tuning::calibrated::{Calibrated, Calibrations};
 use sparseop::tuning::ceilings;
 use sparseop::tuning::offline::Measured;
 use sparseop::tuning::refit::{self, Provenance};
 use sparseop::tuning::repeat::{Repeat, Repeatability};
 use sparseop::tuning::stopwatch::{Clock, Policy, WallClock};
 use sparseop::tuning::store::{Entry, Key, Store};
-use sparseop::tuning::trial::{Subject, Trial, load_kernels};
-use sparseop::{Device, Scalar, ScalarKind, SparseOpBuilder};
+use sparseop::tuning::trial::{Known, Subject, Trial, load_kernels};
+use sparseop::{Device, Plan, Scalar, ScalarKind, SparseOpBuilder};
 use std::path::{Path, PathBuf};
 
 /// Measures every plan on a collection of matrices and writes the coefficients of the cost model
@@ -40,7 +44,8 @@ Examples:
   sparseop tune matrices/ --suite 1000000 --sweep 1000000 --budget 20m --out mine.ron
   sparseop tune matrices/ --classes matrices/INDEX.tsv --records mine.zst --out mine.ron
   sparseop tune --from mine.zst --explain-worst 3 --out mine.ron --report mine.html
-  sparseop tune matrices/ --repeat 10 --seconds 0.05 --out mine.ron
+  sparseop tune matrices/ --repeat 10 --seconds 0.2 --no-remember --out mine.ron
+  sparseop tune matrices/ --calibrate --held-out mine.zst --classes matrices/INDEX.tsv --out again.ron
   sparseop bench matrices/ --plans all --profile mine.ron")]
 pub(super) struct Args {
     /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]
@@ -53,7 +58,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     sweep: Vec<usize>,
     /// Fit to the measurements that --records has kept, without measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget", "fresh", "dtype", "repeat"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget", "fresh", "dtype", "repeat", "calibrate"])]
     from: Vec<PathBuf>,
     /// Where to write the profile
     #[arg(long, value_name = "FILE", required_unless_present = "from")]
@@ -83,11 +88,19 @@ pub(super) struct Args {
     /// Seconds to time the plans of one matrix, about
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
-    /// Race the plans of every matrix so many times, packed once, and say how often all races decide for the same plan. The profile is
-    /// fitted to the first
+    /// Race the plans of every matrix so many times, packed once, and say how often all races decide for the same plan: in succession, each
+    /// beginning with what the one before has decided, as runs that remember do; and afresh, each beginning with the prediction. The
+    /// profile is fitted to the first
     #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..))]
     repeat: u16,
-    /// Do not remember the plans that were found
+    /// Also calibrate for every matrix, as an application would that remembers nothing, and compare what that chooses with all plans
+    #[arg(long)]
+    calibrate: bool,
+    /// Have each class of matrices predicted, for --calibrate, by a profile that is fitted to the other classes of the measurements that
+    /// --records has kept on this device; when not given, by the profile in use
+    #[arg(long, value_name = "FILE", requires = "calibrate")]
+    held_out: Vec<PathBuf>,
+    /// Do not remember the plans that were found, and do not begin with those that were found before
     #[arg(long)]
     no_remember: bool,
     /// Show for the N worst choices what was predicted, term by term, and what was measured
@@ -115,8 +128,10 @@ struct Collected {
     measured: Vec<Measured>,
     reused: usize,
     left_out: Vec<String>,
-    /// How the races of every matrix agree, where there were several.
+    /// How the races of every matrix agree.
     repeats: Vec<Repeat>,
+    /// What calibration has chosen, where it was asked for, and whether classes were held out of its predictions.
+    calibrated: Option<(Vec<Calibrated>, bool)>,
     /// The journal of what was measured now.
     journal: Option<Journal>,
 }
@@ -139,7 +154,8 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
                 classes.assign(&mut measured);
             }
             let (reused, left_out) = (measured.len(), Vec::new());
-            Collected { header, measured, reused, left_out, repeats: Vec::new(), journal: None }
+            let (repeats, calibrated, journal) = (Vec::new(), None, None);
+            Collected { header, measured, reused, left_out, repeats, calibrated, journal }
         }
     };
     finish(args, collected, page, console)
@@ -147,7 +163,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 
 /// Fits, writes and reports.
 fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Console) -> Result<()> {
-    let Collected { header, measured, reused, left_out, repeats, journal } = collected;
+    let Collected { header, measured, reused, left_out, repeats, calibrated, journal } = collected;
     if measured.is_empty() {
         bail!("no matrix was measured, so there is nothing to fit to");
     }
@@ -157,6 +173,8 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     let spinner = console.spinner("fitting".to_owned());
     let mut refit = refit::profile(&measured, &header.provenance);
     spinner.finish_and_clear();
+    let calibrations = calibrated.map(|(all, held_out)| Calibrations::of(&all, held_out, WORST));
+    refit.profile.validation.calibrated = calibrations.as_ref().map(|calibrations| calibrations.regret);
     if args.no_records {
         refit.profile.records.clear();
     }
@@ -181,8 +199,10 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     }
     let out = args.out.as_ref().map(|out| out.display().to_string());
     let repeatability = (args.repeat > 1).then(|| Repeatability::of(args.repeat.into(), &repeats));
-    let run = Run { measured: &measured, reused, left_out: &left_out, refit: &refit, out, repeatability };
+    let (measured, left_out, refit) = (&measured, &left_out, &refit);
+    let run = Run { measured, reused, left_out, refit, out, repeatability, calibrations };
     if let Some(mut page) = page {
+        run.races().for_each(|(heading, text)| page.say(heading, text));
         run.matrices().for_each(|matrix| page.add(matrix));
         args.report.finish(Some(page), console)?;
     }
@@ -216,12 +236,16 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
     bar.set_length((items.len() * scalars.len()) as u64);
     let clock = WallClock::start();
-    let how = How { device: &device, policy, args, store: store(args, console) };
+    let calibrating = args.calibrate.then(|| Calibrating::by(&args.held_out, &classes, &device, console));
+    let calibrating = calibrating.transpose()?;
+    let how = How { device: &device, policy, args, store: store(args, console), calibrating };
     let (mut measured, mut repeats, mut left_out, mut reused) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut calibrated = Vec::new();
     for (item, &scalar) in items.iter().flat_map(|item| scalars.iter().map(move |scalar| (item, scalar))) {
         bar.set_message(format!("{} {scalar}", item.name));
-        // Of several races only one is kept.
-        let known = earlier.iter().find(|m| args.repeat == 1 && m.matrix == item.name && m.scalar == scalar);
+        // Of several races only one is kept, and of calibrations none.
+        let is_kept = args.repeat == 1 && !args.calibrate;
+        let known = earlier.iter().find(|m| is_kept && m.matrix == item.name && m.scalar == scalar);
         let is_over = !measured.is_empty() && args.budget.is_some_and(|budget| clock.seconds() > budget);
         if known.is_none() && is_over {
             left_out.push(format!("{} {scalar}", item.name));
@@ -232,16 +256,16 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
             ScalarKind::F64 => How::measure::<f64>,
         };
         match measure(&how, item, known, console) {
-            Ok((mut races, is_new)) => {
-                repeats.extend(Repeat::of(&races, &header.provenance.device));
-                let one = races.swap_remove(0);
-                if is_new {
-                    journal.append(&one)?;
+            Ok(found) => {
+                repeats.extend(found.repeat);
+                calibrated.extend(found.calibrated);
+                if found.is_new {
+                    journal.append(&found.measured)?;
                 } else {
                     reused += 1;
                 }
-                report_failures(&one, console);
-                measured.push(one);
+                report_failures(&found.measured, console);
+                measured.push(found.measured);
             }
             Err(error) => console.error(&cause_chain(&error)),
         }
@@ -249,7 +273,8 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     }
     bar.finish_and_clear();
     console.detail(|| format!("measured for {}", duration(clock.seconds())));
-    Ok(Collected { header, measured, reused, left_out, repeats, journal: Some(journal) })
+    let calibrated = how.calibrating.map(|by| (calibrated, by.is_held_out()));
+    Ok(Collected { header, measured, reused, left_out, repeats, calibrated, journal: Some(journal) })
 }
 
 /// Where the plans that are found are remembered, if they are to be.
@@ -278,48 +303,91 @@ struct How<'a> {
     policy: Policy,
     args: &'a Args,
     store: Option<Store>,
+    calibrating: Option<Calibrating>,
+}
+
+/// What was found on a matrix.
+struct Found {
+    /// The times of the first race.
+    measured: Measured,
+    /// Whether they are new.
+    is_new: bool,
+    repeat: Option<Repeat>,
+    calibrated: Option<Calibrated>,
 }
 
 impl How<'_> {
-    /// Every race of a matrix, one at least, and whether they are new: what is known is taken when it is of the same structure.
-    fn measure<T: Scalar>(
-        &self,
-        item: &Item,
-        known: Option<&Measured>,
-        console: &Console,
-    ) -> Result<(Vec<Measured>, bool)> {
-        let reuse = |known: &Measured| (vec![Measured { class: item.class.clone(), ..known.clone() }], false);
+    /// Races a matrix; what is known is taken when it is of the same structure.
+    fn measure<T: Scalar>(&self, item: &Item, known: Option<&Measured>, console: &Console) -> Result<Found> {
+        let reuse = |known: &Measured| Found {
+            measured: Measured { class: item.class.clone(), ..known.clone() },
+            is_new: false,
+            repeat: None,
+            calibrated: None,
+        };
         // The specification of a generated matrix says all of it.
         if let (Some(known), Source::Gallery(_)) = (known, &item.source) {
             return Ok(reuse(known));
         }
         let a = item.source.load::<T>(console)?;
-        if let Some(known) = known.filter(|known| known.fingerprint == Fingerprint::of(a.view())) {
+        let structure = Fingerprint::of(a.view());
+        if let Some(known) = known.filter(|known| known.fingerprint == structure) {
             return Ok(reuse(known));
         }
         let analysis = Analysis::of(a.view());
+        let name = format!("{} {}", item.name, T::KIND);
+        let warn = |what: &str, error: anyhow::Error| {
+            console.warn(&format!("{name} is not {what}: {}", cause_chain(&error)));
+        };
+        let calibrate = |by: &Calibrating| by.race(self.device, &a, &analysis, &item.class);
+        let race = self.calibrating.as_ref().map(calibrate);
+        let race = race.and_then(|race| race.map_err(|error| warn("calibrated", error)).ok());
+        let before = self.before(structure, &analysis, T::KIND);
+        let before = before.map_err(|error| warn("remembered", error)).ok();
+        let predicted = before.iter().map(|(known, _)| known.predicted.plan.clone());
+        let also: Vec<Plan> = race.iter().map(|race| race.winner.clone()).chain(predicted).collect();
         let subject = Subject {
             matrix: &item.name,
             class: &item.class,
             device: self.device,
             policy: self.policy,
             races: self.args.repeat.into(),
+            also: &also,
         };
-        let trial = Trial::of(&a, &analysis, subject)?;
-        if let Err(error) = self.remember::<T>(&trial, &analysis) {
-            console.warn(&format!("{} is not remembered: {}", item.name, cause_chain(&error)));
-        }
-        Ok((trial.races, true))
+        let mut trial = Trial::of(&a, &analysis, subject)?;
+        let repeat = before.and_then(|(known, key)| self.decided(&trial, &known, key, console));
+        let measured = trial.races.swap_remove(0);
+        let calibrated = race.and_then(|race| Calibrated::of(&race, &measured, &self.device.spec()));
+        Ok(Found { measured, is_new: true, repeat, calibrated })
     }
 
-    /// Keeps what a trial has found, as a race of the defaults would be kept.
-    fn remember<T: Scalar>(&self, trial: &Trial, analysis: &Analysis) -> Result<()> {
-        let (Some(store), Some(measured)) = (&self.store, trial.races.first()) else { return Ok(()) };
+    /// What is known of a matrix before it is raced: the choice of the defaults, and what is remembered under their key.
+    fn before(
+        &self,
+        structure: Fingerprint,
+        analysis: &Analysis,
+        scalar: ScalarKind,
+    ) -> Result<(Known, Key)> {
         let spec = self.device.spec();
-        let decision = SparseOpBuilder::new().device(self.device.clone()).decide(analysis, T::KIND)?;
-        let race = trial.race(&decision.plan, &spec, decision.request.expected_calls);
-        let key = Key::new(measured.fingerprint, analysis, &spec, &decision.request, None, false);
-        race.map_or(Ok(()), |race| Ok(store.keep(&Entry::now(key, &spec, race))?))
+        let predicted = SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
+        let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
+        // What is damaged or out of date is as good as nothing, and replaced.
+        let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
+        let remembered = entry.map(|entry| entry.race.winner);
+        Ok((Known { predicted, remembered }, key))
+    }
+
+    /// What the races of a matrix decide for; the last decision is kept, as a race of the defaults would be kept.
+    fn decided(&self, trial: &Trial, known: &Known, key: Key, console: &Console) -> Option<Repeat> {
+        let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
+        let decisions = trial.decisions(known)?;
+        let race = decisions.successive.last().and_then(|winner| trial.race(known, winner));
+        if let (Some(store), Some(race)) = (&self.store, race)
+            && let Err(error) = store.keep(&Entry::now(key, &spec, race))
+        {
+            console.warn(&format!("a decision is not remembered: {error}"));
+        }
+        Repeat::of(&trial.races, &decisions, calls, &spec)
     }
 }
 

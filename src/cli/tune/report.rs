@@ -1,18 +1,18 @@
 //! What a tuning run says at its end: regret by class, the worst matrices and why, and the whole as JSON.
 
-use super::super::console::{Left, Right, duration, percent, table};
+use super::super::console::{Left, Right, duration, table};
+use super::races;
 use serde::Serialize;
+use sparseop::ScalarKind;
+use sparseop::tuning::calibrated::Calibrations;
 use sparseop::tuning::cost::Term;
 use sparseop::tuning::offline::Measured;
 use sparseop::tuning::record::{Regret, Validation};
 use sparseop::tuning::refit::{Choice, Predicted, Refit};
-use sparseop::tuning::repeat::{Repeat, Repeatability};
-use sparseop::tuning::select::TIE_BAND;
-use sparseop::{Plan, ScalarKind};
-use std::fmt::Write;
+use sparseop::tuning::repeat::Repeatability;
 
 /// Matrices that the summary names.
-const WORST: usize = 5;
+pub(super) const WORST: usize = 5;
 
 /// One line of `--json`.
 #[derive(Serialize)]
@@ -28,6 +28,8 @@ pub(super) struct Json<'a> {
     worst: Vec<Worst<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     repeat: Option<&'a Repeatability>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibrated: Option<&'a Calibrations>,
 }
 
 #[derive(Serialize)]
@@ -68,6 +70,8 @@ pub(super) struct Run<'a> {
     pub(super) out: Option<String>,
     /// How decisions repeat, where matrices were raced several times.
     pub(super) repeatability: Option<Repeatability>,
+    /// How well calibration chooses, where it was asked for.
+    pub(super) calibrations: Option<Calibrations>,
 }
 
 /// The choices, worst first; of equal ones in the order of the measurements.
@@ -102,6 +106,7 @@ impl Run<'_> {
             validation: &profile.validation,
             worst: worst.collect(),
             repeat: self.repeatability.as_ref(),
+            calibrated: self.calibrations.as_ref(),
         }
     }
 
@@ -135,7 +140,19 @@ impl Run<'_> {
         if let Some(held_out) = &validation.held_out {
             out += &how("held out by class", held_out);
         }
-        out + &self.repeatability.as_ref().map_or_else(String::new, repeatability)
+        for (_, text) in self.races() {
+            out += "\n";
+            out += &text;
+        }
+        out
+    }
+
+    /// What was found about races, under headings.
+    pub(super) fn races(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let calibrations = self.calibrations.as_ref().map(races::calibrations);
+        let repeatability = self.repeatability.as_ref().map(races::repeatability);
+        let calibrations = calibrations.map(|text| ("How well calibration chooses", text));
+        calibrations.into_iter().chain(repeatability.map(|text| ("How well decisions repeat", text)))
     }
 
     fn worst(&self) -> String {
@@ -184,39 +201,6 @@ impl Run<'_> {
         );
         what + &terms(choice)
     }
-}
-
-/// How decisions repeat, and where they do not.
-fn repeatability(r: &Repeatability) -> String {
-    let share = r.agreeing as f64 / r.matrices.max(1) as f64;
-    let mut out = format!(
-        "{} races of each of {} matrices: all decide for the same plan on {} of them, {}; regret of a race's decision: geometric mean {:.3}, worst {:.3}\n",
-        r.races,
-        r.matrices,
-        r.agreeing,
-        percent(share),
-        r.regret.geometric_mean,
-        r.regret.worst
-    );
-    if r.differing.is_empty() {
-        return out;
-    }
-    let within = if r.within_tie_band { "within" } else { "outside" };
-    let excess = percent(r.largest_excess - 1.0);
-    let _ = writeln!(
-        out,
-        "where they differ, a decision is at most {excess} above the fastest: {within} the tie band of {}",
-        percent(TIE_BAND)
-    );
-    let plan = |(plan, times, excess): &(Plan, usize, f64)| format!("{plan} {times} x, {excess:.3}");
-    let row = |repeat: &Repeat| {
-        let plans: Vec<String> = repeat.decisions.iter().map(plan).collect();
-        vec![format!("{} {}", repeat.matrix, repeat.scalar), plans.join("; ")]
-    };
-    out + &table(
-        &[("differing", Left), ("decided for, and its time over the fastest's", Left)],
-        r.differing.iter().map(row),
-    )
 }
 
 /// The terms of the chosen and of the fastest plan.

@@ -202,6 +202,8 @@ impl Gpu {
     pub(crate) fn kernel(&self, module: &'static str, name: &str) -> Result<Kernel, Error> {
         let loaded = self.module(module)?;
         let symbol = CString::new(name).expect("names of kernels hold no NUL");
+        // What was loaded before may be looked at by a thread that has no context yet.
+        let _current = self.bind()?;
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(loaded.0, symbol) };
         let function =

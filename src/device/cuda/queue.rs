@@ -9,6 +9,7 @@ use crate::device::{Launch, Ptr};
 use cudarc::driver::{DriverError, result, sys};
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, ThreadId};
 
@@ -40,12 +41,14 @@ impl Ids {
 /// A capture that is under way.
 pub(super) struct Recorded {
     thread: ThreadId,
+    number: u64,
     pub(super) kept: Kept,
 }
 
 impl Recorded {
     pub(super) fn by_this_thread() -> Self {
-        Self { thread: thread::current().id(), kept: Kept::new() }
+        static CAPTURES: AtomicU64 = AtomicU64::new(0);
+        Self { thread: thread::current().id(), number: CAPTURES.fetch_add(1, Relaxed), kept: Kept::new() }
     }
 }
 
@@ -267,7 +270,16 @@ impl Queue {
 
     /// Whether this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
-        self.recorded().as_ref().is_some_and(|recorded| recorded.thread == thread::current().id())
+        self.capture_number().is_some()
+    }
+
+    /// The number of the capture by this thread with [`Queue::capture`], if there is one: no other has it.
+    pub(crate) fn capture_number(&self) -> Option<u64> {
+        let recorded = self.recorded();
+        recorded
+            .as_ref()
+            .filter(|recorded| recorded.thread == thread::current().id())
+            .map(|recorded| recorded.number)
     }
 
     /// Keeps something until the graph that is being captured is gone; forever when somebody else captures.

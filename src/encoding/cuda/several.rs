@@ -3,7 +3,7 @@
 use super::{Uploaded, Values, blocks};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::encoding::long::Piece;
-use crate::{Error, Scalar, ScalarKind};
+use crate::{Error, Precision, Scalar, ScalarKind};
 
 /// Bytes of factors that the lanes of a row load together at most: a line of the cache.
 const LINE: usize = 128;
@@ -71,6 +71,9 @@ impl<T: Scalar> Uploaded<T> {
         let module = match self.values {
             Values::Plain(_) => "multi_plain",
             Values::Codes(_) => "multi_coded",
+            Values::Halves(Precision::Bf16, _) => "multi_bf16",
+            Values::Halves(..) => "multi_f16",
+            Values::Singles(_) => "multi_f32",
             Values::Same => "multi_same",
         };
         let kernel = |&unit: &usize| {

@@ -12,7 +12,7 @@ mod work;
 use super::cuda::{Long, Uploaded, Values};
 use super::index::{LANES, UNIT};
 use super::order::Order;
-use super::{Header, Packing};
+use super::{Header, Packing, ValueEncoding};
 use crate::device::{Buffer, Device, ForeignCsr, Gpu, Ptr};
 use crate::matrix::CsrView;
 use crate::{Error, Scalar};
@@ -76,18 +76,22 @@ impl<T: Scalar> DeviceCsr<T> {
     }
 
     /// The matrix in packed slices, in the memory of the same GPU; none where the host has to pack it, because there is too much for
-    /// slices to address, or different slots have the same hash.
+    /// slices to address, different slots have the same hash, or values are to take fewer bytes.
     ///
     /// # Errors
     ///
     /// What allocating, launching and compiling give.
     pub(crate) fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
-        // Offsets are copied as they are.
-        if size_of::<usize>() != size_of::<u64>() {
+        if !Self::packs(packing) {
             return Ok(None);
         }
         let packer = Packer { work: Work::new(self.gpu, self.room())?, a: self, limit: packing.long };
         packer.pack(order, packing)
+    }
+
+    /// Whether there is a way to pack so here: offsets are copied as they are, and values are not brought to fewer bytes.
+    pub(crate) fn packs(packing: Packing) -> bool {
+        size_of::<usize>() == size_of::<u64>() && !matches!(packing.values, ValueEncoding::Narrow(_))
     }
 
     /// Bytes of working memory that are enough for most matrices.

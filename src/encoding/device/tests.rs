@@ -38,7 +38,7 @@ fn buffers<T: Scalar>(a: &Uploaded<T>) -> Vec<(&'static str, Option<Vec<u64>>)> 
     let stored = |values: &Stored<T>| match values {
         Stored::Plain(values) => Some(bits(values)),
         Stored::Codes(codes) => Some(codes.iter().map(|&code| u64::from(code)).collect()),
-        Stored::Same => None,
+        Stored::Halves(..) | Stored::Singles(_) | Stored::Same => None,
     };
     let header = |h: &Header| words(&[h.value_at, h.index_at, h.base, h.shape]);
     let long = host.long.as_ref();

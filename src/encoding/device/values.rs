@@ -25,7 +25,7 @@ impl Table {
 impl<T: Scalar> Packer<'_, T> {
     /// How the values are stored; waits where that has to be found out.
     pub(super) fn coder(&self, values: ValueEncoding) -> Result<Coder<T>, Error> {
-        if values == ValueEncoding::Plain {
+        if values != ValueEncoding::Packed {
             return Ok(Coder::Plain);
         }
         /// Blocks of a multiprocessor, so that each meets many values before it adds its own to the others'.
@@ -54,7 +54,7 @@ impl<T: Scalar> Packer<'_, T> {
     /// Room for `len` values of a coder, zeroed.
     pub(super) fn room_for(&self, coder: &Coder<T>, len: usize) -> Result<Values<T>, Error> {
         Ok(match coder {
-            Coder::Plain => Values::Plain(self.work.output(len)?),
+            Coder::Plain | Coder::Narrow(_) => Values::Plain(self.work.output(len)?),
             Coder::Dictionary(_) => Values::Codes(self.work.output(len)?),
             Coder::Same(_) => Values::Same,
         })

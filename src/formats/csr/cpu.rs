@@ -31,6 +31,13 @@ impl Offset for u64 {
     }
 }
 
+/// Asks for the entries that come some time after entry `k`.
+#[inline(always)]
+pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
+    prefetch(values.as_ptr().wrapping_add(k + AHEAD));
+    prefetch(col_idx.as_ptr().wrapping_add(k + AHEAD));
+}
+
 /// `y = A x` with offsets of one width.
 pub(super) fn spmv<T: Scalar, O: Offset>(a: &Host<T>, row_ptr: &[O], x: &[T], y: &mut [T]) {
     let rows = Rows { row_ptr, col_idx: &a.col_idx, values: &a.values, x, y: Output::new(y) };
@@ -101,13 +108,6 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         }
     }
 
-    /// Asks for the entries that come some time after entry `k`.
-    #[inline(always)]
-    fn ask_ahead_of(&self, k: usize) {
-        prefetch(self.values.as_ptr().wrapping_add(k + AHEAD));
-        prefetch(self.col_idx.as_ptr().wrapping_add(k + AHEAD));
-    }
-
     #[inline(always)]
     unsafe fn dot_array<const W: usize>(&self, entries: Range<usize>) -> T {
         let mut sums = [T::ZERO; W];
@@ -115,7 +115,7 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         let mut k = entries.start;
         while k < whole {
             if W * size_of::<T>() >= STEP_BYTES {
-                self.ask_ahead_of(k);
+                ask_ahead_of(self.values, self.col_idx, k);
             }
             for (lane, sum) in sums.iter_mut().enumerate() {
                 // SAFETY: as `dot`.
@@ -148,7 +148,7 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
             let mut k = entries.start;
             while k + vectors * V::LANES <= entries.end {
                 for sum in sums.iter_mut().take(vectors) {
-                    self.ask_ahead_of(k);
+                    ask_ahead_of(self.values, self.col_idx, k);
                     let col = cols.add(k);
                     let x =
                         if V::consecutive(col) { V::load(x.add(*col as usize)) } else { V::gather(x, col) };

@@ -1,10 +1,13 @@
 //! Several vectors at once with CSR on the CPU: a row's sums side by side in registers.
 
-use super::cpu::Offset;
+use super::cpu::{Offset, ask_ahead_of};
 use super::{Host, Offsets, Plan};
 use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Vector, run_parts};
 use std::ops::Range;
+
+/// Sums that are gathered before they are written where vectors stand one after the other: whole lines of each, however far apart they are.
+const GATHERED: usize = 1024;
 
 /// Where several vectors are in host memory, and where their products go.
 ///
@@ -16,7 +19,7 @@ pub(crate) struct HostVectors<'a, T> {
     pub(crate) y: Output<T>,
     pub(crate) row: usize,
     pub(crate) vector: usize,
-    /// How many vectors there are.
+    /// How many vectors there are; few where `vector` is not 1.
     pub(crate) count: usize,
 }
 
@@ -47,35 +50,27 @@ struct Rows<'a, T, O> {
 impl<T: Scalar, O: Offset> Kernel<T> for Rows<'_, T, O> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let count = self.vectors.count;
-        for row in self.rows(range) {
-            let entries = self.row_ptr[row].get()..self.row_ptr[row + 1].get();
-            let mut first = 0;
-            // SAFETY: the entries are the row's, which is this part's, and the vectors are there.
-            unsafe {
-                while first + 2 * V::LANES <= count {
-                    self.vectors::<V, 2>(row, entries.clone(), first);
-                    first += 2 * V::LANES;
+        let HostVectors { y, row: step, vector, count, .. } = self.vectors;
+        let rows = self.rows(range);
+        // SAFETY: the rows are this part's, and there is room for every vector.
+        unsafe {
+            if vector == 1 {
+                for row in rows {
+                    self.row::<V>(row, y.at(row * step));
                 }
-                if first + V::LANES <= count {
-                    self.vectors::<V, 1>(row, entries.clone(), first);
-                    first += V::LANES;
+                return;
+            }
+            let mut sums = [T::ZERO; GATHERED];
+            let at_once = GATHERED / count;
+            for start in rows.clone().step_by(at_once) {
+                let block = start..rows.end.min(start + at_once);
+                for (to, row) in sums.chunks_exact_mut(count).zip(block.clone()) {
+                    self.row::<V>(row, to.as_mut_ptr());
                 }
-                // What is left is less than a vector: its binary digits.
-                if (count - first) & 8 != 0 {
-                    self.array::<8>(row, entries.clone(), first);
-                    first += 8;
-                }
-                if (count - first) & 4 != 0 {
-                    self.array::<4>(row, entries.clone(), first);
-                    first += 4;
-                }
-                if (count - first) & 2 != 0 {
-                    self.array::<2>(row, entries.clone(), first);
-                    first += 2;
-                }
-                if (count - first) & 1 != 0 {
-                    self.array::<1>(row, entries, first);
+                for v in 0..count {
+                    for (row, sums) in block.clone().zip(sums.chunks_exact(count)) {
+                        y.set(row * step + v * vector, sums[v]);
+                    }
                 }
             }
         }
@@ -94,69 +89,139 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         first(range.start)..if last { nrows } else { first(range.end) }
     }
 
-    /// Calls `add(value, factors)` for every entry, the factors those of the vectors from `first` on.
+    /// A row's products with all vectors, side by side from `to` on.
     ///
     /// # Safety
     ///
-    /// The entries are some of the matrix.
+    /// The matrix has the row, the vectors are there, and so is room for their sums.
     #[inline(always)]
-    unsafe fn each(&self, entries: Range<usize>, first: usize, mut add: impl FnMut(T, *const T)) {
-        let x = self.vectors.x.as_ptr().wrapping_add(first);
-        for k in entries {
-            // SAFETY: the caller's promise; columns of a checked matrix are those of `x`.
-            let (value, col) =
-                unsafe { (*self.a.values.get_unchecked(k), *self.a.col_idx.get_unchecked(k) as usize) };
-            add(value, x.wrapping_add(col * self.vectors.stride));
-        }
-    }
-
-    /// A row's products with `G` vectors of lanes.
-    #[inline(always)]
-    unsafe fn vectors<V: Vector<T>, const G: usize>(&self, row: usize, entries: Range<usize>, first: usize) {
-        // SAFETY: the caller's promise.
+    unsafe fn row<V: Vector<T>>(&self, row: usize, to: *mut T) {
+        let count = self.vectors.count;
+        let entries = self.row_ptr[row].get()..self.row_ptr[row + 1].get();
+        let mut first = 0;
+        // SAFETY: the caller's promise; `first` and what is multiplied from there on are below `count`.
         unsafe {
-            let mut sums = [V::zero(); G];
-            self.each(entries, first, |value, x| {
-                let value = V::splat(value);
-                for (g, sum) in sums.iter_mut().enumerate() {
-                    *sum = sum.mul_add(value, V::load(x.add(g * V::LANES)));
-                }
-            });
-            for (g, sum) in sums.into_iter().enumerate() {
-                let first = first + g * V::LANES;
-                if self.vectors.vector == 1 {
-                    sum.store(self.vectors.y.at(row * self.vectors.row + first));
-                } else {
-                    let mut lanes = [T::ZERO; 16];
-                    sum.store(lanes.as_mut_ptr());
-                    self.put(row, first, &lanes[..V::LANES]);
-                }
+            while first + 2 * V::LANES <= count {
+                self.vectors::<V, 2, 2>(entries.clone(), first, to);
+                first += 2 * V::LANES;
+            }
+            if first + V::LANES <= count {
+                self.vectors::<V, 1, 4>(entries.clone(), first, to);
+                first += V::LANES;
+            }
+            // What is left is less than a vector: its binary digits.
+            if (count - first) & 8 != 0 {
+                self.array::<8>(entries.clone(), first, to);
+                first += 8;
+            }
+            if (count - first) & 4 != 0 {
+                self.array::<4>(entries.clone(), first, to);
+                first += 4;
+            }
+            if (count - first) & 2 != 0 {
+                self.array::<2>(entries.clone(), first, to);
+                first += 2;
+            }
+            if (count - first) & 1 != 0 {
+                self.array::<1>(entries, first, to);
             }
         }
     }
 
-    /// A row's products with `K` vectors, fewer than a vector of lanes.
+    /// An entry's value, and where its factors are, those of the vectors from `first` on.
+    ///
+    /// # Safety
+    ///
+    /// The entry is one of the matrix.
     #[inline(always)]
-    unsafe fn array<const K: usize>(&self, row: usize, entries: Range<usize>, first: usize) {
-        let mut sums = [T::ZERO; K];
-        // SAFETY: the caller's promise.
+    unsafe fn entry(&self, k: usize, first: usize) -> (T, *const T) {
+        // SAFETY: the caller's promise; columns of a checked matrix are those of `x`.
         unsafe {
-            self.each(entries, first, |value, x| {
-                let x = x.cast::<[T; K]>().read_unaligned();
-                for (sum, x) in sums.iter_mut().zip(x) {
-                    *sum += value * x;
-                }
-            });
-            self.put(row, first, &sums);
+            let col = *self.a.col_idx.get_unchecked(k) as usize;
+            let x = self.vectors.x.as_ptr().add(col * self.vectors.stride + first);
+            (*self.a.values.get_unchecked(k), x)
         }
     }
 
-    /// Writes the sums of a row for the vectors from `first` on.
+    /// Products with `G` vectors of lanes, in `U` running sums each, so that no addition waits for the one before.
+    ///
+    /// # Safety
+    ///
+    /// As [`row`](Self::row), for its entries and these vectors.
     #[inline(always)]
-    unsafe fn put(&self, row: usize, first: usize, sums: &[T]) {
-        for (v, &sum) in sums.iter().enumerate() {
-            // SAFETY: the row is this part's, and there is room for every vector.
-            unsafe { self.vectors.y.set(row * self.vectors.row + (first + v) * self.vectors.vector, sum) };
+    unsafe fn vectors<V: Vector<T>, const G: usize, const U: usize>(
+        &self,
+        entries: Range<usize>,
+        first: usize,
+        to: *mut T,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[V::zero(); G]; U];
+            let whole = entries.start + entries.len() / U * U;
+            let mut k = entries.start;
+            while k < whole {
+                ask_ahead_of(&self.a.values, &self.a.col_idx, k);
+                for (u, sums) in sums.iter_mut().enumerate() {
+                    let (value, x) = self.entry(k + u, first);
+                    let value = V::splat(value);
+                    for (g, sum) in sums.iter_mut().enumerate() {
+                        *sum = sum.mul_add(value, V::load(x.add(g * V::LANES)));
+                    }
+                }
+                k += U;
+            }
+            let (total, others) = sums.split_at_mut(1);
+            for k in whole..entries.end {
+                let (value, x) = self.entry(k, first);
+                let value = V::splat(value);
+                for (g, sum) in total[0].iter_mut().enumerate() {
+                    *sum = sum.mul_add(value, V::load(x.add(g * V::LANES)));
+                }
+            }
+            for (g, total) in total[0].iter_mut().enumerate() {
+                for other in others.iter() {
+                    *total = total.mul_add(V::splat(T::ONE), other[g]);
+                }
+                total.store(to.add(first + g * V::LANES));
+            }
+        }
+    }
+
+    /// Products with `K` vectors, fewer than a vector of lanes, in four running sums each.
+    ///
+    /// # Safety
+    ///
+    /// As [`row`](Self::row), for its entries and these vectors.
+    #[inline(always)]
+    unsafe fn array<const K: usize>(&self, entries: Range<usize>, first: usize, to: *mut T) {
+        const U: usize = 4;
+        let mut sums = [[T::ZERO; K]; U];
+        let whole = entries.start + entries.len() / U * U;
+        let mut k = entries.start;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while k < whole {
+                ask_ahead_of(&self.a.values, &self.a.col_idx, k);
+                for (u, sums) in sums.iter_mut().enumerate() {
+                    let (value, x) = self.entry(k + u, first);
+                    let x = x.cast::<[T; K]>().read_unaligned();
+                    for v in 0..K {
+                        sums[v] += value * x[v];
+                    }
+                }
+                k += U;
+            }
+            for (u, k) in (whole..entries.end).enumerate() {
+                let (value, x) = self.entry(k, first);
+                let x = x.cast::<[T; K]>().read_unaligned();
+                for v in 0..K {
+                    sums[u][v] += value * x[v];
+                }
+            }
+            for v in 0..K {
+                to.add(first + v).write((sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]));
+            }
         }
     }
 }

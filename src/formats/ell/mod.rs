@@ -67,8 +67,13 @@ impl Format for Ell {
     type Plan = Plan;
     type Host<T: Scalar> = MaybePacked<Host<T>, T>;
 
-    const EXAMPLES: &'static [&'static str] =
-        &["ell", "ell(lengths)", "ell(index:packed)", "ell(index:packed,values:packed,group:4,long:9)"];
+    const EXAMPLES: &'static [&'static str] = &[
+        "ell",
+        "ell(lengths)",
+        "ell(index:packed)",
+        "ell(index:packed,values:packed,group:4,long:9)",
+        "ell(index:packed,values:f16,group:4,long:9)",
+    ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
         match (args.flag("lengths")?, Index::parse(args)?) {

@@ -74,6 +74,8 @@ impl Format for Jds {
         "jds(sections:3,launch:each,tail:2)",
         "jds(index:packed)",
         "jds(index:packed,values:packed,group:4,long:9)",
+        "jds(index:packed,values:bf16)",
+        "jds(index:packed,values:f32,group:4,long:9)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {

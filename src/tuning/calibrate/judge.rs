@@ -1,22 +1,32 @@
-//! The judge of a race: who is clearly slower and need not go on, and who has won.
+//! The judge of a race: who is clearly slower and need not go on, and who has won. It rules on the races of calibration and on those of
+//! `sparseop tune` alike.
 //!
 //! Two contestants are compared by the logarithms of the ratios of their times, round by round: what slows the machine down in a round
 //! slows both. Ratios far from the median are drawn in to a few median absolute deviations of it, so that an interrupt weighs no more
 //! than an ordinary round, and an interval for the mean is taken from Student's distribution, as for winsorised samples.
 
+use super::Outcome;
 use crate::Error;
 use crate::tuning::stopwatch::Samples;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
 
 /// Rounds both must have run before they are compared.
-pub(super) const MIN_ROUNDS: usize = 5;
+pub(in crate::tuning) const MIN_ROUNDS: usize = 5;
 
-/// Measured times closer than this are ties: a plan is not changed for less.
+/// Measured times closer than this are ties: a predicted plan is not changed for less.
 pub(super) const BAND: f64 = 0.01;
 
-/// How sure an interval is. They are looked at after every round and for every pair, so that many chances to be wrong add up.
+/// A plan that an earlier race has decided for is not changed for less than this. Two races of the same plans differ by more than one of
+/// them can know, by where arrays lie and how the clocks run, so that the band of those who stood a race before is wider.
+pub const HOLD: f64 = 0.04;
+
+/// How sure an interval is that ends a race for somebody. They are looked at after every round and for every pair, so that many chances to
+/// be wrong add up.
 const CONFIDENCE: f64 = 0.9999;
+
+/// How sure an interval is that displaces a predicted plan: looked at once, when the race is over.
+const ENOUGH: f64 = 0.99;
 
 /// Deviations from the median beyond which a ratio is drawn in.
 const REACH: f64 = 3.0;
@@ -24,12 +34,14 @@ const REACH: f64 = 3.0;
 /// Standard deviations in a median absolute deviation of normal noise.
 const MAD_TO_SIGMA: f64 = 1.4826;
 
-/// The logarithm of one time over another: the mean of what was seen, and what it may be.
+/// The logarithm of one time over another: the mean of what was seen, and how far off it may be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Ratio {
     pub(super) mean: f64,
-    low: f64,
-    high: f64,
+    /// The standard error of the mean.
+    error: f64,
+    /// Degrees of freedom.
+    free: f64,
 }
 
 impl Ratio {
@@ -47,67 +59,97 @@ impl Ratio {
         // Dixon & Tukey, Technometrics 10, 1968: of what was drawn in, the deviation is too small and the degrees of freedom too many.
         let rounds = logs.len() as f64;
         let free = logs.iter().zip(&near).filter(|(log, near)| log == near).count() as f64 - 1.0;
-        let student = StudentsT::new(0.0, 1.0, free).ok()?;
-        let factor = student.inverse_cdf(0.5 + CONFIDENCE / 2.0);
-        let mean = near.iter().mean();
         let error = near.iter().std_dev() / rounds.sqrt() * (rounds - 1.0) / free;
-        Some(Self { mean, low: mean - factor * error, high: mean + factor * error })
+        (free >= 1.0).then(|| Self { mean: near.iter().mean(), error, free })
     }
 
-    /// Whether the first is faster, surely and by more than the band.
-    fn is_faster(&self) -> bool {
-        self.high < 0.0 && self.mean < -band()
+    /// What the mean is surely above and below.
+    fn interval(&self, confidence: f64) -> (f64, f64) {
+        let factor = StudentsT::new(0.0, 1.0, self.free)
+            .map_or(f64::INFINITY, |student| student.inverse_cdf(0.5 + confidence / 2.0));
+        (self.mean - factor * self.error, self.mean + factor * self.error)
     }
 
-    /// Whether the first is slower, surely and by more than the band.
+    /// Whether the first is faster, as surely as asked and by more than a band.
+    fn is_faster(&self, band: f64, confidence: f64) -> bool {
+        self.mean < -band.ln_1p() && self.interval(confidence).1 < 0.0
+    }
+
+    /// Whether the first is slower, surely and by more than [`BAND`].
     fn is_slower(&self) -> bool {
-        self.low > 0.0 && self.mean > band()
+        self.mean > BAND.ln_1p() && self.interval(CONFIDENCE).0 > 0.0
     }
 
-    /// Whether the two are surely within the band.
+    /// Whether the two are surely within [`BAND`].
     fn is_tie(&self) -> bool {
-        self.low > -band() && self.high < band()
+        let (low, high) = self.interval(CONFIDENCE);
+        low > -BAND.ln_1p() && high < BAND.ln_1p()
     }
 }
 
-/// The band as a logarithm.
-fn band() -> f64 {
-    BAND.ln_1p()
+/// The plan that stands before a race, by its place, and what it rests on: who wants to take its place has to be faster by more than its
+/// band.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::tuning) enum Incumbent {
+    /// Predictions: [`BAND`].
+    Predicted(usize),
+    /// An earlier race: [`HOLD`].
+    Remembered(usize),
+}
+
+impl Incumbent {
+    fn place(self) -> usize {
+        match self {
+            Self::Predicted(place) | Self::Remembered(place) => place,
+        }
+    }
+
+    /// By how much others have to be faster, and how surely.
+    fn band(self) -> (f64, f64) {
+        match self {
+            Self::Predicted(_) => (BAND, ENOUGH),
+            Self::Remembered(_) => (HOLD, CONFIDENCE),
+        }
+    }
 }
 
 /// Rules on one race.
 #[derive(Debug)]
-pub(super) struct Judge {
+pub(in crate::tuning) struct Judge {
     /// Seconds of preparation for every product that is expected.
     shares: Vec<f64>,
     /// Who was sent home early.
-    pub(super) out: Vec<bool>,
+    out: Vec<bool>,
     /// Whether more rounds would change nothing.
     pub(super) decided: bool,
 }
 
 impl Judge {
     /// For contestants whose preparation is so many seconds of every product.
-    pub(super) fn new(shares: Vec<f64>) -> Self {
+    pub(in crate::tuning) fn new(shares: Vec<f64>) -> Self {
         Self { out: vec![false; shares.len()], shares, decided: false }
     }
 
     /// The times of `a` over those of `b`.
-    pub(super) fn ratio(&self, results: &[Result<Samples, Error>], a: usize, b: usize) -> Option<Ratio> {
+    fn ratio(&self, results: &[Result<Samples, Error>], a: usize, b: usize) -> Option<Ratio> {
         let times = |i: usize| results[i].as_ref().ok().map(|s: &Samples| (s.as_slice(), self.shares[i]));
         Ratio::of(times(a)?, times(b)?)
     }
 
     /// The middle time of a product with its share of the preparation.
-    pub(super) fn time(&self, results: &[Result<Samples, Error>], i: usize) -> f64 {
+    fn time(&self, results: &[Result<Samples, Error>], i: usize) -> f64 {
         match &results[i] {
             Ok(samples) if !samples.is_empty() => samples.median() + self.shares[i],
             _ => f64::INFINITY,
         }
     }
 
-    /// Sends home who is clearly slower than the one that leads, and everyone once the rest is known to be equal.
-    pub(super) fn rule(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) {
+    /// Sends home who is clearly slower than the one that leads; whether it is still open how the others compare.
+    pub(in crate::tuning) fn send_home(
+        &mut self,
+        results: &[Result<Samples, Error>],
+        going: &mut [bool],
+    ) -> bool {
         let alive: Vec<usize> = (0..going.len()).filter(|&i| going[i] && results[i].is_ok()).collect();
         let time = |i: &usize| self.time(results, *i);
         let leader = alive.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
@@ -120,80 +162,72 @@ impl Judge {
                 Some(_) => open = true,
             }
         }
-        if !open {
+        open
+    }
+
+    /// Sends home who is clearly slower than the one that leads, and everyone once the rest is known to be equal.
+    pub(super) fn rule(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) {
+        if !self.send_home(results, going) {
             self.decided = true;
             going.fill(false);
         }
     }
 
-    /// The winner: the champion, who comes first, unless others are surely faster; of those the fastest, and of those within the band of
-    /// it the least by `order`. None when everyone failed.
-    pub(super) fn winner<K: Ord>(
+    /// The winner: the incumbent, unless others are faster by more than its band; of those the fastest and those that it does not beat, and
+    /// of them the first by `order`, a number that does not come from this race. Where the incumbent failed, the first by `order` that did
+    /// not stands for it, predicted. None when everyone failed.
+    ///
+    /// Those who were sent home early are compared in the rounds they ran: who was slower than one that led for a while may be faster than
+    /// the incumbent.
+    pub(in crate::tuning) fn winner(
         &self,
         results: &[Result<Samples, Error>],
-        order: impl Fn(usize) -> K,
+        incumbent: Incumbent,
+        order: impl Fn(usize) -> f64,
     ) -> Option<usize> {
-        let champion = results.iter().position(Result::is_ok)?;
-        let finished = (0..results.len()).filter(|&i| i != champion && !self.out[i]);
-        let beats = |a: usize, b: usize| self.ratio(results, a, b).is_some_and(|ratio| ratio.is_faster());
-        let faster: Vec<usize> = finished.filter(|&i| beats(i, champion)).collect();
-        let time = |i: &usize| self.time(results, *i);
-        let Some(fastest) = faster.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b))) else {
-            return Some(champion);
+        let first = |places: &mut dyn Iterator<Item = usize>| {
+            places.min_by(|&a, &b| order(a).total_cmp(&order(b)).then(a.cmp(&b)))
         };
-        let ties = faster.iter().copied().filter(|&i| !beats(fastest, i));
-        ties.min_by_key(|&i| order(i))
+        let incumbent = match results.get(incumbent.place()) {
+            Some(Ok(_)) => incumbent,
+            _ => Incumbent::Predicted(first(&mut (0..results.len()).filter(|&i| results[i].is_ok()))?),
+        };
+        let place = incumbent.place();
+        let (band, confidence) = incumbent.band();
+        // Against the incumbent, round by round: of those that ran in different rounds medians are not to be compared.
+        let faster: Vec<(usize, Ratio)> = (0..results.len())
+            .filter(|&i| i != place)
+            .filter_map(|i| Some((i, self.ratio(results, i, place)?)))
+            .filter(|(_, ratio)| ratio.is_faster(band, confidence))
+            .collect();
+        let Some(&(fastest, _)) = faster.iter().min_by(|a, b| a.1.mean.total_cmp(&b.1.mean)) else {
+            return Some(place);
+        };
+        let beaten = |i: usize| {
+            i != fastest && self.ratio(results, fastest, i).is_some_and(|ratio| ratio.is_faster(BAND, ENOUGH))
+        };
+        first(&mut faster.iter().map(|&(i, _)| i).filter(|&i| !beaten(i)))
+    }
+
+    /// What became of contestant `i` of a race that `winner` has won.
+    pub(in crate::tuning) fn outcome(
+        &self,
+        results: &[Result<Samples, Error>],
+        i: usize,
+        winner: usize,
+    ) -> Outcome {
+        if let Err(error) = &results[i] {
+            return Outcome::Failed { reason: error.to_string() };
+        }
+        let early = self.out[i];
+        match self.ratio(results, i, winner).map(|ratio| ratio.mean.exp()) {
+            _ if i == winner => Outcome::Won,
+            Some(ratio) if early || ratio > 1.0 + BAND => Outcome::Slower { ratio, early },
+            Some(ratio) => Outcome::Tied { ratio },
+            None => Outcome::Undecided,
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ratio(a: &[f64], b: &[f64]) -> Ratio {
-        Ratio::of((a, 0.0), (b, 0.0)).unwrap()
-    }
-
-    #[test]
-    fn an_interval_is_that_of_students_distribution() {
-        // Logarithms 0.18, 0.19, 0.20, 0.21, 0.22: mean 0.2, standard error 0.015811 / √5, and 15.5441 for 4 degrees of freedom.
-        let a: Vec<f64> = [0.18f64, 0.19, 0.20, 0.21, 0.22].map(f64::exp).to_vec();
-        let found = ratio(&a, &[1.0; 5]);
-        let half = 15.5441 * 0.015_811_39 / 5f64.sqrt();
-        assert!((found.mean - 0.2).abs() < 1e-12);
-        assert!(
-            (found.low - (0.2 - half)).abs() < 1e-4 && (found.high - (0.2 + half)).abs() < 1e-4,
-            "{found:?}"
-        );
-        assert!(found.is_slower() && !found.is_faster() && !found.is_tie());
-    }
-
-    #[test]
-    fn too_few_rounds_and_times_of_nothing_say_nothing() {
-        assert_eq!(Ratio::of((&[1.0; 4], 0.0), (&[9.0; 9], 0.0)), None);
-        assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[9.0; 9], 0.0)), None);
-        assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[0.0; 9], 0.0)), None);
-    }
-
-    #[test]
-    fn drift_that_hits_both_does_not_widen_the_interval() {
-        let a: Vec<f64> = (0..10).map(|round| 1.05 * 1.3f64.powi(round)).collect();
-        let b: Vec<f64> = (0..10).map(|round| 1.3f64.powi(round)).collect();
-        assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster());
-    }
-
-    #[test]
-    fn an_outlier_weighs_no_more_than_an_ordinary_round() {
-        let noisy = |slow: f64| [1.03, 1.031, 1.029, 1.0302, 1.0298, 1.03, 1.0301, slow];
-        let clean = ratio(&noisy(1.031), &[1.0; 8]);
-        let hit = ratio(&noisy(80.0), &[1.0; 8]);
-        assert!(hit.is_slower() && (hit.high - clean.high).abs() < 0.01, "{hit:?} {clean:?}");
-    }
-
-    #[test]
-    fn equal_times_are_ties_and_preparation_counts() {
-        assert!(ratio(&[1.0; 5], &[1.0; 5]).is_tie());
-        assert!(ratio(&[1.004; 5], &[1.0; 5]).is_tie());
-        assert!(Ratio::of((&[1.0; 5], 0.2), (&[1.0; 5], 0.0)).unwrap().is_slower());
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
 //! Vectors of AVX-512, and the levels of x86.
 
 use super::{Array, Index, Kernel, PADDING, Vector};
-use crate::{Scalar, ScalarKind};
+use crate::precision::Narrow;
+use crate::{Precision, Scalar, ScalarKind};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -43,6 +44,20 @@ impl<T> Avx512<T> {
     unsafe fn double_lanes(self) -> __m512d {
         // SAFETY: the caller's promise.
         unsafe { _mm512_castps_pd(self.0) }
+    }
+}
+
+impl<T: Scalar> Avx512<T> {
+    /// The next number in every lane of `mask`, zero in the others.
+    #[inline(always)]
+    unsafe fn expanded(self, mask: u32) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match T::KIND {
+                ScalarKind::F32 => Self::single(_mm512_maskz_expand_ps(mask as u16, self.0)),
+                ScalarKind::F64 => Self::double(_mm512_maskz_expand_pd(mask as u8, self.double_lanes())),
+            }
+        }
     }
 }
 
@@ -199,13 +214,37 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
 
     #[inline(always)]
     unsafe fn expand(mask: u32, p: *const T) -> Self {
+        unsafe { Self::load(p).expanded(mask) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen<N: Narrow>(p: *const N) -> Self {
         unsafe {
-            let packed = Self::load(p);
             match T::KIND {
-                ScalarKind::F32 => Self::single(_mm512_maskz_expand_ps(mask as u16, packed.0)),
-                ScalarKind::F64 => Self::double(_mm512_maskz_expand_pd(mask as u8, packed.double_lanes())),
+                ScalarKind::F32 => Self::single(match N::PRECISION {
+                    Precision::Bf16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(
+                        _mm256_loadu_si256(p.cast()),
+                    ))),
+                    Precision::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
+                    Precision::F32 => _mm512_loadu_ps(p.cast()),
+                }),
+                ScalarKind::F64 => Self::double(_mm512_cvtps_pd(match N::PRECISION {
+                    Precision::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(
+                        _mm_loadu_si128(p.cast()),
+                    ))),
+                    // Half of it is not needed; the instruction for less belongs to a feature of its own.
+                    Precision::F16 => _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(
+                        _mm_loadu_si128(p.cast()),
+                    ))),
+                    Precision::F32 => _mm256_loadu_ps(p.cast()),
+                })),
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_expanded<N: Narrow>(mask: u32, p: *const N) -> Self {
+        unsafe { Self::widen(p).expanded(mask) }
     }
 
     #[inline(always)]

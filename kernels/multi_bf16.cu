@@ -1,0 +1,10 @@
+// Several vectors at once with packed slices whose values are stored in bf16.
+
+#define SHARED_SLICES
+
+#include "common.cuh"
+#include "packed.cuh"
+#include "multi.cuh"
+
+SEVERAL_INSTANCES(multi_bf16, SEVERAL_BLOCKS, 1, AsBf16)
+SEVERAL_INSTANCES(multi_bf16, SEVERAL_BLOCKS, 4, AsBf16)

@@ -1,0 +1,10 @@
+// Several vectors at once with packed slices whose values are stored in f16.
+
+#define SHARED_SLICES
+
+#include "common.cuh"
+#include "packed.cuh"
+#include "multi.cuh"
+
+SEVERAL_INSTANCES(multi_f16, SEVERAL_BLOCKS, 1, AsF16)
+SEVERAL_INSTANCES(multi_f16, SEVERAL_BLOCKS, 4, AsF16)

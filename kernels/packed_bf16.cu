@@ -1,0 +1,7 @@
+// Packed slices whose values are stored in bf16.
+
+#include "common.cuh"
+#include "packed.cuh"
+
+INSTANCES(packed_bf16, 1, AsBf16, 6, 6, 5, 5)
+INSTANCES(packed_bf16, 4, AsBf16, 8, 5, 5, 5)

@@ -1,0 +1,7 @@
+// Packed slices whose values are stored in f16.
+
+#include "common.cuh"
+#include "packed.cuh"
+
+INSTANCES(packed_f16, 1, AsF16, 6, 6, 5, 5)
+INSTANCES(packed_f16, 4, AsF16, 8, 5, 5, 5)

@@ -1,0 +1,7 @@
+// Packed slices whose values of a matrix in f64 are stored in f32.
+
+#include "common.cuh"
+#include "packed.cuh"
+
+INSTANCES_OF(packed_f32, 1, AsF32, double, f64, 6, 5)
+INSTANCES_OF(packed_f32, 4, AsF32, double, f64, 5, 5)

@@ -1,0 +1,121 @@
+//! What races are worth, in words: how well their decisions repeat, and how well calibration chooses.
+
+use super::super::console::{Left, Right, duration, percent, table};
+use super::report::WORST;
+use sparseop::tuning::calibrated::{Calibrated, Calibrations, Timed};
+use sparseop::tuning::record::Regret;
+use sparseop::tuning::repeat::{Agreement, Decided, Differing, Repeatability};
+use sparseop::tuning::select::TIE_BAND;
+use std::fmt::Write;
+
+/// Matrices on which fresh races differ that are named: of successive ones all are.
+const FRESH: usize = 10;
+
+/// How decisions repeat, and where they do not.
+pub(super) fn repeatability(r: &Repeatability) -> String {
+    let mut out = format!("{} races of each of {} matrices\n", r.races, r.matrices);
+    agreement(&mut out, r, "successive, each beginning with what the one before decided", &r.successive);
+    agreement(&mut out, r, "fresh, each beginning with the prediction", &r.fresh);
+    out += &differing("differing in succession", &r.successive.differing, usize::MAX);
+    out + &differing("differing afresh", &r.fresh.differing, FRESH)
+}
+
+fn agreement(out: &mut String, r: &Repeatability, how: &str, a: &Agreement) {
+    let share = |part: usize, whole: usize| percent(part as f64 / whole.max(1) as f64);
+    let _ = write!(
+        out,
+        "{how}: all decide for the same plan on {} of {}, {}",
+        a.agreeing,
+        r.matrices,
+        share(a.agreeing, r.matrices)
+    );
+    if (1..r.matrices).contains(&r.judged) {
+        let _ = write!(
+            out,
+            " (of those judged by {} of {}, {})",
+            a.agreeing_judged,
+            r.judged,
+            share(a.agreeing_judged, r.judged)
+        );
+    }
+    let Regret { geometric_mean, p95, worst, .. } = a.regret;
+    let _ = writeln!(
+        out,
+        "; regret of a decision: geometric mean {geometric_mean:.3}, 95th percentile {p95:.3}, worst {worst:.3}"
+    );
+    if !a.differing.is_empty() {
+        let within = if a.within_tie_band { "within" } else { "outside" };
+        let (excess, band) = (percent(a.largest_excess - 1.0), percent(TIE_BAND));
+        let _ = writeln!(
+            out,
+            "  where they differ, a decision is at most {excess} above the fastest: {within} the tie band of {band}"
+        );
+    }
+}
+
+fn differing(heading: &str, differing: &[Differing], most: usize) -> String {
+    if differing.is_empty() {
+        return String::new();
+    }
+    let plan = |d: &Decided| format!("{} {} x, {:.3}", d.plan, d.races, d.excess);
+    let row = |one: &Differing| {
+        let plans: Vec<String> = one.decisions.iter().map(plan).collect();
+        vec![format!("{} {}", one.matrix, one.scalar), plans.join("; ")]
+    };
+    let columns = [(heading, Left), ("decided for, and its time over the fastest's", Left)];
+    table(&columns, differing.iter().take(most).map(row))
+}
+
+/// How well calibration chooses: by class, the worst, and in all.
+pub(super) fn calibrations(c: &Calibrations) -> String {
+    let numbers = |regret: &Regret| {
+        let Regret { matrices, geometric_mean, p95, worst } = regret;
+        let times = [geometric_mean, p95, worst].map(|r| format!("{r:.3}"));
+        std::iter::once(matrices.to_string()).chain(times)
+    };
+    let columns = [
+        ("calibrated", Left),
+        ("matrices", Right),
+        ("mean regret", Right),
+        ("95 %", Right),
+        ("worst", Right),
+    ];
+    let classes = c.classes.iter();
+    let rows = classes.map(|(class, regret)| [class.clone()].into_iter().chain(numbers(regret)).collect());
+    let mut out = table(&columns, rows) + "\n" + &worst(&c.worst);
+    let by = if c.held_out { "profiles fitted without the matrix's class" } else { "the profile in use" };
+    for (what, regret) in [("calibrated", &c.regret), ("not calibrated", &c.predicted)] {
+        let Regret { matrices, geometric_mean, p95, worst } = regret;
+        let _ = writeln!(
+            out,
+            "{what}, predicted by {by}, over {matrices} matrices: regret geometric mean {geometric_mean:.4}, 95th percentile {p95:.3}, worst {worst:.3}"
+        );
+    }
+    let _ = writeln!(out, "a calibration took {} on average", duration(c.seconds));
+    out
+}
+
+fn worst(worst: &[Calibrated]) -> String {
+    let time = |timed: &Timed| format!("{} {}", timed.plan, duration(timed.product_us * 1e-6));
+    let row = |one: &Calibrated| {
+        vec![
+            format!("{} {}", one.matrix, one.scalar),
+            format!("{:.3}", one.regret),
+            time(&one.chosen),
+            time(&one.fastest),
+            one.why.clone().unwrap_or_default(),
+        ]
+    };
+    let rows: Vec<_> = worst.iter().filter(|one| one.regret > 1.0).take(WORST).map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let columns = [
+        ("worst calibrated", Left),
+        ("regret", Right),
+        ("chosen", Left),
+        ("fastest", Left),
+        ("in the calibration", Left),
+    ];
+    table(&columns, rows) + "\n"
+}

@@ -1,0 +1,119 @@
+//! Matrices whose values come in another precision, or go to one.
+
+use super::{CsrMatrix, CsrView};
+use crate::{Error, Precision, Scalar};
+use rayon::prelude::*;
+use std::borrow::Cow;
+
+impl<T: Scalar> CsrMatrix<T> {
+    /// Takes the three arrays of CSR, the values in a type that is part of this one, and checks them: `half::f16` and `half::bf16` for f32 and
+    /// f64, f32 for f64. Every value stays what it is.
+    ///
+    /// ```
+    /// # use sparseop::{Precision, matrix::CsrMatrix};
+    /// let values = [half::f16::from_f32(1.5), half::f16::from_f32(-2.0)];
+    /// let a = CsrMatrix::<f32>::try_from_values(2, 2, vec![0, 1, 2], vec![1, 0], &values)?;
+    /// assert_eq!(a.values(), [1.5, -2.0]);
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`try_new`](Self::try_new).
+    pub fn try_from_values<V: Copy + Into<T>>(
+        nrows: usize,
+        ncols: usize,
+        row_ptr: Vec<usize>,
+        col_idx: Vec<u32>,
+        values: &[V],
+    ) -> Result<Self, Error> {
+        Self::try_new(nrows, ncols, row_ptr, col_idx, values.iter().map(|&value| value.into()).collect())
+    }
+
+    /// The same matrix in a wider type: products in f64 of values that are f32.
+    pub fn widen<W: Scalar + From<T>>(&self) -> CsrMatrix<W> {
+        let values = self.values.par_iter().map(|&value| value.into()).collect();
+        let (row_ptr, col_idx) = (self.row_ptr.clone(), self.col_idx.clone());
+        CsrMatrix { nrows: self.nrows, ncols: self.ncols, row_ptr, col_idx, values }
+    }
+
+    /// The matrix with every value rounded to a precision: see [`Precision::round`]. Borrowed where none changes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValueRange`], naming the first finite value that would become infinite.
+    pub fn rounded_to(&self, precision: Precision) -> Result<Cow<'_, Self>, Error> {
+        let values = match rounded(&self.values, precision) {
+            Ok(Cow::Borrowed(_)) => return Ok(Cow::Borrowed(self)),
+            Ok(Cow::Owned(values)) => values,
+            Err(entry) => return Err(self.view().beyond(entry, precision)),
+        };
+        let (row_ptr, col_idx) = (self.row_ptr.clone(), self.col_idx.clone());
+        Ok(Cow::Owned(Self { nrows: self.nrows, ncols: self.ncols, row_ptr, col_idx, values }))
+    }
+}
+
+impl<T: Scalar> CsrView<'_, T> {
+    /// What is wrong with an entry that cannot be rounded.
+    fn beyond(self, entry: usize, precision: Precision) -> Error {
+        // The last row that begins no later; rows without entries begin with the next one.
+        let row = self.row_ptr.partition_point(|&start| start <= entry) - 1;
+        let place = Some((row, self.col_idx[entry] as usize));
+        Error::ValueRange { entry, place, value: self.values[entry].to_f64(), precision }
+    }
+}
+
+/// Values rounded to a precision, borrowed where none changes; or the first that is beyond it, by its number.
+pub(crate) fn rounded<T: Scalar>(values: &[T], precision: Precision) -> Result<Cow<'_, [T]>, usize> {
+    let stays = |value: &T| !precision.is_narrower_than(T::KIND) || precision.holds(*value);
+    if values.par_iter().all(stays) {
+        return Ok(Cow::Borrowed(values));
+    }
+    let rounded: Option<Vec<T>> = values.par_iter().map(|&value| precision.round(value)).collect();
+    let first = || values.par_iter().position_first(|&value| precision.round(value).is_none());
+    rounded.map(Cow::Owned).ok_or_else(|| first().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+
+    fn matrix(values: Vec<f64>) -> CsrMatrix<f64> {
+        CsrMatrix::try_new(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], values).unwrap()
+    }
+
+    #[test]
+    fn values_of_narrower_types_stay_what_they_are() {
+        let numbers = [1.5f32, -0.0, 65504.0];
+        let narrow = numbers.map(f16::from_f32);
+        let a = CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow).unwrap();
+        assert_eq!(a, matrix(vec![1.5, -0.0, 65504.0]));
+        let narrow = [1.0f32, 2.0, -3.0].map(bf16::from_f32);
+        let a = CsrMatrix::<f32>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow).unwrap();
+        assert_eq!(a.widen::<f64>(), matrix(vec![1.0, 2.0, -3.0]));
+        assert!(CsrMatrix::<f32>::try_from_values(3, 3, vec![0, 1], vec![0], &narrow).is_err());
+        let a = CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &[0.1f32; 3]);
+        assert!(a.unwrap().values().iter().all(|&v| v == f64::from(0.1f32)));
+    }
+
+    #[test]
+    fn rounding_borrows_names_and_keeps() {
+        let exact = matrix(vec![1.5, -0.0, 65504.0]);
+        assert!(matches!(exact.rounded_to(Precision::F16), Ok(Cow::Borrowed(_))));
+        let rounded = matrix(vec![0.1, f64::INFINITY, 1e-9]);
+        let rounded = rounded.rounded_to(Precision::F16).unwrap();
+        assert_eq!(rounded.values(), [0.0999755859375, f64::INFINITY, 0.0]);
+        assert_eq!(rounded.col_idx(), exact.col_idx());
+        let refused = matrix(vec![0.1, 7.0, -1e6]).rounded_to(Precision::F16).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "the value of entry 2, at row 2 and column 1, is -1e6, beyond the largest finite number of f16, \
+             6.5504e4; scale the matrix, or choose bf16, which has the range of f32"
+        );
+        let refused = matrix(vec![1e300, 7.0, 1.0]).rounded_to(Precision::F32).unwrap_err();
+        assert!(matches!(refused, Error::ValueRange { entry: 0, place: Some((0, 2)), .. }), "{refused}");
+        let single = CsrMatrix::try_new(1, 1, vec![0, 1], vec![0], vec![0.1f32]).unwrap();
+        assert!(matches!(single.rounded_to(Precision::F32), Ok(Cow::Borrowed(_))));
+    }
+}

@@ -1,0 +1,447 @@
+//! Precisions in which values can be stored that are computed with in a wider one: which numbers they hold exactly, rounding to them,
+//! and the way there and back.
+//!
+//! bf16 has the exponents of f32 and 8 bits of significand, f16 (IEEE 754 binary16) 5 bits of exponent and 11 of significand, the bit that is
+//! not stored counted. Everything goes by bits, so that NaNs keep their payloads.
+
+use crate::{Scalar, ScalarKind};
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display};
+
+/// A floating-point type that values are stored in, or rounded to, while products are computed in the matrix's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// The upper half of an f32: its range, two to three decimal digits.
+    Bf16,
+    /// 16-bit IEEE 754: three to four decimal digits, up to 65504.
+    F16,
+    /// 32-bit IEEE 754.
+    F32,
+}
+
+/// Where the parts of a floating-point number are: the bits of its fraction and of its exponent, below the sign.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    fraction: u32,
+    exponent: u32,
+}
+
+impl Layout {
+    const fn of(scalar: ScalarKind) -> Self {
+        match scalar {
+            ScalarKind::F32 => Self { fraction: 23, exponent: 8 },
+            ScalarKind::F64 => Self { fraction: 52, exponent: 11 },
+        }
+    }
+
+    const fn bias(self) -> i32 {
+        (1 << (self.exponent - 1)) - 1
+    }
+
+    /// The exponent of subnormal numbers, and the least of the others.
+    const fn least(self) -> i32 {
+        1 - self.bias()
+    }
+
+    /// What stands in the exponent of infinities and NaNs.
+    const fn special(self) -> u64 {
+        (1 << self.exponent) - 1
+    }
+
+    /// Sign, exponent and fraction as they stand.
+    const fn take_apart(self, bits: u64) -> (u64, u64, u64) {
+        let fraction = bits & ((1 << self.fraction) - 1);
+        (bits >> (self.fraction + self.exponent), bits >> self.fraction & self.special(), fraction)
+    }
+
+    const fn put_together(self, sign: u64, exponent: u64, fraction: u64) -> u64 {
+        (sign << self.exponent | exponent) << self.fraction | fraction
+    }
+
+    /// The significand of a finite number and the exponent of its first bit.
+    const fn significand(self, exponent: u64, fraction: u64) -> (u64, i32) {
+        match exponent {
+            0 => (fraction, self.least()),
+            _ => (fraction | 1 << self.fraction, exponent as i32 - self.bias()),
+        }
+    }
+}
+
+impl Precision {
+    /// Every precision, those that are read the fastest first among those of the same size.
+    pub const ALL: [Self; 3] = [Self::Bf16, Self::F16, Self::F32];
+
+    /// Bytes one number takes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    /// `bf16`, `f16` or `f32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+        }
+    }
+
+    /// The largest finite number: 65504 of f16, about 3.39 · 10³⁸ of bf16 and 3.40 · 10³⁸ of f32.
+    pub fn largest(self) -> f64 {
+        let Layout { fraction, .. } = self.layout();
+        (2.0 - (-f64::from(fraction)).exp2()) * f64::from(self.layout().bias()).exp2()
+    }
+
+    /// Whether numbers take fewer bytes than those of a type.
+    pub const fn is_narrower_than(self, scalar: ScalarKind) -> bool {
+        self.size() < scalar.size()
+    }
+
+    const fn layout(self) -> Layout {
+        match self {
+            Self::Bf16 => Layout { fraction: 7, exponent: 8 },
+            Self::F16 => Layout { fraction: 10, exponent: 5 },
+            Self::F32 => Layout { fraction: 23, exponent: 8 },
+        }
+    }
+
+    /// The nearest number of this precision, of two that are as near the one with an even significand; none where a finite number is
+    /// beyond the [largest](Self::largest) and would become infinite. What is below the normal numbers is rounded to a subnormal one or to
+    /// zero and keeps its sign, infinities stay, and so do NaNs, quiet and with what fits of their payload.
+    ///
+    /// ```
+    /// # use sparseop::Precision;
+    /// assert_eq!(Precision::F16.round(0.1f64), Some(0.0999755859375));
+    /// assert_eq!(Precision::F16.round(70_000.0f32), None);
+    /// assert_eq!(Precision::Bf16.round(70_000.0f32), Some(70_144.0));
+    /// ```
+    pub fn round<T: Scalar>(self, value: T) -> Option<T> {
+        if !self.is_narrower_than(T::KIND) {
+            return Some(value);
+        }
+        let wide = value.to_f64();
+        if wide.is_nan() {
+            let layout = Layout::of(T::KIND);
+            let kept = !0 << (layout.fraction - self.layout().fraction);
+            return Some(T::from_bits(value.bits() & kept | 1 << (layout.fraction - 1)));
+        }
+        if wide.is_infinite() {
+            return Some(value);
+        }
+        // In units of its last place a number is rounded to an integer; powers of two change no bit of a significand.
+        let exponent = (wide.to_bits() >> 52 & 0x7ff) as i32 - 1023;
+        let place = exponent.max(self.layout().least()) - self.layout().fraction as i32;
+        let rounded = (wide * power(-place)).round_ties_even() * power(place);
+        (rounded.abs() <= self.largest()).then(|| T::from_f64(rounded))
+    }
+
+    /// Whether it holds a number exactly, bit by bit: zeros have signs, and a NaN has to keep its payload.
+    #[inline]
+    pub fn holds<T: Scalar>(self, value: T) -> bool {
+        let (wide, own) = (Layout::of(T::KIND), self.layout());
+        let Some(lost) = wide.fraction.checked_sub(own.fraction) else { return false };
+        let (_, exponent, fraction) = wide.take_apart(value.bits());
+        if exponent == wide.special() {
+            return fraction.trailing_zeros() >= lost;
+        }
+        let (significand, first) = wide.significand(exponent, fraction);
+        let below = (own.least() - first).max(0) as u32;
+        significand == 0 || (first <= own.bias() && significand.trailing_zeros() >= lost + below)
+    }
+
+    /// The bits of a number that it [holds](Self::holds).
+    #[inline]
+    pub(crate) fn narrow<T: Scalar>(self, value: T) -> u32 {
+        debug_assert!(self.holds(value));
+        let (wide, own) = (Layout::of(T::KIND), self.layout());
+        let (sign, exponent, fraction) = wide.take_apart(value.bits());
+        let lost = wide.fraction - own.fraction;
+        let (significand, first) = wide.significand(exponent, fraction);
+        let bits = if exponent == wide.special() {
+            own.put_together(sign, own.special(), fraction >> lost)
+        } else if significand == 0 {
+            own.put_together(sign, 0, 0)
+        } else {
+            let significand = significand >> (lost + (own.least() - first).max(0) as u32);
+            // Without its first bit, which is not stored, it is subnormal.
+            let is_normal = significand >> own.fraction != 0;
+            let exponent = if is_normal { (first + own.bias()) as u64 } else { 0 };
+            own.put_together(sign, exponent, significand & ((1 << own.fraction) - 1))
+        };
+        bits as u32
+    }
+
+    /// The number with such bits.
+    #[inline]
+    pub(crate) fn widen<T: Scalar>(self, bits: u32) -> T {
+        let (wide, own) = (Layout::of(T::KIND), self.layout());
+        let (sign, exponent, fraction) = own.take_apart(u64::from(bits));
+        if exponent == own.special() {
+            let fraction = fraction << (wide.fraction - own.fraction);
+            return T::from_bits(wide.put_together(sign, wide.special(), fraction));
+        }
+        let (significand, first) = own.significand(exponent, fraction);
+        let magnitude = significand as f64 * power(first - own.fraction as i32);
+        T::from_f64(if sign == 0 { magnitude } else { -magnitude })
+    }
+}
+
+/// A power of two that is a normal number.
+#[inline]
+fn power(exponent: i32) -> f64 {
+    f64::from_bits(((1023 + exponent) as u64) << 52)
+}
+
+/// A stored number of such a precision.
+pub(crate) trait Narrow: Copy + Send + Sync + 'static {
+    /// Its precision.
+    const PRECISION: Precision;
+    /// The same number; NaNs may lose their payload.
+    fn to_f32(self) -> f32;
+}
+
+/// The bits of a bf16.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Bf16(pub(crate) u16);
+
+impl Narrow for Bf16 {
+    const PRECISION: Precision = Precision::Bf16;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+}
+
+/// The bits of an f16.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct F16(pub(crate) u16);
+
+impl Narrow for F16 {
+    const PRECISION: Precision = Precision::F16;
+
+    /// Exponent and fraction are moved to where those of an f32 are, and the biases evened out by a product, which takes care of subnormal
+    /// numbers too.
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        /// 2¹¹²: f32 counts its exponents from 127, f16 from 15.
+        const BIASES: f32 = f32::from_bits((127 + 127 - 15) << 23);
+        /// The exponent of infinities and NaNs.
+        const SPECIAL: u32 = 0x1f << 10;
+        let bits = u32::from(self.0);
+        let magnitude = f32::from_bits((bits & 0x7fff) << 13) * BIASES;
+        let special = if bits & SPECIAL == SPECIAL { 0xff << 23 } else { 0 };
+        f32::from_bits(magnitude.to_bits() | special | (bits & 0x8000) << 16)
+    }
+}
+
+impl Narrow for f32 {
+    const PRECISION: Precision = Precision::F32;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+}
+
+impl Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which precisions hold all of some numbers exactly, those of fewer bytes than the numbers' own in an analysis: see [`Precision::holds`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ExactIn {
+    /// Whether bf16 does.
+    pub bf16: bool,
+    /// Whether f16 does.
+    pub f16: bool,
+    /// Whether f32 does.
+    pub f32: bool,
+}
+
+impl Default for ExactIn {
+    /// What can be said of no numbers: all do.
+    fn default() -> Self {
+        Self { bf16: true, f16: true, f32: true }
+    }
+}
+
+impl ExactIn {
+    /// None does.
+    pub const NOTHING: Self = Self { bf16: false, f16: false, f32: false };
+
+    /// A precision, and those that hold whatever it holds.
+    pub fn only(precision: Precision) -> Self {
+        let is = |other: Precision| other == precision;
+        Self { bf16: is(Precision::Bf16), f16: is(Precision::F16), f32: true }
+    }
+
+    /// Whether a precision holds the numbers.
+    pub fn contains(self, precision: Precision) -> bool {
+        match precision {
+            Precision::Bf16 => self.bf16,
+            Precision::F16 => self.f16,
+            Precision::F32 => self.f32,
+        }
+    }
+
+    /// Of these precisions those whose numbers take fewer bytes than those of a type.
+    #[must_use]
+    pub fn below(self, scalar: ScalarKind) -> Self {
+        Self { f32: self.f32 && Precision::F32.is_narrower_than(scalar), ..self }
+    }
+
+    /// The precision with the fewest bytes that holds the numbers.
+    pub fn narrowest(self) -> Option<Precision> {
+        Precision::ALL.into_iter().find(|&precision| self.contains(precision))
+    }
+
+    /// Looks at more numbers, as long as some precision narrower than theirs holds all of them.
+    pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
+        /// Numbers that are looked at before it is asked whether to go on.
+        const TOGETHER: usize = 64;
+        for values in values.chunks(TOGETHER) {
+            if self.is_settled(T::KIND) {
+                return;
+            }
+            let all = |precision: Precision| values.iter().all(|&value| precision.holds(value));
+            self.bf16 = self.bf16 && all(Precision::Bf16);
+            self.f16 = self.f16 && all(Precision::F16);
+            self.f32 = self.f32 && all(Precision::F32);
+        }
+    }
+
+    /// Whether no number can change anything any more.
+    pub(crate) fn is_settled(self, scalar: ScalarKind) -> bool {
+        self.below(scalar) == Self::NOTHING
+    }
+
+    /// What holds both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { bf16: self.bf16 && other.bf16, f16: self.f16 && other.f16, f32: self.f32 && other.f32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+
+    /// Every number of 16 bits, as another implementation reads it.
+    fn read(precision: Precision, bits: u16) -> f32 {
+        match precision {
+            Precision::F16 => f16::from_bits(bits).to_f32(),
+            _ => bf16::from_bits(bits).to_f32(),
+        }
+    }
+
+    #[test]
+    fn every_16_bit_number_there_and_back() {
+        for precision in [Precision::Bf16, Precision::F16] {
+            for bits in 0..=u16::MAX {
+                let (single, double) =
+                    (precision.widen::<f32>(bits.into()), precision.widen::<f64>(bits.into()));
+                let expected = read(precision, bits);
+                assert!(single == expected || single.is_nan() && expected.is_nan(), "{precision} {bits:#x}");
+                assert!(double == f64::from(expected) || double.is_nan(), "{precision} {bits:#x}");
+                assert!(precision.holds(single) && precision.holds(double), "{precision} {bits:#x}");
+                assert_eq!((precision.narrow(single), precision.narrow(double)), (bits.into(), bits.into()));
+                assert_eq!(single.is_sign_negative(), bits >> 15 == 1, "{precision} {bits:#x}");
+                let quick =
+                    if precision == Precision::F16 { F16(bits).to_f32() } else { Bf16(bits).to_f32() };
+                assert_eq!(quick.to_bits(), single.to_bits(), "{precision} {bits:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn special_numbers() {
+        let [bf16, f16, f32] = Precision::ALL;
+        assert_eq!(f16.largest(), 65504.0);
+        assert_eq!((bf16.largest(), f32.largest()), (f64::from(half::bf16::MAX), f64::from(f32::MAX)));
+        // Half a unit in the last place beyond the largest is where infinity begins.
+        assert_eq!(f16.round(65519.99f64), Some(65504.0));
+        assert_eq!((f16.round(65520.0f64), f16.round(-65520.0f32)), (None, None));
+        assert_eq!(f32.round(f64::from(f32::MAX) * (1.0 + 2e-8)), Some(f64::from(f32::MAX)));
+        assert_eq!((f32.round(1e39f64), bf16.round(f32::MAX)), (None, None));
+        assert_eq!(f32.round(0.1f32), Some(0.1), "as it is");
+        for precision in Precision::ALL {
+            assert_eq!(precision.round(f64::NEG_INFINITY), Some(f64::NEG_INFINITY));
+            assert!(precision.round(f64::NAN).unwrap().is_nan());
+            let zero = precision.round(-1e-300f64).unwrap();
+            assert!(zero == 0.0 && zero.is_sign_negative());
+            assert!(precision.holds(-0.0f64) && precision.holds(f64::INFINITY) && precision.holds(f64::NAN));
+            assert!(!precision.holds(f64::MAX) && !precision.holds(0.1f64) && !precision.holds(5e-324f64));
+        }
+        // The smallest subnormal numbers, and halves of them, which go to even.
+        assert!(
+            f16.holds(2f32.powi(-24)) && !f16.holds(2f32.powi(-25)) && f16.round(2f32.powi(-25)) == Some(0.0)
+        );
+        assert_eq!(f16.round(3.0 * 2f64.powi(-25)), Some(2f64.powi(-23)));
+        assert!(bf16.holds(2f32.powi(-133)) && !bf16.holds(2f32.powi(-134)));
+        assert!(f32.holds(2f64.powi(-149)) && !f32.holds(2f64.powi(-150)));
+        let nan = f64::from_bits(0x7ff8_0000_dead_beef);
+        assert!(!f32.holds(nan) && f32.holds(f32.round(nan).unwrap()));
+        assert!(f32.holds(0.1f32) && !bf16.holds(0.1f32));
+    }
+
+    #[test]
+    fn the_narrowest_that_holds_all() {
+        let of = |values: &[f64]| {
+            let mut exact = ExactIn::default();
+            exact.add(values);
+            exact
+        };
+        let mut many = vec![1.0; 1000];
+        assert_eq!(of(&many).narrowest(), Some(Precision::Bf16));
+        many[700] = 2049.0 / 2048.0;
+        assert_eq!(of(&many).narrowest(), Some(Precision::F32));
+        many[700] = 1025.0 / 1024.0;
+        assert_eq!(of(&many), ExactIn::only(Precision::F16));
+        many[701] = 1e10;
+        assert_eq!(of(&many), ExactIn::only(Precision::F32));
+        many[999] = 0.1;
+        assert_eq!(of(&many), ExactIn::NOTHING);
+        assert_eq!(ExactIn::only(Precision::F32).below(ScalarKind::F32).narrowest(), None);
+        let mut exact = ExactIn::default();
+        exact.add(&[0.1f32]);
+        assert_eq!(exact.below(ScalarKind::F32), ExactIn::NOTHING);
+        assert_eq!(of(&[1.0]).and(of(&[0.1])), ExactIn::NOTHING);
+    }
+
+    proptest! {
+        #[test]
+        fn rounds_as_others_do(bits in any::<u32>(), wide in any::<u64>()) {
+            let (value, wide) = (f32::from_bits(bits), f64::from_bits(wide));
+            let same = |ours: Option<f32>, theirs: f32| match ours {
+                Some(ours) => ours == theirs || ours.is_nan() && theirs.is_nan(),
+                None => theirs.is_infinite(),
+            };
+            prop_assert!(same(Precision::F16.round(value), f16::from_f32(value).to_f32()));
+            prop_assert!(same(Precision::Bf16.round(value), bf16::from_f32(value).to_f32()));
+            let single = Precision::F32.round(wide).map(|v| v as f32);
+            prop_assert!(same(single, wide as f32));
+        }
+
+        #[test]
+        fn holds_what_rounding_leaves(bits in any::<u64>(), scale in -160i32..160) {
+            let near = f64::from_bits(bits) .abs().log2().fract().exp2() * f64::from(scale).exp2();
+            for value in [f64::from_bits(bits), near] {
+                for precision in Precision::ALL {
+                    let Some(rounded) = precision.round(value) else { continue };
+                    prop_assert!(precision.holds(rounded));
+                    prop_assert_eq!(precision.widen::<f64>(precision.narrow(rounded)).to_bits(), rounded.to_bits());
+                    prop_assert_eq!(precision.holds(value), rounded.to_bits() == value.to_bits());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What every plan can do, by trying: each operation works, or is refused by a typed error whose way out is then taken. The table in
+//! `docs/formats.md` is what is found here.
+
+use super::conformance::{devices, scattered};
+use super::{Oracle, x_vector};
+use crate::device::Device;
+use crate::formats::{FormatKind, Layout, Plan};
+use crate::matrix::CsrMatrix;
+use crate::{Error, SparseOp, SparseOpBuilder, Tuning};
+
+/// The columns of the table.
+const OPERATIONS: [&str; 7] = [
+    "`αAx + βy`",
+    "transposed",
+    "several vectors",
+    "`update_values`",
+    "`get`, `row`, `position`",
+    "`insert`",
+    "bits repeat",
+];
+
+/// Columns that are other ones on a GPU, where nothing finds single entries.
+const ENTRIES: [usize; 2] = [4, 5];
+
+/// What stands in a cell.
+type Cell = &'static str;
+const YES: Cell = "yes";
+const AGAIN: Cell = "yes, packed again";
+const NO: Cell = "no";
+
+/// Rows of several lengths whose values are all the same: what packs values packs them here.
+fn matrix() -> CsrMatrix<f64> {
+    let mut row_ptr = vec![0];
+    let mut col_idx: Vec<u32> = Vec::new();
+    for row in 0..60usize {
+        col_idx.extend((0..1 + row % 7).map(|k| ((row * 5 + k * 3) % 60) as u32));
+        row_ptr.push(col_idx.len());
+    }
+    let values = vec![1.0; col_idx.len()];
+    CsrMatrix::try_new(60, 60, row_ptr, col_idx, values).unwrap()
+}
+
+fn builder(device: &Device, plan: &str) -> SparseOpBuilder {
+    SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.parse().unwrap()))
+}
+
+fn operator(device: &Device, plan: &str) -> SparseOp<f64> {
+    builder(device, plan).build(&matrix()).unwrap()
+}
+
+fn check(oracle: &Oracle, y: &[f64], context: &str) {
+    oracle.check(y).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+}
+
+fn scaled(op: &SparseOp<f64>, context: &str) -> Cell {
+    let (a, x, before) = (matrix(), x_vector(60), x_vector::<f64>(60));
+    let mut y = before.clone();
+    op.apply_with(2.0, &x, -0.5, &mut y).unwrap();
+    check(&Oracle::of(a.view(), &x).scaled(2.0, -0.5, &before), &y, context);
+    YES
+}
+
+fn transposed(op: &SparseOp<f64>, context: &str) -> Cell {
+    let (bytes, x, mut y) = (op.memory_bytes(), x_vector(60), vec![f64::NAN; 60]);
+    op.apply_transpose(&x, &mut y).unwrap();
+    check(&Oracle::of(matrix().transpose().view(), &x), &y, context);
+    if op.memory_bytes() > bytes { AGAIN } else { YES }
+}
+
+fn several(op: &SparseOp<f64>, context: &str) -> Cell {
+    let (bytes, x) = (op.memory_bytes(), x_vector::<f64>(60));
+    for (layout, k) in [(Layout::RowMajor, 1), (Layout::ColumnMajor, 60)] {
+        let twice: Vec<f64> = match layout {
+            Layout::RowMajor => x.iter().flat_map(|&x| [x, x]).collect(),
+            Layout::ColumnMajor => x.repeat(2),
+        };
+        let mut y = vec![f64::NAN; 120];
+        op.apply_multi(2, &twice, &mut y, layout).unwrap();
+        let second: Vec<f64> = match layout {
+            Layout::RowMajor => y.iter().skip(k).step_by(2).copied().collect(),
+            Layout::ColumnMajor => y[k..].to_vec(),
+        };
+        check(&Oracle::of(matrix().view(), &x), &second, context);
+    }
+    if op.memory_bytes() > bytes { AGAIN } else { YES }
+}
+
+fn updated(op: &mut SparseOp<f64>, context: &str) -> Cell {
+    let mut b = matrix();
+    b.values_mut().copy_from_slice(&x_vector(op.nnz() as usize));
+    match op.update_values(b.values()) {
+        Ok(()) => {
+            assert_eq!(op.to_csr().unwrap(), b, "{context}");
+            YES
+        }
+        Err(error) => {
+            let message = error.to_string();
+            assert!(matches!(error, Error::NotUpdatable { .. }), "{message}: {context}");
+            assert!(message.contains("build the operator anew, or with `updatable(true)`"), "{message}");
+            let other = SparseOpBuilder::new().device(op.device().clone()).updatable(true);
+            let mut other = other.build(&matrix()).unwrap();
+            other.update_values(b.values()).unwrap();
+            assert_eq!(other.to_csr().unwrap(), b, "{context}");
+            NO
+        }
+    }
+}
+
+fn entries(op: &SparseOp<f64>, context: &str) -> Cell {
+    let found = (op.get(1, 5), op.row(1), op.position(0), op.slots());
+    match found {
+        (Ok(element), Ok(row), Ok(position), Ok(slots)) => {
+            assert_eq!((element, row), (Some(1.0), vec![(5, 1.0), (8, 1.0)]), "{context}");
+            assert!(position.is_some_and(|(row, col)| op.get(row, col).unwrap() == Some(1.0)), "{context}");
+            assert!(slots as u64 >= op.nnz(), "{context}");
+            YES
+        }
+        (Err(get), Err(row), Err(position), Err(slots)) => {
+            for error in [get, row, position, slots] {
+                let message = error.to_string();
+                assert!(matches!(error, Error::NoAccess { .. }), "{message}: {context}");
+                assert!(message.contains("or look in `to_csr`"), "{message}");
+            }
+            assert_eq!(op.to_csr().unwrap(), matrix(), "{context}");
+            NO
+        }
+        found => panic!("{found:?}: {context}"),
+    }
+}
+
+/// Tries one more entry in every row.
+fn inserted(op: &mut SparseOp<f64>, context: &str) -> Cell {
+    let mut found = 0;
+    for row in 0..60 {
+        match op.insert(row, (row * 5 + 1) % 60, 3.0) {
+            Ok(before) => {
+                assert_eq!(
+                    (before, op.get(row, (row * 5 + 1) % 60).unwrap()),
+                    (None, Some(3.0)),
+                    "{context}"
+                );
+                found += 1;
+            }
+            Err(error) => {
+                let message = error.to_string();
+                let (room, access) =
+                    (matches!(error, Error::NoRoom { .. }), matches!(error, Error::NoAccess { .. }));
+                assert!(room || access, "{message}: {context}");
+                assert!(
+                    message.contains(if room { "`hyb` and `coo` take any" } else { "`to_csr`" }),
+                    "{message}"
+                );
+                for plan in ["hyb(width:2)", "coo"] {
+                    operator(&Device::Cpu, plan).insert(row, (row * 5 + 1) % 60, 3.0).unwrap();
+                }
+            }
+        }
+    }
+    match found {
+        0 => NO,
+        60 => "any",
+        _ => "in padding",
+    }
+}
+
+fn repeats(device: &Device, plan: &str, context: &str) -> Cell {
+    let built = builder(device, plan).deterministic(true).build(&matrix());
+    match built {
+        Ok(_) => YES,
+        Err(error) => {
+            let message = error.to_string();
+            assert!(matches!(error, Error::NotDeterministic { .. }), "{message}: {context}");
+            assert!(message.contains("let `auto` choose one"), "{message}");
+            let auto = SparseOpBuilder::new().device(device.clone()).deterministic(true);
+            assert!(auto.build(&matrix()).unwrap().plan().is_deterministic());
+            NO
+        }
+    }
+}
+
+/// Tries every operation with one plan.
+fn cells(device: &Device, plan: &str) -> [Cell; 7] {
+    let context = format!("{plan} on {device}");
+    let mut op = operator(device, plan);
+    [
+        scaled(&op, &context),
+        transposed(&op, &context),
+        several(&op, &context),
+        updated(&mut op, &context),
+        entries(&operator(device, plan), &context),
+        inserted(&mut operator(device, plan), &context),
+        repeats(device, plan, &context),
+    ]
+}
+
+/// Plans of which the same is expected: a format's, by what its parameters change.
+fn kind(plan: &Plan) -> String {
+    let text = plan.to_string();
+    let told = ["index:packed", "values:packed", "tail:host", "atomic"];
+    let told: Vec<_> = told.into_iter().filter(|parameter| text.contains(parameter)).collect();
+    match told.len() {
+        0 => format!("`{}`", plan.format()),
+        _ => format!("`{}({})`", plan.format(), told.join(",")),
+    }
+}
+
+/// What is found on a device, a line for every kind of plan.
+fn lines(device: &Device) -> Vec<(String, [Cell; 7])> {
+    let mut lines: Vec<(String, [Cell; 7])> = Vec::new();
+    for text in FormatKind::ALL.iter().flat_map(|format| format.examples()) {
+        let (kind, found) = (kind(&text.parse().unwrap()), cells(device, text));
+        match lines.iter().find(|line| line.0 == kind) {
+            Some(line) => assert_eq!(line.1, found, "{text} on {device} is unlike other plans {kind}"),
+            None => lines.push((kind, found)),
+        }
+    }
+    lines
+}
+
+#[test]
+fn every_plan_does_what_the_documentation_says() {
+    let row = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
+    let mut table = row(&[&["plans"], &OPERATIONS[..]].concat());
+    table += &row(&["---"; 8]);
+    for (kind, cells) in lines(&Device::Cpu) {
+        table += &row(&[&[kind.as_str()], &cells[..]].concat());
+    }
+    let page = include_str!("../../docs/formats.md");
+    assert!(page.contains(&table), "docs/formats.md says something else than was found:\n{table}");
+}
+
+#[test]
+fn a_gpu_refuses_single_entries_and_values_that_the_host_keeps_and_nothing_else() {
+    let Some(gpu) = devices().get(1) else { return };
+    for ((kind, on_cpu), (_, on_gpu)) in lines(&Device::Cpu).into_iter().zip(lines(gpu)) {
+        for (column, (on_cpu, on_gpu)) in on_cpu.into_iter().zip(on_gpu).enumerate() {
+            let context = format!("{}, {kind}: {on_cpu} on the CPU, {on_gpu} on {gpu}", OPERATIONS[column]);
+            let host = kind.contains("tail:host") && column == 3;
+            if ENTRIES.contains(&column) || host {
+                assert_eq!(on_gpu, NO, "{context}");
+            } else {
+                assert_eq!(on_cpu == NO, on_gpu == NO, "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_that_cannot_be_captured_says_so() {
+    let Some(gpu) = devices().get(1) else { return };
+    let a = scattered::<f64>(500, 500, |row| row % 19);
+    let op = builder(gpu, "hyb(width:2,tail:host)").build(&a).unwrap();
+    let stream = crate::Stream::new(gpu).unwrap();
+    let x = crate::DeviceVec::from_slice(gpu, &x_vector::<f64>(500)).unwrap();
+    let mut y = crate::DeviceVec::zeros(gpu, 500).unwrap();
+    let error = stream.capture(&mut || op.apply_device(&stream, &x, &mut y)).unwrap_err();
+    assert!(
+        matches!(error, Error::NotCapturable { .. }) && error.to_string().contains("choose another plan")
+    );
+}

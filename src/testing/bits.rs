@@ -1,0 +1,210 @@
+//! Bits: that every product of every plan repeats them, and that they do not depend on the number of threads. Across processes:
+//! `tests/determinism.rs`.
+
+use super::conformance::{MEMORY_LIMIT, devices, scattered};
+use super::x_vector;
+use crate::analysis::Analysis;
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::{FormatKind, Layout, Plan};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
+
+/// How often a product is repeated.
+const REPEATS: usize = 200;
+
+/// Numbers of threads: alone, as many as cores are few, and more than share evenly.
+const THREADS: [usize; 4] = [1, 2, 3, 5];
+
+/// Vectors multiplied at once: whole units on a GPU, and not.
+const EVEN: usize = 8;
+const ODD: usize = 7;
+
+/// Rows of all lengths, one of them cut many times; in several parts on the CPU, and three times as large for a GPU.
+fn skewed<T: Scalar>(device: &Device) -> CsrMatrix<T> {
+    let scale = if *device == Device::Cpu { 1 } else { 3 };
+    scattered(3000 * scale, 2000 * scale, |row| if row == 1300 { 20_000 * scale } else { row % 23 })
+}
+
+/// Every plan that holds the matrix and its transpose.
+fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
+    let both = [Analysis::of(a.view()), Analysis::of(a.transpose().view())];
+    let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
+    let mut plans: Vec<Plan> = examples.map(|text| text.parse().unwrap()).collect();
+    plans.retain(|plan| both.iter().all(|a| plan.traffic(a, T::KIND).matrix_bytes <= MEMORY_LIMIT));
+    plans
+}
+
+fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {
+    SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
+}
+
+/// What products are made of, on the operator's device.
+struct Vectors<T: Scalar> {
+    stream: Stream,
+    one: DeviceVec<T>,
+    across: DeviceVec<T>,
+    even: DeviceVec<T>,
+    odd: DeviceVec<T>,
+    before: DeviceVec<T>,
+}
+
+impl<T: Scalar> Vectors<T> {
+    fn new(device: &Device, a: &CsrMatrix<T>) -> Self {
+        let vector = |len| DeviceVec::from_slice(device, &x_vector::<T>(len)).unwrap();
+        Self {
+            stream: Stream::new(device).unwrap(),
+            one: vector(a.ncols()),
+            across: vector(a.nrows()),
+            even: vector(EVEN * a.ncols()),
+            odd: vector(ODD * a.ncols()),
+            before: vector(a.nrows()),
+        }
+    }
+}
+
+/// A product into a vector that is as long as its number of results, which holds something else.
+type Product<T> = fn(&SparseOp<T>, &Vectors<T>, &mut DeviceVec<T>) -> Result<(), Error>;
+
+/// Every product that an operator has, with its name and the length of what it gives.
+fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 5] {
+    [
+        ("plain", op.nrows(), |op, v, y| op.apply_device(&v.stream, &v.one, y)),
+        ("scaled", op.nrows(), |op, v, y| {
+            y.copy_from(&v.before.to_vec()?)?;
+            op.apply_device_with(&v.stream, T::from_f64(0.7), &v.one, T::from_f64(-1.3), y)
+        }),
+        ("transposed", op.ncols(), |op, v, y| op.apply_transpose_device(&v.stream, &v.across, y)),
+        ("side by side", EVEN * op.nrows(), |op, v, y| {
+            op.apply_multi_device(&v.stream, EVEN, &v.even, y, Layout::RowMajor)
+        }),
+        ("one after the other", ODD * op.nrows(), |op, v, y| {
+            op.apply_multi_device(&v.stream, ODD, &v.odd, y, Layout::ColumnMajor)
+        }),
+    ]
+}
+
+/// The bits of a product, over a vector full of NaN.
+fn bits<T: Scalar>(op: &SparseOp<T>, vectors: &Vectors<T>, len: usize, product: Product<T>) -> Vec<u64> {
+    let nothing = vec![T::from_f64(f64::NAN); len];
+    let mut y = DeviceVec::from_slice(op.device(), &nothing).unwrap();
+    product(op, vectors, &mut y).unwrap();
+    y.to_vec().unwrap().into_iter().map(Scalar::bits).collect()
+}
+
+/// Whether products of several vectors are the plan's own, or those of a second packing that many plans share.
+fn has_own_several(plan: &Plan) -> bool {
+    let text = plan.to_string();
+    ["csr", "coo", "sell"].iter().any(|name| text.starts_with(name))
+}
+
+fn repeat<T: Scalar>(device: &Device) {
+    let a = skewed::<T>(device);
+    let vectors = Vectors::new(device, &a);
+    for plan in plans(&a) {
+        let op = operator(device, &plan, &a);
+        for (at, (name, len, product)) in products(&op).into_iter().enumerate() {
+            let several = at >= 3;
+            if several && !has_own_several(&plan) {
+                continue;
+            }
+            let first = bits(&op, &vectors, len, product);
+            let other = (1..REPEATS).find(|_| bits(&op, &vectors, len, product) != first);
+            if several || plan.is_deterministic() {
+                assert_eq!(other, None, "{name}, {plan} in {} on {device}: other bits", T::KIND);
+            } else if *device != Device::Cpu {
+                let found = if other.is_some() { "other" } else { "the same" };
+                eprintln!("{name}, {plan} in {} on {device}, not deterministic: {found} bits", T::KIND);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_product_repeats_its_bits_in_f32() {
+    devices().iter().for_each(repeat::<f32>);
+}
+
+#[test]
+fn every_product_repeats_its_bits_in_f64() {
+    devices().iter().for_each(repeat::<f64>);
+}
+
+fn threads<T: Scalar>() {
+    let a = skewed::<T>(&Device::Cpu);
+    let vectors = Vectors::new(&Device::Cpu, &a);
+    let pools = THREADS.map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
+    for plan in plans(&a) {
+        let op = operator(&Device::Cpu, &plan, &a);
+        for (name, len, product) in products(&op) {
+            // Outside of a pool the team of threads does it.
+            let first = bits(&op, &vectors, len, product);
+            for pool in &pools {
+                let found = pool.install(|| bits(&op, &vectors, len, product));
+                let count = pool.current_num_threads();
+                assert!(found == first, "{name}, {plan} in {}, {count} threads", T::KIND);
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_number_of_threads_in_f32() {
+    threads::<f32>();
+}
+
+#[test]
+fn bits_do_not_depend_on_the_number_of_threads_in_f64() {
+    threads::<f64>();
+}
+
+#[test]
+fn updated_values_give_the_bits_of_new_operators_whatever_the_threads() {
+    let a = skewed::<f64>(&Device::Cpu);
+    let mut b = a.clone();
+    b.values_mut().reverse();
+    let vectors = Vectors::new(&Device::Cpu, &a);
+    for plan in plans(&a).iter().filter(|plan| !plan.to_string().contains("values:packed")) {
+        let new = operator(&Device::Cpu, plan, &b);
+        for count in THREADS {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build().unwrap();
+            let mut op = operator(&Device::Cpu, plan, &a);
+            pool.install(|| op.update_values(b.values())).unwrap();
+            for (name, len, product) in products(&op) {
+                let expected = bits(&new, &vectors, len, product);
+                assert!(bits(&op, &vectors, len, product) == expected, "{name}, {plan}, {count} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_deterministic_choice_does_not_depend_on_the_number_of_threads() {
+    for spec in ["webbase,rows=2k", "webbase,rows=8k", "banded,rows=3k", "rmat,scale=12", "poisson2d,n=90"] {
+        let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f32>().unwrap();
+        let builder = SparseOpBuilder::new().device(Device::Cpu).deterministic(true);
+        let plans = THREADS.map(|count| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build().unwrap();
+            pool.install(|| builder.build(&a)).unwrap().plan().clone()
+        });
+        assert!(plans.iter().all(|plan| *plan == plans[0]), "{spec}: {plans:?}");
+    }
+}
+
+#[test]
+fn operators_asked_to_be_deterministic_are_and_build_alike() {
+    for device in devices() {
+        for spec in ["webbase,rows=20k", "stencil27,n=16", "rmat,scale=11", "lp,rows=50"] {
+            let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+            let vectors = Vectors::new(device, &a);
+            let build =
+                || SparseOpBuilder::new().device(device.clone()).deterministic(true).build(&a).unwrap();
+            let (op, again) = (build(), build());
+            assert!(op.plan().is_deterministic() && op.plan() == again.plan(), "{spec} on {device}");
+            assert!(op.transposed().unwrap().plan().is_deterministic(), "{spec} on {device}");
+            for (name, len, product) in products(&op) {
+                let first = bits(&op, &vectors, len, product);
+                assert!(first == bits(&again, &vectors, len, product), "{name}, {spec} on {device}");
+            }
+        }
+    }
+}

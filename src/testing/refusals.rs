@@ -1,0 +1,186 @@
+//! Bad input: every operation refuses it by a typed error that names the culprit, before anything is written. That `x` and `y` do not
+//! overlap is seen to by the borrows: see `SparseOp::apply`.
+
+use super::conformance::{devices, scattered};
+use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::Layout::RowMajor;
+use crate::matrix::CsrMatrix;
+use crate::solvers::{Method, PageRank, Settings, SolverBuilder, estimate_bounds, power};
+use crate::{Error, SparseOp, SparseOpBuilder};
+
+/// What stands in every result, and has to be there afterwards.
+const UNTOUCHED: f64 = 7.5;
+
+/// 6 x 9.
+fn wide(device: &Device) -> SparseOp<f64> {
+    let a = scattered(6, 9, |row| 1 + row % 3);
+    SparseOpBuilder::new().device(device.clone()).build(&a).unwrap()
+}
+
+fn square(device: &Device, diagonal: f64) -> SparseOp<f64> {
+    let a = CsrMatrix::try_new(6, 6, (0..7).collect(), (0..6).collect(), vec![diagonal; 6]).unwrap();
+    SparseOpBuilder::new().device(device.clone()).build(&a).unwrap()
+}
+
+fn ones(device: &Device, len: usize) -> DeviceVec<f64> {
+    DeviceVec::from_slice(device, &vec![1.0; len]).unwrap()
+}
+
+/// Which vector was refused for its length, and what was needed.
+fn length(result: Result<(), Error>) -> (&'static str, usize) {
+    match result.unwrap_err() {
+        Error::VectorLength { vector, expected, .. } => (vector, expected),
+        Error::VectorsLength { vectors, count, len, .. } => (vectors, count * len),
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn shapes_in_host_memory() {
+    for device in devices() {
+        let op = wide(device);
+        let (long, mut y) = (vec![1.0; 20], [UNTOUCHED; 20]);
+        // Lengths of x and y; what is refused, and the length it should have.
+        for (x, to, culprit) in [(8, 6, ("x", 9)), (9, 7, ("y", 6)), (0, 0, ("x", 9)), (6, 9, ("x", 9))] {
+            assert_eq!(length(op.apply(&long[..x], &mut y[..to])), culprit);
+            assert_eq!(length(op.apply_with(0.0, &long[..x], 0.0, &mut y[..to])), culprit);
+        }
+        for (x, to, culprit) in [(7, 9, ("x", 6)), (6, 8, ("y", 9)), (9, 6, ("x", 6))] {
+            assert_eq!(length(op.apply_transpose(&long[..x], &mut y[..to])), culprit);
+        }
+        for (x, to, culprit) in [(17, 12, ("x", 18)), (18, 13, ("y", 12)), (9, 6, ("x", 18))] {
+            assert_eq!(length(op.apply_multi(2, &long[..x], &mut y[..to], RowMajor)), culprit);
+        }
+        assert_eq!(y, [UNTOUCHED; 20]);
+        assert!(matches!(op.get(6, 0), Err(Error::OutOfBounds { .. })));
+    }
+}
+
+#[test]
+fn shapes_on_the_device() {
+    for device in devices() {
+        let (op, stream) = (wide(device), Stream::new(device).unwrap());
+        let untouched = |len| DeviceVec::from_slice(device, &vec![UNTOUCHED; len]).unwrap();
+        let vector = |len| ones(device, len);
+        let (mut six, mut nine) = (untouched(6), untouched(9));
+        assert_eq!(length(op.apply_device(&stream, &vector(6), &mut six)), ("x", 9));
+        assert_eq!(length(op.apply_device(&stream, &vector(9), &mut nine)), ("y", 6));
+        assert_eq!(length(op.apply_device_with(&stream, 1.0, &vector(9), 1.0, &mut nine)), ("y", 6));
+        assert_eq!(length(op.apply_transpose_device(&stream, &vector(9), &mut nine)), ("x", 6));
+        assert_eq!(length(op.apply_transpose_device(&stream, &vector(6), &mut six)), ("y", 9));
+        assert_eq!(length(op.apply_multi_device(&stream, 2, &vector(9), &mut nine, RowMajor)), ("x", 18));
+        assert_eq!(length(op.apply_multi_device(&stream, 2, &vector(18), &mut nine, RowMajor)), ("y", 12));
+        assert!(matches!(six.copy_from(&[0.0; 5]), Err(Error::CopyLength { expected: 6, found: 5 })));
+        assert_eq!((six.to_vec().unwrap(), nine.to_vec().unwrap()), (vec![UNTOUCHED; 6], vec![UNTOUCHED; 9]));
+        // It goes on after all that.
+        op.apply_device(&stream, &vector(9), &mut six).unwrap();
+    }
+}
+
+/// What was refused for where it is.
+fn misplaced(result: Result<(), Error>) -> &'static str {
+    match result.unwrap_err() {
+        Error::WrongDevice { what, .. } => what,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn what_is_on_another_device() {
+    let [cpu, gpu] = devices() else { return };
+    for (here, there) in [(gpu, cpu), (cpu, gpu)] {
+        let mut op = wide(here);
+        let nnz = op.nnz() as usize;
+        let [stream, other] = [here, there].map(|device| Stream::new(device).unwrap());
+        let (x, x_there) = (ones(here, 18), ones(there, 18));
+        let (mut y, mut y_there) = (ones(here, 12), ones(there, 12));
+        let multi = |stream: &Stream, x: &DeviceVec<f64>, y: &mut DeviceVec<f64>| {
+            misplaced(op.apply_multi_device(stream, 2, x, y, RowMajor))
+        };
+        assert_eq!(multi(&stream, &x_there, &mut y), "x");
+        assert_eq!(multi(&stream, &x, &mut y_there), "y");
+        assert_eq!(multi(&other, &x, &mut y), "stream");
+        let (six, nine, six_there) = (ones(here, 6), ones(here, 9), ones(there, 6));
+        let (mut to, mut to_there) = (ones(here, 9), ones(there, 9));
+        assert_eq!(misplaced(op.apply_transpose_device(&stream, &six_there, &mut to)), "x");
+        assert_eq!(misplaced(op.apply_transpose_device(&stream, &six, &mut to_there)), "y");
+        assert_eq!(misplaced(op.apply_transpose_device(&other, &six, &mut to)), "stream");
+        assert_eq!(misplaced(op.apply_device(&other, &nine, &mut ones(here, 6))), "stream");
+        assert_eq!(misplaced(op.update_values_device(&stream, &ones(there, nnz))), "values");
+        assert_eq!(misplaced(op.update_values_device(&other, &ones(here, nnz))), "stream");
+        let system = square(here, 2.0);
+        let mut solver = SolverBuilder::new(Method::Cg).build(&system).unwrap();
+        let solved = solver.solve_device(&six_there, &mut ones(here, 6)).map(drop);
+        assert!(matches!(solved, Err(Error::WrongDevice { .. })), "{solved:?}");
+        let solved = solver.solve_device(&six, &mut ones(there, 6)).map(drop);
+        assert!(matches!(solved, Err(Error::WrongDevice { .. })), "{solved:?}");
+    }
+}
+
+#[test]
+fn systems_that_are_not_square() {
+    for device in devices() {
+        let (op, settings) = (wide(device), Settings::default());
+        for method in [Method::Cg, Method::BiCgStab, Method::default(), Method::Chebyshev { bounds: None }] {
+            let refused = SolverBuilder::new(method).build(&op).map(drop);
+            assert!(matches!(refused, Err(Error::NotSquare { nrows: 6, ncols: 9, .. })), "{refused:?}");
+        }
+        let refused = SolverBuilder::new(Method::Gmres { restart: 5 }).build(&op).map(drop);
+        assert!(matches!(refused, Err(Error::NotSquare { .. })), "{refused:?}");
+        assert!(matches!(power(&op, &[1.0; 9], settings, |_| {}), Err(Error::NotSquare { .. })));
+        assert!(matches!(estimate_bounds(&op, None), Err(Error::NotSquare { .. })));
+        let builder = SparseOpBuilder::new().device(device.clone());
+        let graph = CsrMatrix::<f64>::zeros(2, 3).unwrap();
+        assert!(matches!(PageRank::new(graph.view(), &builder).map(drop), Err(Error::NotSquare { .. })));
+    }
+}
+
+#[test]
+fn numbers_that_are_none() {
+    for device in devices() {
+        let op = square(device, 2.0);
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let mut vector = [1.0; 6];
+            vector[4] = bad;
+            let good = || ones(device, 6);
+            let on_device = || DeviceVec::from_slice(device, &vector).unwrap();
+            let mut solver = SolverBuilder::new(Method::BiCgStab).build(&op).unwrap();
+            let mut x = [0.0; 6];
+            for (refused, culprit) in [
+                (solver.solve(&vector, &mut x), "b"),
+                (solver.solve(&[1.0; 6], &mut vector.clone()), "x"),
+                (solver.solve_device(&on_device(), &mut good()), "b"),
+                (solver.solve_device(&good(), &mut on_device()), "x"),
+            ] {
+                let error = refused.map(drop).unwrap_err();
+                let named = matches!(error, Error::NotFinite { vector, index: 4, .. } if vector == culprit);
+                assert!(named, "{error} on {device}");
+            }
+            assert!(solver.solve(&[1.0; 6], &mut x).unwrap().converged().is_ok());
+            let start = power(&op, &vector, Settings::default(), |_| {}).map(drop);
+            assert!(matches!(start, Err(Error::NotFinite { vector: "start", index: 4, .. })), "{start:?}");
+            // A product takes them as they are: they reach the rows that touch them.
+            let mut y = [0.0; 6];
+            op.apply(&vector, &mut y).unwrap();
+            assert!(!y[4].is_finite() && y[..4] == [2.0; 4]);
+        }
+    }
+}
+
+#[test]
+fn another_pattern_with_as_many_entries() {
+    for device in devices() {
+        let mut op = wide(device);
+        let a = op.to_csr().unwrap();
+        let mut cols = a.col_idx().to_vec();
+        cols[0] = (cols[0] + 1) % 9;
+        let moved = CsrMatrix::try_new(6, 9, a.row_ptr().to_vec(), cols, a.values().to_vec()).unwrap();
+        let taller = scattered::<f64>(7, 9, |row| if row < 6 { 1 + row % 3 } else { 0 });
+        for other in [&moved, &taller] {
+            let refused = op.update_from(other);
+            assert!(matches!(refused, Err(Error::OtherPattern { .. })), "{refused:?} on {device}");
+        }
+        assert_eq!(op.to_csr().unwrap(), a);
+        op.update_from(&a).unwrap();
+    }
+}

@@ -1,0 +1,157 @@
+//! Intervals, and how well verdicts repeat.
+
+use super::*;
+
+fn ratio(a: &[f64], b: &[f64]) -> Ratio {
+    Ratio::of((a, 0.0), (b, 0.0)).unwrap()
+}
+
+#[test]
+fn an_interval_is_that_of_students_distribution() {
+    // Logarithms 0.18, 0.19, 0.20, 0.21, 0.22: mean 0.2, standard error 0.015811 / √5, and 15.5441 for 4 degrees of freedom.
+    let a: Vec<f64> = [0.18f64, 0.19, 0.20, 0.21, 0.22].map(f64::exp).to_vec();
+    let found = ratio(&a, &[1.0; 5]);
+    let half = 15.5441 * 0.015_811_39 / 5f64.sqrt();
+    let (low, high) = found.interval(CONFIDENCE);
+    assert!((found.mean - 0.2).abs() < 1e-12);
+    assert!((low - (0.2 - half)).abs() < 1e-4 && (high - (0.2 + half)).abs() < 1e-4, "{found:?}");
+    assert!(found.is_slower() && !found.is_faster(BAND, CONFIDENCE) && !found.is_tie());
+}
+
+#[test]
+fn too_few_rounds_and_times_of_nothing_say_nothing() {
+    assert_eq!(Ratio::of((&[1.0; 4], 0.0), (&[9.0; 9], 0.0)), None);
+    assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[9.0; 9], 0.0)), None);
+    assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[0.0; 9], 0.0)), None);
+}
+
+#[test]
+fn drift_that_hits_both_does_not_widen_the_interval() {
+    let a: Vec<f64> = (0..10).map(|round| 1.05 * 1.3f64.powi(round)).collect();
+    let b: Vec<f64> = (0..10).map(|round| 1.3f64.powi(round)).collect();
+    assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster(BAND, CONFIDENCE));
+}
+
+#[test]
+fn an_outlier_weighs_no_more_than_an_ordinary_round() {
+    let noisy = |slow: f64| [1.03, 1.031, 1.029, 1.0302, 1.0298, 1.03, 1.0301, slow];
+    let clean = ratio(&noisy(1.031), &[1.0; 8]);
+    let hit = ratio(&noisy(80.0), &[1.0; 8]);
+    let high = |ratio: &Ratio| ratio.interval(CONFIDENCE).1;
+    assert!(hit.is_slower() && (high(&hit) - high(&clean)).abs() < 0.01, "{hit:?} {clean:?}");
+}
+
+#[test]
+fn equal_times_are_ties_and_preparation_counts() {
+    assert!(ratio(&[1.0; 5], &[1.0; 5]).is_tie());
+    assert!(ratio(&[1.004; 5], &[1.0; 5]).is_tie());
+    assert!(Ratio::of((&[1.0; 5], 0.2), (&[1.0; 5], 0.0)).unwrap().is_slower());
+}
+
+fn results(times: &[&[f64]]) -> Vec<Result<Samples, Error>> {
+    times.iter().map(|times| Ok(Samples::from(times.to_vec()))).collect()
+}
+
+#[test]
+fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
+    let wins = |times: [f64; 3], incumbent| {
+        let results = results(&[&[times[0]; 9], &[times[1]; 9], &[times[2]; 9]]);
+        Judge::new(vec![0.0; 3]).winner(&results, incumbent, |i| [0.0, 2.0, 1.0][i])
+    };
+    let (predicted, remembered) = (Incumbent::Predicted(0), Incumbent::Remembered(0));
+    assert_eq!(wins([1.008, 1.0, 1.2], predicted), Some(0));
+    assert_eq!(wins([1.02, 1.0, 1.2], predicted), Some(1));
+    assert_eq!(wins([1.02, 1.0, 1.2], remembered), Some(0));
+    assert_eq!(wins([1.05, 1.0, 1.2], remembered), Some(1));
+    assert_eq!(wins([1.05, 1.0, 1.005], predicted), Some(2), "of equal ones the first as predicted");
+    assert_eq!(wins([1.05, 1.0, 1.03], predicted), Some(1));
+    assert_eq!(
+        wins([1.03, 1.0, 1.2], Incumbent::Remembered(7)),
+        Some(1),
+        "one that failed stands for nothing"
+    );
+}
+
+#[test]
+fn who_was_sent_home_by_one_that_does_not_win_may_win() {
+    // The second leads for five rounds and then is no faster than who stands; the third was sent home by it.
+    let second: Vec<f64> =
+        (0..20).map(|round| if round < 5 { 0.8 } else { 0.8 + 0.05 * f64::from(round) }).collect();
+    let results = results(&[&[1.0; 20], &second, &[0.85; 5]]);
+    let mut judge = Judge::new(vec![0.0; 3]);
+    judge.out[2] = true;
+    assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
+}
+
+/// SplitMix64, and normal numbers from pairs of it.
+struct Dice(u64);
+
+impl Dice {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// With a mean of nothing and a deviation of `sigma` (Box & Muller).
+    fn normal(&mut self, sigma: f64) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        sigma * radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// Log-normal noise: of a round, and now and then an interrupt.
+    fn noise(&mut self, sigma: f64) -> f64 {
+        let interrupt = if self.uniform() < 0.03 { 1.0 + self.uniform() } else { 1.0 };
+        self.normal(sigma).exp() * interrupt
+    }
+}
+
+/// What ten races of a matrix decide for, fresh and one after the other, in true times over the least.
+///
+/// Eight plans within ten per cent or so, predicted with errors of 12 %; rounds vary by `sigma`, and in every race each plan by another
+/// half of that, which no race by itself can know.
+fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
+    const PLANS: usize = 8;
+    let times: Vec<f64> = (0..PLANS).map(|_| 1.0 + 0.1 * dice.uniform()).collect();
+    let predictions: Vec<f64> = times.iter().map(|time| time * dice.normal(0.12).exp()).collect();
+    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+    let predicted = (0..PLANS).min_by(|&a, &b| predictions[a].total_cmp(&predictions[b])).unwrap();
+    let (mut fresh, mut successive, mut remembered) = (Vec::new(), Vec::new(), None);
+    for _ in 0..10 {
+        let race: Vec<Vec<f64>> = times
+            .iter()
+            .map(|time| {
+                let time = time * dice.normal(sigma / 2.0).exp();
+                (0..20).map(|_| time * dice.noise(sigma)).collect()
+            })
+            .collect();
+        let results = results(&race.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let decide = |incumbent| {
+            let judge = Judge::new(vec![0.0; PLANS]);
+            judge.winner(&results, incumbent, |i| predictions[i]).unwrap()
+        };
+        let standing = remembered.map_or(Incumbent::Predicted(predicted), Incumbent::Remembered);
+        fresh.push(times[decide(Incumbent::Predicted(predicted))] / least);
+        remembered = Some(decide(standing));
+        successive.push(times[decide(standing)] / least);
+    }
+    [fresh, successive]
+}
+
+#[test]
+fn successive_races_decide_alike_through_noise_and_lose_next_to_nothing() {
+    for (sigma, fresh_agree) in [(0.003, 30), (0.006, 15), (0.01, 5)] {
+        let mut dice = Dice(1);
+        let all: Vec<[Vec<f64>; 2]> = (0..60).map(|_| ten_races(&mut dice, sigma)).collect();
+        let agree = |way: usize| all.iter().filter(|m| m[way].iter().all(|t| *t == m[way][0])).count();
+        let mean = |way: usize| {
+            let logs: Vec<f64> = all.iter().flat_map(|m| &m[way]).map(|time| time.ln()).collect();
+            logs.iter().mean().exp()
+        };
+        let said = format!("{sigma}: {} and {} of 60, {} and {}", agree(0), agree(1), mean(0), mean(1));
+        assert!(agree(1) >= 57 && agree(0) >= fresh_agree && agree(0) < agree(1), "{said}");
+        assert!(mean(0) < 1.01 && mean(1) < 1.01, "{said}");
+    }
+}
