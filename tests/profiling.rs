@@ -67,10 +67,9 @@ impl Subscriber for Recorder {
 
 /// The spans of some work.
 fn spans(level: Level, work: impl FnOnce()) -> Vec<Seen> {
-    let seen = Arc::default();
+    let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
     with_default(Recorder { level, seen: Arc::clone(&seen), within: Mutex::default() }, work);
-    let seen = seen.lock().unwrap().clone();
-    seen
+    std::mem::take(&mut *seen.lock().unwrap())
 }
 
 fn matrix() -> CsrMatrix<f64> {

@@ -48,7 +48,9 @@ impl From<Error> for Failure {
             | Error::NotDeterministic { .. }
             | Error::NotCapturable { .. }
             | Error::PlanLimit { .. }
-            | Error::PackedTooLarge { .. } => Status::NotPossible,
+            | Error::PackedTooLarge { .. }
+            | Error::ValueRange { .. }
+            | Error::ValueInexact { .. } => Status::NotPossible,
             _ => Status::Failed,
         };
         Self::new(status, error.to_string())

@@ -15,13 +15,12 @@ impl SparseOpBuilder {
     /// operator is for the same device. See [`ForeignCsr::from_raw`] for an example.
     ///
     /// The arrays are copied to the host once, for the analysis and what is checked, and [`preparation`](SparseOp::preparation) counts that as
-    /// analysis. Packed slices are then packed by the GPU from the arrays where they lie; for other plans, and where values were
-    /// [rounded](Self::value_precision), the host packs its copy. The
+    /// analysis. Packed slices are then packed by the GPU from the arrays where they lie; for other plans the host packs its copy. The
     /// operator keeps nothing of the arrays: they may be freed or changed once this returns.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix; [`Error::WrongDevice`] when `stream` is another device's, or
+    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix; [`Error::ValueRange`] as of [`build`](Self::build); [`Error::WrongDevice`] when `stream` is another device's, or
     /// another one was [set](Self::device); what the GPU gives, as a fall back on the CPU would be on the wrong device; otherwise as
     /// [`decide`](Self::decide).
     pub fn build_from_device<T: Scalar>(
@@ -44,7 +43,7 @@ impl SparseOpBuilder {
         });
         let (copied, there) = copied?;
         let rounded = self.rounded(&copied)?;
-        // What is there has the values of before.
+        // Values that were rounded are not those that lie there.
         let there = there.filter(|_| matches!(rounded, Cow::Borrowed(_)));
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
         let source = Source { a: &rounded, there: there.as_ref() };
