@@ -234,7 +234,10 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
         let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
         let x = x_vector(a.ncols());
         let oracle = Oracle::of(a.view(), &x);
-        for plan in plans(&a).into_iter().filter(|plan| plan.to_string().contains("index:packed")) {
+        // Values in fewer bytes are packed by the host.
+        let narrow = |plan: &str| ["bf16", "f16", "f32"].iter().any(|kind| plan.contains(&format!("values:{kind}")));
+        let packed = |plan: &Plan| plan.to_string().contains("index:packed") && !narrow(&plan.to_string());
+        for plan in plans(&a).into_iter().filter(packed) {
             assert!(Placed::packs_there(&plan, a.view()), "{plan} on {spec}");
             let there = Ready::pack(&plan, &a, device).unwrap().matrix;
             assert_eq!(there.unpack().unwrap(), a, "{plan} on {spec}");
