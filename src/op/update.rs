@@ -23,7 +23,7 @@ impl<T: Scalar> SparseOp<T> {
     /// Every value is written to its place, which on a GPU takes about as long as a product, and the copy from the host much longer:
     /// values that are on the GPU ([`update_values_device`](Self::update_values_device)) spare it. Waits for everything enqueued there.
     ///
-    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry, except in `csr` and
+    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry (6 on a GPU), except in `csr` and
     /// `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
     /// built.
     ///
