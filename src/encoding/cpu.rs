@@ -5,7 +5,7 @@ use super::long::{LongRows, entries};
 use super::slice::Slice;
 use super::slices::PackedSlices;
 use super::value::Stored;
-use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
+use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts, widened};
 use crate::precision::{Bf16, F16, Narrow};
 use crate::{Precision, Scalar};
 use std::ops::Range;
@@ -169,7 +169,7 @@ impl<T: Scalar> Source<T> for Codes<T> {
 impl<T: Scalar, N: Narrow> Source<T> for Widened<N> {
     #[inline(always)]
     unsafe fn get(self, at: usize) -> T {
-        T::from_f64(f64::from(unsafe { *self.0.add(at) }.to_f32()))
+        widened(unsafe { *self.0.add(at) })
     }
 
     #[inline(always)]

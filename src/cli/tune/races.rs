@@ -21,22 +21,12 @@ pub(super) fn repeatability(r: &Repeatability) -> String {
 }
 
 fn agreement(out: &mut String, r: &Repeatability, how: &str, a: &Agreement) {
-    let share = |part: usize, whole: usize| percent(part as f64 / whole.max(1) as f64);
-    let _ = write!(
-        out,
-        "{how}: all decide for the same plan on {} of {}, {}",
-        a.agreeing,
-        r.matrices,
-        share(a.agreeing, r.matrices)
-    );
+    let share = |part: usize, whole: usize| {
+        format!("{part} of {whole}, {}", percent(part as f64 / whole.max(1) as f64))
+    };
+    let _ = write!(out, "{how}: all decide for the same plan on {}", share(a.agreeing, r.matrices));
     if (1..r.matrices).contains(&r.judged) {
-        let _ = write!(
-            out,
-            " (of those judged by {} of {}, {})",
-            a.agreeing_judged,
-            r.judged,
-            share(a.agreeing_judged, r.judged)
-        );
+        let _ = write!(out, " (of those judged by {})", share(a.agreeing_judged, r.judged));
     }
     let Regret { geometric_mean, p95, worst, .. } = a.regret;
     let _ = writeln!(

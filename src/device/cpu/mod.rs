@@ -4,7 +4,7 @@ mod simd;
 mod strip;
 mod team;
 
-pub(crate) use simd::{Index, Kernel, PADDING, Vector, prefetch, set_lanes};
+pub(crate) use simd::{Index, Kernel, PADDING, Vector, prefetch, set_lanes, widened};
 pub(crate) use strip::{Slots, strip};
 
 use crate::Scalar;

@@ -105,7 +105,7 @@ impl Index for u32 {
 
 /// A number of fewer bytes as a scalar.
 #[inline(always)]
-fn widened<T: Scalar, N: Narrow>(number: N) -> T {
+pub(crate) fn widened<T: Scalar, N: Narrow>(number: N) -> T {
     T::from_f64(f64::from(number.to_f32()))
 }
 

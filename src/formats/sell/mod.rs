@@ -35,6 +35,7 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
+use std::cell::LazyCell;
 use std::fmt::{self, Display};
 
 /// The format.
@@ -110,21 +111,16 @@ fn lcm(a: usize, b: usize) -> usize {
     a / gcd(a, b) * b
 }
 
-/// Whether packed slices have shorter columns than plain ones, or all that are worth trying of those have more slots. Otherwise a GPU is faster
-/// with plain ones: an H200 took 255 µs against 266 for the gallery's `uniform` in `f64`.
-fn is_shorter(plan: Plan, plain: &[Plan], analysis: &Analysis) -> bool {
+/// Whether packed slices with values as they are have columns as long as plain ones, and as many rows: a GPU is then faster with plain
+/// slices, if those are not padded. An H200 took 255 µs with them against 266 for the gallery's `uniform` in `f64`.
+fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
     let Index::Packed(packing @ Packing { values: ValueEncoding::Plain, long: Packing::MAX_LONG, .. }) =
         plan.index
     else {
-        return true;
+        return false;
     };
     let sizes = analysis.packing.sizes(&analysis.rows, plan.order(), packing.long);
-    let columns = sizes.entries * size_of::<u32>() as u64;
-    let is_padded = |plain: &Plan| {
-        let slots = Sell::traffic(plain, analysis, ScalarKind::F32).slots;
-        slots as f64 > LEAST_GAIN * sizes.entries as f64
-    };
-    sizes.index_bytes as f64 * LEAST_GAIN < columns as f64 || plain.iter().all(is_padded)
+    sizes.index_bytes as f64 * LEAST_GAIN >= (sizes.entries * size_of::<u32>() as u64) as f64
 }
 
 impl Format for Sell {
@@ -182,7 +178,12 @@ impl Format for Sell {
             index.map(move |index| Plan { c: LANES as u32, sigma, index })
         });
         let plain: Vec<Plan> = plans.collect();
-        let packed = packed.filter(|&plan| on == Target::Cpu || is_shorter(plan, &plain, analysis));
+        // Looked at only where it matters, and once: summing slices takes a pass.
+        let any_filled = LazyCell::new(|| {
+            let slots = |plan| Self::traffic(plan, analysis, ScalarKind::F32).slots;
+            plain.iter().any(|plan| slots(plan) as f64 <= LEAST_GAIN * analysis.rows.nnz as f64)
+        });
+        let packed = packed.filter(|plan| on == Target::Cpu || !is_as_long(plan, analysis) || !*any_filled);
         plain.iter().copied().chain(packed).collect()
     }
 
@@ -410,6 +411,7 @@ mod tests {
         assert_eq!(packed.full, [0, 0]);
         assert_eq!(packed.col_idx, [0, P, 1, 2, P, 2, P, P, 3, 0, P, P, 3, P, P]);
     }
+
     #[test]
     fn packed_slices_with_columns_as_long_as_plain_ones_are_no_candidates_on_a_gpu() {
         let packed = |spec: &str, on| {
