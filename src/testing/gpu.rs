@@ -176,6 +176,8 @@ fn while_one_thread_captures_others_wait_for_their_own_and_are_refused_on_its_st
                 assert_eq!(beside.to_vec().unwrap(), before.to_vec().unwrap());
             });
         });
+        let refused = stream.seconds(&mut || Ok(())).unwrap_err().to_string();
+        assert!(refused.contains("time a launch of the graph"), "{refused}");
         op.apply_device(&stream, &x, &mut inside)
     });
     assert_eq!(inside.to_vec().unwrap(), [0.0; 3000], "a capture does nothing yet");
