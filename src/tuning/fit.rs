@@ -42,7 +42,7 @@ fn fit_rest(observations: &[Observation], given: Option<(Term, f64)>) -> Coeffic
 pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients> {
     /// The common coefficient and the others take turns until it does not move; each turn lowers what is minimised.
     const TURNS: usize = 50;
-    const STILL: f64 = 1e-6;
+    const STILL: f64 = 1e-3;
     let place = shared as usize;
     let mut fits: Vec<Coefficients> = kernels.iter().map(|kernel| fit(kernel)).collect();
     if kernels.len() < 2 {
