@@ -4,16 +4,18 @@
 //! values are. So no format has a say in it but to show its arrays of values. Numbers of fewer bytes, which could not be the numbers of
 //! entries, are in packed slices, which say themselves where.
 
+mod units;
+
 use super::placed::keep;
 use super::{Access, Placed, Plan};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
+use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
 use crate::encoding::{Narrowed, PackedSlices, Uploaded as Slices, narrowed};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar};
-use rayon::prelude::*;
 use std::sync::Arc;
+use units::{PER_THREAD, Units};
 
 /// The arrays with a packed matrix's values; slots are counted through both. The second may be empty.
 pub(crate) type Arrays<A> = [A; 2];
@@ -53,42 +55,7 @@ pub(crate) struct Updater {
 #[derive(Debug)]
 enum Place {
     Host(Option<Vec<u32>>),
-    Gpu(Option<Arc<Scattering>>, Kernel),
-}
-
-/// Entries that a block of a GPU brings to their slots. `CHUNK` in `kernels/update.cu`.
-const CHUNK: usize = 2048;
-
-/// The slots of every chunk of entries in ascending order, and which of its entries each is for: a block writes neighbours together. Written in
-/// the order of entries, every value was a transaction of its own, and an update took up to 7 CSR products on an H200.
-#[derive(Debug)]
-struct Scattering {
-    slots: Buffer<u32>,
-    from: Buffer<u16>,
-}
-
-impl Scattering {
-    fn upload(gpu: Gpu, slots: Vec<u32>) -> Result<Arc<Self>, Error> {
-        let (slots, from) = in_chunks(slots);
-        Ok(Arc::new(Self { slots: gpu.upload(&slots)?, from: gpu.upload(&from)? }))
-    }
-
-    fn bytes(&self) -> u64 {
-        self.slots.bytes() + self.from.bytes()
-    }
-}
-
-/// Sorts every chunk, and tells which of the chunk's entries each slot is for.
-fn in_chunks(mut slots: Vec<u32>) -> (Vec<u32>, Vec<u16>) {
-    let mut from = vec![0; slots.len()];
-    slots.par_chunks_mut(CHUNK).zip(from.par_chunks_mut(CHUNK)).for_each(|(slots, from)| {
-        let mut sorted: Vec<(u32, u16)> = slots.iter().copied().zip(0..).collect();
-        sorted.sort_unstable();
-        for ((slot, from), sorted) in slots.iter_mut().zip(from).zip(sorted) {
-            (*slot, *from) = sorted;
-        }
-    });
-    (slots, from)
+    Gpu(Option<Arc<Units>>, Kernel),
 }
 
 impl Place {
@@ -104,7 +71,7 @@ impl Place {
                 let Some(places) = slices.to_host()?.places() else { return Ok(None) };
                 let kind = if slices.narrow() == Some(Precision::F32) { "f32" } else { "u16" };
                 let kernel = gpu.kernel("update", &format!("update_{kind}"))?;
-                Some(Self::Gpu(Some(Scattering::upload(*gpu, places)?), kernel))
+                Some(Self::Gpu(Some(Units::upload(*gpu, places)?), kernel))
             }
         })
     }
@@ -146,7 +113,7 @@ impl Updater {
         let place = match gpu {
             None => Place::Host(slots),
             Some(gpu) => {
-                let slots = slots.map(|slots| Scattering::upload(gpu, slots)).transpose()?;
+                let slots = slots.map(|slots| Units::upload(gpu, slots)).transpose()?;
                 Place::Gpu(slots, gpu.kernel("update", &format!("update_{}", T::KIND))?)
             }
         };
@@ -194,11 +161,9 @@ impl Updater {
             }
             (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
-                let (values, queue) = (gpu.upload(values)?, gpu.queue());
                 let arrays = matrix.values().expect("as above");
-                // SAFETY: the arrays have every slot, and the wait outlasts the launch.
-                unsafe { self.launch(queue, values.ptr(), arrays)? };
-                queue.synchronize()
+                // SAFETY: the arrays have every slot, and nothing is under way.
+                unsafe { self.bring(*gpu, values, arrays) }
             }
             _ => unreachable!("a matrix stays on its device"),
         }
@@ -226,19 +191,14 @@ impl Updater {
             }
             (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
-                let queue = gpu.queue();
-                // SAFETY: the arrays have every slot, and the waits outlast the launches.
+                // SAFETY: the arrays have every slot, and nothing is under way.
                 unsafe {
                     match (values, matrix.slices().and_then(Slices::narrow_values)) {
                         (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
-                            let values = gpu.upload(&values)?;
-                            self.launch(queue, values.ptr(), arrays)?;
-                            queue.synchronize()
+                            self.bring(*gpu, &values, arrays)
                         }
                         (Narrowed::Singles(values), Some(Narrowed::Singles(arrays))) => {
-                            let values = gpu.upload(&values)?;
-                            self.launch(queue, values.ptr(), arrays)?;
-                            queue.synchronize()
+                            self.bring(*gpu, &values, arrays)
                         }
                         _ => unreachable!("it had them when this was made"),
                     }
@@ -246,6 +206,23 @@ impl Updater {
             }
             _ => unreachable!("a matrix stays on its device"),
         }
+    }
+
+    /// Uploads values and brings them to their slots; they are there when this returns.
+    ///
+    /// # Safety
+    ///
+    /// There is a value for every entry; the arrays have every slot, and nothing else uses them meanwhile.
+    unsafe fn bring<N: Copy>(
+        &self,
+        gpu: Gpu,
+        values: &[N],
+        arrays: Arrays<(Ptr<N>, usize)>,
+    ) -> Result<(), Error> {
+        let (values, queue) = (gpu.upload(values)?, gpu.queue());
+        // SAFETY: the caller's promise, and the wait outlasts the launch.
+        unsafe { self.launch(queue, values.ptr(), arrays)? };
+        queue.synchronize()
     }
 
     /// Replaces the values by some on the matrix's device; on a GPU this is only enqueued.
@@ -292,11 +269,12 @@ impl Updater {
         values: Ptr<N>,
         [first, second]: Arrays<(Ptr<N>, usize)>,
     ) -> Result<(), Error> {
-        let Place::Gpu(slots, kernel) = &self.place else { unreachable!("only called on a GPU") };
-        let (slots, from) = slots.as_ref().map_or((Ptr::NULL, Ptr::NULL), |s| (s.slots.ptr(), s.from.ptr()));
-        let launch = Launch::over(self.nnz.div_ceil(CHUNK), BLOCK).arg(slots).arg(from);
-        let launch = launch.arg(values).arg(self.nnz as u64);
-        let launch = launch.arg(first.0).arg(first.1 as u64).arg(second.0);
+        let Place::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
+        let (slots, (at, from)) =
+            units.as_ref().map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));
+        let launch = Launch::over(slots.div_ceil(PER_THREAD), 1).arg(at).arg(from).arg(slots as u64);
+        let launch = launch.arg(values).arg(self.nnz as u64).arg(first.0).arg(first.1 as u64);
+        let launch = launch.arg(second.0).arg((first.1 + second.1) as u64);
         // SAFETY: these are the parameters of `update`; the rest is the caller's promise.
         unsafe { kernel.launch(queue, launch) }
     }
@@ -377,21 +355,4 @@ fn scatter<N: Copy + Send + Sync>(slots: Option<&[u32]>, values: &[N], [first, s
             }
         }
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_chunk_is_sorted_and_knows_whose_the_slots_are() {
-        let slots: Vec<u32> = (0..5000).map(|entry| entry * 7919 % 5003).collect();
-        let (sorted, from) = in_chunks(slots.clone());
-        for (chunk, (sorted, from)) in sorted.chunks(CHUNK).zip(from.chunks(CHUNK)).enumerate() {
-            assert!(sorted.is_sorted());
-            let whose = from.iter().map(|&i| slots[chunk * CHUNK + usize::from(i)]);
-            assert!(whose.eq(sorted.iter().copied()));
-        }
-        assert!(include_str!("../../kernels/update.cu").contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
-    }
 }

@@ -20,11 +20,11 @@ impl<T: Scalar> SparseOp<T> {
     /// Replaces the values of all entries, which stay where they are: nothing is analysed, chosen or packed again. There is one value for every
     /// entry, in the order of [`to_csr`](Self::to_csr), which is the order in which they were given.
     ///
-    /// Every value is written to its place, which on a GPU takes about as long as a product, and the copy from the host much longer:
+    /// Every value is written to its place, which on a GPU takes one product or two, and the copy from the host much longer:
     /// values that are on the GPU ([`update_values_device`](Self::update_values_device)) spare it. Waits for everything enqueued there.
     ///
-    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry (6 on a GPU), except in `csr` and
-    /// `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
+    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry (4.5 on a GPU, and as
+    /// many for padding that stands between entries), except in `csr` and `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
     /// built.
     ///
     /// What was packed besides, for [transposed products](Self::apply_transpose) and [several vectors](Self::apply_multi), is given up and
