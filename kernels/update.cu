@@ -3,7 +3,7 @@
 #include "common.cuh"
 
 // Slots that stand side by side and are written together, and what stands for the entry of a slot that has none: `UNIT` and `NONE` in
-// src/formats/update/units.rs.
+// src/formats/units.rs.
 constexpr u32 UNIT = 8;
 constexpr u32 NONE = 0xFFFFFFFF;
 

@@ -4,9 +4,8 @@
 //! values are. So no format has a say in it but to show its arrays of values. Numbers of fewer bytes, which could not be the numbers of
 //! entries, are in packed slices, which say themselves where.
 
-mod units;
-
 use super::placed::keep;
+use super::units::{PER_THREAD, Units};
 use super::{Access, Placed, Plan};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
@@ -15,7 +14,6 @@ use crate::encoding::{Narrowed, PackedSlices, Uploaded as Slices, narrowed};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
-use units::{PER_THREAD, Units};
 
 /// The arrays with a packed matrix's values; slots are counted through both. The second may be empty.
 pub(crate) type Arrays<A> = [A; 2];

@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_kernel_has_the_same_numbers() {
-        let source = include_str!("../../../kernels/update.cu");
+        let source = include_str!("../../kernels/update.cu");
         let has = |line: String| assert!(source.contains(&line), "{line}");
         has(format!("constexpr u32 UNIT = {UNIT};"));
         has(format!("constexpr u32 NONE = 0x{NONE:X};"));
