@@ -51,5 +51,6 @@ __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32
 
 INSTANCES(f32, float)
 INSTANCES(f64, double)
-// Numbers of 16 bits, whatever they are.
+// Numbers of 16 bits, whatever they are, and codes.
 INSTANCES(u16, u16)
+INSTANCES(u8, unsigned char)

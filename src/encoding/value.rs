@@ -269,6 +269,23 @@ pub(crate) fn narrowed<T: Scalar>(
     })
 }
 
+/// The codes of values, none where one stands for all, and what they stand for; nothing where these are more than there is `room` for, which is
+/// 1 or [`DICTIONARY`].
+pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Vec<T>)> {
+    let coder = Coder::of(values);
+    let codes = match &coder {
+        Coder::Same(_) if room == 1 => Vec::new(),
+        Coder::Same(_) => vec![0; values.len()],
+        Coder::Dictionary(dictionary) if room == DICTIONARY => {
+            values.par_iter().map(|&value| dictionary.code(value)).collect()
+        }
+        _ => return None,
+    };
+    let mut dictionary = coder.into_dictionary();
+    dictionary.resize(room, T::ZERO);
+    Some((codes, dictionary))
+}
+
 impl<T: Scalar> Stored<T> {
     /// Room for `len` values of a coder.
     pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
@@ -306,6 +323,14 @@ impl<T: Scalar> Stored<T> {
         match self {
             Self::Halves(_, halves) => Some(Narrowed::Halves(halves)),
             Self::Singles(singles) => Some(Narrowed::Singles(singles)),
+            _ => None,
+        }
+    }
+
+    /// The codes, where they are stored as such.
+    pub(crate) fn codes_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Codes(codes) => Some(codes),
             _ => None,
         }
     }
@@ -453,6 +478,19 @@ mod tests {
         assert!(matches!(Coder::of(&many), Coder::Plain));
         let Coder::Dictionary(dictionary) = Coder::of(&many[..256]) else { panic!("256 values") };
         assert!(many[..256].iter().all(|&v| dictionary.values[usize::from(dictionary.code(v))] == v));
+    }
+
+    #[test]
+    fn codes_need_room_for_what_they_stand_for() {
+        let values: Vec<f64> = (0..1000).map(|k| f64::from(k % 257)).collect();
+        assert_eq!(coded(&values, DICTIONARY), None);
+        let (codes, dictionary) = coded(&values[..256], DICTIONARY).unwrap();
+        assert!(codes.iter().zip(&values).all(|(&code, value)| dictionary[usize::from(code)] == *value));
+        assert_eq!(coded(&[0.0, -0.0], 1), None);
+        assert_eq!(coded(&[3.0f32; 5], 1), Some((vec![], vec![3.0])));
+        let (codes, dictionary) = coded(&[3.0f32; 5], DICTIONARY).unwrap();
+        assert_eq!((codes, dictionary[0], dictionary.len()), (vec![0; 5], 3.0, DICTIONARY));
+        assert_eq!(coded::<f32>(&[], 1), Some((vec![], vec![0.0])));
     }
 
     #[test]

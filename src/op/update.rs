@@ -46,7 +46,7 @@ impl<T: Scalar> SparseOp<T> {
     /// # Errors
     ///
     /// [`Error::ValuesLength`] when there is not one value for every entry; [`Error::NotUpdatable`] where the plan keeps codes of values,
-    /// or one for all; [`Error::ValueRange`] where values are [rounded](SparseOpBuilder::value_precision) and one is beyond that precision;
+    /// or one for all, unless it is one of packed slices and the new ones are no more than these name: 256, or one; [`Error::ValueRange`] where values are [rounded](SparseOpBuilder::value_precision) and one is beyond that precision;
     /// [`Error::ValueInexact`] where they are not, but stored in fewer bytes that do not hold one; then nothing has changed. On a GPU,
     /// [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
@@ -88,8 +88,8 @@ impl<T: Scalar> SparseOp<T> {
     /// # Errors
     ///
     /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's;
-    /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes: whether that can be is not known there
-    /// without waiting.
+    /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes or as codes: whether that can be is not known
+    /// there without waiting.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
         let _span = self.update_span();
         let rounded = match (&self.device, values.device()) {
