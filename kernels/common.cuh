@@ -2,7 +2,8 @@
 //
 // Conventions. A kernel is a template over its scalar T, and over the row offset O where there is one; its instances are the entry
 // points, with plain names that say their types: `csr_vector8_f32_o64`. Positions of slots and entries are 64-bit everywhere, rows
-// and columns 32-bit. Arrays of the matrix are read once and so streamed past the cache (`__ldcs`); x is cached (`__ldg`).
+// and columns 32-bit. Arrays of the matrix are read once and so streamed past the cache (`__ldcs`); x is cached (`__ldg`, or `gather` where
+// launches overlap).
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -34,6 +35,45 @@ typedef unsigned long long u64;
 #else
 #define KERNEL KERNEL_WITH(5)
 #endif
+
+// Launches that overlap. A kernel of a file with OVERLAPPING begins, where the GPU can do so, as soon as every block of the launch before it in
+// the stream has called `begin_next`, or when that is over. Until it has called `end_previous` it reads nothing but what says where the entries
+// of the matrix are, and writes nothing: values are updated by kernels, and vectors, scratch and sums are what the launch before may be
+// working on. Every kernel of such a file calls it. What it reads afterwards it does not read as constant
+// (`__ldg`), since it was not when it began.
+
+// Tells the host, which asks for a variable of this name: see src/device/cuda/mod.rs.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(SCALED)
+#define OVERLAPPING extern "C" __device__ u32 launches_overlap = 1;
+#else
+#define OVERLAPPING
+#endif
+
+// Lets the next launch begin when all blocks are here.
+__device__ __forceinline__ void begin_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits until the launch before is over and what it wrote is there.
+__device__ __forceinline__ void end_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Loads an element of x through the caches.
+__device__ __forceinline__ float gather(const float *from) {
+    float element;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(element) : "l"(from));
+    return element;
+}
+__device__ __forceinline__ double gather(const double *from) {
+    double element;
+    asm volatile("ld.global.f64 %0, [%1];" : "=d"(element) : "l"(from));
+    return element;
+}
 
 // The number of this thread in the grid.
 __device__ __forceinline__ u64 thread_id() { return u64(blockIdx.x) * BLOCK + threadIdx.x; }
@@ -122,7 +162,7 @@ __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values,
         value[u] = __ldcs(values + at(u));
     }
 #pragma unroll
-    for (u32 u = 0; u < N; ++u) factor[u] = __ldg(x + col[u]);
+    for (u32 u = 0; u < N; ++u) factor[u] = gather(x + col[u]);
 #pragma unroll
     for (u32 u = 0; u < N; ++u)
         if (wanted(u)) sum += value[u] * factor[u];

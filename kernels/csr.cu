@@ -2,6 +2,8 @@
 
 #include "common.cuh"
 
+OVERLAPPING
+
 // Entries of one row that a lane loads together: rows have few, and the lanes of a row share them.
 constexpr u32 LANE_ENTRIES = 4;
 
@@ -10,6 +12,7 @@ template <u32 W, typename T, typename O>
 __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                               const T *__restrict__ values, u32 nrows, const T *__restrict__ x,
                                               OUT(T) y) {
+    begin_next();
     u64 row = thread_id() / W;
     u32 lane = threadIdx.x % W;
     u64 at = 0, count = 0;
@@ -18,6 +21,7 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
         u64 end = row_ptr[row + 1];
         count = at < end ? (end - at + W - 1) / W : 0;
     }
+    end_previous();
     T sum = lanes_sum(sum_entries<LANE_ENTRIES>(cols, values, x, at, W, count), W);
     if (row < nrows && lane == 0) put(y, row, sum);
 }
@@ -30,14 +34,42 @@ struct alignas(16) Chunk {
     u32 row;
     // How far the cut was moved back.
     u32 moved;
-    // The chunks in which the row with which it begins has its first and its last entries; `first` is the chunk itself unless the
-    // row is cut.
+    // The chunks in which the row with which it begins has its first entries and its end; `first` is the chunk itself unless the row
+    // is cut.
     u32 first, last;
 };
 
 __device__ __forceinline__ Chunk load_chunk(const Chunk *chunks, u64 number) {
     uint4 words = __ldg(reinterpret_cast<const uint4 *>(chunks) + number);
     return {words.x, words.y, words.z, words.w};
+}
+
+// What a chunk has of a row that goes on behind it, for the chunk in which the row ends: words of 32 bits, each with a mark that it was
+// written, so that it is known to be there when it is seen, without fences. They are 0 when the kernel begins, and again when it is over.
+template <typename T>
+constexpr u32 PART_WORDS = sizeof(T) / sizeof(u32);
+
+__device__ __forceinline__ void send(u64 *to, u32 bits) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(u64(1) << 32 | bits) : "memory");
+}
+
+__device__ __forceinline__ u32 receive(u64 *from) {
+    u64 word;
+    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    while (word == 0);
+    *from = 0;
+    return u32(word);
+}
+
+__device__ __forceinline__ void send_part(u64 *to, float part) { send(to, __float_as_uint(part)); }
+__device__ __forceinline__ void send_part(u64 *to, double part) {
+    send(to, __double2loint(part));
+    send(to + 1, __double2hiint(part));
+}
+__device__ __forceinline__ void receive_part(u64 *from, float &part) { part = __uint_as_float(receive(from)); }
+__device__ __forceinline__ void receive_part(u64 *from, double &part) {
+    u32 low = receive(from);
+    part = __hiloint2double(receive(from + 1), low);
 }
 
 // Where the sums of a chunk go. Segment i < ends is what it has of row `row` + i, segment `ends` what it has of a row that goes on.
@@ -47,12 +79,13 @@ struct Sums {
     u32 row, ends;
     // Whether the first and the last row are cut.
     bool from_before, goes_on;
-    // The chunk's parts of them, for whoever adds them.
-    T *head, *tail;
+    // Where what the chunk has of the first one is kept, in shared memory, and where its part of the last one is sent.
+    T *head;
+    u64 *tail;
 
     __device__ __forceinline__ void put_segment(u32 i, T sum) const {
         if (i == ends) {
-            if (goes_on) *tail = sum;
+            if (goes_on) send_part(tail, sum);
         } else if (i == 0 && from_before) {
             *head = sum;
         } else {
@@ -61,51 +94,32 @@ struct Sums {
     }
 };
 
-// The sum of a row that is cut, for thread 0: of the tails of its chunks and the head of the last one. The whole block works on it, always in
-// the same order. Other blocks of the same kernel may have written them, so they are not read through the first-level cache.
+// Puts a row that ends in this chunk and began in chunk `first`, always adding its parts in the same order. Blocks begin in the order of
+// their numbers, so those that are waited for have begun and wait for none behind them.
 template <typename T>
-__device__ T sum_parts(const T *heads, const T *tails, Chunk cut) {
+__device__ __forceinline__ void add_parts(Sums<T> sums, u64 *parts, u32 first) {
     __shared__ T warp_sums[WARPS];
-    T sum = 0;
-#pragma unroll 4
-    for (u64 chunk = u64(cut.first) + threadIdx.x; chunk < cut.last; chunk += BLOCK) sum += __ldcg(tails + chunk);
-    sum = lanes_sum(sum, WARP);
-    // Nobody reads any more what an earlier call has left.
+    auto part_sum = [=](u32 threads) {
+        T sum = 0;
+        for (u64 chunk = u64(first) + threadIdx.x; chunk < blockIdx.x; chunk += threads) {
+            T part;
+            receive_part(parts + chunk * PART_WORDS<T>, part);
+            sum += part;
+        }
+        return lanes_sum(sum, WARP);
+    };
+    // The first of the row's sum is kept.
     __syncthreads();
-    if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
-    __syncthreads();
-    T total = __ldcg(heads + cut.last);
-    for (u32 w = 0; w < WARPS; ++w) total += warp_sums[w];
-    return total;
-}
-
-// When all of a chunk's sums are put: the last of a row's chunks to come here adds the row's parts. Arrivals are counted for every row that is
-// cut, at the number of its first chunk; they are 0 when the kernel begins, and again when it is over.
-template <typename T>
-__device__ __forceinline__ void add_parts(Chunk here, Chunk next, Sums<T> sums, const T *heads, const T *tails, u32 *arrivals) {
-    __shared__ bool complete[2];
-    // A chunk in the middle of a row has one part of it: the tail.
-    bool parts[2] = {sums.from_before && sums.ends > 0, sums.goes_on};
-    if (!parts[0] && !parts[1]) return;
-    __syncthreads();
-    if (threadIdx.x < 2) {
-        bool head = threadIdx.x == 0, last = false;
-        u32 first_chunk = head ? here.first : next.first;
-        u32 others = (head ? here.last : next.last) - first_chunk;
-        if (head ? parts[0] : parts[1]) last = arrive(arrivals + first_chunk, others) == others;
-        complete[threadIdx.x] = last;
+    T sum = *sums.head;
+    if (blockIdx.x - first <= WARP) {
+        if (threadIdx.x < WARP) sum += part_sum(WARP);
+    } else {
+        T part = part_sum(BLOCK);
+        if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = part;
+        __syncthreads();
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w];
     }
-    __syncthreads();
-    bool head_complete = complete[0], tail_complete = complete[1];
-    if (head_complete || tail_complete) __threadfence();
-    if (head_complete) {
-        T sum = sum_parts(heads, tails, here);
-        if (threadIdx.x == 0) put(sums.y, here.row, sum);
-    }
-    if (tail_complete) {
-        T sum = sum_parts(heads, tails, next);
-        if (threadIdx.x == 0) put(sums.y, next.row, sum);
-    }
+    if (threadIdx.x == 0) put(sums.y, sums.row, sum);
 }
 
 // Row ends in a chunk up to which every thread keeps its products and the block sums them together, row by row.
@@ -165,37 +179,30 @@ __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end
     if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.ends, first_end == 0 ? before + open : open);
 }
 
-// Loads the columns and values that a thread multiplies: RUN consecutive ones, from a multiple of four on. Those past the last one that is
-// needed are some that are.
-template <u32 RUN, typename T>
-__device__ __forceinline__ void load_wide(const u32 *cols, const T *values, u64 base, u32 count, u64 nnz, u32 (&col)[RUN],
-                                          T (&value)[RUN]) {
-    constexpr u32 TOGETHER = 16 / sizeof(T);
-    struct alignas(16) Values {
-        T at[TOGETHER];
+// Loads of an array with something for every entry what a thread multiplies: RUN consecutive ones, from a multiple of four on. Those past the
+// last one that is needed are some that are.
+template <u32 RUN, typename V>
+__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
+    constexpr u32 TOGETHER = 16 / sizeof(V);
+    struct alignas(16) Some {
+        V at[TOGETHER];
     };
     // The array may end within the last four.
     if (base + (count + 3) / 4 * 4 <= nnz) {
 #pragma unroll
         for (u32 q = 0; q < RUN; q += 4) {
-            u64 from = base + min(threadIdx.x * RUN + q, (count - 1) / 4 * 4);
-            uint4 words = __ldcs(reinterpret_cast<const uint4 *>(cols + from));
-            col[q] = words.x, col[q + 1] = words.y, col[q + 2] = words.z, col[q + 3] = words.w;
+            const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / 4 * 4);
 #pragma unroll
             for (u32 v = 0; v < 4; v += TOGETHER) {
-                uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(values + from + v));
-                Values some = *reinterpret_cast<Values *>(&bits);
+                uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(from + v));
+                Some some = *reinterpret_cast<Some *>(&bits);
 #pragma unroll
-                for (u32 w = 0; w < TOGETHER; ++w) value[q + v + w] = some.at[w];
+                for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = some.at[w];
             }
         }
     } else {
 #pragma unroll
-        for (u32 u = 0; u < RUN; ++u) {
-            u64 from = base + min(threadIdx.x * RUN + u, count - 1);
-            col[u] = __ldcs(cols + from);
-            value[u] = __ldcs(values + from);
-        }
+        for (u32 u = 0; u < RUN; ++u) run[u] = __ldcs(array + base + min(threadIdx.x * RUN + u, count - 1));
     }
 }
 
@@ -213,17 +220,18 @@ constexpr u32 RUN = CAPACITY / BLOCK;
 template <typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
-                                               u64 nnz, const T *__restrict__ x, OUT(T) y, T *parts, u32 *arrivals) {
+                                               u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts) {
     alignas(16) __shared__ u16 ended[CAPACITY];
     __shared__ u32 few_ends[FEW_ENDS];
+    __shared__ T head;
 
+    begin_next();
     Chunk here = load_chunk(chunks, blockIdx.x), next = load_chunk(chunks, u64(blockIdx.x) + 1);
     u64 cut = u64(blockIdx.x) * SPACING;
     u64 first = cut - here.moved - here.row;
     u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
-    T *heads = parts + gridDim.x, *tails = parts;
     Sums<T> sums = {y, here.row, next.row - here.row, here.first != blockIdx.x, next.first != blockIdx.x + 1,
-                    heads + blockIdx.x, tails + blockIdx.x};
+                    &head, parts + u64(blockIdx.x) * PART_WORDS<T>};
     // Entries are numbered from `base`, which loads of four begin with; they are those from `early` to `count`.
     u32 early = u32(first % 4);
     u64 base = first - early;
@@ -243,11 +251,13 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     }
     u32 col[RUN];
     T product[RUN], factor[RUN];
-    if (count > early) load_wide(cols, values, base, count, nnz, col, product);
+    if (count > early) load_wide(cols, base, count, nnz, col);
+    end_previous();
+    if (count > early) load_wide(values, base, count, nnz, product);
     bool few = sums.ends <= FEW_ENDS;
     reinterpret_cast<Ends<RUN> *>(ended)[threadIdx.x] = {};
 #pragma unroll
-    for (u32 u = 0; u < RUN; ++u) factor[u] = count > early ? __ldg(x + col[u]) : T(0);
+    for (u32 u = 0; u < RUN; ++u) factor[u] = count > early ? gather(x + col[u]) : T(0);
 
     // While they are under way.
     auto note = [=](u32 i, u32 begin, u32 stop) {
@@ -266,7 +276,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     __syncthreads();
     if (few) sum_few(product, early, count, few_ends, sums, at);
     else sum_runs(product, ended, sums);
-    if (arrivals != nullptr) add_parts(here, next, sums, heads, tails, arrivals);
+    if (sums.from_before && here.last == blockIdx.x) add_parts(sums, parts, here.first);
 }
 
 #define ROWS(NAME, W, T, O)                                                                                 \
@@ -277,6 +287,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 // So many blocks a multiprocessor shall hold, that each thread has registers for a batch: see KERNEL. Doubles take more of them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define RESIDENT(T) 4
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#define RESIDENT(T) 3
 #elif defined(SCALED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000)
 #define RESIDENT(T) (sizeof(T) == 8 ? 4 : 5)
 #else
@@ -286,8 +298,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 #define BALANCED(NAME, T, O)                                                                                              \
     KERNEL_WITH(RESIDENT(T))                                                                                              \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
-         OUT_PARAMETERS(T), T *parts, u32 *arrivals) {                                                                                 \
-        rows_by_chunks(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, arrivals);                             \
+         OUT_PARAMETERS(T), u64 *parts) {                                                                                 \
+        rows_by_chunks(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts);                             \
     }
 
 #define INSTANCES(SUFFIX, T, O)                                                                                           \

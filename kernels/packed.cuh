@@ -114,7 +114,7 @@ struct Same {
     static constexpr u32 CODES = 1;
     T value;
 
-    __device__ __forceinline__ Same(const u8 *, const T *dictionary, const T *) : value(__ldg(dictionary)) {}
+    __device__ __forceinline__ Same(const u8 *, const T *dictionary, const T *) : value(gather(dictionary)) {}
     __device__ __forceinline__ void skip(u64) {}
     __device__ __forceinline__ void skip_values(u64) {}
     __device__ __forceinline__ T one(u32) const { return value; }
@@ -200,7 +200,7 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
         load_words<COUNT>(deltas + k, delta);
         load_full<COUNT, V>(values, k, lane, value);
 #pragma unroll
-        for (u32 u = 0; u < COUNT; ++u) factor[u] = __ldg(x + delta[u]);
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = gather(x + delta[u]);
         sum = add_products<COUNT>(sum, value, factor);
     });
     if (width == full) return sum;
@@ -221,7 +221,7 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
             at += __popc(mask[u]);
         }
 #pragma unroll
-        for (u32 u = 0; u < COUNT; ++u) factor[u] = __ldg(x + (mask[u] & bit ? delta[u] : 0));
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = gather(x + (mask[u] & bit ? delta[u] : 0));
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u)
             if (mask[u] & bit) sum += value[u] * factor[u];
@@ -247,7 +247,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
-        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = __ldg(x + col[u / R] + u % R);
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = gather(x + col[u / R] + u % R);
         sum = add_products<COUNT * R>(sum, value, factor);
     });
     if (width == full) return sum;
@@ -269,7 +269,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
             at += lanes;
         }
 #pragma unroll
-        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = __ldg(x + col[u / R] + u % R);
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = gather(x + col[u / R] + u % R);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u)
             if (mask[u / R] & bit) sum += value[u] * factor[u];
@@ -333,7 +333,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
             value[u] = values.one(at);
         }
 #pragma unroll
-        for (u32 u = 0; u < LONG_ENTRIES; ++u) factor[u] = __ldg(x + col[u]);
+        for (u32 u = 0; u < LONG_ENTRIES; ++u) factor[u] = gather(x + col[u]);
 #pragma unroll
         for (u32 u = 0; u < LONG_ENTRIES; ++u)
             if (k + u * WARP < piece.count) sum += value[u] * factor[u];
@@ -362,14 +362,17 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
                                             u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y) {
     __shared__ T shared[Values::CODES];
+    begin_next();
     if constexpr (Values::CODES > 1) {
-        for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = dictionary[c];
+        end_previous();
+        for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = gather(dictionary + c);
         __syncthreads();
     }
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 long_blocks = (rows.count + WARPS - 1) / WARPS;
     if (blockIdx.x < long_blocks) {
         u32 p = blockIdx.x * WARPS + warp;
+        end_previous();
         if (p < rows.count) {
             Values own(rows.values, dictionary, shared);
             own.skip_values(rows.pieces[p].begin);
@@ -381,6 +384,7 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
     u64 i = u64(slice) * WARP + lane;
     if (u64(slice) * WARP >= nrows) return;
     uint4 header = __ldg(headers + slice);
+    end_previous();
     Values own(values, dictionary, shared);
     own.skip(header.x);
     const u8 *at = index + u64(header.y) * UNIT;

@@ -21,6 +21,8 @@ mod gpu;
 pub mod kernels;
 mod oracle;
 #[cfg(test)]
+mod overlap;
+#[cfg(test)]
 mod precision;
 #[cfg(test)]
 mod refusals;

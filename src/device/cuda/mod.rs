@@ -11,6 +11,7 @@ mod graph;
 mod hold;
 mod memory;
 mod nvrtc;
+mod overlap;
 mod queue;
 mod residence;
 
@@ -71,12 +72,17 @@ impl Drop for Current {
 
 /// Machine code that was loaded; never unloaded.
 #[derive(Clone, Copy)]
-struct Module(sys::CUmodule);
+struct Module {
+    handle: sys::CUmodule,
+    overlaps: bool,
+}
 
 /// A compiled kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernel {
     function: sys::CUfunction,
+    /// Whether it waits by itself for the launch before it, and so may begin while that one ends.
+    overlaps: bool,
 }
 
 // SAFETY: the driver allows a function to be launched from any thread.
@@ -206,10 +212,10 @@ impl Gpu {
         // What was loaded before may be looked at by a thread that has no context yet.
         let _current = self.bind()?;
         // SAFETY: the module is loaded.
-        let function = unsafe { result::module::get_function(loaded.0, symbol) };
+        let function = unsafe { result::module::get_function(loaded.handle, symbol) };
         let function =
             function.attempt(self.0.ordinal, || format!("find the kernel {name} of {module}.cu"))?;
-        Ok(Kernel { function })
+        Ok(Kernel { function, overlaps: loaded.overlaps })
     }
 
     fn module(&self, name: &'static str) -> Result<Module, Error> {
@@ -222,7 +228,9 @@ impl Gpu {
         let load = |image: compiler::Image| {
             // SAFETY: a whole CUBIN, or PTX that ends in NUL.
             let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
-            module.attempt(self.0.ordinal, || format!("load the kernels of {name}.cu")).map(Module)
+            let handle = module.attempt(self.0.ordinal, || format!("load the kernels of {name}.cu"))?;
+            // SAFETY: it has just been loaded.
+            Ok(Module { handle, overlaps: unsafe { overlap::is_marked(handle) } })
         };
         let module = load(compiler::image(self.0.capability, name)?).or_else(|refused| {
             // A driver older than the compiler of the build may refuse what is built in, but not what this machine compiles.

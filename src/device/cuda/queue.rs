@@ -4,7 +4,7 @@ use super::driver::Attempt;
 use super::event::Event;
 use super::graph::Kept;
 use super::hold::Hold;
-use super::{Gpu, Kernel};
+use super::{Gpu, Kernel, overlap};
 use crate::Error;
 use crate::device::{Launch, Ptr};
 use cudarc::driver::{DriverError, result, sys};
@@ -251,7 +251,11 @@ impl Queue {
         let pointers = &mut pointers[..args.len()];
         // SAFETY: the caller's promise; every pointer leads to a whole word.
         self.call("launch a kernel", || unsafe {
-            result::launch_kernel(kernel.function(), grid, block, shared, self.0.stream, pointers)
+            if kernel.overlaps {
+                overlap::launch_kernel(kernel.function(), grid, block, shared, self.0.stream, pointers)
+            } else {
+                result::launch_kernel(kernel.function(), grid, block, shared, self.0.stream, pointers)
+            }
         })
     }
 

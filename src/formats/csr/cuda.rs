@@ -66,43 +66,34 @@ pub(super) struct Uploaded<T> {
     col_idx: Buffer<u32>,
     values: Buffer<T>,
     kernel: RowKernel,
-    sharing: Sharing<T>,
+    sharing: Sharing,
 }
 
 /// How the work is shared.
 #[derive(Debug)]
-enum Sharing<T> {
+enum Sharing {
     /// So many lanes a row.
     Lanes(u32),
     /// A block a chunk.
-    Chunks(Chunks<T>),
+    Chunks(Chunks),
 }
 
 /// What the chunks need.
 #[derive(Debug)]
-struct Chunks<T> {
+struct Chunks {
     count: u32,
     table: Buffer<Chunk>,
-    /// What rows that are cut need; none where all are whole.
-    cut: Option<Cut<T>>,
+    /// Words in which a chunk tells what it has of a row that goes on behind it; none where all rows are whole.
+    parts: Option<Scratch<u64>>,
 }
 
-/// What rows that are cut need: the last of a row's chunks that is done adds the row's parts.
-#[derive(Debug)]
-struct Cut<T> {
-    /// For every chunk, its part of the row that goes on behind it; then, for every chunk, its part of the row that began before it.
-    parts: Scratch<T>,
-    /// How many chunks of a row are done, at the number of the row's first chunk.
-    arrivals: Scratch<u32>,
-}
-
-impl<T: Scalar> Chunks<T> {
-    fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl Chunks {
+    fn new<T: Scalar>(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
         let count = host.chunks.len() - 1;
-        let cut = any_cut(&host.chunks)
-            .then(|| Cut { parts: Scratch::new(gpu, 2 * count), arrivals: Scratch::cleared(gpu, count) });
+        let words = count * size_of::<T>() / size_of::<u32>();
+        let parts = any_cut(&host.chunks).then(|| Scratch::cleared(gpu, words));
         // Chunks are fewer than 2³².
-        Ok(Self { count: count as u32, table: gpu.upload(&host.chunks)?, cut })
+        Ok(Self { count: count as u32, table: gpu.upload(&host.chunks)?, parts })
     }
 }
 
@@ -141,15 +132,12 @@ impl<T: Scalar> Uploaded<T> {
                 unsafe { kernel.launch(queue, launch) }
             }
             Sharing::Chunks(chunks) => {
-                let (parts, arrivals) = match &chunks.cut {
-                    Some(cut) => (cut.parts.on(queue)?, cut.arrivals.on(queue)?),
-                    None => (Ptr::NULL, Ptr::NULL),
-                };
+                let parts = chunks.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
                 let launch = arrays(Launch::new(chunks.count, BLOCK)).arg(chunks.table.ptr());
                 let launch = out.to(launch.arg(nrows).arg(self.values.len() as u64).arg(x));
-                // SAFETY: these are the parameters of `csr_balanced`. Where rows are cut there are parts for every chunk, and counters
-                // that were zero and are so again afterwards.
-                unsafe { kernel.launch(queue, launch.arg(parts).arg(arrivals)) }
+                // SAFETY: these are the parameters of `csr_balanced`. Where rows are cut there are words for every chunk, which were zero
+                // and are so again afterwards.
+                unsafe { kernel.launch(queue, launch.arg(parts)) }
             }
         }
     }

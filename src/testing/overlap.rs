@@ -1,0 +1,127 @@
+//! Launches that overlap: that a product which follows something else at once sees all that it left.
+
+use super::conformance::{devices, scattered};
+use super::x_vector;
+use crate::device::{Device, DeviceVec, Stream};
+use crate::matrix::CsrMatrix;
+use crate::{Scalar, SparseOp, SparseOpBuilder, Tuning};
+
+/// Products of a chain, each of what the one before it gave.
+const CHAIN: usize = 10;
+
+/// How often a chain is enqueued, from one start and from the other in turns.
+const ROUNDS: usize = 30;
+
+/// A chain of products on one stream.
+struct Chain<T: Scalar> {
+    stream: Stream,
+    starts: [DeviceVec<T>; 2],
+    between: Vec<DeviceVec<T>>,
+}
+
+impl<T: Scalar> Chain<T> {
+    fn new(device: &Device, len: usize) -> Self {
+        let start = |turn| {
+            let mut x = x_vector::<T>(len);
+            x.rotate_left(turn);
+            DeviceVec::from_slice(device, &x).unwrap()
+        };
+        Self {
+            stream: Stream::new(device).unwrap(),
+            starts: [start(0), start(1)],
+            between: (0..CHAIN).map(|_| DeviceVec::zeros(device, len).unwrap()).collect(),
+        }
+    }
+
+    /// The bits of the last product; each waits for the one before it, or is enqueued at once.
+    fn bits(&mut self, op: &SparseOp<T>, start: usize, waiting: bool) -> Vec<u64> {
+        for k in 0..CHAIN {
+            let (done, rest) = self.between.split_at_mut(k);
+            let x = done.last().unwrap_or(&self.starts[start]);
+            op.apply_device(&self.stream, x, &mut rest[0]).unwrap();
+            if waiting {
+                self.stream.synchronize().unwrap();
+            }
+        }
+        self.stream.synchronize().unwrap();
+        self.between[CHAIN - 1].to_vec().unwrap().into_iter().map(Scalar::bits).collect()
+    }
+}
+
+/// Plans whose launches overlap.
+const PLANS: [&str; 6] = [
+    "csr(balanced)",
+    "sell(c:32,sigma:512,index:packed,group:4,long:64)",
+    "csr(vector:4)",
+    "csr(scalar)",
+    "sell(c:32,sigma:1,index:packed)",
+    "ell(index:packed)",
+];
+
+/// Those of them that do not work on a long row one entry after the other.
+const FOR_LONG_ROWS: usize = 2;
+
+/// Square matrices, and plans for them: a matrix whose product takes no longer than a launch, one with rows that are cut once or twice each, and
+/// one with rows that are cut into more parts than a warp adds up.
+fn cases<T: Scalar>() -> Vec<(CsrMatrix<T>, &'static [&'static str])> {
+    let small = scattered(700, 700, |row| row % 19);
+    let cut = scattered(3000, 3000, |row| if row % 40 == 0 { 2500 } else { row % 19 });
+    let long = scattered(30_000, 30_000, |row| if row == 9 || row == 20_000 { 150_000 } else { row % 7 });
+    let mut cases = vec![(small, &PLANS[..]), (cut, &PLANS), (long, &PLANS[..FOR_LONG_ROWS])];
+    for (a, _) in &mut cases {
+        // So that ten products neither overflow nor vanish.
+        a.values_mut().iter_mut().for_each(|value| *value = *value * T::from_f64(0.125));
+    }
+    cases
+}
+
+fn operator<T: Scalar>(gpu: &Device, plan: &str, a: &CsrMatrix<T>) -> SparseOp<T> {
+    let tuning = Tuning::Fixed(plan.parse().unwrap());
+    SparseOpBuilder::new().device(gpu.clone()).tuning(tuning).updatable(true).build(a).unwrap()
+}
+
+fn chains<T: Scalar>(gpu: &Device) {
+    for (a, plans) in cases::<T>() {
+        let mut chain = Chain::new(gpu, a.nrows());
+        for plan in plans {
+            let op = operator(gpu, plan, &a);
+            let expected = [0, 1].map(|start| chain.bits(&op, start, true));
+            assert!(expected[0] != expected[1], "{plan}: both starts end alike");
+            for round in 0..ROUNDS {
+                let same = chain.bits(&op, round % 2, false) == expected[round % 2];
+                assert!(same, "{plan}, {} entries in {}, round {round}", a.nnz(), T::KIND);
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_what_the_last_product_gave() {
+    let Some(gpu) = devices().iter().find(|device| **device != Device::Cpu) else { return };
+    chains::<f32>(gpu);
+    chains::<f64>(gpu);
+}
+
+#[test]
+fn products_with_values_that_have_just_been_updated() {
+    let Some(gpu) = devices().iter().find(|device| **device != Device::Cpu) else { return };
+    for (a, plans) in cases::<f64>() {
+        let other: Vec<f64> = a.values().iter().map(|value| value * 0.5 + 0.01).collect();
+        let values = [a.values(), &other].map(|values| DeviceVec::from_slice(gpu, values).unwrap());
+        let mut chain = Chain::new(gpu, a.nrows());
+        for plan in plans {
+            let mut op = operator(gpu, plan, &a);
+            let expected = [0, 1].map(|which| {
+                op.update_values_device(&chain.stream, &values[which]).unwrap();
+                chain.stream.synchronize().unwrap();
+                chain.bits(&op, 0, true)
+            });
+            assert!(expected[0] != expected[1], "{plan}: both values end alike");
+            for round in 0..ROUNDS {
+                op.update_values_device(&chain.stream, &values[round % 2]).unwrap();
+                let same = chain.bits(&op, 0, false) == expected[round % 2];
+                assert!(same, "{plan}, {} entries, round {round}", a.nnz());
+            }
+        }
+    }
+}
