@@ -1,4 +1,5 @@
-//! What an analysis costs, beside one product with the plain CSR plan: it should stay below five of them on every class.
+//! What an analysis and a choice by predictions cost, beside one product with the plain CSR plan: they should stay below five of them on every
+//! class.
 //!
 //! `cargo bench --bench analysis [-- CLASS]`
 
@@ -6,8 +7,10 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::gallery;
 use sparseop::testing::x_vector;
+use sparseop::tuning::profile::Profile;
+use sparseop::tuning::select::{Request, select};
 use sparseop::tuning::stopwatch::{Policy, race, turn};
-use sparseop::{Device, SparseOpBuilder, Stream, Tuning};
+use sparseop::{Device, ScalarKind, SparseOpBuilder, Stream, Tuning};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -16,6 +19,8 @@ const ENTRIES: usize = 10_000_000;
 
 fn analysis(criterion: &mut Criterion) {
     let cpu = Stream::new(&Device::Cpu).expect("the CPU has streams enough");
+    let (device, profile) = (Device::Cpu.spec(), Profile::builtin(&Device::Cpu));
+    let memory = Device::Cpu.memory().expect("the CPU has memory");
     for spec in gallery::suite() {
         let name = spec.entry().name;
         let a = spec.scaled_to(ENTRIES).generate::<f64>().expect("the suite is valid");
@@ -33,11 +38,23 @@ fn analysis(criterion: &mut Criterion) {
                 Ok(())
             })
         };
-        let times = race(&mut [&mut product, &mut measure], Policy { seconds: 0.5, ..Policy::default() });
+        let mut both = |n| {
+            turn(&cpu, n, || {
+                let analysis = Analysis::of(a.view());
+                let request = Request::new(&analysis, ScalarKind::F64, memory);
+                select(&analysis, &device, profile.clone(), request).map(|decision| drop(black_box(decision)))
+            })
+        };
+        let policy = Policy { seconds: 0.5, ..Policy::default() };
+        let times = race(&mut [&mut product, &mut measure, &mut both], policy);
         let ms: Vec<f64> =
             times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();
-        let (product, measure) = (ms[0], ms[1]);
-        eprintln!("{name}: {measure:.2} ms, {:.2} CSR products of {product:.2} ms", measure / product);
+        let (product, measure, both) = (ms[0], ms[1], ms[2]);
+        eprintln!(
+            "{name}: {measure:.3} ms, {:.2} CSR products of {product:.3} ms; with the choice {both:.3} ms, {:.2}",
+            measure / product,
+            both / product
+        );
 
         let mut group = criterion.benchmark_group(name);
         group.bench_function("csr product", |b| b.iter(|| csr.apply(&x, &mut y)));

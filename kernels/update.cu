@@ -2,38 +2,55 @@
 
 #include "common.cuh"
 
-// Entries that a block brings to their slots: `CHUNK` in src/formats/update.rs.
-constexpr u32 CHUNK = 2048;
+// Slots that stand side by side and are written together, and what stands for the entry of a slot that has none: `UNIT` and `NONE` in
+// src/formats/units.rs.
+constexpr u32 UNIT = 8;
+constexpr u32 NONE = 0xFFFFFFFF;
 
-// A block takes CHUNK consecutive values to shared memory, and from there to their slots in the order of the slots, which it so writes side by
-// side as far as they are neighbours. The i-th slot of a chunk gets its value number `from[i]`; the first array has `split` slots and the second
-// the others. Without `slots` the values are in the order of the entries.
+// A thread brings N values to their slots, which are in `units` of UNIT: slot i % UNIT of unit number i / UNIT gets the value of entry `from[i]`,
+// or zero where that is NONE, so that whole sectors are written. The first array has `split` slots, the second the rest of `slots`. Entries
+// that are neighbours in the matrix are so nearby here that their values are found in the cache. Without `units` the values are in the
+// order of the entries.
 template <typename T>
-__device__ __forceinline__ void scatter(const u32 *__restrict__ slots, const u16 *__restrict__ from, const T *__restrict__ values,
-                                        u64 nnz, T *__restrict__ first, u64 split, T *__restrict__ second) {
-    __shared__ T chunk[CHUNK];
-    u64 begin = u64(blockIdx.x) * CHUNK;
-    u32 count = u32(min(nnz - begin, u64(CHUNK)));
+__device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32 *__restrict__ from, u64 count, const T *__restrict__ values,
+                                        u64 nnz, T *__restrict__ first, u64 split, T *__restrict__ second, u64 slots) {
+    constexpr u32 N = 8;
+    u64 at[N];
+    // Who is behind the last does what that one does.
 #pragma unroll
-    for (u32 i = threadIdx.x; i < CHUNK; i += BLOCK)
-        if (i < count) chunk[i] = __ldcs(values + begin + i);
-    __syncthreads();
+    for (u32 u = 0; u < N; ++u) at[u] = min(u64(blockIdx.x) * (BLOCK * N) + u * BLOCK + threadIdx.x, count - 1);
+    T value[N];
+    if (!units) {
 #pragma unroll
-    for (u32 i = threadIdx.x; i < CHUNK; i += BLOCK) {
-        if (i >= count) return;
-        u64 slot = slots ? __ldcs(slots + begin + i) : begin + i;
-        T value = chunk[slots ? __ldcs(from + begin + i) : i];
-        if (slot < split) first[slot] = value;
-        else second[slot - split] = value;
+        for (u32 u = 0; u < N; ++u) value[u] = __ldcs(values + at[u]);
+#pragma unroll
+        for (u32 u = 0; u < N; ++u) first[at[u]] = value[u];
+        return;
+    }
+    u32 slot[N], entry[N];
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) {
+        slot[u] = __ldcs(units + at[u] / UNIT) * UNIT + u32(at[u]) % UNIT;
+        entry[u] = __ldcs(from + at[u]);
+    }
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) value[u] = __ldg(values + min(u64(entry[u]), nnz - 1));
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) {
+        T wanted = entry[u] == NONE ? T(0) : value[u];
+        if (slot[u] < split) first[slot[u]] = wanted;
+        else if (slot[u] < slots) second[slot[u] - split] = wanted;
     }
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                        \
-    KERNEL update_##SUFFIX(const u32 *slots, const u16 *from, const T *values, u64 nnz, T *first, u64 split, T *second) {           \
-        scatter(slots, from, values, nnz, first, split, second);                                                                    \
+    KERNEL update_##SUFFIX(const u32 *units, const u32 *from, u64 count, const T *values, u64 nnz, T *first, u64 split, T *second,  \
+                           u64 slots) {                                                                                             \
+        scatter(units, from, count, values, nnz, first, split, second, slots);                                                      \
     }
 
 INSTANCES(f32, float)
 INSTANCES(f64, double)
-// Numbers of 16 bits, whatever they are.
+// Numbers of 16 bits, whatever they are, and codes.
 INSTANCES(u16, u16)
+INSTANCES(u8, unsigned char)

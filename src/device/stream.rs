@@ -74,11 +74,13 @@ impl Stream {
         self.queue().map_or(Ok(()), Queue::synchronize)
     }
 
-    /// Seconds that what `work` enqueues takes, by the GPU's own clock; waits until it is done.
+    /// Seconds that what `work` enqueues takes, by the GPU's own clock; waits until it is done. The GPU begins when all of it is enqueued, or after
+    /// some milliseconds: how fast the host launches is not in it, and `work` should not wait for the stream.
     ///
     /// # Errors
     ///
-    /// What `work` gives; [`Error::DeviceUnavailable`] on the CPU, where a clock on the wall does as well.
+    /// What `work` gives; [`Error::Gpu`] while the stream is captured; [`Error::DeviceUnavailable`] on the CPU, where a clock on the wall does as
+    /// well.
     pub fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         self.on_gpu("time what is enqueued")?.seconds(work)
     }

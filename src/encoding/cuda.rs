@@ -90,6 +90,13 @@ impl<T: Scalar> Values<T> {
         }
     }
 
+    fn codes(&self) -> Option<Numbers<u8>> {
+        match self {
+            Self::Codes(codes) => Some((codes.ptr(), codes.len())),
+            _ => None,
+        }
+    }
+
     /// Where they begin; nowhere where they take no bytes.
     pub(super) fn ptr(&self) -> Ptr<u8> {
         match self {
@@ -240,6 +247,17 @@ impl<T: Scalar> Uploaded<T> {
     pub(crate) fn narrow_values(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {
         let long = self.long.as_ref().and_then(|long| long.values.narrow());
         Some(self.values.narrow()?.and(long, ((Ptr::NULL, 0), (Ptr::NULL, 0))))
+    }
+
+    /// As [`plain_values`](Self::plain_values), where they are stored as codes.
+    pub(crate) fn codes(&self) -> Option<[Numbers<u8>; 2]> {
+        let long = self.long.as_ref().and_then(|long| long.values.codes());
+        Some([self.values.codes()?, long.unwrap_or((Ptr::NULL, 0))])
+    }
+
+    /// What codes stand for, or the one value that all have; nothing where values are numbers.
+    pub(crate) fn dictionary(&self) -> &Buffer<T> {
+        &self.dictionary
     }
 
     /// The precision of the values, where they are stored in fewer bytes.

@@ -58,7 +58,7 @@ pub(crate) use long::{PIECE as LONG_PIECE, long_bytes};
 pub(crate) use order::{Order, rows_by_length, sorted_in_windows};
 pub use sizes::SliceSizes;
 pub(crate) use slices::{Chunk, PackedSlices, SlicedRows};
-pub(crate) use value::{DICTIONARY, Narrowed, ValueSet, narrowed};
+pub(crate) use value::{DICTIONARY, Narrowed, ValueSet, coded, narrowed};
 
 use crate::Precision;
 use index::{MAX_WIDTH, Shape};

@@ -70,6 +70,12 @@ impl<T: Scalar> PackedSlices<T> {
         Some(self.values.narrow_mut()?.and(long, (&mut [], &mut [])))
     }
 
+    /// The codes of the slices and of the long rows, where values are stored as such.
+    pub(crate) fn codes_mut(&mut self) -> Option<[&mut [u8]; 2]> {
+        let long = self.long.as_mut().and_then(|long| long.values.codes_mut());
+        Some([self.values.codes_mut()?, long.unwrap_or_default()])
+    }
+
     /// The slot of every entry, in the order they were packed from, counted through the values of the slices and those of the long rows; none
     /// where 32 bits cannot count them.
     pub(crate) fn places(&self) -> Option<Vec<u32>> {

@@ -269,6 +269,23 @@ pub(crate) fn narrowed<T: Scalar>(
     })
 }
 
+/// The codes of values, none where one stands for all, and what they stand for; nothing where these are more than there is `room` for, which is
+/// 1 or [`DICTIONARY`].
+pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Vec<T>)> {
+    let coder = Coder::of(values);
+    let codes = match &coder {
+        Coder::Same(_) if room == 1 => Vec::new(),
+        Coder::Same(_) => vec![0; values.len()],
+        Coder::Dictionary(dictionary) if room == DICTIONARY => {
+            values.par_iter().map(|&value| dictionary.code(value)).collect()
+        }
+        _ => return None,
+    };
+    let mut dictionary = coder.into_dictionary();
+    dictionary.resize(room, T::ZERO);
+    Some((codes, dictionary))
+}
+
 impl<T: Scalar> Stored<T> {
     /// Room for `len` values of a coder.
     pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
@@ -306,6 +323,14 @@ impl<T: Scalar> Stored<T> {
         match self {
             Self::Halves(_, halves) => Some(Narrowed::Halves(halves)),
             Self::Singles(singles) => Some(Narrowed::Singles(singles)),
+            _ => None,
+        }
+    }
+
+    /// The codes, where they are stored as such.
+    pub(crate) fn codes_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Codes(codes) => Some(codes),
             _ => None,
         }
     }
@@ -393,100 +418,5 @@ impl<'a, T: Scalar> Sink<'a, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    fn of<T: Scalar>(values: &[T]) -> ValueSet {
-        let mut set = ValueSet::default();
-        set.add(values);
-        set
-    }
-
-    #[test]
-    fn bits_decide() {
-        assert_eq!(of::<f64>(&[]).count(), Some(0));
-        assert_eq!(of(&[0.0f32, -0.0, 0.0, f32::NAN, f32::NAN]).count(), Some(3));
-    }
-
-    #[test]
-    fn ones() {
-        assert!(of(&[1.0f32; 5]).is_one::<f32>());
-        assert!(of(&[1.0f64]).is_one::<f64>());
-        assert!(!of(&[1.0f64, 2.0]).is_one::<f64>());
-        assert!(!of(&[0.0f64]).is_one::<f64>());
-        assert!(!of::<f64>(&[]).is_one::<f64>());
-    }
-
-    #[test]
-    fn counting_stops_past_the_limit() {
-        let values: Vec<f64> = (0..1000).map(f64::from).collect();
-        assert_eq!(of(&values[..DICTIONARY]).count(), Some(DICTIONARY));
-        assert_eq!(of(&values[..DICTIONARY + 1]).count(), None);
-        assert_eq!(of(&values).count(), None);
-        let halves = |at: usize, end: usize| of(&values[..at]).merge(of(&values[at..end])).count();
-        assert_eq!(halves(100, DICTIONARY), Some(DICTIONARY));
-        assert_eq!(halves(100, DICTIONARY + 1), None);
-        assert_eq!(halves(1, 999), None);
-        assert_eq!(halves(999, 1000), None);
-    }
-
-    #[test]
-    fn a_dictionary_keeps_every_bit() {
-        let nan = f64::from_bits(0x7ff8_0000_dead_beef);
-        let values = [0.0, -0.0, f64::NAN, nan, f64::INFINITY, 1.0, f64::from_bits(1)];
-        let Coder::Dictionary(dictionary) = Coder::of(&values) else { panic!("seven values") };
-        let codes = values.map(|value| dictionary.code(value));
-        assert_eq!(codes.iter().collect::<BTreeSet<_>>().len(), values.len());
-        let kept = &dictionary.values;
-        assert_eq!(codes.map(|code| kept[usize::from(code)].to_bits()), values.map(f64::to_bits));
-        assert!(kept.windows(2).all(|pair| pair[0].to_bits() < pair[1].to_bits()));
-    }
-
-    #[test]
-    fn the_fewest_bytes_are_taken() {
-        assert!(matches!(Coder::<f32>::of(&[]), Coder::Same(0.0)));
-        assert!(matches!(Coder::of(&[7.0f32; 9]), Coder::Same(7.0)));
-        assert!(matches!(Coder::of(&[0.0f64, -0.0]), Coder::Dictionary(_)));
-        let many: Vec<f32> = (0..100_000).map(|i| (i % 257) as f32).collect();
-        assert!(matches!(Coder::of(&many), Coder::Plain));
-        let Coder::Dictionary(dictionary) = Coder::of(&many[..256]) else { panic!("256 values") };
-        assert!(many[..256].iter().all(|&v| dictionary.values[usize::from(dictionary.code(v))] == v));
-    }
-
-    #[test]
-    fn fewer_bytes_hold_all_or_none() {
-        let values = [1.5f64, -0.0, f64::INFINITY, 65504.0];
-        let coder = Coder::narrow(&values, Precision::F16);
-        assert!(matches!(coder, Coder::Narrow(Precision::F16)) && coder.size() == 2);
-        assert!(matches!(Coder::narrow(&values, Precision::Bf16), Coder::Plain));
-        assert!(matches!(Coder::narrow(&[0.1f32], Precision::F32), Coder::Plain), "no fewer bytes");
-        for precision in [Precision::F16, Precision::F32] {
-            let coder = Coder::narrow(&values, precision);
-            let mut stored = Stored::zeroed(&coder, values.len());
-            let sink = Sink::new(&mut stored, &coder);
-            // SAFETY: one thread, and the positions there are.
-            (0..values.len()).for_each(|at| unsafe { sink.put(at, values[at]) });
-            assert_eq!((stored.bytes(), stored.narrow()), (precision.size() * 4, Some(precision)));
-            let found: Vec<u64> = (0..4).map(|at| stored.get(at, &[]).to_bits()).collect();
-            assert_eq!(found, values.map(f64::to_bits));
-        }
-        assert_eq!(narrowed(&[1.0, 2.0, 0.1, 0.3], Precision::F16).unwrap_err(), 2);
-        assert!(
-            matches!(narrowed(&[1.0, 2.0], Precision::F16), Ok(Narrowed::Halves(halves)) if halves == [0x3c00, 0x4000])
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn agrees_with_a_set(values in prop::collection::vec(-200i32..200, 0..900), at in 0usize..900) {
-            let values: Vec<f32> = values.into_iter().map(|v| v as f32).collect();
-            let (a, b) = values.split_at(at.min(values.len()));
-            let expected = values.iter().map(|v| v.to_bits()).collect::<BTreeSet<_>>().len();
-            let expected = Some(expected).filter(|&count| count <= DICTIONARY);
-            prop_assert_eq!(of(&values).count(), expected);
-            prop_assert_eq!(of(a).merge(of(b)).count(), expected);
-        }
-    }
-}
+#[path = "value_tests.rs"]
+mod tests;

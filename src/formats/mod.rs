@@ -18,6 +18,7 @@ mod scaled;
 pub mod sell;
 mod several;
 pub mod tiles;
+mod units;
 mod update;
 mod values;
 

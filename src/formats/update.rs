@@ -1,18 +1,18 @@
 //! New values on the same pattern: where the value of every entry is in a packed matrix, and what brings others there.
 //!
 //! A matrix whose values are the numbers of its entries is packed with the same plan; where they are found afterwards the entries'
-//! values are. So no format has a say in it but to show its arrays of values. Numbers of fewer bytes, which could not be the numbers of
-//! entries, are in packed slices, which say themselves where.
+//! values are. So no format has a say in it but to show its arrays of values. Numbers of fewer bytes and codes, which could not be the numbers
+//! of entries, are in packed slices, which say themselves where.
 
 use super::placed::keep;
+use super::units::{PER_THREAD, Units};
 use super::{Access, Placed, Plan};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
-use crate::encoding::{Narrowed, PackedSlices, Uploaded as Slices, narrowed};
+use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
+use crate::encoding::{Narrowed, PackedSlices, Uploaded as Slices, coded, narrowed};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar};
-use rayon::prelude::*;
 use std::sync::Arc;
 
 /// The arrays with a packed matrix's values; slots are counted through both. The second may be empty.
@@ -32,8 +32,13 @@ impl NoArrays {
     pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
     /// Whether numbers fit fewer bytes is not known on a GPU without waiting.
     const UNCHECKED: Self = Self(
-        "it stores them in fewer bytes, and those in the memory of the GPU cannot be checked on the way; `update_values` takes them from the host",
+        "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be checked on the way; `update_values` takes them from the host",
     );
+    /// There are more new values than codes.
+    const TOO_MANY_VALUES: Self =
+        Self("it keeps codes of values, which name no more than 256, and the new ones are more");
+    /// There is one place for all values.
+    const NOT_THE_SAME: Self = Self("it keeps one for all entries, and the new ones are not all the same");
     /// Slots are counted in 32 bits.
     const TOO_MANY: Self = Self("it has 2³² slots or more");
 }
@@ -44,57 +49,55 @@ pub(crate) struct Updater {
     nnz: usize,
     pattern: Fingerprint,
     place: Place,
-    /// What values are stored in, where that is not their own type.
-    narrow: Option<Precision>,
+    kept: Kept,
     plan: String,
+}
+
+/// How values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// As they are.
+    Plain,
+    /// In fewer bytes.
+    Narrow(Precision),
+    /// As codes of so many values at most; of one, in no codes at all.
+    Coded(usize),
+}
+
+impl Kept {
+    fn by<T: Scalar>(matrix: &mut Placed<T>) -> Self {
+        let dictionary = match matrix {
+            Placed::Host(matrix) => matrix.packed_slices().map_or(0, |slices| slices.dictionary.len()),
+            Placed::Gpu(_, matrix) => matrix.slices().map_or(0, |slices| slices.dictionary().len()),
+        };
+        match (matrix.narrow(), dictionary) {
+            (Some(precision), _) => Self::Narrow(precision),
+            (None, 0) => Self::Plain,
+            (None, values) => Self::Coded(values),
+        }
+    }
 }
 
 /// The slot of every entry, in the memory of the device; none where values are in the order of the entries.
 #[derive(Debug)]
 enum Place {
     Host(Option<Vec<u32>>),
-    Gpu(Option<Arc<Scattering>>, Kernel),
-}
-
-/// Entries that a block of a GPU brings to their slots. `CHUNK` in `kernels/update.cu`.
-const CHUNK: usize = 2048;
-
-/// The slots of every chunk of entries in ascending order, and which of its entries each is for: a block writes neighbours together. Written in
-/// the order of entries, every value was a transaction of its own, and an update took up to 7 CSR products on an H200.
-#[derive(Debug)]
-struct Scattering {
-    slots: Buffer<u32>,
-    from: Buffer<u16>,
-}
-
-impl Scattering {
-    fn upload(gpu: Gpu, slots: Vec<u32>) -> Result<Arc<Self>, Error> {
-        let (slots, from) = in_chunks(slots);
-        Ok(Arc::new(Self { slots: gpu.upload(&slots)?, from: gpu.upload(&from)? }))
-    }
-
-    fn bytes(&self) -> u64 {
-        self.slots.bytes() + self.from.bytes()
-    }
-}
-
-/// Sorts every chunk, and tells which of the chunk's entries each slot is for.
-fn in_chunks(mut slots: Vec<u32>) -> (Vec<u32>, Vec<u16>) {
-    let mut from = vec![0; slots.len()];
-    slots.par_chunks_mut(CHUNK).zip(from.par_chunks_mut(CHUNK)).for_each(|(slots, from)| {
-        let mut sorted: Vec<(u32, u16)> = slots.iter().copied().zip(0..).collect();
-        sorted.sort_unstable();
-        for ((slot, from), sorted) in slots.iter_mut().zip(from).zip(sorted) {
-            (*slot, *from) = sorted;
-        }
-    });
-    (slots, from)
+    Gpu(Option<Arc<Units>>, Kernel),
 }
 
 impl Place {
-    /// Where the values of packed slices are that are stored in fewer bytes; none where there are too many to count.
-    fn of_narrow<T: Scalar>(matrix: &mut Placed<T>) -> Result<Option<Self>, Error> {
+    /// Where the values of packed slices are that are not stored as they are; none where there are too many to count.
+    fn in_slices<T: Scalar>(matrix: &mut Placed<T>, kept: Kept) -> Result<Option<Self>, Error> {
+        let kind = match kept {
+            Kept::Narrow(Precision::F32) => "f32",
+            Kept::Narrow(_) => "u16",
+            _ => "u8",
+        };
         Ok(match matrix {
+            Placed::Host(_) if kept == Kept::Coded(1) => Some(Self::Host(None)),
+            Placed::Gpu(gpu, _) if kept == Kept::Coded(1) => {
+                Some(Self::Gpu(None, gpu.kernel("update", "update_u8")?))
+            }
             Placed::Host(matrix) => {
                 let places = matrix.packed_slices().and_then(|slices| slices.places());
                 places.map(|places| Self::Host(Some(places)))
@@ -102,9 +105,8 @@ impl Place {
             Placed::Gpu(gpu, matrix) => {
                 let Some(slices) = matrix.slices() else { return Ok(None) };
                 let Some(places) = slices.to_host()?.places() else { return Ok(None) };
-                let kind = if slices.narrow() == Some(Precision::F32) { "f32" } else { "u16" };
                 let kernel = gpu.kernel("update", &format!("update_{kind}"))?;
-                Some(Self::Gpu(Some(Scattering::upload(*gpu, places)?), kernel))
+                Some(Self::Gpu(Some(Units::upload(*gpu, places)?), kernel))
             }
         })
     }
@@ -124,11 +126,11 @@ impl Updater {
         edited: bool,
     ) -> Result<Self, Error> {
         let refused = |NoArrays(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
-        let narrow = matrix.narrow();
-        if narrow.is_some() {
-            let place = Place::of_narrow(matrix)?.ok_or_else(|| refused(NoArrays::TOO_MANY))?;
-            let (pattern, plan) = (Fingerprint::of(a), plan.to_string());
-            return Ok(Self { nnz: a.nnz(), pattern, place, narrow, plan });
+        let kept = Kept::by(matrix);
+        let made =
+            |place| Self { nnz: a.nnz(), pattern: Fingerprint::of(a), place, kept, plan: plan.to_string() };
+        if kept != Kept::Plain {
+            return Place::in_slices(matrix, kept)?.map(made).ok_or_else(|| refused(NoArrays::TOO_MANY));
         }
         let gpu = match matrix {
             Placed::Host(matrix) => matrix.values_mut().map(|_| None),
@@ -146,11 +148,11 @@ impl Updater {
         let place = match gpu {
             None => Place::Host(slots),
             Some(gpu) => {
-                let slots = slots.map(|slots| Scattering::upload(gpu, slots)).transpose()?;
+                let slots = slots.map(|slots| Units::upload(gpu, slots)).transpose()?;
                 Place::Gpu(slots, gpu.kernel("update", &format!("update_{}", T::KIND))?)
             }
         };
-        Ok(Self { nnz: a.nnz(), pattern: Fingerprint::of(a), place, narrow, plan: plan.to_string() })
+        Ok(made(place))
     }
 
     /// Bytes it takes in the memory of the device.
@@ -178,13 +180,22 @@ impl Updater {
     ///
     /// # Errors
     ///
-    /// [`Error::ValuesLength`], [`Error::ValueInexact`]; what the GPU gives.
+    /// [`Error::ValuesLength`], [`Error::ValueInexact`]; [`Error::NotUpdatable`] where there are more values than codes for them; what the GPU
+    /// gives.
     pub(crate) fn update<T: Scalar>(&self, matrix: &mut Placed<T>, values: &[T]) -> Result<(), Error> {
         self.check_length(values.len())?;
-        if let Some(precision) = self.narrow {
-            let inexact =
-                |entry: usize| Error::ValueInexact { entry, value: values[entry].to_f64(), precision };
-            return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
+        match self.kept {
+            Kept::Plain => {}
+            Kept::Narrow(precision) => {
+                let inexact =
+                    |entry: usize| Error::ValueInexact { entry, value: values[entry].to_f64(), precision };
+                return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
+            }
+            Kept::Coded(room) => {
+                let reason = if room == 1 { NoArrays::NOT_THE_SAME } else { NoArrays::TOO_MANY_VALUES };
+                let (codes, dictionary) = coded(values, room).ok_or_else(|| self.refused(reason))?;
+                return self.update_coded(matrix, &codes, dictionary);
+            }
         }
         match (matrix, &self.place) {
             (Placed::Host(matrix), Place::Host(slots)) => {
@@ -194,11 +205,9 @@ impl Updater {
             }
             (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
-                let (values, queue) = (gpu.upload(values)?, gpu.queue());
                 let arrays = matrix.values().expect("as above");
-                // SAFETY: the arrays have every slot, and the wait outlasts the launch.
-                unsafe { self.launch(queue, values.ptr(), arrays)? };
-                queue.synchronize()
+                // SAFETY: the arrays have every slot, and nothing is under way.
+                unsafe { self.bring(*gpu, values, arrays) }
             }
             _ => unreachable!("a matrix stays on its device"),
         }
@@ -226,19 +235,14 @@ impl Updater {
             }
             (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
-                let queue = gpu.queue();
-                // SAFETY: the arrays have every slot, and the waits outlast the launches.
+                // SAFETY: the arrays have every slot, and nothing is under way.
                 unsafe {
                     match (values, matrix.slices().and_then(Slices::narrow_values)) {
                         (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
-                            let values = gpu.upload(&values)?;
-                            self.launch(queue, values.ptr(), arrays)?;
-                            queue.synchronize()
+                            self.bring(*gpu, &values, arrays)
                         }
                         (Narrowed::Singles(values), Some(Narrowed::Singles(arrays))) => {
-                            let values = gpu.upload(&values)?;
-                            self.launch(queue, values.ptr(), arrays)?;
-                            queue.synchronize()
+                            self.bring(*gpu, &values, arrays)
                         }
                         _ => unreachable!("it had them when this was made"),
                     }
@@ -248,12 +252,58 @@ impl Updater {
         }
     }
 
+    /// Replaces codes and what they stand for, or the one value that all have.
+    fn update_coded<T: Scalar>(
+        &self,
+        matrix: &mut Placed<T>,
+        codes: &[u8],
+        dictionary: Vec<T>,
+    ) -> Result<(), Error> {
+        match (matrix, &self.place) {
+            (Placed::Host(matrix), Place::Host(slots)) => {
+                let slices = matrix.packed_slices().expect("they were there when this was made");
+                if let Some(arrays) = slices.codes_mut() {
+                    scatter(slots.as_deref(), codes, arrays);
+                }
+                slices.dictionary = dictionary;
+                Ok(())
+            }
+            (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
+                gpu.synchronize()?;
+                let slices = matrix.slices().expect("as above");
+                if let Some(arrays) = slices.codes() {
+                    // SAFETY: the arrays have every slot, and nothing is under way.
+                    unsafe { self.bring(*gpu, codes, arrays)? };
+                }
+                slices.dictionary().write(gpu.queue(), &dictionary)
+            }
+            _ => unreachable!("a matrix stays on its device"),
+        }
+    }
+
+    /// Uploads values and brings them to their slots; they are there when this returns.
+    ///
+    /// # Safety
+    ///
+    /// There is a value for every entry; the arrays have every slot, and nothing else uses them meanwhile.
+    unsafe fn bring<N: Copy>(
+        &self,
+        gpu: Gpu,
+        values: &[N],
+        arrays: Arrays<(Ptr<N>, usize)>,
+    ) -> Result<(), Error> {
+        let (values, queue) = (gpu.upload(values)?, gpu.queue());
+        // SAFETY: the caller's promise, and the wait outlasts the launch.
+        unsafe { self.launch(queue, values.ptr(), arrays)? };
+        queue.synchronize()
+    }
+
     /// Replaces the values by some on the matrix's device; on a GPU this is only enqueued.
     ///
     /// # Errors
     ///
-    /// [`Error::ValuesLength`], [`Error::WrongDevice`]; [`Error::NotUpdatable`] on a GPU where values are stored in fewer bytes, and
-    /// [`Error::ValueInexact`] on the CPU; what the GPU gives.
+    /// [`Error::ValuesLength`], [`Error::WrongDevice`]; [`Error::NotUpdatable`] on a GPU where values are stored in fewer bytes or as codes, and
+    /// on the CPU what [`update`](Self::update) gives; what the GPU gives.
     pub(crate) fn enqueue<T: Scalar>(
         &self,
         matrix: &mut Placed<T>,
@@ -267,9 +317,8 @@ impl Updater {
         else {
             return self.update(matrix, values.host());
         };
-        if self.narrow.is_some() {
-            let NoArrays(reason) = NoArrays::UNCHECKED;
-            return Err(Error::NotUpdatable { plan: self.plan.clone(), reason });
+        if self.kept != Kept::Plain {
+            return Err(self.refused(NoArrays::UNCHECKED));
         }
         let _turn = queue.turn()?;
         keep(queue, matrix, [values]);
@@ -292,13 +341,18 @@ impl Updater {
         values: Ptr<N>,
         [first, second]: Arrays<(Ptr<N>, usize)>,
     ) -> Result<(), Error> {
-        let Place::Gpu(slots, kernel) = &self.place else { unreachable!("only called on a GPU") };
-        let (slots, from) = slots.as_ref().map_or((Ptr::NULL, Ptr::NULL), |s| (s.slots.ptr(), s.from.ptr()));
-        let launch = Launch::over(self.nnz.div_ceil(CHUNK), BLOCK).arg(slots).arg(from);
-        let launch = launch.arg(values).arg(self.nnz as u64);
-        let launch = launch.arg(first.0).arg(first.1 as u64).arg(second.0);
+        let Place::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
+        let (slots, (at, from)) =
+            units.as_ref().map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));
+        let launch = Launch::over(slots.div_ceil(PER_THREAD), 1).arg(at).arg(from).arg(slots as u64);
+        let launch = launch.arg(values).arg(self.nnz as u64).arg(first.0).arg(first.1 as u64);
+        let launch = launch.arg(second.0).arg((first.1 + second.1) as u64);
         // SAFETY: these are the parameters of `update`; the rest is the caller's promise.
         unsafe { kernel.launch(queue, launch) }
+    }
+
+    fn refused(&self, NoArrays(reason): NoArrays) -> Error {
+        Error::NotUpdatable { plan: self.plan.clone(), reason }
     }
 
     fn check_length(&self, found: usize) -> Result<(), Error> {
@@ -377,21 +431,4 @@ fn scatter<N: Copy + Send + Sync>(slots: Option<&[u32]>, values: &[N], [first, s
             }
         }
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_chunk_is_sorted_and_knows_whose_the_slots_are() {
-        let slots: Vec<u32> = (0..5000).map(|entry| entry * 7919 % 5003).collect();
-        let (sorted, from) = in_chunks(slots.clone());
-        for (chunk, (sorted, from)) in sorted.chunks(CHUNK).zip(from.chunks(CHUNK)).enumerate() {
-            assert!(sorted.is_sorted());
-            let whose = from.iter().map(|&i| slots[chunk * CHUNK + usize::from(i)]);
-            assert!(whose.eq(sorted.iter().copied()));
-        }
-        assert!(include_str!("../../kernels/update.cu").contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
-    }
 }

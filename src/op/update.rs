@@ -20,11 +20,11 @@ impl<T: Scalar> SparseOp<T> {
     /// Replaces the values of all entries, which stay where they are: nothing is analysed, chosen or packed again. There is one value for every
     /// entry, in the order of [`to_csr`](Self::to_csr), which is the order in which they were given.
     ///
-    /// Every value is written to its place, which on a GPU takes about as long as a product, and the copy from the host much longer:
+    /// Every value is written to its place, which on a GPU takes one product or two, and the copy from the host much longer:
     /// values that are on the GPU ([`update_values_device`](Self::update_values_device)) spare it. Waits for everything enqueued there.
     ///
-    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry (6 on a GPU), except in `csr` and
-    /// `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
+    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry (4.5 on a GPU, and as
+    /// many for padding that stands between entries), except in `csr` and `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
     /// built.
     ///
     /// What was packed besides, for [transposed products](Self::apply_transpose) and [several vectors](Self::apply_multi), is given up and
@@ -46,7 +46,7 @@ impl<T: Scalar> SparseOp<T> {
     /// # Errors
     ///
     /// [`Error::ValuesLength`] when there is not one value for every entry; [`Error::NotUpdatable`] where the plan keeps codes of values,
-    /// or one for all; [`Error::ValueRange`] where values are [rounded](SparseOpBuilder::value_precision) and one is beyond that precision;
+    /// or one for all, unless it is one of packed slices and the new ones are no more than these name: 256, or one; [`Error::ValueRange`] where values are [rounded](SparseOpBuilder::value_precision) and one is beyond that precision;
     /// [`Error::ValueInexact`] where they are not, but stored in fewer bytes that do not hold one; then nothing has changed. On a GPU,
     /// [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
@@ -88,8 +88,8 @@ impl<T: Scalar> SparseOp<T> {
     /// # Errors
     ///
     /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's;
-    /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes: whether that can be is not known there
-    /// without waiting.
+    /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes or as codes: whether that can be is not known
+    /// there without waiting.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
         let _span = self.update_span();
         let rounded = match (&self.device, values.device()) {

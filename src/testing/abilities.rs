@@ -28,6 +28,7 @@ const YES: Cell = "yes";
 const AGAIN: Cell = "yes, packed again";
 const NO: Cell = "no";
 const WHERE_EXACT: Cell = "where exact";
+const WHERE_FEW: Cell = "where few";
 
 /// Rows of several lengths whose values are all the same: what packs values packs them here.
 fn matrix() -> CsrMatrix<f64> {
@@ -110,7 +111,13 @@ fn updated(op: &mut SparseOp<f64>, context: &str) -> Cell {
             let mut other = other.build(&matrix()).unwrap();
             other.update_values(b.values()).unwrap();
             assert_eq!(other.to_csr().unwrap(), b, "{context}");
-            NO
+            // There is one value here.
+            b.values_mut().fill(2.5);
+            if op.update_values(b.values()).is_err() {
+                return NO;
+            }
+            assert_eq!(op.to_csr().unwrap(), b, "{context}");
+            WHERE_FEW
         }
     }
 }

@@ -5,7 +5,8 @@ use super::{Oracle, chapter, x_vector};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Plan, Updater};
 use crate::matrix::{CsrMatrix, gallery};
-use crate::{Error, Layout, Scalar, SparseOp, SparseOpBuilder, Tuning};
+use crate::{Error, Layout, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
+use std::collections::HashSet;
 
 /// The same pattern with other values: no two alike, however many there were.
 fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
@@ -13,6 +14,29 @@ fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
     let changed = |(k, value): (usize, T)| T::from_f64(round) * value + T::from_f64(k as f64 * 1e-3);
     let values: Vec<T> = x_vector(a.nnz()).into_iter().enumerate().map(changed).collect();
     b.values_mut().copy_from_slice(&values);
+    b
+}
+
+/// As many different values as the codes of a plan can name, where it keeps such.
+fn room<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>) -> Option<usize> {
+    plan.slices().filter(|_| plan.to_string().contains("values:packed"))?;
+    match different(a) {
+        0 | 1 => Some(1),
+        2..=256 => Some(256),
+        _ => None,
+    }
+}
+
+/// How many different values there are, by their bits.
+fn different<T: Scalar>(a: &CsrMatrix<T>) -> usize {
+    a.values().iter().map(|value| value.bits()).collect::<HashSet<_>>().len()
+}
+
+/// The same pattern with so many different values.
+fn of_few<T: Scalar>(a: &CsrMatrix<T>, round: f64, few: usize) -> CsrMatrix<T> {
+    let mut b = a.clone();
+    let values = b.values_mut().iter_mut().enumerate();
+    values.for_each(|(k, value)| *value = T::from_f64(round + (k * 7 % few) as f64));
     b
 }
 
@@ -31,9 +55,17 @@ pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x
             return;
         }
     };
-    let narrow = matrix.narrow();
+    let (narrow, room) = (matrix.narrow(), room(plan, a));
+    let checked_on_host = (narrow.is_some() || room.is_some()) && *device != Device::Cpu;
     for round in [1.5, -0.5] {
         let mut b = renewed(a, round);
+        if let Some(room) = room.filter(|&room| different(&b) > room) {
+            let before = matrix.unpack().unwrap();
+            let refused = updater.update(&mut matrix, b.values());
+            assert!(matches!(refused, Err(Error::NotUpdatable { .. })), "{refused:?}: {context}");
+            assert_eq!(matrix.unpack().unwrap(), before, "{context}");
+            b = of_few(a, round, room);
+        }
         if let Some(precision) = narrow {
             let before = matrix.unpack().unwrap();
             if b.values().iter().any(|&value| !precision.holds(value)) {
@@ -47,10 +79,10 @@ pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x
         let enqueued = round < 0.0 && {
             let enqueued = updater.enqueue(&mut matrix, &stream, &values);
             let refused = matches!(enqueued, Err(Error::NotUpdatable { .. }));
-            assert_eq!(refused, narrow.is_some() && *device != Device::Cpu, "{enqueued:?}: {context}");
+            assert_eq!(refused, checked_on_host, "{enqueued:?}: {context}");
             refused || enqueued.map(|()| true).unwrap()
         };
-        if !enqueued || (narrow.is_some() && *device != Device::Cpu) {
+        if !enqueued || checked_on_host {
             updater.update(&mut matrix, b.values()).unwrap();
         }
         stream.synchronize().unwrap();
@@ -83,12 +115,54 @@ fn an_updated_operator_has_the_bits_of_a_new_one() {
                 operator(device, plan, &b).apply(&x, &mut new).unwrap();
                 assert_eq!(updated, new, "{plan} on {device}");
             }
-            // A number of 4 bytes for every entry, and on a GPU one of 2, where values are not in their order.
-            let number = if *device == Device::Cpu { 4 } else { 6 };
-            let map = if plan.starts_with("csr") { 0 } else { number * a.nnz() as u64 };
-            assert_eq!(op.memory_bytes(), bytes + map, "{plan} on {device}");
+            // Where values are not in their order: 4 bytes for every entry, and on a GPU 4.5 for every slot, with some of the padding.
+            let entries = a.nnz() as u64;
+            let expected = match device {
+                _ if plan.starts_with("csr") => 0..=0,
+                Device::Cpu => 4 * entries..=4 * entries,
+                Device::Cuda(_) => 4 * entries + entries / 2..=9 * entries,
+            };
+            let map = op.memory_bytes() - bytes;
+            assert!(expected.contains(&map), "{map} bytes for {entries} entries, {plan} on {device}");
         }
     }
+}
+
+#[test]
+fn entries_of_long_rows_empty_rows_and_permuted_rows_find_their_slots() {
+    fn check_all<T: Scalar>() {
+        let a = scattered::<T>(613, 20_000, |row| match row {
+            17 => 9000,
+            row if row % 5 == 0 => 0,
+            row => row * 7 % 41,
+        });
+        let x = x_vector(a.ncols());
+        for device in devices() {
+            for text in [
+                "ell",
+                "ell(lengths)",
+                "sell(c:32,sigma:1)",
+                "sell(c:32,sigma:256)",
+                "sell(c:7,sigma:64)",
+                "jds",
+                "jds(diagonals)",
+                "jds(sections:3,tail:4)",
+                "hyb(width:9)",
+                "sell(c:32,sigma:512,index:packed,group:4,long:64)",
+                "sell(c:32,sigma:512,index:packed,values:f32)",
+                "sell(c:32,sigma:512,index:packed,values:bf16)",
+                "tiles",
+                "blocked(hot:192)",
+            ] {
+                if T::KIND == ScalarKind::F32 && text.contains("values:f32") {
+                    continue;
+                }
+                check(device, &text.parse().unwrap(), &a, &x, &format!("{text} in {} on {device}", T::KIND));
+            }
+        }
+    }
+    check_all::<f32>();
+    check_all::<f64>();
 }
 
 #[test]
@@ -120,10 +194,8 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
 fn codes_of_values_are_avoided_when_told_and_refused_when_not() {
     let a = "stencil27,n=12".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     for device in devices() {
-        for plan in ["sell(c:32,sigma:1,index:packed,values:packed)", "tiles(values:packed)"] {
-            let few = if plan.starts_with("tiles") { 1 } else { 5 };
-            let mut a = a.clone();
-            a.values_mut().iter_mut().enumerate().for_each(|(k, value)| *value = (k % few) as f64);
+        for plan in ["blocked(values:packed)", "tiles(values:packed)"] {
+            let a = of_few(&a, 3.0, 1);
             let mut op = operator(device, plan, &a);
             let refused = op.update_values(a.values()).unwrap_err().to_string();
             assert!(refused.contains("updatable(true)"), "{refused}");
@@ -138,6 +210,49 @@ fn codes_of_values_are_avoided_when_told_and_refused_when_not() {
             let b = renewed(&a, 2.0);
             op.update_values(b.values()).unwrap();
             assert_eq!(op.to_csr().unwrap(), b);
+        }
+    }
+}
+
+#[test]
+fn codes_take_as_many_new_values_as_they_can_name() {
+    let a = scattered::<f64>(900, 700, |row| if row == 400 { 600 } else { row % 23 });
+    let x = x_vector(700);
+    for device in devices() {
+        for (text, few, room) in [
+            ("sell(c:32,sigma:1,index:packed,values:packed)", 5, 256),
+            ("sell(c:32,sigma:512,index:packed,values:packed,group:4,long:64)", 200, 256),
+            ("jds(index:packed,values:packed)", 1, 1),
+        ] {
+            let mut op = operator(device, text, &of_few(&a, 1.0, few));
+            let stream = Stream::new(device).unwrap();
+            let on_device = DeviceVec::from_slice(device, &x).unwrap();
+            let mut y = DeviceVec::zeros(device, 900).unwrap();
+            let graph = stream.capture(&mut || op.apply_device(&stream, &on_device, &mut y));
+            assert_eq!(graph.is_ok(), *device != Device::Cpu, "{text} on {device}");
+            for (round, values) in [(2.0, room), (0.5, 1), (-7.25, room)] {
+                let b = of_few(&a, round, values);
+                op.update_values(b.values()).unwrap();
+                assert_eq!(op.to_csr().unwrap(), b, "{text} on {device}");
+                let (mut updated, mut new) = (vec![0.0; 900], vec![0.0; 900]);
+                op.apply(&x, &mut updated).unwrap();
+                operator(device, text, &b).apply(&x, &mut new).unwrap();
+                assert_eq!(updated, new, "{text} on {device}");
+                if let Ok(graph) = &graph {
+                    graph.launch(&stream).unwrap();
+                    assert_eq!(y.to_vec().unwrap(), new, "captured, {text}");
+                }
+                // One more than there are codes, and values in the memory of a GPU.
+                let more = of_few(&a, 3.0, room + 1);
+                let refused = op.update_values(more.values()).unwrap_err();
+                let reason = if room == 1 { "are not all the same" } else { "no more than 256" };
+                let message = refused.to_string();
+                assert!(message.contains(reason) && message.contains("build the operator anew"), "{message}");
+                let values = DeviceVec::from_slice(device, b.values()).unwrap();
+                let enqueued = op.update_values_device(&stream, &values);
+                assert_eq!(enqueued.is_ok(), *device == Device::Cpu, "{enqueued:?}");
+                assert_eq!(op.to_csr().unwrap(), b, "{text} on {device}");
+            }
         }
     }
 }

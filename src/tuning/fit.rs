@@ -20,9 +20,56 @@ pub struct Observation {
 
 /// The coefficients that minimise the squared relative errors, each times its weight, none of them negative.
 pub fn fit(observations: &[Observation]) -> Coefficients {
-    let product = observations.iter().map(|o| (o.amounts, o.product, o.weight));
-    let pack = observations.iter().map(|o| (o.packed, o.prepare, 1.0));
-    Coefficients::new(relative_errors::<{ Term::COUNT }>(product), relative_errors::<PACKED>(pack))
+    fit_rest(observations, None)
+}
+
+/// As [`fit`], with one coefficient given.
+fn fit_rest(observations: &[Observation], given: Option<(Term, f64)>) -> Coefficients {
+    let product = observations.iter().filter(|o| o.product > 0.0).map(|o| {
+        let mut parts = o.amounts.map(|amount| amount / o.product);
+        let known = given.map_or(0.0, |(term, c)| c * std::mem::take(&mut parts[term as usize]));
+        (parts, 1.0 - known, o.weight)
+    });
+    let mut terms = solve::<{ Term::COUNT }>(product);
+    if let Some((term, c)) = given {
+        terms[term as usize] = c;
+    }
+    let packings = observations.iter().filter(|o| o.prepare > 0.0);
+    Coefficients::new(terms, solve::<PACKED>(packings.map(|o| (o.packed.map(|a| a / o.prepare), 1.0, 1.0))))
+}
+
+/// As [`fit`] for each of some kernels, of which one coefficient is the same for all: it is that of the same code, and few matrices tell of it.
+pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients> {
+    /// The common coefficient and the others take turns until it does not move; each turn lowers what is minimised.
+    const TURNS: usize = 50;
+    const STILL: f64 = 1e-3;
+    let place = shared as usize;
+    let mut fits: Vec<Coefficients> = kernels.iter().map(|kernel| fit(kernel)).collect();
+    if kernels.len() < 2 {
+        return fits;
+    }
+    let mut common = f64::NAN;
+    for _ in 0..TURNS {
+        let (mut explained, mut squares) = (0.0, 0.0);
+        for (kernel, fit) in kernels.iter().zip(&fits) {
+            let terms = fit.terms();
+            for o in kernel.iter().filter(|o| o.product > 0.0) {
+                let others = (0..Term::COUNT).filter(|&i| i != place).map(|i| terms[i] * o.amounts[i]);
+                let (part, square) = (o.amounts[place] / o.product, o.weight * o.weight);
+                explained += square * part * (1.0 - others.sum::<f64>() / o.product);
+                squares += square * part * part;
+            }
+        }
+        if squares == 0.0 {
+            break;
+        }
+        let before = std::mem::replace(&mut common, (explained / squares).max(0.0));
+        if (common - before).abs() <= STILL * common {
+            break;
+        }
+        fits = kernels.iter().map(|kernel| fit_rest(kernel, Some((shared, common)))).collect();
+    }
+    fits
 }
 
 /// Root mean square of the relative errors that `coefficients` leave.
@@ -34,12 +81,10 @@ pub fn relative_error(coefficients: &Coefficients, observations: &[Observation])
     (observations.iter().map(error).sum::<f64>() / observations.len().max(1) as f64).sqrt()
 }
 
-/// Non-negative least squares of Σ c·amount / time = 1.
-fn relative_errors<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f64; N] {
+/// Non-negative least squares of Σ unknown·factor = value.
+fn solve<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f64; N] {
     let mut normal = Normal::default();
-    for (amounts, time, weight) in rows.filter(|r| r.1 > 0.0) {
-        normal.add(&amounts.map(|a| a / time), 1.0, weight);
-    }
+    rows.for_each(|(factors, value, weight)| normal.add(&factors, value, weight));
     normal.solve(0.0)
 }
 
@@ -151,6 +196,32 @@ mod tests {
         }
         assert!((found.pack_slot - 3.0).abs() < 1e-2 && (found.pack_call - 5e4).abs() < 5e2, "{found:?}");
         assert!(found.is_valid());
+    }
+
+    #[test]
+    fn a_shared_coefficient_is_found_by_kernels_that_tell_of_it_and_given_to_those_that_do_not() {
+        let (call, apart) = (Term::Call as usize, Term::Apart as usize);
+        let of = |base: f64, pieces: f64, product: f64| {
+            let mut amounts = [0.0; Term::COUNT];
+            (amounts[call], amounts[apart]) = (1.0, pieces);
+            assert!(product >= base);
+            Observation { amounts, packed: [1.0, 0.0, 0.0], product, prepare: 7.0, weight: 1.0 }
+        };
+        let telling: Vec<_> = [0.0, 1.0, 4.0, 8.0].map(|p| of(1000.0, p, 1000.0 + 500.0 * p)).to_vec();
+        // Alone it would put the one product with pieces down to 200 ns for each.
+        let silent: Vec<_> =
+            [(0.0, 2000.0), (0.0, 2020.0), (1.0, 2210.0)].map(|(p, t)| of(2000.0, p, t)).to_vec();
+        let fits = fit_sharing(&[&telling, &silent], Term::Apart);
+        assert!(fit(&silent).apart < 250.0);
+        assert!(fits[0].apart == fits[1].apart && (480.0..=500.0).contains(&fits[0].apart), "{fits:?}");
+        assert!(
+            (990.0..1050.0).contains(&fits[0].call) && (1800.0..2000.0).contains(&fits[1].call),
+            "{fits:?}"
+        );
+        assert!((fits[1].pack_slot - 7.0).abs() < 1e-6);
+        // Where nobody does it, each is fitted by itself.
+        let none: Vec<_> = [1000.0, 1010.0].map(|t| of(1000.0, 0.0, t)).to_vec();
+        assert_eq!(fit_sharing(&[&none, &none], Term::Apart), [fit(&none); 2]);
     }
 
     #[test]

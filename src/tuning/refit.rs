@@ -1,8 +1,8 @@
 //! A profile from measurements: fitted, and judged on classes of matrices that it was not fitted to.
 
 use super::correction::{Correction, Feature, Features, features};
-use super::cost::{self, Amounts, Prediction, Reach};
-use super::fit::{Observation, fit, ridge};
+use super::cost::{self, Amounts, Prediction, Reach, Term};
+use super::fit::{Observation, fit_sharing, ridge};
 use super::offline::{Measured, Run};
 use super::predictor::Predictor;
 use super::profile::{Profile, SCHEMA};
@@ -10,6 +10,7 @@ use super::record::{Regret, Validation};
 use super::select;
 use crate::ScalarKind;
 use crate::device::{Ceilings, DeviceSpec};
+use crate::formats::packed::APART;
 use crate::formats::{Plan, Target};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -275,9 +276,18 @@ fn records(
 fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     let mut profile = Profile { coefficients: BTreeMap::new(), correction: None, ..base.clone() };
     let groups = by_kernel(measured, Target::of(&base.device));
+    let mut families: BTreeMap<_, Vec<(&str, Vec<Observation>)>> = BTreeMap::new();
     for (&(scalar, kernel), runs) in &groups {
-        let observations: Vec<_> = runs.iter().map(|run| run.observation(base)).collect();
-        profile.coefficients.entry(scalar).or_default().insert(kernel.to_owned(), fit(&observations));
+        // Those that keep rows apart add up their pieces in the same code; the others are families by themselves.
+        let family = if kernel.ends_with(APART) { APART } else { kernel };
+        let observations = runs.iter().map(|run| run.observation(base)).collect();
+        families.entry((scalar, family)).or_default().push((kernel, observations));
+    }
+    for ((scalar, _), family) in &families {
+        let observations: Vec<&[Observation]> = family.iter().map(|(_, all)| all.as_slice()).collect();
+        let kernels = family.iter().map(|(kernel, _)| (*kernel).to_owned());
+        let fitted = kernels.zip(fit_sharing(&observations, Term::Apart));
+        profile.coefficients.entry(*scalar).or_default().extend(fitted);
     }
     if corrected {
         profile.correction = Some(correction(&groups, &profile));

@@ -7,7 +7,7 @@ use cudarc::driver::{DriverError, result, sys};
 const OLDEST: (i32, i32) = (11, 4);
 
 /// Every function that is called. cudarc panics on one that is missing, so they are looked up before the first call.
-const SYMBOLS: [&str; 47] = [
+const SYMBOLS: [&str; 48] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -33,6 +33,7 @@ const SYMBOLS: [&str; 47] = [
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
     "cuInit",
+    "cuLaunchHostFunc",
     "cuLaunchKernel",
     "cuMemAlloc_v2",
     "cuMemFree_v2",

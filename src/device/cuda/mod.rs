@@ -8,6 +8,7 @@ mod embedded;
 mod event;
 mod foreign;
 mod graph;
+mod hold;
 mod memory;
 mod nvrtc;
 mod queue;

@@ -3,6 +3,7 @@
 use super::driver::Attempt;
 use super::event::Event;
 use super::graph::Kept;
+use super::hold::Hold;
 use super::{Gpu, Kernel};
 use crate::Error;
 use crate::device::{Launch, Ptr};
@@ -254,11 +255,13 @@ impl Queue {
         })
     }
 
-    /// Seconds that what `work` enqueues takes on the GPU.
+    /// Seconds that what `work` enqueues takes on the GPU, which begins when all of it is enqueued.
     pub(crate) fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+        let hold = self.0.hold()?;
         let start = Event::after(self.0.gpu, self.0.stream)?;
         work()?;
         let end = Event::after(self.0.gpu, self.0.stream)?;
+        drop(hold);
         end.synchronize()?;
         end.seconds_since(&start)
     }
@@ -339,6 +342,20 @@ impl Shared {
         let status =
             self.call("ask for captures", || unsafe { result::stream::is_capturing(self.stream) })?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// Holds back what is enqueued from now on.
+    fn hold(&self) -> Result<Hold, Error> {
+        // No capture begins meanwhile.
+        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if self.is_capturing()? {
+            return Err(Error::Gpu {
+                device: self.gpu.to_string(),
+                action: "time what is enqueued".to_owned(),
+                message: "the stream is captured for a graph; time a launch of the graph".to_owned(),
+            });
+        }
+        Hold::on(self.gpu, self.stream)
     }
 
     /// Waits until everything is done; what is captured is not to be done, and so not waited for. Others may go on enqueuing.

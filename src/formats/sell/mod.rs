@@ -198,7 +198,7 @@ impl Format for Sell {
             .map(|rows| {
                 let mut sorted = rows.to_vec();
                 if plan.sigma > 1 {
-                    sorted.chunks_mut(plan.sigma as usize).for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
+                    sorted.chunks_mut(plan.sigma as usize).for_each(longest_first);
                 }
                 slice_sums(*plan, &sorted)
             })
@@ -245,6 +245,24 @@ impl Format for Sell {
             Index::Plain => Ok(MaybePacked::Plain(Host::new(*plan, a))),
             Index::Packed(packing) => MaybePacked::pack(a, plan.order(), packing),
         }
+    }
+}
+
+/// Sorts the lengths of rows. Nearly all are short, and how often each occurs is sooner counted than they are compared.
+fn longest_first(lengths: &mut [u32]) {
+    const SHORT: usize = 128;
+    let mut counts = [0u32; SHORT];
+    for &length in lengths.iter() {
+        match counts.get_mut(length as usize) {
+            Some(count) => *count += 1,
+            None => return lengths.sort_unstable_by(|a, b| b.cmp(a)),
+        }
+    }
+    let mut rest = lengths;
+    for (length, &count) in (0..SHORT).zip(&counts).rev() {
+        let (same, shorter) = rest.split_at_mut(count as usize);
+        same.fill(length as u32);
+        rest = shorter;
     }
 }
 
@@ -410,6 +428,18 @@ mod tests {
         assert_eq!(packed.slice_ptr, [0, 9, 15]);
         assert_eq!(packed.full, [0, 0]);
         assert_eq!(packed.col_idx, [0, P, 1, 2, P, 2, P, P, 3, 0, P, P, 3, P, P]);
+    }
+
+    #[test]
+    fn lengths_are_sorted_whether_short_or_not() {
+        for most in [1, 5, 127, 128, 1000] {
+            let lengths: Vec<u32> = (0..600).map(|row| row * 7919 % (most + 1)).collect();
+            let (mut sorted, mut expected) = (lengths.clone(), lengths);
+            longest_first(&mut sorted);
+            expected.sort_unstable_by(|a, b| b.cmp(a));
+            assert_eq!(sorted, expected);
+        }
+        longest_first(&mut []);
     }
 
     #[test]

@@ -1,0 +1,142 @@
+//! What brings values to their slots on a GPU: whole sectors of the memory at a time.
+
+use crate::Error;
+use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::{Buffer, Gpu, Ptr};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Slots that stand side by side and are written together, a sector of 32 bytes in f32. `UNIT` in `kernels/update.cu`.
+const UNIT: usize = 8;
+
+/// Stands for the entry of a slot that has none. `NONE` in `kernels/update.cu`.
+const NONE: u32 = u32::MAX;
+
+/// Values that a thread brings to their slots. `N` in `kernels/update.cu`.
+pub(super) const PER_THREAD: usize = 8;
+
+/// The units that have entries, and the entry of each of their slots. A unit is written whole, padding too, which is zero: memory reads what is
+/// around a part of a sector before it writes it. They are in the order of their first entries: values are read where others were just before,
+/// wherever a format has put the rows. Slot by slot in the order of entries, an update took up to 7 CSR products on an H200.
+#[derive(Debug)]
+pub(super) struct Units {
+    units: Buffer<u32>,
+    from: Buffer<u32>,
+}
+
+impl Units {
+    /// For entries whose slots these are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`] when the GPU has not so much left; [`Error::Gpu`].
+    pub(super) fn upload(gpu: Gpu, slots: Vec<u32>) -> Result<Arc<Self>, Error> {
+        let (units, from) = by_unit(&slots);
+        Ok(Arc::new(Self { units: gpu.upload(&units)?, from: gpu.upload(&from)? }))
+    }
+
+    /// Slots that are written.
+    pub(super) fn len(&self) -> usize {
+        self.from.len()
+    }
+
+    /// Where the units and the entries of their slots are.
+    pub(super) fn ptrs(&self) -> (Ptr<u32>, Ptr<u32>) {
+        (self.units.ptr(), self.from.ptr())
+    }
+
+    /// Bytes in the memory of the GPU.
+    pub(super) fn bytes(&self) -> u64 {
+        self.units.bytes() + self.from.bytes()
+    }
+}
+
+/// The units and the entries of their slots, for entries whose slots these are.
+fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let end = slots.par_iter().max().map_or(0, |&last| last as usize + 1);
+    let mut entries = vec![NONE; end.next_multiple_of(UNIT)];
+    let out = Output::new(&mut entries);
+    for_each_part(&partition(slots.len(), 1, |entry| entry as u64), |range| {
+        for entry in range {
+            // SAFETY: every entry has a slot of its own, and none is behind the last.
+            unsafe { out.set(slots[entry] as usize, entry as u32) };
+        }
+    });
+    let first = |(unit, entries): (usize, &[u32])| {
+        (entries.iter().copied().min().expect("a unit has slots"), unit as u32)
+    };
+    let mut units: Vec<(u32, u32)> =
+        entries.par_chunks(UNIT).enumerate().map(first).filter(|&(first, _)| first != NONE).collect();
+    units.par_sort_unstable();
+    let mut from = vec![NONE; units.len() * UNIT];
+    from.par_chunks_mut(UNIT).zip(&units).for_each(|(from, &(_, unit))| {
+        from.copy_from_slice(&entries[unit as usize * UNIT..][..UNIT]);
+    });
+    (units.into_iter().map(|(_, unit)| unit).collect(), from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Does what the kernel does, to `slots` slots that were 7.
+    fn scattered(slots: &[u32], len: usize) -> Vec<u32> {
+        let (units, from) = by_unit(slots);
+        assert_eq!(from.len(), units.len() * UNIT);
+        let mut out = vec![7; len];
+        for (i, &entry) in from.iter().enumerate() {
+            if let Some(slot) = out.get_mut(units[i / UNIT] as usize * UNIT + i % UNIT) {
+                *slot = if entry == NONE { 0 } else { entry + 100 };
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn every_entry_is_in_its_slot_and_the_padding_around_it_is_zero() {
+        // Rows of 0 to 40 entries, column by column over all of them, as in ELL.
+        let (nrows, width) = (1000, 41);
+        let slots = (0..nrows).flat_map(|row| (0..row * 7 % width).map(move |k| k * nrows + row));
+        let slots: Vec<u32> = slots.collect();
+        for slots in [slots, (0..5000).map(|entry| entry * 7919 % 5003 + 16).collect(), vec![19], vec![]] {
+            let len = slots.iter().max().map_or(0, |&last| last as usize + 3);
+            let mut expected = vec![7; len];
+            for &slot in &slots {
+                let unit = slot as usize / UNIT * UNIT;
+                expected[unit..(unit + UNIT).min(len)].fill(0);
+            }
+            slots.iter().zip(100..).for_each(|(&slot, value)| expected[slot as usize] = value);
+            assert_eq!(scattered(&slots, len), expected);
+        }
+    }
+
+    #[test]
+    fn units_are_near_those_with_neighbouring_entries() {
+        // Sorted rows come from all over the matrix: 64 entries in each of 4096 rows, shuffled, in slices of 32.
+        let row_of = |sorted: u32| sorted * 1237 % 4096;
+        let mut slots = vec![0; 4096 * 64];
+        for sorted in 0..4096 {
+            for k in 0..64 {
+                slots[(row_of(sorted) * 64 + k) as usize] = (sorted / 32 * 64 + k) * 32 + sorted % 32;
+            }
+        }
+        let (units, from) = by_unit(&slots);
+        assert_eq!(units.len() * UNIT, slots.len());
+        // What a block of 256 threads brings are the values of 32 rows.
+        for from in from.chunks(256 * PER_THREAD) {
+            let mut rows: Vec<u32> = from.iter().map(|entry| entry / 64).collect();
+            rows.sort_unstable();
+            rows.dedup();
+            assert_eq!(rows.len(), 256 * PER_THREAD / 64);
+        }
+    }
+
+    #[test]
+    fn the_kernel_has_the_same_numbers() {
+        let source = include_str!("../../kernels/update.cu");
+        let has = |line: String| assert!(source.contains(&line), "{line}");
+        has(format!("constexpr u32 UNIT = {UNIT};"));
+        has(format!("constexpr u32 NONE = 0x{NONE:X};"));
+        has(format!("constexpr u32 N = {PER_THREAD};"));
+    }
+}
