@@ -54,6 +54,20 @@ __device__ __forceinline__ void sum_apart(Unit<T, N> &sum, u32 lanes) {
             for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], apart);
 }
 
+// An address that compilers do not take apart again: put together in other ways its terms take up to six instructions a load, not one.
+template <typename W>
+__device__ __forceinline__ const W *whole_address(const W *address) {
+    asm("" : "+l"(address));
+    return address;
+}
+
+// Begins to bring what a warp will read to the second-level cache, a line a lane: all of it at once, where loads wait for those before them.
+__device__ __forceinline__ void prefetch(const u8 *from, u32 bytes) {
+    constexpr u32 LINE = 128, MOST = 2 * WARP;
+    for (u32 line = threadIdx.x % WARP; line < min(bytes / LINE, MOST); line += WARP)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + line * LINE));
+}
+
 // The vectors, as a lane reads them: its own unit at column 0, and how far on the next column stands.
 template <typename U>
 struct Columns {
@@ -61,14 +75,20 @@ struct Columns {
     // In bytes, so that an address is one multiplication and addition.
     int stride;
 
-    // As far from a unit as so many columns are apart.
+    // As far from a unit as so many columns are apart. Units of 8 bytes leave enough registers for addresses in one instruction; for wider ones
+    // the loads would come closer together than is good.
     __device__ __forceinline__ const U *beyond(const U *from, u32 cols) const {
-        return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
+        if constexpr (sizeof(U) > 8) return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
+        u64 address;
+        asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(cols), "r"(stride), "l"(from));
+        return reinterpret_cast<const U *>(address);
     }
     __device__ __forceinline__ U at(u32 col) const { return load_unit(beyond(x, col)); }
     // The column `delta` further on than that of `row`.
     __device__ __forceinline__ U at(const U *row, int delta) const {
-        return load_unit(reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(row) + (long long)(delta) * stride));
+        u64 address;
+        asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(address) : "r"(delta), "r"(stride), "l"(row));
+        return load_unit(reinterpret_cast<const U *>(address));
     }
 };
 
@@ -161,9 +181,9 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         T value[COUNT * R];
         U factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::SHARED>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
-        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream(indices + (k + u) * WARP + lane);
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream<Values::SHARED>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u) factor[u] = x.at(col[u / R] + u % R);
@@ -183,7 +203,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         for (u32 u = 0; u < COUNT; ++u) {
             // A lane without the step loads what another has: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
-            col[u] = stream(indices + at + place);
+            col[u] = stream<Values::SHARED>(indices + at + place);
 #pragma unroll
             for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
             at += lanes;
@@ -223,7 +243,7 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
 #pragma unroll
         for (u32 u = 0; u < LONG_ENTRIES; ++u) {
             u32 at = min(k + u * apart, piece.count - 1);
-            col[u] = stream(rows.cols + piece.begin + at);
+            col[u] = stream<Values::SHARED>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
@@ -254,6 +274,9 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
     if (first == 0 && in_use) sums.put(piece.row, unit, sum);
 }
 
+// Relative slices are prefetched where at least `1 << PREFETCH_SHIFT` lanes share a row: with fewer it does harm.
+constexpr u32 PREFETCH_SHIFT = 3;
+
 // The first blocks take the pieces of long rows, a warp each; the others the slices, `1 << shift` lanes a row. As `packed_rows` in packed.cuh.
 template <u32 V, typename Values, typename T, u32 N>
 __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, const u8 *__restrict__ values,
@@ -282,33 +305,44 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
     u32 slice = u32(i / WARP), lane = u32(i) % WARP;
     if (u64(slice) * WARP >= nrows) return;
     uint4 header = __ldg(headers + slice);
-    Values own(values, dictionary, shared);
-    own.skip(header.x);
-    const u8 *at = index + u64(header.y) * UNIT;
+    values += u64(header.x) * UNIT;
+    Values own(whole_address(values), dictionary, shared);
+    const u8 *at = whole_address(index + u64(header.y) * UNIT);
     u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+    if (kind == DIAGONAL || shift >= PREFETCH_SHIFT) {
+        prefetch(values, full * (run + 1) * (WARP * Values::BYTES));
+        if (kind != DIAGONAL) prefetch(at, full * WARP << (kind - 1));
+    }
     u32 row = u32(min(i, u64(nrows) - 1));
     Unit<T, N> sum = {};
     if (kind == DIAGONAL) {
         add_diagonals<V>(sum, at, own, full, width, lane, x, x.beyond(x.x, row));
     } else {
-        if (perm) row = stream(perm + row);
+        if (perm) row = stream<Values::SHARED>(perm + row);
         x.x = x.beyond(x.x, header.z);
         if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
         else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
         else add_relative<V, 3>(kind, sum, at, own, full, width, lane, x);
     }
+    // Found out again: what is kept until here takes registers.
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(unit));
+    unit &= (1u << shift) - 1;
     if (i < nrows && unit < units && !(skip && __ldg(skip + slice) >> lane & 1)) sums.put(row, unit, sum);
 }
+
+// Slices are streamed with units of 8 bytes, as two vectors in f32 have, where a warp has a slice for itself.
+template <typename U>
+constexpr bool STREAMS = sizeof(U) == 8;
 
 #define SEVERAL(NAME, PER_SM, V, VALUES, T, N)                                                                                             \
     KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 long_count, \
                              T *long_sums, u32 *done, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors,         \
                              u32 whole, u32 shift) {                                                                                       \
-        packed_units<V, VALUES<T>>(headers, values, index, dictionary, perm, skip, nrows,                                                  \
-                                   Long<T>{pieces, long_cols, long_values, long_count, long_sums, done},                                   \
-                                   Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                                               \
-                                   Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                                               \
+        packed_units<V, VALUES<T, !STREAMS<Unit<T, N>>>>(headers, values, index, dictionary, perm, skip, nrows,                            \
+                                                         Long<T>{pieces, long_cols, long_values, long_count, long_sums, done},             \
+                                                         Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                         \
+                                                         Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \
     }
 
 // Blocks a multiprocessor holds at least; Turing holds half as many threads. More hide more of the way to `x`, where registers suffice.

@@ -1,7 +1,5 @@
 // Several vectors at once with packed slices whose values are codes of a dictionary.
 
-#define SHARED_SLICES
-
 #include "common.cuh"
 #include "packed.cuh"
 #include "multi.cuh"

@@ -1,7 +1,5 @@
 // Several vectors at once with packed slices whose values of a matrix in f64 are stored in f32.
 
-#define SHARED_SLICES
-
 #include "common.cuh"
 #include "packed.cuh"
 #include "multi.cuh"

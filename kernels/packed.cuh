@@ -14,52 +14,50 @@ constexpr u32 WORDS = UNIT / sizeof(u32);
 
 __device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
 
-// Loads what a product reads of a matrix once, past the caches; with SHARED_SLICES, which kernels define in which several warps read a slice,
-// through them.
-template <typename W>
+// Loads what a product reads of a matrix once, past the caches; SHARED, where several warps read it, through them.
+template <bool SHARED = false, typename W>
 __device__ __forceinline__ W stream(const W *from) {
-#ifdef SHARED_SLICES
-    return __ldg(from);
-#else
-    return __ldcs(from);
-#endif
+    if constexpr (SHARED) return __ldg(from);
+    else return __ldcs(from);
 }
 
-// Values as they are; `at` counts values.
-template <typename T>
+// Values as they are; `at` counts values. BYTES are those of one.
+template <typename T, bool SHARED_SLICES = false>
 struct Plain {
-    static constexpr u32 CODES = 1;
+    static constexpr u32 CODES = 1, BYTES = sizeof(T);
+    static constexpr bool SHARED = SHARED_SLICES;
     const T *values;
 
     __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
-    __device__ __forceinline__ T one(u32 at) const { return stream(values + at); }
+    __device__ __forceinline__ T one(u32 at) const { return stream<SHARED>(values + at); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
         if constexpr (sizeof(T) == 4) {
-            float4 v = stream(reinterpret_cast<const float4 *>(values + at));
+            float4 v = stream<SHARED>(reinterpret_cast<const float4 *>(values + at));
             out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
         } else {
-            double2 v = stream(reinterpret_cast<const double2 *>(values + at));
-            double2 w = stream(reinterpret_cast<const double2 *>(values + at) + 1);
+            double2 v = stream<SHARED>(reinterpret_cast<const double2 *>(values + at));
+            double2 w = stream<SHARED>(reinterpret_cast<const double2 *>(values + at) + 1);
             out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
         }
     }
 };
 
 // Values as codes of a dictionary, which every block copies to shared memory.
-template <typename T>
+template <typename T, bool SHARED_SLICES = false>
 struct Coded {
-    static constexpr u32 CODES = 256;
+    static constexpr u32 CODES = 256, BYTES = 1;
+    static constexpr bool SHARED = SHARED_SLICES;
     const u8 *codes;
     const T *dictionary;
 
     __device__ __forceinline__ Coded(const u8 *bytes, const T *, const T *shared) : codes(bytes), dictionary(shared) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * UNIT); }
     __device__ __forceinline__ void skip_values(u64 count) { codes += count; }
-    __device__ __forceinline__ T one(u32 at) const { return dictionary[stream(codes + at)]; }
+    __device__ __forceinline__ T one(u32 at) const { return dictionary[stream<SHARED>(codes + at)]; }
     __device__ __forceinline__ void four(u32 at, T *out) const {
-        uchar4 c = stream(reinterpret_cast<const uchar4 *>(codes + at));
+        uchar4 c = stream<SHARED>(reinterpret_cast<const uchar4 *>(codes + at));
         out[0] = dictionary[c.x], out[1] = dictionary[c.y], out[2] = dictionary[c.z], out[3] = dictionary[c.w];
     }
 };
@@ -86,32 +84,34 @@ struct F32 {
 };
 
 // Values as such numbers, which hold them exactly; `at` counts values.
-template <typename P, typename T>
+template <typename P, typename T, bool SHARED_SLICES>
 struct Widened {
-    static constexpr u32 CODES = 1;
+    static constexpr u32 CODES = 1, BYTES = sizeof(typename P::Bits);
+    static constexpr bool SHARED = SHARED_SLICES;
     const typename P::Bits *values;
 
     __device__ __forceinline__ Widened(const u8 *bytes, const T *, const T *)
         : values(reinterpret_cast<const typename P::Bits *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(typename P::Bits))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
-    __device__ __forceinline__ T one(u32 at) const { return P::widen(stream(values + at)); }
+    __device__ __forceinline__ T one(u32 at) const { return P::widen(stream<SHARED>(values + at)); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
-        typename P::Four v = stream(reinterpret_cast<const typename P::Four *>(values + at));
+        typename P::Four v = stream<SHARED>(reinterpret_cast<const typename P::Four *>(values + at));
         out[0] = P::widen(v.x), out[1] = P::widen(v.y), out[2] = P::widen(v.z), out[3] = P::widen(v.w);
     }
 };
-template <typename T>
-using AsBf16 = Widened<Bf16, T>;
-template <typename T>
-using AsF16 = Widened<F16, T>;
-template <typename T>
-using AsF32 = Widened<F32, T>;
+template <typename T, bool SHARED = false>
+using AsBf16 = Widened<Bf16, T, SHARED>;
+template <typename T, bool SHARED = false>
+using AsF16 = Widened<F16, T, SHARED>;
+template <typename T, bool SHARED = false>
+using AsF32 = Widened<F32, T, SHARED>;
 
 // One value for all entries.
-template <typename T>
+template <typename T, bool SHARED_SLICES = false>
 struct Same {
-    static constexpr u32 CODES = 1;
+    static constexpr u32 CODES = 1, BYTES = 0;
+    static constexpr bool SHARED = SHARED_SLICES;
     T value;
 
     __device__ __forceinline__ Same(const u8 *, const T *dictionary, const T *) : value(gather(dictionary)) {}
@@ -135,16 +135,19 @@ __device__ __forceinline__ void load_words(const I *words, I *out) {
 }
 
 // Four indices side by side.
+template <bool SHARED>
 __device__ __forceinline__ void load_four(const u8 *at, u32 *out) {
-    uchar4 c = stream(reinterpret_cast<const uchar4 *>(at));
+    uchar4 c = stream<SHARED>(reinterpret_cast<const uchar4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
+template <bool SHARED>
 __device__ __forceinline__ void load_four(const u16 *at, u32 *out) {
-    ushort4 c = stream(reinterpret_cast<const ushort4 *>(at));
+    ushort4 c = stream<SHARED>(reinterpret_cast<const ushort4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
+template <bool SHARED>
 __device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
-    uint4 c = stream(reinterpret_cast<const uint4 *>(at));
+    uint4 c = stream<SHARED>(reinterpret_cast<const uint4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 
@@ -242,7 +245,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         u32 col[COUNT];
         T value[COUNT * R], factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::SHARED>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
         for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);

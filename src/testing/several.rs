@@ -20,6 +20,8 @@ const LAYOUTS: [Layout; 2] = [Layout::RowMajor, Layout::ColumnMajor];
 /// A matrix, vectors for it, and what their products are.
 struct Case<T> {
     a: CsrMatrix<T>,
+    /// How many of them at once.
+    counts: &'static [usize],
     analysis: Analysis,
     vectors: Vec<Vec<T>>,
     oracles: Vec<Oracle>,
@@ -29,16 +31,16 @@ struct Case<T> {
 impl<T: Scalar> Case<T> {
     fn new(a: CsrMatrix<T>) -> Self {
         let counts: &[usize] = if a.nnz() > LARGE { &FEW_COUNTS } else { &COUNTS };
+        Self::with(a, counts)
+    }
+
+    fn with(a: CsrMatrix<T>, counts: &'static [usize]) -> Self {
         let most = counts.iter().copied().max().unwrap_or(0);
         let vectors: Vec<Vec<T>> = (0..most).map(|v| different(a.ncols(), v)).collect();
         let oracles = vectors.iter().map(|x| Oracle::of(a.view(), x)).collect();
         let x = x_vector(a.nrows());
         let transposed = Oracle::of(a.transpose().view(), &x);
-        Self { analysis: Analysis::of(a.view()), vectors, oracles, transposed: (x, transposed), a }
-    }
-
-    fn counts(&self) -> &'static [usize] {
-        if self.a.nnz() > LARGE { &FEW_COUNTS } else { &COUNTS }
+        Self { analysis: Analysis::of(a.view()), counts, vectors, oracles, transposed: (x, transposed), a }
     }
 
     fn operator(&self, device: &Device, plan: &Plan) -> SparseOp<T> {
@@ -124,7 +126,7 @@ pub(crate) fn check_several<T: Scalar>(format: FormatKind) {
 }
 
 fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
-    for &k in case.counts() {
+    for &k in case.counts {
         for layout in LAYOUTS {
             let x = case.x(k, layout);
             let mut y = nothing(k * case.a.nrows());
@@ -175,6 +177,49 @@ const PLANS: [&str; 5] = [
     "sell(c:32,sigma:1,index:packed,group:4)",
     "coo",
 ];
+
+/// Diagonals in runs of one to five. Some of them lack entries, in every slice or in some, so that slices have slots of all lanes and others,
+/// in any order; the last slice is not whole.
+fn diagonals<T: Scalar>() -> CsrMatrix<T> {
+    const RUNS: [(i64, i64); 6] = [(-301, 3), (-64, 2), (-1, 3), (31, 5), (100, 1), (290, 4)];
+    const ROWS: i64 = 1003;
+    let has = |row: i64, delta: i64| match delta {
+        0 => true,
+        -63 | 33 => row % 32 != 0,
+        -1 | 291 => row % 100 != 99,
+        _ => delta % 7 != 0 || row % 5 != 2,
+    };
+    let (mut row_ptr, mut col_idx, mut values) = (vec![0], vec![], vec![]);
+    for row in 0..ROWS {
+        let deltas = RUNS.iter().flat_map(|&(first, len)| first..first + len);
+        for delta in deltas.filter(|&delta| (0..ROWS).contains(&(row + delta)) && has(row, delta)) {
+            col_idx.push((row + delta) as u32);
+            values.push(T::from_f64(((row * 31 + delta * 17) % 101) as f64 / 8.0 - 5.0));
+        }
+        row_ptr.push(col_idx.len());
+    }
+    CsrMatrix::try_new(ROWS as usize, ROWS as usize, row_ptr, col_idx, values).unwrap()
+}
+
+fn check_diagonals<T: Scalar>() {
+    let case = Case::with(diagonals::<T>(), &[1, 2, 3, 4, 5, 6, 8, 9, 15, 16, 24, 31, 32, 33, 64]);
+    for text in ["sell(c:32,sigma:1,index:packed)", "sell(c:32,sigma:1,index:packed,group:4)"] {
+        for device in devices() {
+            let op = case.operator(device, &text.parse().unwrap());
+            several(&op, &case, &format!("{text} on diagonals in {} on {device}", T::KIND));
+        }
+    }
+}
+
+#[test]
+fn diagonals_in_runs_take_any_number_of_vectors_in_f32() {
+    check_diagonals::<f32>();
+}
+
+#[test]
+fn diagonals_in_runs_take_any_number_of_vectors_in_f64() {
+    check_diagonals::<f64>();
+}
 
 #[test]
 fn any_number_of_vectors_without_elements_takes_no_time() {
