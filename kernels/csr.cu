@@ -12,7 +12,6 @@ template <u32 W, typename T, typename O>
 __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                               const T *__restrict__ values, u32 nrows, const T *__restrict__ x,
                                               OUT(T) y) {
-    begin_next();
     u64 row = thread_id() / W;
     u32 lane = threadIdx.x % W;
     u64 at = 0, count = 0;
@@ -21,6 +20,8 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
         u64 end = row_ptr[row + 1];
         count = at < end ? (end - at + W - 1) / W : 0;
     }
+    // Where lanes come again for their next entries, what they find in the first-level cache is not to be driven out by the next launch.
+    if (!__syncthreads_or(count > LANE_ENTRIES)) begin_next();
     end_previous();
     T sum = lanes_sum(sum_entries<LANE_ENTRIES>(cols, values, x, at, W, count), W);
     if (row < nrows && lane == 0) put(y, row, sum);
