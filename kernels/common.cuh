@@ -49,6 +49,13 @@ typedef unsigned long long u64;
 #define OVERLAPPING
 #endif
 
+// Whether a launch can let the next one begin.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+[[maybe_unused]] constexpr bool CAN_OVERLAP = true;
+#else
+[[maybe_unused]] constexpr bool CAN_OVERLAP = false;
+#endif
+
 // Lets the next launch begin when all blocks are here.
 __device__ __forceinline__ void begin_next() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

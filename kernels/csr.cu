@@ -21,7 +21,7 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
         count = at < end ? (end - at + W - 1) / W : 0;
     }
     // Where lanes come again for their next entries, what they find in the first-level cache is not to be driven out by the next launch.
-    if (!__syncthreads_or(count > LANE_ENTRIES)) begin_next();
+    if (CAN_OVERLAP && !__syncthreads_or(count > LANE_ENTRIES)) begin_next();
     end_previous();
     T sum = lanes_sum(sum_entries<LANE_ENTRIES>(cols, values, x, at, W, count), W);
     if (row < nrows && lane == 0) put(y, row, sum);

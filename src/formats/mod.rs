@@ -261,9 +261,13 @@ pub struct Traffic {
     /// Of `rows`, those whose length no branch depends on.
     #[serde(default)]
     pub branchless: u64,
-    /// Kernels that a product on a GPU launches after the first, and what else it enqueues.
+    /// Kernels that a product on a GPU launches after the first, and what else it enqueues; of kernels whose launches overlap, 1 where these
+    /// cannot.
     #[serde(default)]
     pub relaunches: u64,
+    /// Blocks of a kernel of a GPU whose launches overlap; none of others.
+    #[serde(default)]
+    pub overlapping: u64,
 }
 
 impl Traffic {

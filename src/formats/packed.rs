@@ -19,7 +19,7 @@ use super::{
     vector_bytes,
 };
 use crate::analysis::{Analysis, Distinct};
-use crate::device::{Gpu, Out, Ptr, Queue, Scaling};
+use crate::device::{BLOCK, Gpu, Out, Ptr, Queue, Scaling};
 use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, ScalarKind};
@@ -213,6 +213,7 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
         groups: sizes.slices + long_rows,
         serial: (sizes.depth * lanes).min(sizes.entries),
         depth: sizes.depth,
+        overlapping: nrows.div_ceil(u64::from(BLOCK)),
         ..Traffic::default()
     }
 }

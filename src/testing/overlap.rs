@@ -16,7 +16,8 @@ const ROUNDS: usize = 30;
 struct Chain<T: Scalar> {
     stream: Stream,
     starts: [DeviceVec<T>; 2],
-    between: Vec<DeviceVec<T>>,
+    /// Written and read in turns: a launch writes what the one before it reads, and reads what was something else two launches ago.
+    between: [DeviceVec<T>; 2],
 }
 
 impl<T: Scalar> Chain<T> {
@@ -29,22 +30,23 @@ impl<T: Scalar> Chain<T> {
         Self {
             stream: Stream::new(device).unwrap(),
             starts: [start(0), start(1)],
-            between: (0..CHAIN).map(|_| DeviceVec::zeros(device, len).unwrap()).collect(),
+            between: [0, 1].map(|_| DeviceVec::zeros(device, len).unwrap()),
         }
     }
 
     /// The bits of the last product; each waits for the one before it, or is enqueued at once.
     fn bits(&mut self, op: &SparseOp<T>, start: usize, waiting: bool) -> Vec<u64> {
         for k in 0..CHAIN {
-            let (done, rest) = self.between.split_at_mut(k);
-            let x = done.last().unwrap_or(&self.starts[start]);
-            op.apply_device(&self.stream, x, &mut rest[0]).unwrap();
+            let [one, other] = &mut self.between;
+            let (done, y) = if k % 2 == 0 { (&*other, one) } else { (&*one, other) };
+            let x = if k == 0 { &self.starts[start] } else { done };
+            op.apply_device(&self.stream, x, y).unwrap();
             if waiting {
                 self.stream.synchronize().unwrap();
             }
         }
         self.stream.synchronize().unwrap();
-        self.between[CHAIN - 1].to_vec().unwrap().into_iter().map(Scalar::bits).collect()
+        self.between[(CHAIN - 1) % 2].to_vec().unwrap().into_iter().map(Scalar::bits).collect()
     }
 }
 

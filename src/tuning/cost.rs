@@ -51,7 +51,9 @@ pub enum Term {
     NearMisses,
     /// Gathers of `x` that miss the middle caches.
     FarMisses,
-    /// Launching kernels of a GPU after the first.
+    /// Sharing the multiprocessors of a GPU with the launch before, which ends meanwhile.
+    Crowd,
+    /// Launching kernels of a GPU after the first, or behind the end of the launch before.
     Launches,
     /// What one thread of a GPU goes through while the others wait for it.
     Depth,
@@ -63,7 +65,7 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 19;
+    pub const COUNT: usize = 20;
 
     /// Every term.
     pub const ALL: [Self; Self::COUNT] = [
@@ -82,6 +84,7 @@ impl Term {
         Self::Groups,
         Self::NearMisses,
         Self::FarMisses,
+        Self::Crowd,
         Self::Launches,
         Self::Depth,
         Self::Apart,
@@ -90,7 +93,10 @@ impl Term {
 
     /// Whether more threads make it shorter; memory and the call do not.
     pub(super) const fn scales(self) -> bool {
-        !matches!(self, Self::Call | Self::Wake | Self::Launches | Self::Depth | Self::Apart | Self::Stream)
+        !matches!(
+            self,
+            Self::Call | Self::Wake | Self::Crowd | Self::Launches | Self::Depth | Self::Apart | Self::Stream
+        )
     }
 
     /// The term in words, to stand after "more time for".
@@ -109,6 +115,7 @@ impl Term {
             Self::Uneven => "rows of changing length",
             Self::Groups => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
+            Self::Crowd => "sharing multiprocessors with the launch before",
             Self::Launches => "launching further kernels",
             Self::Depth => "the longest row or slice, which keeps a thread busy while the others wait",
             Self::Apart => "the pieces of the longest row, which lies apart",
@@ -191,7 +198,9 @@ coefficients! {
     near_miss,
     /// A gather from beyond the middle caches.
     far_miss,
-    /// A kernel that is launched after the first; nothing on the CPU.
+    /// A launch that overlaps with the one before and has not room beside it; nothing on the CPU.
+    crowd,
+    /// A kernel that is launched after the first, or cannot begin while the launch before ends; nothing on the CPU.
     launch,
     /// A slot that one thread of a GPU goes through while the others wait; nothing on the CPU.
     depth,
@@ -280,6 +289,8 @@ pub fn amounts(
         traffic.groups as f64,
         missing(reach.near),
         missing(reach.far),
+        // Each of two launches can have multiprocessors of its own only where they have not more blocks together.
+        f64::from(is_gpu && 2 * traffic.overlapping > device.threads as u64),
         if is_gpu { traffic.relaunches as f64 } else { 0.0 },
         if is_gpu { traffic.depth as f64 } else { 0.0 },
         if is_gpu { pieces.ln_1p() / std::f64::consts::LN_2 } else { 0.0 },

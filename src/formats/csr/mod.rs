@@ -24,8 +24,8 @@ use super::{
     slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
-use crate::device::Gpu;
 use crate::device::cpu::partition;
+use crate::device::{BLOCK, Gpu};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
@@ -49,6 +49,10 @@ pub enum Plan {
 
 /// Entries of a row that are summed while the rows around it are worked on too; those past them wait for one another.
 const CHAIN: u32 = 16;
+
+/// Entries of a row that a lane of a GPU loads together; a launch overlaps with the one before only where no lane has more.
+/// `LANE_ENTRIES` in `kernels/csr.cu`.
+const LANE_ENTRIES: u64 = 4;
 
 /// The numbers of running sums there are kernels for.
 const VECTOR_WIDTHS: [u32; 5] = [2, 4, 8, 16, 32];
@@ -100,6 +104,15 @@ impl Format for Csr {
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
         let chunks = if *plan == Plan::Balanced { CUTTING.bytes(nrows, nnz) } else { 0 };
+        let by_lanes = |lanes: u32| {
+            let blocks = (nrows * u64::from(lanes)).div_ceil(u64::from(BLOCK));
+            (u64::from(analysis.rows.max.div_ceil(lanes)), blocks)
+        };
+        let (depth, overlapping) = match plan {
+            Plan::Scalar => by_lanes(1),
+            Plan::Vector(lanes) => by_lanes(*lanes),
+            Plan::Balanced => (0, CUTTING.count(nrows, nnz)),
+        };
         Traffic {
             matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
             vector_bytes: vector_bytes(analysis, scalar),
@@ -108,11 +121,9 @@ impl Format for Csr {
             chained: analysis.rows.histogram.entries_beyond(CHAIN),
             rows: nrows,
             serial: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
-            depth: match plan {
-                Plan::Scalar => u64::from(analysis.rows.max),
-                Plan::Vector(lanes) => u64::from(analysis.rows.max.div_ceil(*lanes)),
-                Plan::Balanced => 0,
-            },
+            depth,
+            relaunches: u64::from(depth > LANE_ENTRIES),
+            overlapping,
             ..Traffic::default()
         }
     }
