@@ -1,7 +1,7 @@
 //! The storage formats, one folder each.
 //!
-//! To add one: create its folder, add its `mod` line and its line in `registry!`. Its name, the spelling of its
-//! plans, its candidates, its column in benchmarks and its conformance tests follow from that line.
+//! To add one: create its folder, add its `mod` line and its line in `registry!`, which everything else follows from: its name, the spelling of its
+//! plans, its candidates, its column in benchmarks and its conformance tests.
 
 mod access;
 pub mod blocked;
@@ -261,8 +261,7 @@ pub struct Traffic {
     /// Of `rows`, those whose length no branch depends on.
     #[serde(default)]
     pub branchless: u64,
-    /// Kernels that a product on a GPU launches after the first, and what else it enqueues; of kernels whose launches overlap, 1 where these
-    /// cannot.
+    /// Kernels that a product on a GPU launches after the first, what else it enqueues, and 1 where launches that overlap cannot.
     #[serde(default)]
     pub relaunches: u64,
     /// Blocks of a kernel of a GPU whose launches overlap; none of others.
@@ -326,8 +325,7 @@ pub(crate) const fn slot_bytes(scalar: ScalarKind) -> u64 {
     size_of::<u32>() as u64 + scalar.size() as u64
 }
 
-/// Whether slots beside each other often hold columns that follow one another, as in stencils: then it pays to look
-/// for such vectors and load `x` whole.
+/// Whether slots beside each other often hold columns that follow one another, as in stencils: then it pays to load `x` whole.
 pub(crate) fn follow_across_lanes(col_idx: &[u32]) -> bool {
     /// The narrowest vector there is a kernel for.
     const LANES: usize = 8;

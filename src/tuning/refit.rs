@@ -10,7 +10,7 @@ use super::record::{Regret, Validation};
 use super::select;
 use crate::ScalarKind;
 use crate::device::{Ceilings, DeviceSpec};
-use crate::formats::packed::APART;
+use crate::formats::packed::{APART, stand_ins};
 use crate::formats::{Plan, Target};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,9 @@ fn caches(device: &DeviceSpec) -> &'static [f64] {
         }
     }
 }
+
+/// Runs of a kernel below which little can be said of it.
+const FEWEST: usize = 12;
 
 /// Where measurements come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -275,7 +278,16 @@ fn records(
 /// A profile like `base` with coefficients, and a correction if wished, fitted to measurements.
 fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     let mut profile = Profile { coefficients: BTreeMap::new(), correction: None, ..base.clone() };
-    let groups = by_kernel(measured, Target::of(&base.device));
+    let mut groups = by_kernel(measured, Target::of(&base.device));
+    let known: BTreeSet<(ScalarKind, String)> = groups
+        .iter()
+        .filter(|(_, runs)| runs.len() >= FEWEST)
+        .map(|(&(scalar, kernel), _)| (scalar, kernel.to_owned()))
+        .collect();
+    // Few runs have little to say of matrices that are unlike theirs: a kernel that differs in nothing but bytes says more.
+    groups.retain(|&(scalar, kernel), runs| {
+        runs.len() >= FEWEST || !stand_ins(kernel).any(|name| known.contains(&(scalar, name)))
+    });
     let mut families: BTreeMap<_, Vec<(&str, Vec<Observation>)>> = BTreeMap::new();
     for (&(scalar, kernel), runs) in &groups {
         // Those that keep rows apart add up their pieces in the same code; the others are families by themselves.
@@ -341,8 +353,6 @@ impl Seen<'_> {
 
 /// What the times are over their predictions, as a function of features.
 fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, profile: &Profile) -> Correction {
-    /// Runs of a kernel below which nothing can be said of so many features.
-    const FEWEST: usize = 12;
     /// In units of a run: hardly anything for kernels that were run hundreds of times (3 to 30 chose alike on an H200).
     const PENALTY: f64 = 10.0;
     /// A factor of e or 1/e: what is off by more is not to be mended.

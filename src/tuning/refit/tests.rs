@@ -158,6 +158,28 @@ fn ten_runs_choose_the_same_plans() {
 }
 
 #[test]
+fn a_kernel_that_was_hardly_run_is_left_to_the_one_that_stands_for_it() {
+    let mut measured = time(&subjects(), 0.0, 1, |_, _, _| 1.0);
+    let narrow: Plan = "sell(c:32,sigma:1,index:packed,values:f32)".parse().unwrap();
+    let wide = |run: &Run| run.plan.to_string() == "sell(c:32,sigma:1,index:packed)";
+    let times = measured.iter().filter(|m| m.runs.iter().any(wide)).count();
+    assert!(times >= FEWEST, "{times}");
+    let mut seen = 0;
+    for runs in measured.iter_mut().map(|m| &mut m.runs) {
+        let Some(run) = runs.iter().find(|run| wide(run)).cloned() else { continue };
+        seen += 1;
+        if seen < FEWEST {
+            runs.push(Run { plan: narrow.clone(), product: run.product / 1000.0, ..run });
+        }
+    }
+    let refit = profile(&measured, &provenance()).profile;
+    let kernels = &refit.coefficients[&ScalarKind::F64];
+    assert!(kernels.contains_key("sell.packed") && !kernels.contains_key("sell.packed.f32"));
+    let (stand_in, _) = refit.of_kernel(ScalarKind::F64, "sell.packed.f32").unwrap();
+    assert_eq!(stand_in, "sell.packed");
+}
+
+#[test]
 fn one_class_cannot_be_held_out_and_nothing_large_is_judged_all_the_same() {
     let subjects: Vec<Subject> = subjects().into_iter().filter(|s| s.class == "road").collect();
     let refit = profile(&time(&subjects[..1], 0.0, 1, |_, _, _| 1.0), &provenance());
