@@ -20,7 +20,7 @@ impl<T: Scalar> SparseOp<T> {
     /// Replaces the values of all entries, which stay where they are: nothing is analysed, chosen or packed again. There is one value for every
     /// entry, in the order of [`to_csr`](Self::to_csr), which is the order in which they were given.
     ///
-    /// Every value is written to its place, which on a GPU takes one product or two, and the copy from the host much longer:
+    /// Every value is written to its place, which on a GPU takes one to two and a half products, and the copy from the host much longer:
     /// values that are on the GPU ([`update_values_device`](Self::update_values_device)) spare it. Waits for everything enqueued there.
     ///
     /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry (4.5 on a GPU, and as
