@@ -41,8 +41,8 @@ fn caches(device: &DeviceSpec) -> &'static [f64] {
     }
 }
 
-/// Runs of a kernel below which little can be said of it.
-const FEWEST: usize = 12;
+/// Runs of a kernel below which the one that stands for it says more.
+const FEWEST: usize = 4;
 
 /// Where measurements come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -353,6 +353,8 @@ impl Seen<'_> {
 
 /// What the times are over their predictions, as a function of features.
 fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, profile: &Profile) -> Correction {
+    /// Runs of a kernel below which nothing can be said of so many features.
+    const FEWEST: usize = 12;
     /// In units of a run: hardly anything for kernels that were run hundreds of times (3 to 30 chose alike on an H200).
     const PENALTY: f64 = 10.0;
     /// A factor of e or 1/e: what is off by more is not to be mended.
