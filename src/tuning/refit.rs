@@ -279,14 +279,11 @@ fn records(
 fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     let mut profile = Profile { coefficients: BTreeMap::new(), correction: None, ..base.clone() };
     let mut groups = by_kernel(measured, Target::of(&base.device));
-    let known: BTreeSet<(ScalarKind, String)> = groups
-        .iter()
-        .filter(|(_, runs)| runs.len() >= FEWEST)
-        .map(|(&(scalar, kernel), _)| (scalar, kernel.to_owned()))
-        .collect();
+    let known: BTreeSet<(ScalarKind, &str)> =
+        groups.iter().filter(|(_, runs)| runs.len() >= FEWEST).map(|(&key, _)| key).collect();
     // Few runs have little to say of matrices that are unlike theirs: a kernel that differs in nothing but bytes says more.
     groups.retain(|&(scalar, kernel), runs| {
-        runs.len() >= FEWEST || !stand_ins(kernel).any(|name| known.contains(&(scalar, name)))
+        runs.len() >= FEWEST || !stand_ins(kernel).any(|name| known.contains(&(scalar, &*name)))
     });
     let mut families: BTreeMap<_, Vec<(&str, Vec<Observation>)>> = BTreeMap::new();
     for (&(scalar, kernel), runs) in &groups {
@@ -354,7 +351,7 @@ impl Seen<'_> {
 /// What the times are over their predictions, as a function of features.
 fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, profile: &Profile) -> Correction {
     /// Runs of a kernel below which nothing can be said of so many features.
-    const FEWEST: usize = 12;
+    const FEWEST_FOR_FEATURES: usize = 12;
     /// In units of a run: hardly anything for kernels that were run hundreds of times (3 to 30 chose alike on an H200).
     const PENALTY: f64 = 10.0;
     /// A factor of e or 1/e: what is off by more is not to be mended.
@@ -362,7 +359,7 @@ fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, prof
     let predictor = Predictor::at_home(profile);
     let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); Feature::COUNT];
     let mut weights: BTreeMap<ScalarKind, BTreeMap<_, _>> = BTreeMap::new();
-    for (&(scalar, kernel), runs) in groups.iter().filter(|(_, runs)| runs.len() >= FEWEST) {
+    for (&(scalar, kernel), runs) in groups.iter().filter(|(_, runs)| runs.len() >= FEWEST_FOR_FEATURES) {
         let logs: Vec<(Features, f64)> = runs
             .iter()
             .filter_map(|Seen { of, run, .. }| {
