@@ -1,12 +1,13 @@
 //! Packing on a GPU, from CSR arrays that are there: the same buffers, bit for bit, as uploading what the host packs.
 //!
 //! A matrix takes some fifteen launches and, without packed values, two waits: the rows are put in order and the long ones counted, a warp a
-//! slice chooses how each is stored, slices with the same slots find one another in a hash table, running sums give every slice its place;
+//! slice, or a part of a wide one, chooses how each is stored, slices with the same slots find one another in a hash table, running sums give every slice its place;
 //! then the host, which is told the sums, allocates, and the slices are written.
 
 mod order;
 mod slices;
 mod values;
+mod wide;
 mod work;
 
 use super::cuda::{Long, Uploaded, Values};
@@ -85,7 +86,8 @@ impl<T: Scalar> DeviceCsr<T> {
         if !Self::packs(packing) {
             return Ok(None);
         }
-        let packer = Packer { work: Work::new(self.gpu, self.room())?, a: self, limit: packing.long };
+        let packer =
+            Packer { work: Work::new(self.gpu, self.room(packing.long))?, a: self, limit: packing.long };
         packer.pack(order, packing)
     }
 
@@ -95,12 +97,13 @@ impl<T: Scalar> DeviceCsr<T> {
     }
 
     /// Bytes of working memory that are enough for most matrices.
-    fn room(&self) -> usize {
+    fn room(&self, limit: u32) -> usize {
         const ROW: usize = size_of::<u32>();
         // What is chosen, hashes, units of two arrays, owners, and two to four places of the table.
         const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
         const SMALL: usize = 1 << 16;
-        self.nrows * ROW + self.nrows.div_ceil(LANES) * SLICE + SMALL
+        let parts = wide::most_parts(self.nrows, self.col_idx.len(), limit);
+        self.nrows * ROW + self.nrows.div_ceil(LANES) * SLICE + wide::bytes(parts) + SMALL
     }
 }
 
@@ -117,7 +120,8 @@ struct Found {
     relative: u64,
     /// Whether slices with the same hash have different slots.
     wrong: u64,
-    _rest: u64,
+    /// Parts of wide slices.
+    parts: u64,
 }
 
 impl Found {
@@ -129,7 +133,7 @@ impl Found {
         long_entries: 0,
         relative: 0,
         wrong: 0,
-        _rest: 0,
+        parts: 0,
     };
 
     /// Where the numbers of long rows stand.
@@ -169,8 +173,9 @@ impl<T: Scalar> Packer<'_, T> {
         let units = sums.value_units as usize + usize::from(sums.value_units > 0);
         let values = self.room_for(&coder, units * UNIT / coder.size().max(1))?;
         let table = self.table(&coder)?;
-        self.write_slots(&chosen, index.ptr())?;
-        self.write(&chosen, (perm_ptr, packing.group), index.ptr(), (&values, &table), found)?;
+        let parts = sums.parts as usize;
+        self.write_slots(&chosen, index.ptr(), parts)?;
+        self.write(&chosen, (perm_ptr, packing.group), index.ptr(), (&values, &table), (found, parts))?;
         let long = self.long(&sums, tiles, &coder, &table)?;
         let dictionary = a.gpu.upload(&coder.into_dictionary())?;
         // Waits for everything.
@@ -194,6 +199,11 @@ impl<T: Scalar> Packer<'_, T> {
     fn nrows(&self) -> u32 {
         // Rows are counted in 32 bits.
         self.a.nrows as u32
+    }
+
+    fn ncols(&self) -> u32 {
+        // There are at most 2³² columns, which are compared with rows.
+        u32::try_from(self.a.ncols).unwrap_or(u32::MAX)
     }
 
     fn slices(&self) -> usize {

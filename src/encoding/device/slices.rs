@@ -3,6 +3,7 @@
 use super::super::Header;
 use super::super::cuda::Values;
 use super::values::Table;
+use super::wide::Wide;
 use super::{LANES, Packer};
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
@@ -13,7 +14,8 @@ pub(super) struct Chosen {
     /// The lanes of every slice whose rows are kept apart.
     pub(super) skip: Buffer<u32>,
     /// Of every slice the first with its index.
-    owners: Ptr<u32>,
+    pub(super) owners: Ptr<u32>,
+    pub(super) wide: Wide,
 }
 
 /// The table of slots that slices have in common.
@@ -35,15 +37,15 @@ impl<T: Scalar> Packer<'_, T> {
         let (headers, skip) = (gpu.unset::<Header>(slices)?, gpu.unset::<u32>(slices)?);
         let (encoded, hashes) = (work.take::<[u32; 4]>(slices)?, work.take::<u64>(slices)?);
         let (owners, units) = (work.take::<u32>(slices)?, work.take::<u64>(2 * slices)?);
+        let wide = self.wide(perm)?;
         let choose =
             Launch::over(slices, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr()).arg(perm);
-        // There are at most 2³² columns, which are compared with rows.
-        let ncols = u32::try_from(self.a.ncols).unwrap_or(u32::MAX);
-        let choose =
-            choose.arg(self.nrows()).arg(ncols).arg(self.limit).arg(encoded).arg(hashes).arg(skip.ptr());
-        // SAFETY: the parameters of the kernels; a place for every slice in all arrays.
+        let choose = choose.arg(self.nrows()).arg(self.ncols()).arg(self.limit).arg(encoded).arg(hashes);
+        let choose = choose.arg(skip.ptr()).arg(wide.parts).arg(found);
+        // SAFETY: the parameters of the kernels; a place for every slice in all arrays, and for every part of one.
         unsafe {
             work.run("pack_slices", "pack_choose", choose)?;
+            self.choose_wide(wide, perm, (encoded, hashes), found)?;
             let shared = match perm.address() {
                 0 => self.share(encoded, hashes)?,
                 _ => Shared::NONE,
@@ -57,7 +59,7 @@ impl<T: Scalar> Packer<'_, T> {
             let place = over.arg(owners).arg(units).arg(slices as u32).arg(headers.ptr());
             work.run("pack_slices", "pack_headers", place)?;
         }
-        Ok(Chosen { headers, skip, owners })
+        Ok(Chosen { headers, skip, owners, wide })
     }
 
     /// Finds the slices that have the same slots.
@@ -78,28 +80,36 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(Shared { keys, firsts, mask })
     }
 
-    /// Writes the slots of the slices that own theirs.
-    pub(super) fn write_slots(&self, chosen: &Chosen, index: Ptr<u32>) -> Result<(), Error> {
+    /// Writes the slots of the slices that own theirs; wide ones have `parts` parts.
+    pub(super) fn write_slots(&self, chosen: &Chosen, index: Ptr<u32>, parts: usize) -> Result<(), Error> {
         let launch = Launch::over(self.slices(), LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
         let launch = launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
         // SAFETY: the parameters of the kernel; the index has the units that were counted. Nothing is diagonal where rows are sorted.
-        unsafe { self.work.run("pack_slices", "pack_slots", launch.arg(index)) }
+        unsafe { self.work.run("pack_slices", "pack_slots", launch.arg(index))? };
+        self.write_wide_slots(chosen, index, parts)
     }
 
-    /// Writes the values of all slices and the index of those that are not diagonal.
+    /// Writes the values of all slices and the index of those that are not diagonal; wide ones have `parts` parts.
     pub(super) fn write(
         &self,
         chosen: &Chosen,
         (perm, group): (Ptr<u32>, u32),
         index: Ptr<u32>,
         (values, table): (&Values<T>, &Option<Table>),
-        found: Ptr<u64>,
+        (found, parts): (Ptr<u64>, usize),
     ) -> Result<(), Error> {
-        let launch = Launch::over(self.slices(), LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
-        let launch = launch.arg(self.a.values.ptr()).arg(perm).arg(self.nrows()).arg(self.limit);
-        let launch = launch.arg(chosen.headers.ptr()).arg(group.ilog2()).arg(index);
-        let launch = Table::add(table, launch.arg(values.ptr())).arg(found);
-        // SAFETY: the parameters of the kernel; values and index have the units that were counted.
-        unsafe { self.work.run("pack_slices", &format!("pack_write_{}", T::KIND), launch) }
+        let launch = |items| {
+            let launch = Launch::over(items, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
+            let launch = launch.arg(self.a.values.ptr()).arg(perm).arg(self.nrows()).arg(self.limit);
+            let launch = launch.arg(chosen.headers.ptr()).arg(group.ilog2()).arg(index);
+            Table::add(table, launch.arg(values.ptr())).arg(found)
+        };
+        let wide = launch(parts).arg(chosen.wide.parts).arg(parts as u32);
+        let name = format!("pack_write_{}", T::KIND);
+        // SAFETY: the parameters of the kernels; values and index have the units that were counted, and so many parts there are.
+        unsafe {
+            self.work.run("pack_slices", &name, launch(self.slices()))?;
+            self.work.run("pack_slices", &format!("{name}_wide"), wide)
+        }
     }
 }

@@ -137,7 +137,11 @@ fn many_rows_in_every_order() {
 }
 
 /// A matrix of 100 rows whose entries have these columns and values.
-fn matrix(ncols: usize, cols: impl Fn(usize) -> Vec<u32>, value: impl Fn(usize) -> f64) -> CsrMatrix<f64> {
+fn matrix<T: Scalar>(
+    ncols: usize,
+    cols: impl Fn(usize) -> Vec<u32>,
+    value: impl Fn(usize) -> T,
+) -> CsrMatrix<T> {
     let rows: Vec<Vec<u32>> = (0..100).map(cols).collect();
     let mut row_ptr = vec![0];
     row_ptr.extend(rows.iter().scan(0, |end, row| {
@@ -216,6 +220,115 @@ proptest! {
             let row = |r: usize| rows.get(r).cloned().unwrap_or_default();
             let values = ENCODINGS[usize::from(packed)];
             check(gpu, &matrix(90, row, |k| (k % 7) as f64), order, Packing { values, group, long }, "any");
+        }
+    }
+}
+
+/// Columns of wide slices by what they have that others do not; PART is where a part ends.
+fn wide_columns(case: usize, row: usize) -> Vec<u32> {
+    const PART: u32 = super::wide::PART as u32;
+    let at = row as u32;
+    let band = |len: u32| (at..at + len).collect::<Vec<_>>();
+    let short = || vec![at, at + 3, at + 50];
+    let nodes = |count: u32, run: u32| (0..count).flat_map(|n| (0..run).map(move |k| 7 * n + k)).collect();
+    let swapped = |mut cols: Vec<u32>, k: u32| {
+        cols.swap(k as usize - 1, k as usize);
+        cols
+    };
+    match case {
+        // Lengths about those of whole parts, beside short rows.
+        0 if row % 32 == 5 => band(PART + at / 32 - 1),
+        1 if row % 32 == 31 => (0..2 * PART + at / 32 - 1).map(|k| 9 * k + at).collect(),
+        2 if row % 32 == 0 => (0..3 * PART + at / 32 - 1).map(|k| 301 * k).collect(),
+        0..3 => short(),
+        // Giant rows beside empty ones: a diagonal for each entry is no more than an index.
+        3 if row == 40 => (0..Packing::MAX_LONG).map(|k| 70 * k).collect(),
+        3 if row == 3 => (0..Packing::MAX_LONG).collect(),
+        3 => vec![],
+        // Diagonals that all have, that some have, and slices that share them with the next but one.
+        4 => band(500),
+        5 if row / 32 == 1 => (at..at + 900).filter(|k| k % 3 != at % 2).collect(),
+        5 => (at..at + 700).filter(|col| (col - at).is_multiple_of(1 + at % 2)).collect(),
+        6 => (at..at + 20 * (at % 32)).filter(|col| col % 50 != 0).collect(),
+        // The longest row is not the one whose diagonals are on the outside.
+        7 if row % 4 == 0 => (at + 2000..at + 2400).collect(),
+        7 => band(390),
+        // Runs; one that is broken where a part ends, and one before it.
+        8 => nodes(100 + 2 * (at % 9), 2),
+        9 => nodes(PART + at % 7, 3),
+        10 if row % 32 == 9 => {
+            let mut cols: Vec<u32> = nodes(PART, 3);
+            cols[PART as usize..].iter_mut().for_each(|col| *col += 1);
+            cols[PART as usize] -= 1;
+            cols
+        }
+        10 => nodes(70, 3),
+        // Not in their order where a part ends, and elsewhere; the same column twice.
+        11 if row % 32 == 20 => swapped(band(2 * PART + 5), PART),
+        12 if row % 32 == 21 => swapped(band(2 * PART + 5), 2 * PART + 1),
+        13 if row % 32 == 22 => (0..300).map(|k| at + k.min(PART - 1)).collect(),
+        11..14 => band(2 * PART),
+        14 => (0..250 + at).rev().collect(),
+        // Too many diagonals.
+        15 => (0..400 + at).map(|k| 1000 * k + (k * 7919 + at * 104_729) % 1000).collect(),
+        // Columns further apart than 31 bits, the first ones late.
+        16 => (0..300).map(|k| if k == 250 { 0 } else { u32::MAX - 1000 + k }).collect(),
+        17 => (0..300).map(|k| if k < 250 { at + k } else { u32::MAX - 1000 + k }).collect(),
+        _ => vec![],
+    }
+}
+
+const WIDE_CASES: std::ops::Range<usize> = 0..18;
+
+fn wide_slices_with<T: Scalar>(gpu: Gpu, of: fn(usize) -> T) {
+    const ORDERS: [Order; 3] = [Order::Natural, Order::Windows(32), Order::Windows(usize::MAX)];
+    let ncols = u32::MAX as usize - 1;
+    for case in WIDE_CASES {
+        for (name, distinct) in [("all", usize::MAX), ("few", 7), ("one", 1)] {
+            let a = matrix(ncols, |row| wide_columns(case, row), |k| of(1 + k % distinct));
+            for (order, values) in ORDERS.into_iter().flat_map(|order| ENCODINGS.map(|v| (order, v))) {
+                for (group, long) in [(1, Packing::MAX_LONG), (4, Packing::MAX_LONG), (4, 193), (4, 400)] {
+                    let context = format!("wide slices {case} of {name} values");
+                    check(gpu, &a, order, Packing { values, group, long }, &context);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_slices_in_f32() {
+    let Some(gpu) = gpu() else { return };
+    wide_slices_with(gpu, |k| k as f32);
+}
+
+#[test]
+fn wide_slices_in_f64() {
+    let Some(gpu) = gpu() else { return };
+    wide_slices_with(gpu, |k| k as f64);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Rows in succession of every kind, so that slices hold some of several.
+    #[test]
+    fn any_wide_matrix(
+        rows in prop::collection::vec((0u32..4, 1u32..4, 0u32..700), 1..70),
+        order in prop::sample::select(&ORDERS[..]),
+        packed in any::<bool>(),
+        group in prop::sample::select(&Packing::GROUPS[..]),
+        long in prop::sample::select(&[100, 192, 193, 500, Packing::MAX_LONG][..]),
+    ) {
+        if let Some(gpu) = gpu() {
+            let row = |r: usize| match rows.get(r).copied() {
+                Some((0, apart, len)) => (0..len).map(|k| r as u32 + apart * k).collect(),
+                Some((1, apart, len)) => (0..len).map(|k| apart * k + k % apart).collect(),
+                Some((2, apart, len)) => (0..len % 9).map(|k| apart * 700 * k).collect(),
+                Some((_, _, len)) => (0..len / 3 * 3).map(|k| 5 * (k / 3) + k % 3).collect(),
+                None => vec![],
+            };
+            let values = ENCODINGS[usize::from(packed)];
+            check(gpu, &matrix(9000, row, |k| (k % 7) as f32), order, Packing { values, group, long }, "any");
         }
     }
 }
