@@ -323,7 +323,7 @@ proptest! {
             let row = |r: usize| match rows.get(r).copied() {
                 Some((0, apart, len)) => (0..len).map(|k| r as u32 + apart * k).collect(),
                 Some((1, apart, len)) => (0..len).map(|k| apart * k + k % apart).collect(),
-                Some((2, apart, len)) => (0..len % 9).map(|k| apart * 700 * k).collect(),
+                Some((2, apart, len)) => (0..len % 9).map(|k| apart * 300 * k).collect(),
                 Some((_, _, len)) => (0..len / 3 * 3).map(|k| 5 * (k / 3) + k % 3).collect(),
                 None => vec![],
             };
