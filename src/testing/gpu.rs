@@ -262,7 +262,7 @@ fn csr_product<T: Scalar>(arena: &DeviceArena<'_, T>) -> f64 {
     ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"].map(seconds).into_iter().fold(f64::INFINITY, f64::min)
 }
 
-/// Products of the best plan of CSR in the time that packing on the GPU takes, warm; printed, and far below what the host takes.
+/// Products of the best plan of CSR in the time that packing on the GPU takes, warm: printed, and at most 40.
 #[test]
 fn packing_on_the_gpu_takes_few_products() {
     const MOST: f64 = 40.0;
@@ -278,6 +278,7 @@ fn packing_on_the_gpu_takes_few_products() {
         return;
     }
     let Device::Cuda(the_gpu) = device else { return };
+    let mut slow = Vec::new();
     for class in ["poisson2d", "fem3d", "femrandom", "road", "uniform", "webbase", "lp"] {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
@@ -299,9 +300,12 @@ fn packing_on_the_gpu_takes_few_products() {
                 least / csr,
                 csr * 1e6
             );
-            assert!(least < MOST * csr, "{text} on {class}");
+            if least > MOST * csr {
+                slow.push(format!("{text} on {class}"));
+            }
         }
     }
+    assert!(slow.is_empty(), "more than {MOST} products: {slow:?}");
 }
 
 /// Products of the best plan of CSR in the time that an update takes of values that are on the GPU, printed for every kind of plan that a
