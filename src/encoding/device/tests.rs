@@ -239,7 +239,7 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
         // Lengths about those of whole parts, beside short rows.
         0 if row % 32 == 5 => band(PART + at / 32 - 1),
         1 if row % 32 == 31 => (0..2 * PART + at / 32 - 1).map(|k| 9 * k + at).collect(),
-        2 if row % 32 == 0 => (0..3 * PART + at / 32 - 1).map(|k| 301 * k).collect(),
+        2 if row.is_multiple_of(32) => (0..3 * PART + at / 32 - 1).map(|k| 301 * k).collect(),
         0..3 => short(),
         // Giant rows beside empty ones: a diagonal for each entry is no more than an index.
         3 if row == 40 => (0..Packing::MAX_LONG).map(|k| 70 * k).collect(),
@@ -251,7 +251,7 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
         5 => (at..at + 700).filter(|col| (col - at).is_multiple_of(1 + at % 2)).collect(),
         6 => (at..at + 20 * (at % 32)).filter(|col| col % 50 != 0).collect(),
         // The longest row is not the one whose diagonals are on the outside.
-        7 if row % 4 == 0 => (at + 2000..at + 2400).collect(),
+        7 if row.is_multiple_of(4) => (at + 2000..at + 2400).collect(),
         7 => band(390),
         // Runs; one that is broken where a part ends, and one before it.
         8 => nodes(100 + 2 * (at % 9), 2),
