@@ -222,16 +222,26 @@ __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, c
     const u32 *masks = reinterpret_cast<const u32 *>(partial + padded(shape.width - shape.full));
     u32 f = from.full, p = from.partial, next = from.next;
     bool right = true;
+    // The entry that is next is loaded when the one before it has been stored.
+    u32 col = 0;
+    B value = 0;
+    auto load = [&] {
+        if (next >= own.len) return;
+        col = __ldg(cols + next);
+        if (sink.values) value = __ldg(values + next);
+    };
+    load();
     for (u32 slot = f + p; slot < to.full + to.partial; ++slot) {
         bool takes_full = f < to.full && (p == to.partial || __ldg(full + f) < __ldg(partial + p));
         int delta = __ldg(takes_full ? full + f : partial + p);
         u32 mask = takes_full ? ALL_LANES : __ldg(masks + p);
         u32 at = takes_full ? full_position(f, shape.full, group) : single + lanes_before(mask);
         if (mask >> lane_id() & 1) {
-            bool same = next < own.len && __ldg(cols + next) - own.row == u32(delta);
-            if (same && sink.values) sink.put(first + at, __ldg(values + next));
+            bool same = next < own.len && col - own.row == u32(delta);
+            if (same && sink.values) sink.put(first + at, value);
             right = right && same;
             ++next;
+            load();
         }
         if (takes_full) {
             ++f;
@@ -243,6 +253,9 @@ __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, c
     return right && next == to.next;
 }
 
+// Steps that a warp loads together.
+constexpr u32 STEPS = 4;
+
 // The values and the index of some steps of a relative slice.
 template <typename B>
 __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, const B *values, Shape shape, u32 base, u8 *index, u32 group,
@@ -251,25 +264,38 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
     u8 *indices = index + padded(shape.width - shape.full) * sizeof(u32);
     group = shape.run == 1 ? group : 0;
     // `single` is where the indices of the next step that some lanes lack begin; its values begin `run` times as far.
-    for (u32 step = from; step < to; ++step) {
-        u32 k = step * shape.run;
-        bool has = k < own.len, full = step < shape.full;
-        u32 mask = __ballot_sync(ALL_LANES, has);
-        if (!full && lane_id() == 0) masks[step - shape.full] = mask;
-        if (has) {
-            u32 at = full ? full_position(step, shape.full, group) : single + lanes_before(mask);
-            u32 offset = __ldg(cols + k) - base;
-            if (shape.kind == RELATIVE8) indices[at] = u8(offset);
-            else if (shape.kind == RELATIVE16) reinterpret_cast<u16 *>(indices)[at] = u16(offset);
-            else reinterpret_cast<u32 *>(indices)[at] = offset;
-            for (u32 r = 0; r < shape.run && sink.values; ++r) {
-                u32 slot = k + r;
-                u32 place = full ? full_position(slot, shape.full * shape.run, group)
-                                 : single * shape.run + r * __popc(mask) + lanes_before(mask);
-                sink.put(first + place, __ldg(values + slot));
-            }
+    for (u32 batch = from; batch < to; batch += STEPS) {
+        // All is loaded before anything is stored.
+        u32 col[STEPS];
+        B value[STEPS];
+#pragma unroll
+        for (u32 b = 0; b < STEPS; ++b) {
+            u32 k = (batch + b) * shape.run;
+            bool has = batch + b < to && k < own.len;
+            col[b] = has ? __ldg(cols + k) : 0;
+            value[b] = has && sink.values ? __ldg(values + k) : 0;
         }
-        if (!full) single += __popc(mask);
+#pragma unroll
+        for (u32 b = 0; b < STEPS; ++b) {
+            u32 step = batch + b, k = step * shape.run;
+            if (step >= to) break;
+            bool has = k < own.len, full = step < shape.full;
+            u32 mask = __ballot_sync(ALL_LANES, has), count = __popc(mask);
+            if (!full && lane_id() == 0) masks[step - shape.full] = mask;
+            if (has) {
+                u32 at = full ? full_position(step, shape.full, group) : single + lanes_before(mask);
+                u32 offset = col[b] - base;
+                if (shape.kind == RELATIVE8) indices[at] = u8(offset);
+                else if (shape.kind == RELATIVE16) reinterpret_cast<u16 *>(indices)[at] = u16(offset);
+                else reinterpret_cast<u32 *>(indices)[at] = offset;
+                for (u32 r = 0; r < shape.run && sink.values; ++r) {
+                    u32 place = full ? full_position(k + r, shape.full * shape.run, group)
+                                     : single * shape.run + r * count + lanes_before(mask);
+                    sink.put(first + place, r == 0 ? value[b] : __ldg(values + k + r));
+                }
+            }
+            if (!full) single += count;
+        }
     }
 }
 
