@@ -40,8 +40,8 @@ __device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, con
     return count;
 }
 
-// Entries of a row in a part of a wide slice, whole runs of them; `PART` in src/encoding/device/wide.rs. Slices with a longer row are wide: one
-// warp alone would be at them when all others are done, so that each part of them has a warp.
+// Entries of a row in a part of a wide slice, whole runs of them; `PART` in src/encoding/device/wide.rs. Slices with a longer row are wide:
+// one warp alone would be at them when all others are done, so that each part of them has a warp.
 constexpr u32 PART = 192;
 static_assert(PART % 6 == 0, "runs are not cut");
 
@@ -120,7 +120,8 @@ __device__ __forceinline__ bool in_reach(u32 col, u32 row) {
     return delta == int(delta);
 }
 
-// Slots that a slice of rows in their order may have at most to be diagonal, where it is `relative` otherwise; a slot takes at least a word.
+// Slots that a slice of rows in their order may have at most to be diagonal, where it is `relative` otherwise; a slot takes at least a
+// word.
 __device__ __forceinline__ u32 most_slots(const Lane &own, uint4 relative) {
     return min(min(relative.w / u32(sizeof(u32)), DIAGONAL_SLOTS * lanes_max(own.len)), MAX_WIDTH);
 }
@@ -148,8 +149,8 @@ __device__ __forceinline__ uint4 diagonal_or(uint4 relative, const Slots &slots,
     return make_uint4(Shape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, relative.z, bytes);
 }
 
-// Where a part of the slots begins: at the column minus row of the longest row's entry, the first one's of equals, so that the same slots are
-// cut alike.
+// Where a part of the slots begins: at the column minus row of the longest row's entry, the first one's of equals, so that the same slots
+// are cut alike.
 __device__ __forceinline__ int part_delta(const Lane &own, const u32 *cols, u32 part) {
     u32 longest = __ffs(__ballot_sync(ALL_LANES, own.len == lanes_max(own.len))) - 1;
     u32 delta = lane_id() == longest ? __ldg(cols + part * PART) - own.row : 0;

@@ -1,4 +1,5 @@
-// Packing on a GPU: how every slice is stored, where, and its values and its index. A warp a slice, or a part of one that is wide; a lane a row.
+// Packing on a GPU: how every slice is stored, where, and its values and its index. A warp a slice, or a part of one that is wide; a lane a
+// row.
 
 #include "common.cuh"
 #include "packed.cuh"
@@ -209,8 +210,8 @@ KERNEL pack_slots_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 li
     put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT, lanes_sum(full, WARP), lanes_sum(partial, WARP));
 }
 
-// The values of a slice, and its index where it is relative; `group` is its binary logarithm. Tells when it has other slots than the slice whose
-// index it shares. Of wide slices the steps or slots of a part, else all.
+// The values of a slice, and its index where it is relative; `group` is its binary logarithm. Tells when it has other slots than the slice
+// whose index it shares. Of wide slices the steps or slots of a part, else all.
 template <bool WIDE, typename B>
 __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u32 *col_idx, const B *values, const uint4 *headers, u32 group,
                                             u8 *index, Sink<B> sink, u64 *found) {
