@@ -46,7 +46,10 @@ const DIAGONALS: usize = 256;
 /// Entries of a row for every stretch at least: with fewer, the ordinary way brings hardly more columns.
 const ENTRIES: usize = 4;
 
-/// The first computing capability that has what is needed.
+/// Bytes that blocks may go through before a column is needed again: most of the second-level cache of the GPUs that can march.
+const CACHED: f64 = 40e6;
+
+/// The first compute capability that has what is needed.
 const OLDEST: (u32, u32) = (9, 0);
 
 /// What multiplies in that way.
@@ -206,6 +209,20 @@ fn stretches(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Ri
     possible.max_by_key(|(_, rings)| (rings.marchers, std::cmp::Reverse(rings.stretches)))
 }
 
+/// Whether most columns are still in the second-level cache when they are needed again, for another stretch. Blocks begin at equal distances and go
+/// on together: what one needs ahead, another is at, before or after it has come so far as the distance differs from a multiple of theirs.
+fn meets(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
+    let rows = (headers.len() * LANES / blocks.max(1) as usize).max(1);
+    let values: usize = headers.iter().map(|header| header.base as usize).sum();
+    let bytes = values + headers.len() * LANES * 2 * COLUMN;
+    let apart = |pair: &[i32]| {
+        let beyond = pair[1].abs_diff(pair[0]) as usize % rows;
+        beyond.min(rows - beyond)
+    };
+    let farthest = starts.windows(2).map(apart).max().unwrap_or(0);
+    farthest as f64 / rows as f64 * bytes as f64 <= CACHED
+}
+
 impl March {
     /// For a matrix that it suits; none for others.
     ///
@@ -227,7 +244,7 @@ impl March {
         };
         let Route { headers, index, starts, rings, most } = route;
         let blocks = gpu.resident_blocks(kernel, rings.threads(), rings.bytes(most) as u32)?;
-        if headers.len() < blocks as usize * rings.marchers {
+        if headers.len() < blocks as usize * rings.marchers || !meets(&headers, &starts, blocks) {
             return Ok(None);
         }
         let (headers, index, starts) = (gpu.upload(&headers)?, gpu.upload(&index)?, gpu.upload(&starts)?);
@@ -271,5 +288,117 @@ impl March {
         // SAFETY: these are the parameters of all kernels in march.cu, which reads no more of `x` than the units of columns that there are. The
         // vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoding::{Order, PackedSlices, Packing};
+    use crate::matrix::CsrMatrix;
+
+    /// Shared memory of a block on a GPU that can march.
+    const SHARED: usize = 227 << 10;
+
+    /// A matrix with these diagonals, as far as they reach.
+    fn packed(n: i64, deltas: &[i64]) -> PackedSlices<f32> {
+        let (mut row_ptr, mut col_idx) = (vec![0], vec![]);
+        for row in 0..n {
+            col_idx.extend(deltas.iter().map(|d| row + d).filter(|c| (0..n).contains(c)).map(|c| c as u32));
+            row_ptr.push(col_idx.len());
+        }
+        let values = vec![1.0; col_idx.len()];
+        let a = CsrMatrix::try_new(n as usize, n as usize, row_ptr, col_idx, values).unwrap();
+        PackedSlices::pack(a.view(), Order::Natural, Packing::default()).unwrap()
+    }
+
+    /// The deltas of points that are neighbours in planes of lines of `n` points.
+    fn brick(n: i64) -> Vec<i64> {
+        let near = [-1, 0, 1];
+        near.iter().flat_map(|z| near.map(|y| near.map(|x| (z * n + y) * n + x))).flatten().collect()
+    }
+
+    #[test]
+    fn stretches_are_as_few_as_leave_room_for_most_warps() {
+        let of = |deltas: &[i64]| {
+            let deltas: Vec<i32> = deltas.iter().map(|&d| d as i32).collect();
+            stretches(&deltas, 27 * 128, SHARED).map(|(starts, rings)| (starts, rings.span, rings.marchers))
+        };
+        assert_eq!(of(&brick(128)), Some((vec![-16_513, -129, 16_255], 272, 14)), "planes");
+        assert_eq!(of(&brick(10)), Some((vec![-111], 224, 14)), "all of it");
+        assert_eq!(of(&brick(1000)).map(|found| found.0.len()), Some(9), "lines");
+        assert_eq!(of(&[-1, 0, 1]), Some((vec![-1], 16, 14)));
+        let scattered: Vec<i64> = (0..40).map(|k| k * 100_000).collect();
+        assert_eq!(of(&scattered), None, "too many rings");
+    }
+
+    #[test]
+    fn rings_have_room_for_what_is_read() {
+        let (_, rings) = stretches(&[-129, 129], 27 * 128, SHARED).unwrap();
+        assert_eq!((rings.half(), rings.threads()), ((272 + 2 * 14 * 32) / 2, 512));
+        assert_eq!(rings.bytes(3456), 2 * (584 + 16) * 32 + 14 * (2 * 3456 + 512));
+        assert!(rings.bytes(3456) <= SHARED);
+    }
+
+    #[test]
+    fn places_lead_to_the_columns_of_the_deltas() {
+        let deltas = brick(40);
+        let a = packed(40 * 40 * 40, &deltas);
+        let route = Route::of(&a.headers, &a.index, 4, SHARED).unwrap();
+        assert_eq!(route.starts, [-1641, -41, 1559]);
+        let middle = route.headers[1000];
+        assert_eq!((middle.base, route.most), (27 * 128, 27 * 128), "bytes of values");
+        let places = &route.index[middle.index_at as usize * 4..][..27];
+        for (k, (&place, &delta)) in places.iter().zip(&deltas).enumerate() {
+            let (stretch, odd) = ((place >> 17 & 0x3FFF) as usize, place >> 16 & 1);
+            let column = route.starts[stretch] + ((place & 0xFFFF) * 2 + odd) as i32;
+            assert_eq!((i64::from(column), place & CHAINED != 0), (delta, k % 3 != 0));
+        }
+        // The first rows lack what is below the diagonal; masks are as they were.
+        let first = route.headers[0];
+        assert_eq!(first.base as usize, padded(4 * (a.headers[1].value_at as usize * 4)));
+        let slots = Slots::of(first.shape(), first.index_at, &a.index);
+        let masks = slots.partial.0 + slots.partial.1.len().next_multiple_of(4);
+        assert_eq!(route.index[masks..masks + slots.masks.len()], *slots.masks);
+    }
+
+    #[test]
+    fn columns_have_to_be_in_the_cache_when_they_are_needed_again() {
+        let meets = |n: usize, blocks| {
+            let header = Header { value_at: 0, index_at: 0, base: 27 * 128, shape: 0 };
+            let (line, plane) = (n as i32, (n * n) as i32);
+            meets(&vec![header; n * n * n / 32], &[-plane - line, -line, plane - line], blocks)
+        };
+        assert!(meets(128, 132), "a block is at what another needs 497 rows later");
+        assert!(!meets(160, 132), "blocks are 31030 rows apart, planes 25600");
+        assert!(meets(160, 160) && meets(80, 132));
+    }
+
+    #[test]
+    fn what_shares_no_columns_is_left_to_others() {
+        let route = |deltas: &[i64]| {
+            let a = packed(4000, deltas);
+            Route::of(&a.headers, &a.index, 4, SHARED)
+        };
+        assert!(route(&[-1, 0, 1]).is_none(), "three entries a row");
+        assert!(route(&[-2, -1, 0, 1, 2]).is_some());
+        assert!(Route::of(&[], &[], 4, SHARED).is_none());
+        let wide: Vec<i64> = (0..33).collect();
+        let shapes = |deltas: &[i64]| packed(4000, deltas).headers[9].shape();
+        assert!(is_passable(shapes(&wide[..32])) && !is_passable(shapes(&wide)), "a lane for every slot");
+    }
+
+    #[test]
+    fn the_kernels_have_the_same_numbers() {
+        let kernel = include_str!("../../../kernels/march.cu");
+        let numbers = [
+            format!("constexpr u32 UNITS = 2, MARCHERS = {MARCHERS}, BRINGERS = {BRINGERS};"),
+            format!("constexpr u32 DEPTH = {DEPTH};"),
+            format!("constexpr u32 SLOT_BYTES = {SLOT}, TABLE = WARP * SLOT_BYTES;"),
+        ];
+        for line in numbers {
+            assert!(kernel.contains(&line), "{line}");
+        }
+        assert_eq!((COLUMN, BEYOND, SLOTS, CHAINED), (2 * 16, 32 / 2, 32, 1 << 31));
     }
 }
