@@ -14,19 +14,19 @@
 typedef long long i64;
 
 // Two units of a column. Warps that multiply, at most, and those that bring columns: `WARPS` and `BRINGERS` in march.rs, like the others.
-constexpr u32 UNITS = 2, MARCHERS = 14, BRINGERS = 2;
+[[maybe_unused]] constexpr u32 UNITS = 2, MARCHERS = 14, BRINGERS = 2;
 
 // Steps that a ring holds the columns of.
-constexpr u32 DEPTH = 2;
+[[maybe_unused]] constexpr u32 DEPTH = 2;
 
 // Places behind the end of a ring that are those of its beginning again: what a warp reads never goes round.
-constexpr u32 BEYOND = WARP / 2;
+[[maybe_unused]] constexpr u32 BEYOND = WARP / 2;
 
 // Slots that a slice can have: one for every lane. TABLE: bytes of what a warp notes of them.
-constexpr u32 SLOT_BYTES = 16, TABLE = WARP * SLOT_BYTES;
+[[maybe_unused]] constexpr u32 SLOT_BYTES = 16, TABLE = WARP * SLOT_BYTES;
 
 // Marks the column of a slot's first row as the one that the slot before it had for its second row.
-constexpr u32 CHAINED = 1u << 31;
+[[maybe_unused]] constexpr u32 CHAINED = 1u << 31;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
