@@ -105,6 +105,9 @@ impl Display for Index {
 /// without the ending.
 pub(crate) const APART: &str = ".long";
 
+/// What ends the names of kernels that multiply tiles and blocks of one value; those of the same name without the ending stand for them, too.
+pub(crate) const SAME: &str = ".same";
+
 /// The kernels that multiply packed slices, by the order of the rows, the encoding of the values and the group; with [`APART`] behind the
 /// name where rows that a slice could hold are kept apart.
 pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
@@ -134,15 +137,15 @@ pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
     names[usize::from(sorted)][usize::from(grouped)][usize::from(packing.long < Packing::MAX_LONG)]
 }
 
-/// The kernels that stand for one that was not measured, the nearest first: without rows kept apart, and, where values take fewer bytes,
-/// with values as they are, since there is nothing but the bytes between them.
+/// The kernels that stand for one that was not measured, the nearest first: without rows kept apart, and, where values take fewer bytes or
+/// none, with values as they are, since there is nothing but the bytes between them.
 pub(crate) fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
     let wide = Precision::ALL.iter().find_map(|precision| {
         let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
         Some(format!("{order}{rest}"))
     });
     let whole = |kernel: &str| kernel.strip_suffix(APART).map(str::to_owned);
-    let own = whole(kernel);
+    let own = whole(kernel).or_else(|| kernel.strip_suffix(SAME).map(str::to_owned));
     let wide_whole = wide.as_deref().and_then(whole);
     own.into_iter().chain(wide).chain(wide_whole)
 }

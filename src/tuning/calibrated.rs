@@ -1,6 +1,8 @@
-//! How well calibration chooses: its choices against races of every plan.
+//! How well calibration chooses: the operators it leaves behind against the fastest of all plans.
 //!
-//! What a choice takes is what it took in the race of every plan, not in the race that chose it: noise between the two is no regret.
+//! What an operator takes is not read off the race that chose it: chance may have favoured it there. It is raced again, as it was packed, with
+//! the plans that were nearly the fastest in a race of every plan ([`rivals`]), packed anew: one packing of a plan may take longer than another,
+//! by where its arrays lie, and the one that is kept is the one that counts.
 
 use super::calibrate::Race;
 use super::offline::{Measured, Run};
@@ -11,7 +13,7 @@ use crate::formats::{Plan, Target};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A plan and its time in the race of every plan.
+/// A plan and its time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Timed {
     /// The plan.
@@ -26,6 +28,21 @@ impl From<&Run> for Timed {
     }
 }
 
+/// The plans that an operator is raced with to judge its choice: of those that can be chosen, the fastest of a race of every plan and all that
+/// were near it.
+pub fn rivals(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
+    /// Times of the least that two races do not differ by.
+    const NEAR: f64 = 1.25;
+    /// Next to each other, there may be many of a family.
+    const MOST: usize = 8;
+    let on = Target::of(device);
+    let Some(fastest) = measured.fastest(on) else { return Vec::new() };
+    let is_near = |run: &&Run| run.plan.is_eligible(on) && run.product <= NEAR * fastest.product;
+    let mut near: Vec<&Run> = measured.runs.iter().filter(is_near).collect();
+    near.sort_by(|a, b| a.product.total_cmp(&b.product));
+    near.into_iter().take(MOST).map(|run| run.plan.clone()).collect()
+}
+
 /// What calibration has chosen for one matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Calibrated {
@@ -38,13 +55,13 @@ pub struct Calibrated {
     /// Whether it is one of those that profiles are judged by.
     #[serde(skip)]
     pub judged: bool,
-    /// The time of the chosen plan over that of the fastest.
+    /// The time of the operator over the least of the plans it was raced with again, or 1 where that is its own.
     pub regret: f64,
-    /// The same of the plan that would have been chosen without calibration; none where that was not measured.
+    /// The same of the plan that would have been chosen without calibration, in the race of every plan; none where that was not measured.
     pub predicted_regret: Option<f64>,
-    /// The plan that was chosen.
+    /// The operator's plan, and the time of the very operator.
     pub chosen: Timed,
-    /// The fastest of all.
+    /// The fastest of the plans it was raced with.
     pub fastest: Timed,
     /// Plans that calibration has raced or was to.
     pub entrants: usize,
@@ -55,10 +72,18 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Compares the race of a calibration with the race of every plan of the same matrix; none where the chosen plan failed in that one.
-    pub fn of(race: &Race, measured: &Measured, device: &DeviceSpec) -> Option<Self> {
-        let run = |plan: &Plan| measured.runs.iter().find(|run| run.plan == *plan);
-        let (chosen, fastest) = (run(&race.winner)?, measured.fastest(Target::of(device))?);
+    /// Judges a calibration: by its race, the race of every plan, and the times of its operator and of its [`rivals`], raced again. None where
+    /// there were no rivals.
+    pub fn of(
+        race: &Race,
+        measured: &Measured,
+        device: &DeviceSpec,
+        operator: Timed,
+        again: Vec<Timed>,
+    ) -> Option<Self> {
+        let least = measured.fastest(Target::of(device))?.product;
+        let predicted = measured.runs.iter().find(|run| run.plan == *race.predicted());
+        let fastest = again.into_iter().min_by(|a, b| a.product_us.total_cmp(&b.product_us))?;
         let why = || match race.entrant(&fastest.plan) {
             Some(entrant) => format!("the fastest one: {}", entrant.outcome),
             None => "the fastest one was not raced".to_owned(),
@@ -68,13 +93,13 @@ impl Calibrated {
             class: measured.class.clone(),
             scalar: measured.scalar,
             judged: measured.is_judged(),
-            regret: chosen.product / fastest.product,
-            predicted_regret: run(race.predicted()).map(|run| run.product / fastest.product),
-            chosen: chosen.into(),
-            fastest: fastest.into(),
+            regret: (operator.product_us / fastest.product_us).max(1.0),
+            predicted_regret: predicted.map(|run| run.product / least),
+            why: (operator.plan != fastest.plan).then(why),
+            chosen: operator,
+            fastest,
             entrants: race.entrants.len(),
             seconds: race.seconds,
-            why: (chosen.plan != fastest.plan).then(why),
         })
     }
 }
@@ -128,24 +153,31 @@ mod tests {
     use crate::tuning::calibrate::{Entrant, Outcome};
     use crate::tuning::facts::Facts;
 
-    /// Times of three plans on a matrix, and a race that the second has won over the first.
-    fn calibrated(class: &str, nnz: u64, times: [f64; 3]) -> Calibrated {
-        let plans = ["csr(scalar)", "ell", "coo"].map(|plan| plan.parse::<Plan>().unwrap());
-        let run = |(plan, product): (&Plan, f64)| Run {
-            plan: plan.clone(),
+    const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];
+
+    /// The race of every plan of a matrix: so many nanoseconds for the first of [`PLANS`].
+    fn measured(class: &str, nnz: u64, times: &[f64]) -> Measured {
+        let run = |(plan, &product): (&&str, &f64)| Run {
+            plan: plan.parse().unwrap(),
             traffic: Traffic::default(),
             product,
             prepare: 0.0,
         };
-        let measured = Measured {
+        Measured {
             matrix: "a".to_owned(),
             class: class.to_owned(),
             fingerprint: Default::default(),
             scalar: ScalarKind::F32,
             facts: Facts { nnz, ..Facts::default() },
-            runs: plans.iter().zip(times).map(run).collect(),
+            runs: PLANS.iter().zip(times).map(run).collect(),
             failed: Vec::new(),
-        };
+        }
+    }
+
+    /// Times of three plans on a matrix, in units of 1024 ns, and a race that the second has won over the first; raced again they take as long.
+    fn calibrated(class: &str, nnz: u64, times: [u32; 3]) -> Calibrated {
+        let measured = measured(class, nnz, &times.map(|time| f64::from(time) * 1024.0));
+        let plans = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
         let entrant = |(plan, outcome): (&Plan, Outcome)| Entrant {
             plan: plan.clone(),
             prepare: None,
@@ -164,28 +196,42 @@ mod tests {
             held_bytes: 0,
             decided: true,
         };
-        Calibrated::of(&race, &measured, &Device::Cpu.spec()).unwrap()
+        let spec = Device::Cpu.spec();
+        let timed = |plan: &Plan| Timed {
+            plan: plan.clone(),
+            product_us: measured.runs.iter().find(|run| run.plan == *plan).unwrap().product / 1024.0,
+        };
+        let again: Vec<Timed> = rivals(&measured, &spec).iter().map(timed).collect();
+        Calibrated::of(&race, &measured, &spec, timed(&plans[1]), again).unwrap()
     }
 
     #[test]
-    fn a_choice_is_charged_what_it_took_among_all_plans() {
-        let missed = calibrated("b", 200_000, [150.0, 110.0, 100.0]);
-        assert_eq!((missed.regret, missed.predicted_regret), (1.1, Some(1.5)));
+    fn an_operator_is_charged_what_it_takes_beside_the_fastest() {
+        let missed = calibrated("b", 200_000, [6, 5, 4]);
+        assert_eq!((missed.regret, missed.predicted_regret), (1.25, Some(1.5)));
         assert_eq!(missed.why.as_deref(), Some("the fastest one was not raced"));
-        assert_eq!((missed.chosen.product_us, missed.fastest.product_us), (0.11, 0.1));
-        let mistaken = calibrated("b", 200_000, [100.0, 110.0, 150.0]);
+        assert_eq!((missed.chosen.product_us, missed.fastest.product_us), (5.0, 4.0));
+        let mistaken = calibrated("b", 200_000, [4, 5, 6]);
         assert!(mistaken.why.unwrap().contains("1.000 times as long: a tie"));
-        let right = calibrated("b", 200_000, [150.0, 100.0, 110.0]);
+        let right = calibrated("b", 200_000, [6, 4, 5]);
         assert_eq!((right.regret, right.why), (1.0, None));
     }
 
     #[test]
+    fn rivals_are_those_near_the_fastest_the_fastest_first() {
+        let measured = measured("b", 0, &[125.0, 126.0, 100.0, 110.0]);
+        let [csr, _, coo, jds] = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
+        assert_eq!(rivals(&measured, &Device::Cpu.spec()), [coo, jds, csr]);
+        assert_eq!(rivals(&Measured { runs: Vec::new(), ..measured }, &Device::Cpu.spec()), []);
+    }
+
+    #[test]
     fn the_summary_is_over_what_profiles_are_judged_by() {
-        let missed = calibrated("b", 200_000, [150.0, 110.0, 100.0]);
-        let right = calibrated("c", 200_000, [150.0, 100.0, 110.0]);
-        let small = calibrated("d", 10, [150.0, 500.0, 100.0]);
+        let missed = calibrated("b", 200_000, [6, 5, 4]);
+        let right = calibrated("c", 200_000, [6, 4, 5]);
+        let small = calibrated("d", 10, [6, 20, 4]);
         let all = Calibrations::of(&[right, missed.clone(), small.clone()], true, 1);
-        assert_eq!((all.regret.matrices, all.regret.worst, all.predicted.worst), (2, 1.1, 1.5));
+        assert_eq!((all.regret.matrices, all.regret.worst, all.predicted.worst), (2, 1.25, 1.5));
         assert_eq!(all.classes.keys().collect::<Vec<_>>(), ["b", "c"]);
         assert_eq!((all.worst, all.seconds), (vec![missed], 0.5));
         assert_eq!(Calibrations::of(&[small], false, 5).regret.worst, 5.0, "where there are no others");

@@ -249,8 +249,8 @@ impl Profile {
         BTreeSet::from_iter(kernels).into_iter().filter(|kernel| !known(kernel)).collect()
     }
 
-    /// The coefficients of a kernel, if it was measured; of one that also multiplies rows kept apart, or whose values take fewer bytes, else
-    /// those of the same one that does not.
+    /// The coefficients of a kernel, if it was measured; of one that also multiplies rows kept apart, or whose values take fewer bytes or
+    /// none, else those of the same one that does not.
     pub fn coefficients(&self, scalar: ScalarKind, kernel: &str) -> Option<&Coefficients> {
         self.of_kernel(scalar, kernel).map(|(_, coefficients)| coefficients)
     }

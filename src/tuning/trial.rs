@@ -1,7 +1,7 @@
 //! Offline tuning at work: every plan of a matrix packed once and raced, once or several times, and what the races decide for.
 
 use super::arena::{Arena, DeviceArena, Ready};
-use super::calibrate::judge::{Incumbent, Judge, MIN_ROUNDS};
+use super::calibrate::judge::{Incumbent, Judge};
 use super::calibrate::{Entrant, Outcome, Race};
 use super::facts::Facts;
 use super::offline::{Measured, Run};
@@ -244,8 +244,10 @@ impl Contest<'_> {
 
 /// Takes those off a race whose further rounds would say nothing: the clearly slower, and those that are only there to be fitted to.
 fn narrow(judge: &mut Judge, eligible: &[bool], results: &[Result<Samples, Error>], going: &mut [bool]) {
+    /// Rounds of a plan that is only there to be fitted to: of those that wait for the host a round takes longest of all.
+    const TO_FIT: usize = 3;
     for ((going, result), eligible) in going.iter_mut().zip(results).zip(eligible) {
-        let is_done = result.as_ref().map_or(true, |samples| samples.len() >= MIN_ROUNDS);
+        let is_done = result.as_ref().map_or(true, |samples| samples.len() >= TO_FIT);
         *going &= *eligible || !is_done;
     }
     judge.send_home(results, going);

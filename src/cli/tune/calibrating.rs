@@ -6,11 +6,13 @@ use super::measurements;
 use anyhow::{Context, Result, bail};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
-use sparseop::tuning::calibrate::{Calibration, Race};
+use sparseop::tuning::calibrate::Calibration;
+use sparseop::tuning::calibrated::{self, Calibrated, Timed};
 use sparseop::tuning::offline::Measured;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::refit;
-use sparseop::{Device, Scalar, SparseOpBuilder, Tuning};
+use sparseop::tuning::stopwatch::{Contestant, Policy, race, turn};
+use sparseop::{Device, DeviceVec, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -60,14 +62,14 @@ impl Calibrating {
         self.held_out.is_some()
     }
 
-    /// The race that calibration runs for a matrix of a class: from nothing that is remembered, with warm caches.
-    pub(super) fn race<T: Scalar>(
+    /// What calibration makes of a matrix of a class: from nothing that is remembered, with warm caches.
+    pub(super) fn operator<T: Scalar>(
         &self,
         device: &Device,
         a: &CsrMatrix<T>,
         analysis: &Analysis,
         class: &str,
-    ) -> Result<Race> {
+    ) -> Result<SparseOp<T>> {
         let calibration = Calibration { always: true, ..Calibration::default() };
         let mut builder = SparseOpBuilder::new()
             .device(device.clone())
@@ -77,9 +79,41 @@ impl Calibrating {
         if let Some(held_out) = &self.held_out {
             builder = builder.profile(held_out.without(class));
         }
-        let op = builder.build_analyzed(a, analysis)?;
-        op.decision().race().cloned().context("the calibration has run no race")
+        Ok(builder.build_analyzed(a, analysis)?)
     }
+}
+
+/// Judges the choice of an operator: races it as it is, in turns of `policy`, with the rivals that a race of every plan names, packed anew.
+pub(super) fn judge<T: Scalar>(
+    op: &SparseOp<T>,
+    a: &CsrMatrix<T>,
+    analysis: &Analysis,
+    measured: &Measured,
+    policy: Policy,
+) -> Result<Option<Calibrated>> {
+    let device = op.device();
+    let its_race = op.decision().race().context("the calibration has run no race")?;
+    let pack = |plan: Plan| {
+        SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan)).build_analyzed(a, analysis)
+    };
+    let rivals = calibrated::rivals(measured, &device.spec()).into_iter().map(pack);
+    let rivals: Vec<SparseOp<T>> = rivals.collect::<Result<_, _>>()?;
+    let stream = Stream::new(device)?;
+    let x = DeviceVec::from_slice(device, &vec![T::ONE; a.ncols()])?;
+    let y = RefCell::new(DeviceVec::zeros(device, a.nrows())?);
+    let product = |op: &SparseOp<T>| op.apply_device(&stream, &x, &mut y.borrow_mut());
+    let all: Vec<&SparseOp<T>> = std::iter::once(op).chain(&rivals).collect();
+    let (stream, product) = (&stream, &product);
+    let mut turns: Vec<_> =
+        all.iter().map(|&op| move |repeats| turn(stream, repeats, || product(op))).collect();
+    let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
+    let mut timed = Vec::new();
+    for (samples, op) in race(&mut contestants, policy).into_iter().zip(&all) {
+        let median: f64 = samples?.median();
+        timed.push(Timed { plan: op.plan().clone(), product_us: median * 1e6 });
+    }
+    let operator = timed.remove(0);
+    Ok(Calibrated::of(its_race, measured, &device.spec(), operator, timed))
 }
 
 impl HeldOut {

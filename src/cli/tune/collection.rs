@@ -67,7 +67,7 @@ pub(super) struct Item {
 /// A matrix of the suite, and, of some, the same one with values that can be packed: plans that pack them are measured there.
 fn with_packable_values(spec: Spec) -> Vec<Spec> {
     /// One of every kind: rows alike and not, columns near and far.
-    const SOME: [&str; 6] = ["poisson3d", "stencil27", "femrandom", "road", "rmat", "webbase"];
+    const SOME: [&str; 7] = ["poisson3d", "stencil27", "femrandom", "road", "uniform", "rmat", "webbase"];
     let packable: &[Values] =
         if SOME.contains(&spec.entry().name) { &[Values::Few, Values::Pattern] } else { &[] };
     let packed: Vec<Spec> = packable.iter().map(|&values| spec.clone().with_values(values)).collect();

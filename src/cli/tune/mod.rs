@@ -26,7 +26,7 @@ use sparseop::tuning::repeat::{Repeat, Repeatability};
 use sparseop::tuning::stopwatch::{Clock, Policy, WallClock};
 use sparseop::tuning::store::{Entry, Key, Store};
 use sparseop::tuning::trial::{Known, Subject, Trial, load_kernels};
-use sparseop::{Device, Plan, Scalar, ScalarKind, SparseOpBuilder};
+use sparseop::{Device, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder};
 use std::path::{Path, PathBuf};
 
 /// Measures every plan on a collection of matrices and writes the coefficients of the cost model
@@ -340,13 +340,13 @@ impl How<'_> {
         let warn = |what: &str, error: anyhow::Error| {
             console.warn(&format!("{name} is not {what}: {}", cause_chain(&error)));
         };
-        let calibrate = |by: &Calibrating| by.race(self.device, &a, &analysis, &item.class);
-        let race = self.calibrating.as_ref().map(calibrate);
-        let race = race.and_then(|race| race.map_err(|error| warn("calibrated", error)).ok());
+        let calibrate = |by: &Calibrating| by.operator(self.device, &a, &analysis, &item.class);
+        let op = self.calibrating.as_ref().map(calibrate);
+        let op = op.and_then(|op| op.map_err(|error| warn("calibrated", error)).ok());
         let before = self.before(structure, &analysis, T::KIND);
         let before = before.map_err(|error| warn("remembered", error)).ok();
         let predicted = before.iter().map(|(known, _)| known.predicted.plan.clone());
-        let also: Vec<Plan> = race.iter().map(|race| race.winner.clone()).chain(predicted).collect();
+        let also: Vec<Plan> = predicted.collect();
         let subject = Subject {
             matrix: &item.name,
             class: &item.class,
@@ -358,7 +358,10 @@ impl How<'_> {
         let mut trial = Trial::of(&a, &analysis, subject)?;
         let repeat = before.and_then(|(known, key)| self.decided(&trial, &known, key, console));
         let measured = trial.races.swap_remove(0);
-        let calibrated = race.and_then(|race| Calibrated::of(&race, &measured, &self.device.spec()));
+        let judge = |op: &SparseOp<T>| calibrating::judge(op, &a, &analysis, &measured, self.policy);
+        let calibrated = op.as_ref().map(judge).and_then(|calibrated| {
+            calibrated.map_err(|error| warn("judged by its calibration", error)).ok().flatten()
+        });
         Ok(Found { measured, is_new: true, repeat, calibrated })
     }
 

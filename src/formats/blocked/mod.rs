@@ -199,9 +199,11 @@ impl Format for Blocked {
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
-        match plan.x {
-            Block::Windows => "blocked",
-            Block::Hot => "blocked.hot",
+        match (plan.x, plan.packed) {
+            (Block::Windows, false) => "blocked",
+            (Block::Windows, true) => "blocked.same",
+            (Block::Hot, false) => "blocked.hot",
+            (Block::Hot, true) => "blocked.hot.same",
         }
     }
 

@@ -169,7 +169,12 @@ impl Format for Tiles {
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
-        if plan.stripe.is_some() { "tiles.striped" } else { "tiles" }
+        match (plan.stripe.is_some(), plan.packed) {
+            (false, false) => "tiles",
+            (false, true) => "tiles.same",
+            (true, false) => "tiles.striped",
+            (true, true) => "tiles.striped.same",
+        }
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
