@@ -38,6 +38,11 @@ impl Gpu {
         match *self {}
     }
 
+    /// Its compute capability.
+    pub(crate) fn capability(&self) -> (u32, u32) {
+        match *self {}
+    }
+
     pub(super) fn spec(&self) -> DeviceSpec {
         match *self {}
     }

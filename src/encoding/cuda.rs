@@ -1,5 +1,6 @@
 //! Packed slices on a GPU: a warp a slice, a lane a row, and a warp a piece of a long row; everything in one launch.
 
+mod march;
 mod several;
 
 pub(crate) use several::{DeviceVectors, Several};

@@ -85,6 +85,14 @@ impl<T: Scalar> Several<T> {
             },
         })
     }
+
+    /// Bytes of what was made of the matrix for it; vectors are not counted.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Host(_) => 0,
+            Self::Gpu(on_gpu) => on_gpu.several.bytes(),
+        }
+    }
 }
 
 /// The plans that several vectors can be multiplied with on a device, for a matrix that was analysed: one as good as any.

@@ -30,9 +30,9 @@ struct Second<T: Scalar> {
 }
 
 impl<T: Scalar> Several<T> {
-    /// Bytes of what was packed for it.
+    /// Bytes of what was packed and made of the matrix for it.
     pub(super) fn bytes(&self) -> u64 {
-        self.second.as_ref().map_or(0, |second| second.matrix.bytes())
+        self.means.bytes() + self.second.as_ref().map_or(0, |second| second.matrix.bytes())
     }
 
     /// Whether it multiplies with the operator's own arrays.

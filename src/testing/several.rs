@@ -178,11 +178,12 @@ const PLANS: [&str; 5] = [
     "coo",
 ];
 
-/// Diagonals in runs of one to five. Some of them lack entries, in every slice or in some, so that slices have slots of all lanes and others,
-/// in any order; the last slice is not whole.
-fn diagonals<T: Scalar>() -> CsrMatrix<T> {
-    const RUNS: [(i64, i64); 6] = [(-301, 3), (-64, 2), (-1, 3), (31, 5), (100, 1), (290, 4)];
-    const ROWS: i64 = 1003;
+/// Diagonals in runs of one to five.
+const RUNS: [(i64, i64); 6] = [(-301, 3), (-64, 2), (-1, 3), (31, 5), (100, 1), (290, 4)];
+
+/// Diagonals in runs: the first of each, and how many there are. Some of them lack entries, in every slice or in some, so that slices have slots
+/// of all lanes and others, in any order; the last slice is not whole. There may be more columns than rows.
+fn diagonals<T: Scalar>(rows: i64, cols: i64, runs: &[(i64, i64)]) -> CsrMatrix<T> {
     let has = |row: i64, delta: i64| match delta {
         0 => true,
         -63 | 33 => row % 32 != 0,
@@ -190,19 +191,20 @@ fn diagonals<T: Scalar>() -> CsrMatrix<T> {
         _ => delta % 7 != 0 || row % 5 != 2,
     };
     let (mut row_ptr, mut col_idx, mut values) = (vec![0], vec![], vec![]);
-    for row in 0..ROWS {
-        let deltas = RUNS.iter().flat_map(|&(first, len)| first..first + len);
-        for delta in deltas.filter(|&delta| (0..ROWS).contains(&(row + delta)) && has(row, delta)) {
+    for row in 0..rows {
+        let deltas = runs.iter().flat_map(|&(first, len)| first..first + len);
+        for delta in deltas.filter(|&delta| (0..cols).contains(&(row + delta)) && has(row, delta)) {
             col_idx.push((row + delta) as u32);
             values.push(T::from_f64(((row * 31 + delta * 17) % 101) as f64 / 8.0 - 5.0));
         }
         row_ptr.push(col_idx.len());
     }
-    CsrMatrix::try_new(ROWS as usize, ROWS as usize, row_ptr, col_idx, values).unwrap()
+    CsrMatrix::try_new(rows as usize, cols as usize, row_ptr, col_idx, values).unwrap()
 }
 
 fn check_diagonals<T: Scalar>() {
-    let case = Case::with(diagonals::<T>(), &[1, 2, 3, 4, 5, 6, 8, 9, 15, 16, 24, 31, 32, 33, 64]);
+    let case =
+        Case::with(diagonals::<T>(1003, 1003, &RUNS), &[1, 2, 3, 4, 5, 6, 8, 9, 15, 16, 24, 31, 32, 33, 64]);
     for text in ["sell(c:32,sigma:1,index:packed)", "sell(c:32,sigma:1,index:packed,group:4)"] {
         for device in devices() {
             let op = case.operator(device, &text.parse().unwrap());
@@ -219,6 +221,45 @@ fn diagonals_in_runs_take_any_number_of_vectors_in_f32() {
 #[test]
 fn diagonals_in_runs_take_any_number_of_vectors_in_f64() {
     check_diagonals::<f64>();
+}
+
+/// Slices enough for blocks that march, in one stretch of columns and in three.
+fn check_marching<T: Scalar>(counts: &'static [usize]) {
+    let planes = [-1700, 0, 1700].map(|plane| [-41, 0, 41].map(|line| (plane + line - 1, 3))).concat();
+    let matrices = [
+        diagonals::<T>(61_003, 61_003, &RUNS),
+        diagonals(75_000, 75_000, &planes),
+        diagonals(60_020, 60_900, &planes),
+    ];
+    for a in matrices {
+        let case = Case::with(a, counts);
+        for text in ["sell(c:32,sigma:1,index:packed)", "sell(c:32,sigma:1,index:packed,group:4)"] {
+            for device in devices().iter().filter(|device| **device != Device::Cpu) {
+                let op = case.operator(device, &text.parse().unwrap());
+                let before = op.memory_bytes();
+                let columns = case.a.ncols();
+                several(&op, &case, &format!("{text}, {columns} columns in {} on {device}", T::KIND));
+                // Hopper and what was made for computing since march, and count what they need for it; others may lack the shared memory.
+                let instructions = device.spec().instructions;
+                let capability: u32 = instructions.trim_start_matches("sm_").parse().unwrap();
+                let marches = op.memory_bytes() > before;
+                assert!(
+                    capability >= 120 || marches == (capability >= 90),
+                    "{text}, {columns} columns on {instructions}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_march_through_diagonals_in_f32() {
+    check_marching::<f32>(&[4, 5, 7, 8, 9, 16]);
+}
+
+#[test]
+fn blocks_march_through_diagonals_in_f64() {
+    check_marching::<f64>(&[2, 3, 4, 5, 8]);
 }
 
 #[test]

@@ -178,6 +178,11 @@ impl Gpu {
         self.0.spec.threads
     }
 
+    /// Its compute capability.
+    pub(crate) fn capability(&self) -> (u32, u32) {
+        self.0.capability
+    }
+
     pub(super) fn spec(&self) -> DeviceSpec {
         self.0.spec.clone()
     }

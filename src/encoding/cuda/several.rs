@@ -1,5 +1,6 @@
 //! Several vectors at once with packed slices on a GPU: lanes that share a row, each with a unit of vectors side by side.
 
+use super::march::March;
 use super::{Uploaded, Values, blocks};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::encoding::long::Piece;
@@ -38,6 +39,13 @@ impl<T: Scalar> DeviceVectors<T> {
         Self::UNITS.iter().find(fits).copied()
     }
 
+    /// The parameters that say where they are, in units of so many vectors.
+    pub(super) fn args(&self, launch: Launch, unit: usize) -> Launch {
+        let launch = launch.arg(self.x).arg((self.stride / unit) as u32).arg(self.y);
+        let launch = launch.arg(self.row as u64).arg(self.vector as u64).arg(self.count as u32);
+        launch.arg(u32::from(self.is_whole(unit)))
+    }
+
     /// Whether `y` can be stored in such units.
     fn is_whole(&self, unit: usize) -> bool {
         let whole = self.row.is_multiple_of(unit) && self.count.is_multiple_of(unit);
@@ -59,6 +67,8 @@ pub(crate) struct Several<T> {
     sums: Scratch<T>,
     /// As those of a product with one vector.
     done: Scratch<u32>,
+    /// What is quicker where all slices are diagonal, for some numbers of vectors.
+    march: Option<March>,
 }
 
 impl<T: Scalar> Uploaded<T> {
@@ -83,7 +93,7 @@ impl<T: Scalar> Uploaded<T> {
         let kernels = DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, Error>>()?;
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MOST);
-        Ok(Several { kernels, sums, done: Scratch::cleared(gpu, pieces) })
+        Ok(Several { kernels, sums, done: Scratch::cleared(gpu, pieces), march: March::of(self, gpu)? })
     }
 
     /// Enqueues the products with several vectors, at most [`DeviceVectors::MOST`]; `y` is overwritten without being read.
@@ -102,6 +112,10 @@ impl<T: Scalar> Uploaded<T> {
         queue: &Queue,
         vectors: DeviceVectors<T>,
     ) -> Result<(), Error> {
+        if let Some(march) = several.march.as_ref().filter(|march| march.takes(&vectors)) {
+            // SAFETY: the caller's promise.
+            return unsafe { march.multiply(self, queue, vectors) };
+        }
         let Some(unit) = vectors.unit() else { unreachable!("the caller has vectors with a unit") };
         let (_, kernel) = several.kernels.iter().find(|kernel| kernel.0 == unit).expect("one for every unit");
         let shift = vectors.count.div_ceil(unit).next_power_of_two().trailing_zeros();
@@ -117,12 +131,17 @@ impl<T: Scalar> Uploaded<T> {
             None => launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL),
         };
         let launch = launch.arg(pieces as u32).arg(several.sums.on(queue)?).arg(several.done.on(queue)?);
-        let launch = launch.arg(vectors.x).arg((vectors.stride / unit) as u32).arg(vectors.y);
-        let launch = launch.arg(vectors.row as u64).arg(vectors.vector as u64).arg(vectors.count as u32);
-        let launch = launch.arg(u32::from(vectors.is_whole(unit))).arg(shift);
+        let launch = vectors.args(launch, unit).arg(shift);
         // SAFETY: these are the parameters of all kernels in multi.cuh. Every row has as many lanes as there are units, and every piece room
         // for as many sums; the counters were zero and are so again afterwards. The vectors are the caller's promise.
         unsafe { kernel.launch(queue, launch) }
+    }
+}
+
+impl<T> Several<T> {
+    /// Bytes of what was made of the matrix for it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.march.as_ref().map_or(0, March::bytes)
     }
 }
 

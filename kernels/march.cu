@@ -1,0 +1,307 @@
+// Several vectors at once with packed slices that are all diagonal, the columns of all of them in a few stretches along the diagonal: see
+// src/encoding/cuda/march.rs.
+//
+// A block marches through slices in succession, a warp a slice, so many slices a step. What a step needs of the vectors is in shared memory,
+// a ring of columns for every stretch: each step brings the columns by which its stretches have moved on. Some warps do nothing else, DEPTH
+// steps ahead at most. A lane multiplies two rows side by side with one of the two units of a column: in the ring, columns of even and of odd
+// place are apart, so that the lanes of a quarter of a warp read 128 bytes side by side, and where the next slot is of the next diagonal, the
+// column of the second row is that of the first one.
+
+#include "common.cuh"
+#include "packed.cuh"
+#include "multi.cuh"
+
+typedef long long i64;
+
+// Two units of a column. Warps that multiply, at most, and those that bring columns: `WARPS` and `BRINGERS` in march.rs, like the others.
+[[maybe_unused]] constexpr u32 UNITS = 2, MARCHERS = 14, BRINGERS = 2;
+
+// Steps that a ring holds the columns of.
+[[maybe_unused]] constexpr u32 DEPTH = 2;
+
+// Places behind the end of a ring that are those of its beginning again: what a warp reads never goes round.
+[[maybe_unused]] constexpr u32 BEYOND = WARP / 2;
+
+// Slots that a slice can have: one for every lane. TABLE: bytes of what a warp notes of them.
+[[maybe_unused]] constexpr u32 SLOT_BYTES = 16, TABLE = WARP * SLOT_BYTES;
+
+// Marks the column of a slot's first row as the one that the slot before it had for its second row.
+[[maybe_unused]] constexpr u32 CHAINED = 1u << 31;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// Barriers in shared memory, and copies that say there when they are done.
+__device__ __forceinline__ u32 shared_address(const void *at) { return u32(__cvta_generic_to_shared(at)); }
+
+__device__ __forceinline__ void make_barrier(u64 *barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void arrive_at(u64 *barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// Arrives when all that this thread copies by `begin_copy` is there.
+__device__ __forceinline__ void arrive_copied(u64 *barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// Waits for the end of a phase; `odd` is whether it is the second, fourth and so on.
+__device__ __forceinline__ void wait_for(u64 *barrier, u32 odd) {
+    u32 over;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(over)
+                     : "r"(shared_address(barrier)), "r"(odd)
+                     : "memory");
+    } while (!over);
+}
+// Copies so many bytes, a multiple of 16 that stands so; the phase of the barrier ends when they are there.
+__device__ __forceinline__ void copy_stretch(u8 *to, const u8 *from, u32 bytes, u64 *barrier) {
+    u32 at = shared_address(barrier);
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(at)
+                 : "memory");
+}
+
+// The rings of a block: of each stretch the columns of even place, then those of odd place, `half + BEYOND` each.
+template <typename U>
+struct Rings {
+    u8 *bytes;
+    // For every stretch, its first column minus the row.
+    const int *starts;
+    u32 stretches, half, ncols, units;
+    Columns<U> x;
+
+    // Bytes of the columns of even or odd place.
+    __device__ __forceinline__ u32 part() const { return (half + BEYOND) * u32(UNITS * sizeof(U)); }
+
+    __device__ __forceinline__ void bring(u8 *part_at, u32 place, const U *from) const {
+        begin_copy(reinterpret_cast<float4 *>(part_at + place * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
+        if (place < BEYOND)
+            begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
+    }
+
+    // Begins to bring `count` columns of every stretch from that of `row` + `skip` on, to the places from `place` on, of which each has an even and an odd
+    // column; by so many threads, whole warps. Columns that the matrix does not have are never multiplied.
+    __device__ __forceinline__ void fill(u32 row, u32 skip, u32 place, u32 count, u32 thread, u32 threads) const {
+        u32 unit = thread % UNITS, odd = thread / UNITS % 2, own = min(unit, units - 1);
+#pragma unroll 1
+        for (u32 s = 0; s < stretches; ++s) {
+            i64 first = i64(row) + skip + __ldg(starts + s);
+            u8 *part_at = bytes + (s * 2 + odd) * part() + unit * sizeof(U);
+            u32 h = place + thread / (2 * UNITS), i = thread / UNITS;
+            if (first >= 0 && first + count <= ncols) {
+                const u8 *from = reinterpret_cast<const u8 *>(x.x + own) + (first + i) * x.stride;
+                u64 on = u64(threads / UNITS) * u32(x.stride);
+#pragma unroll 4
+                for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS), from += on)
+                    bring(part_at, min(h, h - half), reinterpret_cast<const U *>(from));
+            } else {
+#pragma unroll 1
+                for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS))
+                    bring(part_at, min(h, h - half), x.beyond(x.x + own, u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
+            }
+        }
+    }
+};
+
+// A slot that not every lane has: where the columns of the warp's first two rows are, its lanes, and where its values begin.
+struct alignas(SLOT_BYTES) Partial {
+    u32 first, second, mask, values;
+};
+
+// The sums of two rows side by side.
+template <typename T, u32 N>
+struct Pair {
+    Unit<T, N> first = {}, second = {};
+    // The column of the slot before for the second row.
+    Unit<T, N> column = {};
+
+    __device__ __forceinline__ static Unit<T, N> shared_unit(const u8 *at) { return *reinterpret_cast<const Unit<T, N> *>(at); }
+    __device__ __forceinline__ void add_slot(const u8 *mine, uint2 at, T value, T below) {
+        if (int(at.x) >= 0) column = shared_unit(mine + at.x);
+        add(first, value, column);
+        column = shared_unit(mine + at.y);
+        add(second, below, column);
+    }
+    __device__ __forceinline__ void add_partial(const u8 *mine, const u8 *values, const Partial &slot, u32 row) {
+        u32 has = slot.mask >> row;
+        const T *value = reinterpret_cast<const T *>(values + slot.values) + __popc(slot.mask & ((1u << row) - 1));
+        T one = value[0], other = value[has & 1];
+        Unit<T, N> column = shared_unit(mine + slot.first), next = shared_unit(mine + slot.second);
+        if (has & 1) add(first, one, column);
+        if (has & 2) add(second, other, next);
+    }
+};
+
+// Four values side by side.
+__device__ __forceinline__ void load_side_by_side(const float *at, float *to) {
+    float4 v = *reinterpret_cast<const float4 *>(at);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+__device__ __forceinline__ void load_side_by_side(const double *at, double *to) {
+    double2 v = reinterpret_cast<const double2 *>(at)[0], w = reinterpret_cast<const double2 *>(at)[1];
+    to[0] = v.x, to[1] = v.y, to[2] = w.x, to[3] = w.y;
+}
+
+// What two rows of a slice have. `table` notes the slots, `values` are those of the slice, `mine` is where a lane's unit of the warp's columns is.
+template <u32 V, typename T, u32 N>
+__device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine, u32 full, u32 width, u32 row) {
+    Pair<T, N> pair;
+    const uint2 *at = reinterpret_cast<const uint2 *>(table);
+    const T *value = reinterpret_cast<const T *>(values);
+    u32 k = 0;
+#pragma unroll 1
+    for (; k + 4 <= full; k += 4) {
+        uint4 two = *reinterpret_cast<const uint4 *>(at + k), more = *reinterpret_cast<const uint4 *>(at + k + 2);
+        uint2 place[4] = {{two.x, two.y}, {two.z, two.w}, {more.x, more.y}, {more.z, more.w}};
+        T one[4], other[4];
+        const T *own = value + k * WARP + row * V;
+        if constexpr (V == 4) {
+            load_side_by_side(own, one);
+            load_side_by_side(own + 4, other);
+        } else {
+#pragma unroll
+            for (u32 u = 0; u < 4; ++u) one[u] = own[u * WARP], other[u] = own[u * WARP + 1];
+        }
+#pragma unroll
+        for (u32 u = 0; u < 4; ++u) pair.add_slot(mine, place[u], one[u], other[u]);
+    }
+    auto rest = [&](u32 slot) { pair.add_slot(mine, at[slot], value[slot * WARP + row], value[slot * WARP + row + 1]); };
+    if (k < full) rest(k);
+    if (k + 1 < full) rest(k + 1);
+    if (k + 2 < full) rest(k + 2);
+    const Partial *partial = reinterpret_cast<const Partial *>(table + padded(full * 2) * sizeof(u32));
+#pragma unroll 3
+    for (k = 0; k < width - full; ++k) pair.add_partial(mine, values, partial[k], row);
+    return pair;
+}
+
+// What a lane has read of the slot that it notes.
+struct Word {
+    u32 place, mask;
+
+    // Of a slice with this header; nothing where there is no such slot.
+    __device__ __forceinline__ Word(const u32 *index, uint4 header, u32 lane) : place(0), mask(0) {
+        u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+        if (lane >= width) return;
+        const u32 *at = index + u64(header.y) * WORDS + (lane < full ? lane : padded(full) + lane - full);
+        place = __ldg(at);
+        if (lane >= full) mask = __ldg(at + padded(width - full));
+    }
+
+    // Notes where its columns are when those of the warp begin at `from`.
+    template <typename T>
+    __device__ __forceinline__ void note(u8 *table, u32 lane, u32 full, u32 width, u32 from, u32 half, u32 part, u32 bytes) const {
+        u32 odd = place >> 16 & 1, parts = place >> 16 & 0x7FFF, at = from + (place & 0xFFFF);
+        at = min(at, at - half);
+        u32 first = parts * part + at * bytes, second = (parts ^ 1) * part + (at + odd) * bytes;
+        if (lane < full) reinterpret_cast<uint2 *>(table)[lane] = {first | (place & CHAINED), second};
+        if (width == full) return;
+        u32 count = __popc(mask), before = count;
+#pragma unroll
+        for (u32 apart = 1; apart < WARP; apart *= 2) {
+            u32 other = __shfl_up_sync(ALL_LANES, before, apart);
+            if (lane >= apart) before += other;
+        }
+        if (lane < full || lane >= width) return;
+        u32 values = (full * WARP + before - count) * u32(sizeof(T));
+        reinterpret_cast<Partial *>(table + padded(full * 2) * sizeof(u32))[lane - full] = {first, second, mask, values};
+    }
+};
+
+// A launch as many blocks as run at once. The header of a slice says how many bytes of values it has where others have a base; `index` has for
+// every slot the place of its column in the rings, from that of the slice's first row on: see march.rs. `most`: bytes of values that a slice has at most.
+template <u32 V, typename T, u32 N>
+__device__ __forceinline__ void march(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Rings<Unit<T, N>> rings, u32 most,
+                                      Sums<T> sums) {
+    __shared__ u64 filled[DEPTH], used[DEPTH], copied[MARCHERS][2];
+    u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, marchers = blockDim.x / WARP - BRINGERS;
+    u32 rows = marchers * WARP, span = rings.half * 2 - DEPTH * rows;
+    u64 slices = (u64(nrows) + WARP - 1) / WARP;
+    u32 begin = u32(slices * blockIdx.x / gridDim.x), end = u32(slices * (blockIdx.x + 1) / gridDim.x);
+    u32 steps = (end - begin + marchers - 1) / marchers;
+    if (threadIdx.x == 0) {
+        for (u32 d = 0; d < DEPTH; ++d) make_barrier(filled + d, BRINGERS * WARP), make_barrier(used + d, marchers);
+        for (u32 w = 0; w < marchers; ++w) make_barrier(copied[w], 1), make_barrier(copied[w] + 1, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    rings.fill(begin * WARP, 0, 0, span + rows, threadIdx.x, blockDim.x);
+    end_copies();
+    __syncthreads();
+
+    if (warp >= marchers) {
+        u32 place = (span + rows) / 2;
+        for (u32 t = 1; t < steps; ++t) {
+            if (t >= DEPTH) wait_for(used + t % DEPTH, (t / DEPTH - 1) & 1);
+            rings.fill(begin * WARP + t * rows, span, place, rows, threadIdx.x - rows, BRINGERS * WARP);
+            arrive_copied(filled + (t - 1) % DEPTH);
+            place += rows / 2;
+            place = min(place, place - rings.half);
+        }
+        end_copies();
+        return;
+    }
+
+    // Behind the rings, every warp has room for the values of two slices and for its table.
+    constexpr u32 COLUMN = UNITS * sizeof(Unit<T, N>);
+    u8 *own = rings.bytes + rings.stretches * 2 * rings.part() + warp * (2 * most + TABLE), *table = own + 2 * most;
+    u32 slice = begin + warp, row = lane / UNITS * 2, unit = lane % UNITS, from = warp * (WARP / 2), phases = 0;
+    const u8 *mine = rings.bytes + row / 2 * COLUMN + unit * sizeof(Unit<T, N>);
+    auto header_of = [&](u32 s) { return s < end ? __ldg(headers + s) : uint4{0, 0, 0, 0}; };
+    auto copy_values = [&](uint4 header, u32 to) {
+        if (lane == 0 && header.z) copy_stretch(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
+    };
+    uint4 header = header_of(slice), next = header_of(slice + marchers);
+    copy_values(header, 0);
+    Word word(index, header, lane);
+#pragma unroll 1
+    for (u32 t = 0; t < steps; ++t, slice += marchers) {
+        uint4 later = header_of(slice + 2 * marchers);
+        copy_values(next, ~t & 1);
+        Word coming(index, next, lane);
+        u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+        word.note<T>(table, lane, full, width, from, rings.half, rings.part(), COLUMN);
+        __syncwarp();
+        if (t > 0) wait_for(filled + (t - 1) % DEPTH, ((t - 1) / DEPTH) & 1);
+        if (header.z) {
+            wait_for(copied[warp] + (t & 1), phases >> (t & 1) & 1);
+            phases ^= 1u << (t & 1);
+        }
+        Pair<T, N> pair = sum_pair<V, T, N>(table, own + (t & 1) * most, mine, full, width, row);
+        __syncwarp();
+        if (lane == 0) arrive_at(used + t % DEPTH);
+        u64 r = u64(slice) * WARP + row;
+        if (slice < end && unit < rings.units) {
+            if (r < nrows) sums.put(u32(r), unit, pair.first);
+            if (r + 1 < nrows) sums.put(u32(r + 1), unit, pair.second);
+        }
+        header = next, next = later, word = coming;
+        from += rows / 2;
+        from = min(from, from - rings.half);
+    }
+}
+
+#define MARCH_BODY(V, T, N)                                                                                                              \
+    extern __shared__ float4 shared[];                                                                                                   \
+    Rings<Unit<T, N>> rings{reinterpret_cast<u8 *>(shared), starts, stretches, half, ncols, (vectors + N - 1) / N,                       \
+                            Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))}};                                                   \
+    march<V>(headers, values, index, nrows, rings, most, Sums<T>{y, y_row, y_vector, vectors, whole != 0});
+
+#else
+
+// Earlier GPUs have no such barriers: march.rs leaves them to multi.cuh.
+#define MARCH_BODY(V, T, N)
+
+#endif
+
+#define MARCH(NAME, V, T, N)                                                                                                             \
+    KERNEL_OF((MARCHERS + BRINGERS) * WARP, 1) NAME(const uint4 *headers, const u8 *values, const u32 *index, const int *starts,         \
+                                                    u32 stretches, u32 half, u32 most, u32 nrows, u32 ncols, const Unit<T, N> *x,        \
+                                                    u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, u32 whole) {                 \
+        MARCH_BODY(V, T, N)                                                                                                              \
+    }
+
+MARCH(march_v1_f32, 1, float, 4)
+MARCH(march_v4_f32, 4, float, 4)
+MARCH(march_v1_f64, 1, double, 2)
+MARCH(march_v4_f64, 4, double, 2)
