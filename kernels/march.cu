@@ -28,7 +28,7 @@ typedef long long i64;
 // Marks the column of a slot's first row as the one that the slot before it had for its second row.
 [[maybe_unused]] constexpr u32 CHAINED = 1u << 31;
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
 
 // Barriers in shared memory, and copies that say there when they are done.
 __device__ __forceinline__ u32 shared_address(const void *at) { return u32(__cvta_generic_to_shared(at)); }
@@ -214,6 +214,7 @@ struct Word {
 template <u32 V, typename T, u32 N>
 __device__ __forceinline__ void march(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Rings<Unit<T, N>> rings, u32 most,
                                       Sums<T> sums) {
+    // By these barriers march.rs knows that the kernel is not empty.
     __shared__ u64 filled[DEPTH], used[DEPTH], copied[MARCHERS][2];
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, marchers = blockDim.x / WARP - BRINGERS;
     u32 rows = marchers * WARP, span = rings.half * 2 - DEPTH * rows;
@@ -289,7 +290,7 @@ __device__ __forceinline__ void march(const uint4 *headers, const u8 *values, co
 
 #else
 
-// Earlier GPUs have no such barriers: march.rs leaves them to multi.cuh.
+// Earlier GPUs, and machine code made for them or by earlier compilers, have no such barriers: march.rs sees that and leaves all to multi.cuh.
 #define MARCH_BODY(V, T, N)
 
 #endif

@@ -112,6 +112,11 @@ impl Gpu {
         match *self {}
     }
 
+    /// Bytes of shared memory that a kernel has of its own.
+    pub(crate) fn own_shared_memory(&self, _: Kernel) -> Result<u32, Error> {
+        match *self {}
+    }
+
     /// Lets a kernel be launched with so many bytes of shared memory a block beside its own, and tells how many such blocks, of so many
     /// threads, run at once.
     pub(crate) fn resident_blocks(&self, _: Kernel, _: u32, _: u32) -> Result<u32, Error> {

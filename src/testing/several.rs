@@ -253,6 +253,30 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
 }
 
 #[test]
+fn graphs_of_marching_blocks_own_what_they_use() {
+    let case = Case::with(diagonals::<f32>(61_003, 61_003, &RUNS), &[8]);
+    for device in devices().iter().filter(|device| **device != Device::Cpu) {
+        let op = case.operator(device, &"sell(c:32,sigma:1,index:packed)".parse().unwrap());
+        let (stream, x) = (Stream::new(device).unwrap(), case.x(8, Layout::RowMajor));
+        let expected = on_device(&op, 8, Layout::RowMajor, &x);
+        let x = DeviceVec::from_slice(device, &x).unwrap();
+        let mut y = DeviceVec::from_slice(device, &nothing(8 * case.a.nrows())).unwrap();
+        let graph =
+            stream.capture(&mut || op.apply_multi_device(&stream, 8, &x, &mut y, Layout::RowMajor)).unwrap();
+        let bytes = op.memory_bytes();
+        drop((op, x));
+        // What would be free now is taken, in pieces of all sizes.
+        let others: Vec<_> = (2..20)
+            .flat_map(|shift| std::iter::repeat_n(bytes as usize >> shift, 4))
+            .map(|len| DeviceVec::from_slice(device, &vec![f32::NAN; len / size_of::<f32>()]).unwrap())
+            .collect();
+        graph.launch(&stream).unwrap();
+        assert!(same_bits(&y.to_vec().unwrap(), &expected), "{device}");
+        drop(others);
+    }
+}
+
+#[test]
 fn blocks_march_through_diagonals_in_f32() {
     check_marching::<f32>(&[4, 5, 7, 8, 9, 16]);
 }

@@ -18,11 +18,17 @@ impl Gpu {
         let device = result::device::get(self.ordinal() as i32).attempt(self.ordinal(), action)?;
         let all = driver::attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
             .map_err(refused)?;
+        Ok((all.max(0) as u32).saturating_sub(self.own_shared_memory(kernel)?))
+    }
+
+    /// Bytes of shared memory that a kernel has of its own.
+    pub(crate) fn own_shared_memory(&self, kernel: Kernel) -> Result<u32, Error> {
+        let action = || "tell how much shared memory a kernel has".to_owned();
+        let _current = self.bind()?;
         // SAFETY: the kernel is loaded and its module is never unloaded.
         let own =
-            unsafe { function::get_function_attribute(kernel.function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) }
-                .attempt(self.ordinal(), action)?;
-        Ok(all.saturating_sub(own).max(0) as u32)
+            unsafe { function::get_function_attribute(kernel.function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) };
+        Ok(own.attempt(self.ordinal(), action)?.max(0) as u32)
     }
 
     /// Lets a kernel be launched with `bytes` of shared memory a block beside its own, and tells how many such blocks, of so many

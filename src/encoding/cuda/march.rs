@@ -224,22 +224,29 @@ fn meets(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
 }
 
 impl March {
-    /// For a matrix that it suits; none for others.
+    /// For a matrix with these headers that it suits; none for others.
     ///
     /// # Errors
     ///
     /// What copying and compiling give.
-    pub(super) fn of<T: Scalar>(matrix: &Uploaded<T>, gpu: Gpu) -> Result<Option<Self>, Error> {
+    pub(super) fn of<T: Scalar>(
+        matrix: &Uploaded<T>,
+        headers: &[Header],
+        gpu: Gpu,
+    ) -> Result<Option<Self>, Error> {
         if gpu.capability() < OLDEST || !matches!(matrix.values, Values::Plain(_)) || matrix.long.is_some() {
             return Ok(None);
         }
-        let headers = matrix.headers.to_vec()?;
         if headers.is_empty() || !headers.iter().all(|header| is_passable(header.shape())) {
             return Ok(None);
         }
         let kernel = gpu.kernel("march", &format!("march_v{}_{}", matrix.group, T::KIND))?;
+        // Machine code made from that for earlier GPUs, or by a compiler that does not know these, has no barriers and does nothing.
+        if gpu.own_shared_memory(kernel)? == 0 {
+            return Ok(None);
+        }
         let shared = gpu.shared_memory(kernel)? as usize;
-        let Some(route) = Route::of(&headers, &matrix.index.to_vec()?, size_of::<T>(), shared) else {
+        let Some(route) = Route::of(headers, &matrix.index.to_vec()?, size_of::<T>(), shared) else {
             return Ok(None);
         };
         let Route { headers, index, starts, rings, most } = route;

@@ -3,8 +3,10 @@
 use super::march::March;
 use super::{Uploaded, Values, blocks};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::encoding::Header;
 use crate::encoding::long::Piece;
 use crate::{Error, Precision, Scalar, ScalarKind};
+use std::sync::Arc;
 
 /// Bytes of factors that the lanes of a row load together at most: a line of the cache.
 const LINE: usize = 128;
@@ -53,6 +55,13 @@ impl<T: Scalar> DeviceVectors<T> {
     }
 }
 
+/// Whether any slots stand in groups of so many: those of steps of several slots never do, nor do fewer than a group. Where none does, the
+/// kernels without groups take the same bytes, and have registers for three steps of three slots at a time (`femrandom` with 8 vectors in `f32`
+/// on an H200: 182 in place of 211 µs).
+fn is_grouped(headers: &[Header], group: usize) -> bool {
+    headers.iter().map(|header| header.shape()).any(|shape| shape.run == 1 && shape.full >= group)
+}
+
 /// Whether units of so many numbers can be loaded or stored there.
 fn is_aligned<T>(ptr: Ptr<T>, unit: usize) -> bool {
     ptr.address().is_multiple_of((unit * size_of::<T>()) as u64)
@@ -68,7 +77,7 @@ pub(crate) struct Several<T> {
     /// As those of a product with one vector.
     done: Scratch<u32>,
     /// What is quicker where all slices are diagonal, for some numbers of vectors.
-    march: Option<March>,
+    march: Option<Arc<March>>,
 }
 
 impl<T: Scalar> Uploaded<T> {
@@ -86,14 +95,21 @@ impl<T: Scalar> Uploaded<T> {
             Values::Singles(_) => "multi_f32",
             Values::Same => "multi_same",
         };
+        let headers = self.headers.to_vec()?;
+        let group = if is_grouped(&headers, self.group) { self.group } else { 1 };
         let kernel = |&unit: &usize| {
-            let kernel = gpu.kernel(module, &format!("{module}_v{}_{}x{unit}", self.group, T::KIND))?;
+            let kernel = gpu.kernel(module, &format!("{module}_v{group}_{}x{unit}", T::KIND))?;
             Ok((unit, kernel))
         };
         let kernels = DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, Error>>()?;
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MOST);
-        Ok(Several { kernels, sums, done: Scratch::cleared(gpu, pieces), march: March::of(self, gpu)? })
+        // Where there is no room for it the other way is taken.
+        let march = match March::of(self, &headers, gpu) {
+            Err(Error::GpuMemory { .. }) => None,
+            march => march?.map(Arc::new),
+        };
+        Ok(Several { kernels, sums, done: Scratch::cleared(gpu, pieces), march })
     }
 
     /// Enqueues the products with several vectors, at most [`DeviceVectors::MOST`]; `y` is overwritten without being read.
@@ -113,6 +129,10 @@ impl<T: Scalar> Uploaded<T> {
         vectors: DeviceVectors<T>,
     ) -> Result<(), Error> {
         if let Some(march) = several.march.as_ref().filter(|march| march.takes(&vectors)) {
+            // A graph owns what it uses.
+            if queue.records() {
+                queue.keep(march.clone());
+            }
             // SAFETY: the caller's promise.
             return unsafe { march.multiply(self, queue, vectors) };
         }
@@ -141,13 +161,36 @@ impl<T: Scalar> Uploaded<T> {
 impl<T> Several<T> {
     /// Bytes of what was made of the matrix for it.
     pub(crate) fn bytes(&self) -> u64 {
-        self.march.as_ref().map_or(0, March::bytes)
+        self.march.as_ref().map_or(0, |march| march.bytes())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encoding::{Order, PackedSlices, Packing, ValueEncoding};
+    use crate::matrix::gallery::Spec;
+
+    #[test]
+    fn where_nothing_is_grouped_the_bytes_are_those_without_groups() {
+        let packed = |spec: &str, values, group| {
+            let a = spec.parse::<Spec>().unwrap().generate::<f32>().unwrap();
+            let packing = Packing { values, group, ..Packing::default() };
+            PackedSlices::pack(a.view(), Order::Windows(512), packing).unwrap()
+        };
+        for (spec, values, grouped) in [
+            ("femrandom,nodes=900", ValueEncoding::Plain, false),
+            ("femrandom,nodes=900,values=few", ValueEncoding::Packed, false),
+            ("banded,rows=900", ValueEncoding::Plain, true),
+            ("stencil27,n=9", ValueEncoding::Plain, true),
+        ] {
+            let [single, four] = [1, 4].map(|group| packed(spec, values, group));
+            assert_eq!(is_grouped(&four.headers, 4), grouped, "{spec}");
+            let same = (&single.headers, &single.values, &single.index, &single.dictionary)
+                == (&four.headers, &four.values, &four.index, &four.dictionary);
+            assert_eq!(same, !grouped, "{spec}");
+        }
+    }
 
     fn vectors<T>(x: u64, stride: usize, y: u64, count: usize) -> DeviceVectors<T> {
         let (x, y) = (Ptr::from_address(x), Ptr::from_address(y));

@@ -10,6 +10,12 @@ use crate::matrix::{CsrMatrix, gallery};
 use crate::testing::{awkward, devices, x_vector};
 use proptest::prelude::*;
 
+#[test]
+fn the_kernels_have_the_same_parts() {
+    let kernel = include_str!("../../../kernels/pack_slice.cuh");
+    assert!(kernel.contains(&format!("constexpr u32 PART = {};", super::wide::PART)));
+}
+
 /// Windows that blocks sort whole, several or one of them at once, and such as are sorted digit by digit.
 const ORDERS: [Order; 7] = [
     Order::Natural,
