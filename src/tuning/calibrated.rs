@@ -22,12 +22,6 @@ pub struct Timed {
     pub product_us: f64,
 }
 
-impl From<&Run> for Timed {
-    fn from(run: &Run) -> Self {
-        Self { plan: run.plan.clone(), product_us: run.product * 1e-3 }
-    }
-}
-
 /// The plans that an operator is raced with to judge its choice: of those that can be chosen, the fastest of a race of every plan and all that
 /// were near it.
 pub fn rivals(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {

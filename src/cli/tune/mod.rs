@@ -345,8 +345,7 @@ impl How<'_> {
         let op = op.and_then(|op| op.map_err(|error| warn("calibrated", error)).ok());
         let before = self.before(structure, &analysis, T::KIND);
         let before = before.map_err(|error| warn("remembered", error)).ok();
-        let predicted = before.iter().map(|(known, _)| known.predicted.plan.clone());
-        let also: Vec<Plan> = predicted.collect();
+        let also: Vec<Plan> = before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
         let subject = Subject {
             matrix: &item.name,
             class: &item.class,
