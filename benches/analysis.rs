@@ -1,65 +1,100 @@
-//! What an analysis and a choice by predictions cost, beside one product with the plain CSR plan: they should stay below five of them on every
-//! class.
+//! What an analysis and a choice by predictions cost, beside one product with the plain CSR plan: they should stay below five of them.
 //!
-//! `cargo bench --bench analysis [-- CLASS]`
+//! `cargo bench --bench analysis [-- CLASS]`, and with `SPARSEOP_MATRICES=FOLDER` on the files of a folder in place of the gallery's classes.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use sparseop::analysis::Analysis;
-use sparseop::matrix::gallery;
+use sparseop::matrix::{CsrMatrix, gallery, market};
 use sparseop::testing::x_vector;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::select::{Request, select};
 use sparseop::tuning::stopwatch::{Policy, race, turn};
-use sparseop::{Device, ScalarKind, SparseOpBuilder, Stream, Tuning};
+use sparseop::{Device, ScalarKind, SparseOp, SparseOpBuilder, Stream, Tuning};
+use std::ffi::OsStr;
 use std::hint::black_box;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The suite is cut to about so many entries.
 const ENTRIES: usize = 10_000_000;
 
-fn analysis(criterion: &mut Criterion) {
+/// Files of fewer entries are left out: their products take hardly longer than a launch.
+const LEAST: usize = 100_000;
+
+fn plain_csr(a: &CsrMatrix<f64>) -> SparseOp<f64> {
+    let plan = "csr(scalar)".parse().expect("a plan");
+    let builder = SparseOpBuilder::new().device(Device::Cpu).tuning(Tuning::Fixed(plan));
+    builder.build(a).expect("CSR fits")
+}
+
+/// Prints what an analysis of `a` costs, and one with a choice; the latter in products.
+fn compare(name: &str, a: &CsrMatrix<f64>, csr: &SparseOp<f64>) -> f64 {
     let cpu = Stream::new(&Device::Cpu).expect("the CPU has streams enough");
     let (device, profile) = (Device::Cpu.spec(), Profile::builtin(&Device::Cpu));
     let memory = Device::Cpu.memory().expect("the CPU has memory");
+    let (x, mut y) = (x_vector(a.ncols()), vec![0.0; a.nrows()]);
+    let mut product = |n| turn(&cpu, n, || csr.apply(&x, &mut y));
+    let mut measure = |n| {
+        turn(&cpu, n, || {
+            black_box(Analysis::of(a.view()));
+            Ok(())
+        })
+    };
+    let mut both = |n| {
+        turn(&cpu, n, || {
+            let analysis = Analysis::of(a.view());
+            let request = Request::new(&analysis, ScalarKind::F64, memory);
+            select(&analysis, &device, profile.clone(), request).map(|decision| drop(black_box(decision)))
+        })
+    };
+    let policy = Policy { seconds: 0.5, ..Policy::default() };
+    let times = race(&mut [&mut product, &mut measure, &mut both], policy);
+    let ms: Vec<f64> = times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();
+    let (product, measure, both) = (ms[0], ms[1], ms[2]);
+    eprintln!(
+        "{name}: {measure:.3} ms, {:.2} CSR products of {product:.3} ms; with the choice {both:.3} ms, {:.2}",
+        measure / product,
+        both / product
+    );
+    both / product
+}
+
+fn classes(criterion: &mut Criterion) {
     for spec in gallery::suite() {
         let name = spec.entry().name;
         let a = spec.scaled_to(ENTRIES).generate::<f64>().expect("the suite is valid");
-        let plan = "csr(scalar)".parse().expect("a plan");
-        let csr = SparseOpBuilder::new()
-            .device(Device::Cpu)
-            .tuning(Tuning::Fixed(plan))
-            .build(&a)
-            .expect("CSR fits");
+        let csr = plain_csr(&a);
+        compare(name, &a, &csr);
         let (x, mut y) = (x_vector(a.ncols()), vec![0.0; a.nrows()]);
-        let mut product = |n| turn(&cpu, n, || csr.apply(&x, &mut y));
-        let mut measure = |n| {
-            turn(&cpu, n, || {
-                black_box(Analysis::of(a.view()));
-                Ok(())
-            })
-        };
-        let mut both = |n| {
-            turn(&cpu, n, || {
-                let analysis = Analysis::of(a.view());
-                let request = Request::new(&analysis, ScalarKind::F64, memory);
-                select(&analysis, &device, profile.clone(), request).map(|decision| drop(black_box(decision)))
-            })
-        };
-        let policy = Policy { seconds: 0.5, ..Policy::default() };
-        let times = race(&mut [&mut product, &mut measure, &mut both], policy);
-        let ms: Vec<f64> =
-            times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();
-        let (product, measure, both) = (ms[0], ms[1], ms[2]);
-        eprintln!(
-            "{name}: {measure:.3} ms, {:.2} CSR products of {product:.3} ms; with the choice {both:.3} ms, {:.2}",
-            measure / product,
-            both / product
-        );
-
         let mut group = criterion.benchmark_group(name);
         group.bench_function("csr product", |b| b.iter(|| csr.apply(&x, &mut y)));
         group.bench_function("analysis", |b| b.iter(|| Analysis::of(a.view())));
         group.finish();
+    }
+}
+
+fn files(folder: &Path) {
+    let entries = folder.read_dir().unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| market::is_matrix_path(path));
+    paths.sort();
+    let mut costs = Vec::new();
+    for path in paths {
+        let name = path.file_name().unwrap_or(OsStr::new("")).to_string_lossy();
+        match market::read::<f64>(&path) {
+            Ok(a) if a.nnz() < LEAST => {}
+            Ok(a) => costs.push(compare(&format!("{name}, {} entries", a.nnz()), &a, &plain_csr(&a))),
+            Err(error) => eprintln!("{error}"),
+        }
+    }
+    let within = costs.iter().filter(|cost| **cost <= 5.0).count();
+    eprintln!("{within} of {} within five products", costs.len());
+}
+
+fn analysis(criterion: &mut Criterion) {
+    match std::env::var_os("SPARSEOP_MATRICES") {
+        Some(folder) => files(Path::new(&folder)),
+        None => classes(criterion),
     }
 }
 

@@ -5,6 +5,7 @@
 //! not stored counted. Everything goes by bits, so that NaNs keep their payloads.
 
 use crate::{Scalar, ScalarKind};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
@@ -303,24 +304,16 @@ impl ExactIn {
         Precision::ALL.into_iter().find(|&precision| self.contains(precision))
     }
 
-    /// Looks at more numbers, as long as some precision narrower than theirs holds all of them.
-    pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
-        /// Numbers that are looked at before it is asked whether to go on.
-        const TOGETHER: usize = 64;
-        for values in values.chunks(TOGETHER) {
-            if self.is_settled(T::KIND) {
-                return;
-            }
-            let all = |precision: Precision| values.iter().all(|&value| precision.holds(value));
-            self.bf16 = self.bf16 && all(Precision::Bf16);
-            self.f16 = self.f16 && all(Precision::F16);
-            self.f32 = self.f32 && all(Precision::F32);
-        }
-    }
-
-    /// Whether no number can change anything any more.
-    pub(crate) fn is_settled(self, scalar: ScalarKind) -> bool {
-        self.below(scalar) == Self::NOTHING
+    /// The precisions that hold all of `values`. Few are looked at where none does.
+    pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
+        /// Numbers that a thread looks at in a stretch.
+        const STRETCH: usize = 1 << 14;
+        let all = |precision: Precision| {
+            values.par_chunks(STRETCH).all(|values| values.iter().all(|&value| precision.holds(value)))
+        };
+        // Whatever the others hold, f32 does.
+        let f32 = !Precision::F32.is_narrower_than(T::KIND) || all(Precision::F32);
+        Self { f32, f16: f32 && all(Precision::F16), bf16: f32 && all(Precision::Bf16) }
     }
 
     /// What holds both.
@@ -395,11 +388,7 @@ mod tests {
 
     #[test]
     fn the_narrowest_that_holds_all() {
-        let of = |values: &[f64]| {
-            let mut exact = ExactIn::default();
-            exact.add(values);
-            exact
-        };
+        let of = |values: &[f64]| ExactIn::of(values);
         let mut many = vec![1.0; 1000];
         assert_eq!(of(&many).narrowest(), Some(Precision::Bf16));
         many[700] = 2049.0 / 2048.0;
@@ -411,9 +400,7 @@ mod tests {
         many[999] = 0.1;
         assert_eq!(of(&many), ExactIn::NOTHING);
         assert_eq!(ExactIn::only(Precision::F32).below(ScalarKind::F32).narrowest(), None);
-        let mut exact = ExactIn::default();
-        exact.add(&[0.1f32]);
-        assert_eq!(exact.below(ScalarKind::F32), ExactIn::NOTHING);
+        assert_eq!(ExactIn::of(&[0.1f32]).below(ScalarKind::F32), ExactIn::NOTHING);
         assert_eq!(of(&[1.0]).and(of(&[0.1])), ExactIn::NOTHING);
     }
 

@@ -244,6 +244,7 @@ fn analyze_and_the_others_print_objects_too() {
         "ncols",
         "nnz",
         "nrows",
+        "pattern",
         "plan",
         "products",
         "profile",

@@ -104,6 +104,8 @@ impl<'a, T: Scalar> Rows<'a, T> {
 /// What a matrix whose gathers miss would take with `x` in blocks; estimated from some of its panels and entries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Blocking {
+    /// Whether the columns of all rows that were looked at are in order, equal ones allowed.
+    pub sorted: bool,
     /// In blocks of 49152 and of 24576 columns: 192 KiB of `f32` and of `f64`.
     pub blocks: [Blocks; 2],
 }
@@ -141,14 +143,14 @@ impl Blocking {
             return None;
         }
         let (panels, hot) = rayon::join(
-            || Self::COLUMNS.map(|columns| windows(a, structure.sorted, columns)),
+            || Self::COLUMNS.map(|columns| windows(a, columns)),
             || hot(a.col_idx(), a.ncols(), Self::COLUMNS),
         );
         let blocks = |i: usize| {
-            let (runs, tiles) = panels[i];
+            let (runs, tiles, _) = panels[i];
             Blocks { columns: Self::COLUMNS[i], runs, tiles, hot: hot[i] }
         };
-        Some(Self { blocks: [blocks(0), blocks(1)] })
+        Some(Self { sorted: panels.iter().all(|panel| panel.2), blocks: [blocks(0), blocks(1)] })
     }
 
     /// What it takes with blocks of a size: a bound from the nearest that was measured.
@@ -165,8 +167,8 @@ impl Blocking {
     }
 }
 
-/// Runs and tiles over entries in windows of at most so many columns.
-fn windows<T: Scalar>(a: CsrView<'_, T>, sorted: bool, columns: u32) -> (f64, f64) {
+/// Runs and tiles over entries in windows of at most so many columns, and whether all rows that were looked at are sorted.
+fn windows<T: Scalar>(a: CsrView<'_, T>, columns: u32) -> (f64, f64, bool) {
     /// Panels that are looked at.
     const PANELS: usize = 8;
     /// Of them, rows whose reach is.
@@ -174,16 +176,18 @@ fn windows<T: Scalar>(a: CsrView<'_, T>, sorted: bool, columns: u32) -> (f64, f6
     /// Rows of a panel whose runs are counted, and entries after which it is enough.
     const ROWS: usize = 64;
     const ENTRIES: usize = 1 << 13;
-    let rows = Rows { a, sorted, sampling: REACHES };
+    let rows = Rows { a, sorted: false, sampling: REACHES };
     let sampled = (0..PANELS).into_par_iter().map(|i| {
         let panel = Panel::at(&rows, a.nrows() * i / PANELS, columns);
-        let (mut seen, mut runs) = (0, 0);
+        let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
         let mut windows = Vec::new();
         for row in panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1)) {
             // Rows in between may reach further than those that were looked at.
             let within = |col: &&u32| **col >= panel.first_col;
             let cols = a.row(row).0;
             windows.clear();
+            let sorted = cols.is_sorted();
+            all_sorted &= sorted;
             if sorted {
                 let before = cols.partition_point(|&col| col < panel.first_col);
                 panel.for_each_run(&cols[before..], |window, _| windows.push(window));
@@ -199,11 +203,11 @@ fn windows<T: Scalar>(a: CsrView<'_, T>, sorted: bool, columns: u32) -> (f64, f6
             }
         }
         let entries = a.row_ptr()[panel.rows.end] - a.row_ptr()[panel.rows.start];
-        [runs as f64, seen as f64, f64::from(panel.windows), entries as f64]
+        ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
     });
-    let [runs, seen, windows, entries] =
-        sampled.reduce(|| [0.0; 4], |a, b| std::array::from_fn(|i| a[i] + b[i]));
-    (ratio(runs, seen), ratio(windows, entries))
+    let ([runs, seen, windows, entries], sorted) =
+        sampled.reduce(|| ([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
+    (ratio(runs, seen), ratio(windows, entries), sorted)
 }
 
 /// The shares of the entries in the columns that have the most, for so many columns each time. The columns are chosen by one sample of

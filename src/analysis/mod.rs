@@ -1,16 +1,18 @@
-//! What a matrix looks like, measured in two parallel passes: one over its row offsets, one over its columns and
-//! values. Everything that later chooses a format reads an [`Analysis`] and never the matrix.
-//! What no choice reads is measured only when asked for: [`Fingerprint`] and [`Symmetry`].
+//! What a matrix looks like: a pass over its row offsets, as much of its values as is enough, and samples of its columns. Everything that later
+//! chooses a format reads an [`Analysis`] and never the matrix.
+//! What no choice reads is measured only when asked for: [`Pattern`], [`Fingerprint`] and [`Symmetry`].
 
 mod blocking;
 mod blocks;
+mod continued;
 mod distinct;
 mod fingerprint;
 mod histogram;
 mod locality;
 mod packing;
+mod pattern;
 mod rows;
-mod scan;
+mod slices;
 mod structure;
 mod symmetry;
 
@@ -23,7 +25,10 @@ pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use histogram::{Bin, Histogram};
 pub use locality::Reuse;
 pub use packing::Packability;
+pub use pattern::Pattern;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
+pub(crate) use slices::SliceSums;
+use slices::Slices;
 pub use structure::Structure;
 pub use symmetry::Symmetry;
 
@@ -41,7 +46,7 @@ use crate::trace::span;
 /// let analysis = Analysis::of(a.view());
 /// assert_eq!(analysis.row_lengths, [2, 1]);
 /// assert_eq!((analysis.rows.max, analysis.rows.mean), (2, 1.5));
-/// assert_eq!((analysis.structure.diagonals, analysis.structure.bandwidth()), (2, 2));
+/// assert_eq!((analysis.structure.all_ones, analysis.structure.affine), (false, 1.0 / 3.0));
 /// # Ok::<(), sparseop::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +55,9 @@ pub struct Analysis {
     pub rows: RowStats,
     /// Length of every row, in row order.
     pub row_lengths: Vec<u32>,
-    /// Where the entries lie and what they hold.
+    /// What slices of sorted rows take.
+    pub(crate) slices: Slices,
+    /// How the entries follow one another, and what they hold.
     pub structure: Structure,
     /// What packed slices take.
     pub packing: Packability,
@@ -66,12 +73,13 @@ impl Analysis {
             let offsets = rows::pass(a.row_ptr());
             let changes = rows::changes(&offsets.row_lengths);
             let rows = RowStats::from_histogram(a.ncols(), offsets.histogram, changes);
-            let packing = Packability::of(a, &rows);
-            (rows, offsets.row_lengths, packing)
+            let (packing, slices) =
+                rayon::join(|| Packability::of(a, &rows), || Slices::of(&offsets.row_lengths));
+            (rows, offsets.row_lengths, packing, slices)
         };
-        let (structure, (rows, row_lengths, packing)) = rayon::join(|| Structure::of(a), rows);
+        let (structure, (rows, row_lengths, packing, slices)) = rayon::join(|| Structure::of(a), rows);
         let blocking = Blocking::of(a, &rows, &structure);
-        Self { rows, row_lengths, structure, packing, blocking }
+        Self { rows, row_lengths, slices, structure, packing, blocking }
     }
 
     /// The same of a matrix with this pattern and the values of `a`.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::matrix::CsrMatrix;
-use crate::{ExactIn, ScalarKind};
+use crate::{ExactIn, Precision, ScalarKind};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -18,8 +18,10 @@ fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrM
     CsrMatrix::try_new(rows.len(), ncols, row_ptr, col_idx, values).unwrap()
 }
 
-fn structure(ncols: usize, rows: &[Vec<u32>]) -> Structure {
-    Structure::of(matrix(ncols, rows, |_| 1.0).view())
+/// Both, of a matrix of ones.
+fn told(ncols: usize, rows: &[Vec<u32>]) -> (Pattern, Structure) {
+    let a = matrix(ncols, rows, |_| 1.0);
+    (Pattern::of(a.view()), Structure::of(a.view()))
 }
 
 #[test]
@@ -30,14 +32,14 @@ fn a_tridiagonal_matrix_by_hand() {
     // . . x x x
     // . . . x x
     let rows = [vec![0, 1], vec![0, 1, 2], vec![1, 2, 3], vec![2, 3, 4], vec![3, 4]];
-    let s = structure(5, &rows);
-    assert_eq!((s.lower_bandwidth, s.upper_bandwidth, s.bandwidth(), s.diagonals), (1, 1, 1, 3));
-    assert_eq!(s.profile, 4);
-    assert_eq!(s.affine, 8.0 / 13.0);
-    assert_eq!((s.sorted, s.duplicates, s.all_ones), (true, false, true));
+    let (p, s) = told(5, &rows);
+    assert_eq!((p.lower_bandwidth, p.upper_bandwidth, p.bandwidth(), p.diagonals), (1, 1, 1, 3));
+    assert_eq!(p.profile, 4);
+    assert_eq!((s.affine, s.runs), (8.0 / 13.0, 8.0 / 13.0));
+    assert_eq!((p.sorted, p.duplicates, s.all_ones), (true, false, true));
     assert_eq!(s.distinct_values, Distinct::Exactly(1));
-    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (1.0, 1.0));
-    assert_eq!(s.blocks, BlockFill { b2: 13.0 / 28.0, b3: 13.0 / 36.0, b4: 13.0 / 64.0, exact: true });
+    assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (1.0, 1.0));
+    assert_eq!(p.blocks, BlockFill { b2: 13.0 / 28.0, b3: 13.0 / 36.0, b4: 13.0 / 64.0, exact: true });
     assert_eq!((s.reuse.first, s.reuse.counts[0]), (1, 12));
 }
 
@@ -48,10 +50,10 @@ fn an_unsorted_corner_by_hand() {
     // x . x x   stored as 3 3 0 2
     let rows = [vec![3], vec![], vec![3, 3, 0, 2]];
     let a = matrix(4, &rows, |k| if k == 0 { -0.0 } else { 0.0 });
-    let s = Structure::of(a.view());
-    assert_eq!((s.lower_bandwidth, s.upper_bandwidth, s.profile), (2, 3, 2));
-    assert_eq!((s.diagonals, s.affine), (4, 0.0));
-    assert_eq!((s.sorted, s.duplicates, s.all_ones), (false, true, false));
+    let (p, s) = (Pattern::of(a.view()), Structure::of(a.view()));
+    assert_eq!((p.lower_bandwidth, p.upper_bandwidth, p.profile), (2, 3, 2));
+    assert_eq!((p.diagonals, s.affine), (4, 0.0));
+    assert_eq!((p.sorted, p.duplicates, s.all_ones), (false, true, false));
     assert_eq!(s.distinct_values, Distinct::Exactly(2));
 }
 
@@ -62,11 +64,11 @@ fn spans_of_slices() {
     (rows[0], rows[31]) = (vec![1], vec![256]);
     rows[32] = vec![256, 0];
     rows[64] = vec![0, 65_535];
-    let s = structure(65_537, &rows);
-    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (0.5, 1.0));
+    let (p, _) = told(65_537, &rows);
+    assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (0.5, 1.0));
     rows[96] = vec![0, 65_536];
-    let s = structure(65_537, &rows);
-    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (0.25, 0.75));
+    let (p, _) = told(65_537, &rows);
+    assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (0.25, 0.75));
 }
 
 #[test]
@@ -78,22 +80,25 @@ fn nothing_is_all_zeros() {
         assert_eq!(analysis.row_lengths, vec![0; m]);
         let spans = if m == 0 { 0.0 } else { 1.0 };
         let nothing = Structure {
+            affine: 0.0,
+            runs: 0.0,
+            distinct_values: Distinct::Exactly(0),
+            all_ones: false,
+            exact_in: ExactIn::default().below(ScalarKind::F32),
+            reuse: Reuse::default(),
+        };
+        let nowhere = Pattern {
             lower_bandwidth: 0,
             upper_bandwidth: 0,
             profile: 0,
             span_below_8_bits: spans,
             span_below_16_bits: spans,
             diagonals: 0,
-            affine: 0.0,
-            runs: 0.0,
             sorted: true,
             duplicates: false,
-            distinct_values: Distinct::Exactly(0),
-            all_ones: false,
-            exact_in: ExactIn::default().below(ScalarKind::F32),
             blocks: BlockFill { exact: true, ..BlockFill::default() },
-            reuse: Reuse::default(),
         };
+        assert_eq!(Pattern::of(a.view()), nowhere);
         assert_eq!(analysis.structure, nothing);
     }
 }
@@ -105,11 +110,12 @@ fn one_dense_row() {
     rows[33] = (0..n).collect();
     let a = matrix(n as usize, &rows, |k| k as f64);
     let analysis = Analysis::of(a.view());
-    let s = &analysis.structure;
-    assert_eq!((s.diagonals, s.lower_bandwidth, s.upper_bandwidth), (u64::from(n), 33, n - 34));
-    assert_eq!((s.profile, s.affine, s.span_below_16_bits), (33, 0.0, 1.0));
-    assert_eq!((s.distinct_values, s.reuse.first), (Distinct::Many, s.reuse.window / 8));
-    assert!((s.blocks.b2 - 0.5).abs() < 1e-12);
+    let (p, s) = (Pattern::of(a.view()), &analysis.structure);
+    assert_eq!((p.diagonals, p.lower_bandwidth, p.upper_bandwidth), (u64::from(n), 33, n - 34));
+    assert_eq!((p.profile, s.affine, p.span_below_16_bits), (33, 0.0, 1.0));
+    assert!(s.runs > 0.99 && s.runs < 1.0);
+    assert_eq!((s.distinct_values, s.reuse.first), (Distinct::Many, s.reuse.window.div_ceil(8)));
+    assert!((p.blocks.b2 - 0.5).abs() < 1e-12);
     assert_eq!((analysis.rows.half_rows, analysis.rows.max), (1, n));
 }
 
@@ -127,10 +133,10 @@ fn the_number_of_threads_does_not_count() {
     let a = uneven();
     let on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| Analysis::of(a.view()))
+        pool.install(|| (Analysis::of(a.view()), Pattern::of(a.view())))
     };
-    let analysis = on(1);
-    assert_eq!(analysis, on(3));
+    let (analysis, pattern) = on(1);
+    assert_eq!((&analysis, &pattern), (&on(3).0, &on(3).1));
     assert_eq!(analysis.structure.distinct_values, Distinct::Exactly(200));
 }
 
@@ -142,42 +148,41 @@ fn many_tasks_agree_with_the_definition() {
 #[test]
 fn facts_survive_json() {
     let analysis = Analysis::of(uneven().view());
-    let json = serde_json::to_string(&(&analysis.rows, &analysis.structure)).unwrap();
-    let (rows, structure): (RowStats, Structure) = serde_json::from_str(&json).unwrap();
+    let pattern = Pattern::of(uneven().view());
+    let json = serde_json::to_string(&(&analysis.rows, &analysis.structure, &pattern)).unwrap();
+    let (rows, structure, same): (RowStats, Structure, Pattern) = serde_json::from_str(&json).unwrap();
+    assert_eq!(same, pattern);
     assert_eq!((rows.histogram, rows.half_rows), (analysis.rows.histogram, analysis.rows.half_rows));
     assert_eq!(structure.reuse, analysis.structure.reuse);
 }
 
-/// Everything the scan counts, by its definition.
+/// Everything about the pattern and the values, by its definition.
 fn check(a: &CsrMatrix<f64>) {
-    let s = Structure::of(a.view());
+    let (p, s) = (Pattern::of(a.view()), Structure::of(a.view()));
     let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
     let offsets: Vec<i64> =
         (0i64..).zip(&rows).flat_map(|(i, row)| row.iter().map(move |&col| i64::from(col) - i)).collect();
     let largest = |sign: i64| offsets.iter().map(|d| sign * d).max().unwrap_or(0).max(0);
-    assert_eq!(i64::from(s.upper_bandwidth), largest(1));
-    assert_eq!(i64::from(s.lower_bandwidth), largest(-1));
-    assert_eq!(s.diagonals as usize, offsets.iter().collect::<BTreeSet<_>>().len());
+    assert_eq!(i64::from(p.upper_bandwidth), largest(1));
+    assert_eq!(i64::from(p.lower_bandwidth), largest(-1));
+    assert_eq!(p.diagonals as usize, offsets.iter().collect::<BTreeSet<_>>().len());
 
     let reach = |(i, row): (u64, &&[u32])| row.iter().map(|&col| i.saturating_sub(u64::from(col))).max();
-    assert_eq!(s.profile, (0..).zip(&rows).filter_map(reach).sum::<u64>());
-
-    let continued =
-        |pair: &[&[u32]]| pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count();
-    let affine: usize = rows.windows(2).map(continued).sum();
-    assert_eq!(s.affine, rows::ratio(affine as f64, a.nnz() as f64));
-    let runs = rows.iter().flat_map(|row| row.windows(2)).filter(|w| w[1] == w[0] + 1).count();
-    assert_eq!(s.runs, rows::ratio(runs as f64, a.nnz() as f64));
+    assert_eq!(p.profile, (0..).zip(&rows).filter_map(reach).sum::<u64>());
 
     let slices = rows.chunks(32).map(<[_]>::concat);
     let spans: Vec<u32> =
         slices.map(|c| c.iter().max().zip(c.iter().min()).map_or(0, |(max, min)| max - min)).collect();
     let share = |limit| rows::ratio(spans.iter().filter(|&&s| s < limit).count() as f64, spans.len() as f64);
-    assert_eq!((s.span_below_8_bits, s.span_below_16_bits), (share(1 << 8), share(1 << 16)));
+    assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (share(1 << 8), share(1 << 16)));
 
-    assert_eq!(s.sorted, rows.iter().all(|row| row.is_sorted()));
-    assert_eq!(s.duplicates, rows.iter().any(|row| row.windows(2).any(|w| w[0] == w[1])));
+    assert_eq!(p.sorted, rows.iter().all(|row| row.is_sorted()));
+    assert_eq!(p.duplicates, rows.iter().any(|row| row.windows(2).any(|w| w[0] == w[1])));
     assert_eq!(s.all_ones, a.nnz() > 0 && a.values().iter().all(|&v| v == 1.0));
+    let distinct = a.values().iter().map(|v| v.to_bits()).collect::<BTreeSet<_>>().len();
+    let many = distinct > Distinct::LIMIT as usize;
+    assert_eq!(s.distinct_values, if many { Distinct::Many } else { Distinct::Exactly(distinct as u32) });
+    assert_eq!(s.exact_in.contains(Precision::F32), a.values().iter().all(|&v| f64::from(v as f32) == v));
 }
 
 proptest! {

@@ -6,6 +6,7 @@ use crate::device::cpu::Output;
 use crate::memory::zeroed;
 use crate::{Precision, Scalar};
 use rayon::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Values a dictionary may have: what an 8-bit code can name.
 pub(crate) const DICTIONARY: usize = 256;
@@ -41,27 +42,42 @@ impl Default for ValueSet {
 }
 
 impl ValueSet {
+    /// The distinct ones of `values`, or more than [`DICTIONARY`] of them: then not all are looked at.
+    pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
+        let many = AtomicBool::new(false);
+        let sets = values.par_chunks(CHUNK).fold(Self::default, |mut set, values| {
+            if !many.load(Relaxed) {
+                set.add(values);
+                many.fetch_or(set.is_full(), Relaxed);
+            }
+            set
+        });
+        sets.reduce(Self::default, Self::merge)
+    }
+
     /// The set with this table, which has so many keys; zero is none of them, but may be a value.
     pub(super) fn from_table(slots: Box<[u64; SLOTS]>, keys: usize, zero: bool) -> Self {
         Self { slots, zero, len: keys + usize::from(zero) }
     }
 
     /// Adds `values` until there are more than [`DICTIONARY`].
-    pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
+    pub(super) fn add<T: Scalar>(&mut self, values: &[T]) {
+        /// Values that are compared at once.
+        const TOGETHER: usize = 16;
         let mut last = None;
-        for value in values {
-            let bits = value.bits();
+        for values in values.chunks(TOGETHER) {
             // Equal neighbours are common where values repeat at all.
-            if last != Some(bits) {
+            if last.is_none_or(|last| values.iter().fold(0, |other, v| other | (v.bits() ^ last)) != 0) {
                 if self.is_full() {
                     return;
                 }
-                self.insert(bits);
-                last = Some(bits);
+                values.iter().for_each(|value| self.insert(value.bits()));
+                last = values.last().map(|value| value.bits());
             }
         }
     }
 
+    #[inline]
     fn insert(&mut self, bits: u64) {
         if bits == 0 {
             self.len += usize::from(!self.zero);
@@ -80,12 +96,12 @@ impl ValueSet {
     }
 
     /// Whether there are too many values for another one to matter.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.len > DICTIONARY
     }
 
     /// Both sets together.
-    pub(crate) fn merge(mut self, other: Self) -> Self {
+    pub(super) fn merge(mut self, other: Self) -> Self {
         if other.is_full() {
             return other;
         }
@@ -100,6 +116,11 @@ impl ValueSet {
     /// The bits of the values, in no order.
     fn bits(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().copied().filter(|&bits| bits != 0).chain(self.zero.then_some(0))
+    }
+
+    /// The values, in no order.
+    pub(crate) fn values<T: Scalar>(&self) -> Vec<T> {
+        self.bits().map(T::from_bits).collect()
     }
 
     /// The number of values; none when there are more than [`DICTIONARY`].
@@ -129,12 +150,7 @@ pub(crate) enum Coder<T> {
 impl<T: Scalar> Coder<T> {
     /// The shortest that loses nothing.
     pub(crate) fn of(values: &[T]) -> Self {
-        let chunks = values.par_chunks(CHUNK);
-        let set = chunks.fold(ValueSet::default, |mut set, values| {
-            set.add(values);
-            set
-        });
-        Self::of_set(&set.reduce(ValueSet::default, ValueSet::merge))
+        Self::of_set(&ValueSet::of(values))
     }
 
     /// The same, from the distinct values.

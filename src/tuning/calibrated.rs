@@ -2,15 +2,18 @@
 //!
 //! What an operator takes is not read off the race that chose it: chance may have favoured it there. It is raced again, as it was packed, with
 //! the plans that were nearly the fastest in a race of every plan ([`rivals`]), packed anew: one packing of a plan may take longer than another,
-//! by where its arrays lie, and the one that is kept is the one that counts.
+//! by where its arrays lie, and the one that is kept is the one that counts. Which of them is the fastest is told by every other round, and by
+//! how much by the rounds between: of many that are alike chance favours one, and would otherwise be charged to the operator.
 
 use super::calibrate::Race;
 use super::offline::{Measured, Run};
 use super::record::Regret;
+use super::stopwatch::Samples;
 use crate::ScalarKind;
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Target};
 use serde::Serialize;
+use statrs::statistics::{Data, OrderStatistics};
 use std::collections::BTreeMap;
 
 /// A plan and its time.
@@ -49,7 +52,8 @@ pub struct Calibrated {
     /// Whether it is one of those that profiles are judged by.
     #[serde(skip)]
     pub judged: bool,
-    /// The time of the operator over the least of the plans it was raced with again, or 1 where that is its own.
+    /// The time of the operator over that of the fastest plan it was raced with again, or 1 where the operator takes less: the median over the
+    /// rounds that the fastest was not told by.
     pub regret: f64,
     /// The same of the plan that would have been chosen without calibration, in the race of every plan; none where that was not measured.
     pub predicted_regret: Option<f64>,
@@ -66,18 +70,24 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Judges a calibration: by its race, the race of every plan, and the times of its operator and of its [`rivals`], raced again. None where
-    /// there were no rivals.
+    /// Judges a calibration: by its race, the race of every plan, and the rounds of its operator and of its [`rivals`], raced again. None where
+    /// there were no rivals, or no rounds.
     pub fn of(
         race: &Race,
         measured: &Measured,
         device: &DeviceSpec,
-        operator: Timed,
-        again: Vec<Timed>,
+        operator: &Samples,
+        rivals: &[(Plan, Samples)],
     ) -> Option<Self> {
         let least = measured.fastest(Target::of(device))?.product;
         let predicted = measured.runs.iter().find(|run| run.plan == *race.predicted());
-        let fastest = again.into_iter().min_by(|a, b| a.product_us.total_cmp(&b.product_us))?;
+        let times = |rival: &Samples, rounds| paired(operator, rival, rounds);
+        let in_one_half = rivals.iter().filter_map(|rival| Some((rival, times(&rival.1, Rounds::Even)?)));
+        let ((plan, samples), _) = in_one_half.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let regret = times(samples, Rounds::Odd)?.max(1.0);
+        let timed =
+            |plan: &Plan, samples: &Samples| Timed { plan: plan.clone(), product_us: samples.median() * 1e6 };
+        let (chosen, fastest) = (timed(&race.winner, operator), timed(plan, samples));
         let why = || match race.entrant(&fastest.plan) {
             Some(entrant) => format!("the fastest one: {}", entrant.outcome),
             None => "the fastest one was not raced".to_owned(),
@@ -87,15 +97,31 @@ impl Calibrated {
             class: measured.class.clone(),
             scalar: measured.scalar,
             judged: measured.is_judged(),
-            regret: (operator.product_us / fastest.product_us).max(1.0),
+            regret,
             predicted_regret: predicted.map(|run| run.product / least),
-            why: (operator.plan != fastest.plan).then(why),
-            chosen: operator,
+            why: (chosen.plan != fastest.plan).then(why),
+            chosen,
             fastest,
             entrants: race.entrants.len(),
             seconds: race.seconds,
         })
     }
+}
+
+/// Every other round of a race, or those between.
+#[derive(Clone, Copy)]
+enum Rounds {
+    Even,
+    Odd,
+}
+
+/// The median of the times of `a` over those of `b`, round by round, in half of the rounds; in all of them where there is only one. None where
+/// there is none.
+fn paired(a: &Samples, b: &Samples, rounds: Rounds) -> Option<f64> {
+    let ratios: Vec<f64> = a.as_slice().iter().zip(b.as_slice()).map(|(a, b)| a / b).collect();
+    let first = if ratios.len() > 1 { rounds as usize } else { 0 };
+    let half: Vec<f64> = ratios.into_iter().skip(first).step_by(2).collect();
+    (!half.is_empty()).then(|| Data::new(half).median())
 }
 
 /// How well calibration chooses on a collection; over the matrices that profiles are judged by, over all where there are none of these.
@@ -168,9 +194,8 @@ mod tests {
         }
     }
 
-    /// Times of three plans on a matrix, in units of 1024 ns, and a race that the second has won over the first; raced again they take as long.
-    fn calibrated(class: &str, nnz: u64, times: [u32; 3]) -> Calibrated {
-        let measured = measured(class, nnz, &times.map(|time| f64::from(time) * 1024.0));
+    /// A race that the second of [`PLANS`] has won over the first.
+    fn race() -> Race {
         let plans = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
         let entrant = |(plan, outcome): (&Plan, Outcome)| Entrant {
             plan: plan.clone(),
@@ -180,7 +205,7 @@ mod tests {
             rounds: 5,
             outcome,
         };
-        let race = Race {
+        Race {
             winner: plans[1].clone(),
             cold: false,
             entrants: plans.iter().zip([Outcome::Tied { ratio: 1.0 }, Outcome::Won]).map(entrant).collect(),
@@ -189,14 +214,21 @@ mod tests {
             packing: 0.0,
             held_bytes: 0,
             decided: true,
-        };
+        }
+    }
+
+    /// Times of three plans on a matrix, in units of 1024 ns, and the race that the second has won; raced again they take as long.
+    fn calibrated(class: &str, nnz: u64, times: [u32; 3]) -> Calibrated {
+        let measured = measured(class, nnz, &times.map(|time| f64::from(time) * 1024.0));
+        let race = race();
         let spec = Device::Cpu.spec();
-        let timed = |plan: &Plan| Timed {
-            plan: plan.clone(),
-            product_us: measured.runs.iter().find(|run| run.plan == *plan).unwrap().product / 1024.0,
+        let times = |plan: &Plan| {
+            let run = measured.runs.iter().find(|run| run.plan == *plan).unwrap();
+            Samples::from(vec![run.product / f64::from(1 << 30); 4])
         };
-        let again: Vec<Timed> = rivals(&measured, &spec).iter().map(timed).collect();
-        Calibrated::of(&race, &measured, &spec, timed(&plans[1]), again).unwrap()
+        let rivals: Vec<_> =
+            rivals(&measured, &spec).into_iter().map(|plan| (plan.clone(), times(&plan))).collect();
+        Calibrated::of(&race, &measured, &spec, &times(&race.winner), &rivals).unwrap()
     }
 
     #[test]
@@ -204,11 +236,29 @@ mod tests {
         let missed = calibrated("b", 200_000, [6, 5, 4]);
         assert_eq!((missed.regret, missed.predicted_regret), (1.25, Some(1.5)));
         assert_eq!(missed.why.as_deref(), Some("the fastest one was not raced"));
-        assert_eq!((missed.chosen.product_us, missed.fastest.product_us), (5.0, 4.0));
+        assert!((missed.chosen.product_us / missed.fastest.product_us - 1.25).abs() < 1e-12);
         let mistaken = calibrated("b", 200_000, [4, 5, 6]);
         assert!(mistaken.why.unwrap().contains("1.000 times as long: a tie"));
         let right = calibrated("b", 200_000, [6, 4, 5]);
         assert_eq!((right.regret, right.why), (1.0, None));
+    }
+
+    #[test]
+    fn who_is_the_fastest_and_by_how_much_is_told_by_different_rounds() {
+        let samples = |times: &[f64]| Samples::from(times.to_vec());
+        let (a, b) = (samples(&[4.0, 6.0, 4.0, 6.0, 8.0]), samples(&[2.0; 7]));
+        assert_eq!((paired(&a, &b, Rounds::Even), paired(&a, &b, Rounds::Odd)), (Some(2.0), Some(3.0)));
+        let (once, never) = (samples(&[3.0]), samples(&[]));
+        assert_eq!(
+            (paired(&a, &once, Rounds::Odd), paired(&a, &never, Rounds::Even)),
+            (Some(4.0 / 3.0), None)
+        );
+        // By the even rounds the third is the fastest, and in the odd ones it takes as long as the operator; the second never does.
+        let rivals = [(2, [0.5, 1.0]), (3, [0.9, 0.9])];
+        let rivals = rivals.map(|(plan, times)| (PLANS[plan].parse().unwrap(), samples(&times)));
+        let measured = measured("b", 200_000, &[6.0, 5.0, 4.0]);
+        let found = Calibrated::of(&race(), &measured, &Device::Cpu.spec(), &samples(&[1.0; 2]), &rivals);
+        assert_eq!(found.unwrap().regret, 1.0);
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl Reach {
         /// Entries whose `x` half of an H200's L2 of 60 MiB holds.
         const FAR: (f64, f64) = (1_048_576.0, (60 << 20) as f64);
         match &device.gpu {
-            None => Self { near: 4096.0, far: 131_072.0, branches: 8000.0 },
+            None => Self { near: 4096.0, far: 131_072.0, branches: 24_000.0 },
             Some(gpu) => Self { near: 8192.0, far: FAR.0 / FAR.1 * gpu.l2_bytes as f64, branches: 8000.0 },
         }
     }
@@ -266,8 +266,11 @@ pub fn amounts(
     let missing = |within: f64| facts.nnz as f64 * (1.0 - facts.reuse.share_within(within));
     let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
     let (rows, changes) = (facts.nrows as f64, facts.changes as f64);
-    // Some branches are remembered from the product before.
-    let surprises = changes * changes / (changes + reach.branches);
+    // Branches are remembered from the product before, nearly all of them up to so many, and beyond that hardly any: held out, fits for Zen 4 cores chose
+    // with a mean regret of 1.051, and of 1.059 where the share falls off as slowly as it does on a GPU.
+    let sharpness = if is_gpu { 1 } else { 4 };
+    let forgotten = (changes / reach.branches).powi(sharpness);
+    let surprises = changes * (forgotten / (1.0 + forgotten));
     // The threads of a GPU wait for one another where rows differ, whether there is a branch or not.
     let branchless = if is_gpu { 0 } else { traffic.branchless };
     let bytes = traffic.bytes() as f64;

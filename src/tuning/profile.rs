@@ -119,8 +119,13 @@ impl Profile {
 
     fn deserialize_any_schema(text: &str) -> Result<Self, String> {
         let not_a_profile = |e: ron::error::SpannedError| format!("not a profile: {e}");
+        // Nearly all are of the present one: a header is looked for where they are not.
+        let present = ron::from_str::<Self>(text).map_err(not_a_profile);
+        if present.as_ref().is_ok_and(|profile| profile.schema == SCHEMA) {
+            return present;
+        }
         match ron::from_str::<Header>(text).map_err(not_a_profile)?.schema {
-            SCHEMA => ron::from_str(text).map_err(not_a_profile),
+            SCHEMA => present,
             1 => ron::from_str::<Profile1>(text).map(Self::from).map_err(not_a_profile),
             other => {
                 let hint = "make it again with `sparseop tune`";

@@ -2,7 +2,7 @@
 
 use super::{Findings, padding_ratio};
 use serde::Serialize;
-use sparseop::analysis::{Fingerprint, RowStats, Structure, Symmetry};
+use sparseop::analysis::{Fingerprint, Pattern, RowStats, Structure, Symmetry};
 use sparseop::tuning::explain::reason;
 use sparseop::tuning::lookup::Origin;
 use sparseop::tuning::profile::Fit;
@@ -23,6 +23,7 @@ pub(super) struct Report<'a> {
     fingerprint: Fingerprint,
     rows: &'a RowStats,
     structure: &'a Structure,
+    pattern: &'a Pattern,
     symmetry: Option<Symmetry>,
     formats: Vec<Format>,
     hyb_widths: Vec<HybWidth>,
@@ -120,6 +121,7 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         fingerprint: findings.fingerprint,
         rows,
         structure: &findings.analysis.structure,
+        pattern: &findings.pattern,
         symmetry: findings.symmetry,
         formats: formats.collect(),
         hyb_widths: hyb_widths.collect(),

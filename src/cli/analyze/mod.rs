@@ -9,7 +9,7 @@ use super::console::Console;
 use super::matrix_arg::{Matrices, Source};
 use super::report::{Page, ReportArg};
 use anyhow::Result;
-use sparseop::analysis::{Analysis, Fingerprint, Histogram, Symmetry};
+use sparseop::analysis::{Analysis, Fingerprint, Histogram, Pattern, Symmetry};
 use sparseop::formats::hyb::{Rule, Width};
 use sparseop::formats::jds::{Method, Split};
 use sparseop::formats::{FormatKind, Traffic, hyb};
@@ -61,6 +61,7 @@ struct Findings {
     device: String,
     fingerprint: Fingerprint,
     analysis: Analysis,
+    pattern: Pattern,
     symmetry: Option<Symmetry>,
     decision: Decision,
     took: Took,
@@ -99,6 +100,7 @@ fn analyze<T: Scalar>(
         device: args.choice.device()?.spec().name,
         decision,
         fingerprint: Fingerprint::of(a.view()),
+        pattern: Pattern::of(a.view()),
         symmetry: args.symmetry.then(|| Symmetry::of(a.view())),
         took: Took { analyze, select },
         analysis,

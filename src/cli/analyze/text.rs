@@ -2,7 +2,7 @@
 
 use super::{Findings, padding_ratio};
 use crate::cli::console::{Left, Right, duration, percent, table};
-use sparseop::analysis::{Bin, Distinct, Structure, Symmetry, TAIL_MULTIPLES};
+use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTIPLES};
 use sparseop::tuning::explain::{Beside, Explanation, size};
 use std::fmt::{self, Write};
 
@@ -17,7 +17,7 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
     let mut out = String::new();
     writeln!(out, "{} in {}, structure {}\n", findings.matrix, findings.scalar, findings.fingerprint)?;
     row_lengths(&mut out, findings)?;
-    structure(&mut out, &analysis.structure)?;
+    structure(&mut out, &findings.pattern, &analysis.structure)?;
     if let Some(symmetry) = &findings.symmetry {
         writeln!(out, "symmetry         {}", symmetry_in_words(symmetry))?;
     }
@@ -97,19 +97,19 @@ fn bar(part: u64, most: u64) -> String {
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-fn structure(out: &mut String, s: &Structure) -> fmt::Result {
+fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
     writeln!(
         out,
         "bandwidth        {} below the diagonal, {} above; profile {}; {} diagonals occupied",
-        s.lower_bandwidth, s.upper_bandwidth, s.profile, s.diagonals
+        p.lower_bandwidth, p.upper_bandwidth, p.profile, p.diagonals
     )?;
     writeln!(
         out,
         "columns          {}, {}; slices of 32 rows within 2^8 columns {}, 2^16 {}",
-        if s.sorted { "sorted" } else { "unsorted" },
-        if s.duplicates { "some twice" } else { "none twice" },
-        percent(s.span_below_8_bits),
-        percent(s.span_below_16_bits)
+        if p.sorted { "sorted" } else { "unsorted" },
+        if p.duplicates { "some twice" } else { "none twice" },
+        percent(p.span_below_8_bits),
+        percent(p.span_below_16_bits)
     )?;
     writeln!(
         out,
@@ -120,10 +120,10 @@ fn structure(out: &mut String, s: &Structure) -> fmt::Result {
     writeln!(
         out,
         "dense blocks     2 x 2 filled {}, 3 x 3 {}, 4 x 4 {}{}",
-        percent(s.blocks.b2),
-        percent(s.blocks.b3),
-        percent(s.blocks.b4),
-        if s.blocks.exact { "" } else { " (sampled)" }
+        percent(p.blocks.b2),
+        percent(p.blocks.b3),
+        percent(p.blocks.b4),
+        if p.blocks.exact { "" } else { " (sampled)" }
     )?;
     let within = |distance: f64| percent(s.reuse.share_within(distance));
     writeln!(

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::tuning::calibrated::{self, Calibrated, Timed};
+use sparseop::tuning::calibrated::{self, Calibrated};
 use sparseop::tuning::offline::Measured;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::refit;
-use sparseop::tuning::stopwatch::{Contestant, Policy, race, turn};
+use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race, turn};
 use sparseop::{Device, DeviceVec, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -107,13 +107,12 @@ pub(super) fn judge<T: Scalar>(
     let mut turns: Vec<_> =
         all.iter().map(|&op| move |repeats| turn(stream, repeats, || product(op))).collect();
     let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-    let mut timed = Vec::new();
-    for (samples, op) in race(&mut contestants, policy).into_iter().zip(&all) {
-        let median: f64 = samples?.median();
-        timed.push(Timed { plan: op.plan().clone(), product_us: median * 1e6 });
-    }
-    let operator = timed.remove(0);
-    Ok(Calibrated::of(its_race, measured, &device.spec(), operator, timed))
+    // Half of the rounds are for each of two questions.
+    let policy = Policy { min_rounds: 2 * policy.min_rounds, ..policy };
+    let mut samples: Vec<Samples> = race(&mut contestants, policy).into_iter().collect::<Result<_, _>>()?;
+    let operator = samples.remove(0);
+    let rivals: Vec<_> = rivals.iter().map(|op| op.plan().clone()).zip(samples).collect();
+    Ok(Calibrated::of(its_race, measured, &device.spec(), &operator, &rivals))
 }
 
 impl HeldOut {

@@ -176,7 +176,8 @@ impl Format for Blocked {
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
         let flags = slots / LANE as u64 * 2;
         let tables = 4 * (runs + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
-        let order = if analysis.structure.sorted { 0 } else { 4 * analysis.rows.nnz };
+        let sorted = analysis.blocking.is_none_or(|blocking| blocking.sorted);
+        let order = if sorted { 0 } else { 4 * analysis.rows.nnz };
         let wide = far * PIECE as u64;
         Traffic {
             matrix_bytes: slots * (2 + value) + 2 * wide + flags + tables + order + 4 * estimate.hot,

@@ -27,7 +27,7 @@ use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
     slot_bytes, vector_bytes,
 };
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, SliceSums};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::encoding::{LANES, Order, sorted_in_windows};
@@ -92,6 +92,22 @@ impl Plan {
     /// The order of the rows.
     fn order(self) -> Order {
         if self.sigma > 1 { Order::Windows(self.sigma as usize) } else { Order::Natural }
+    }
+
+    /// What plain slices take.
+    fn slice_sums(self, analysis: &Analysis) -> SliceSums {
+        // The windows that are worth trying are measured already.
+        analysis.slices.with(self.c, self.sigma).unwrap_or_else(|| {
+            let sums = analysis.row_lengths.par_chunks(self.stride(analysis.rows.nrows)).map(|rows| {
+                let mut sorted = rows.to_vec();
+                if self.sigma > 1 {
+                    sorted.chunks_mut(self.sigma as usize).for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
+                }
+                // Windows need not be multiples of slices: the longest row may be anywhere.
+                SliceSums::of(&sorted, self.c as usize)
+            });
+            sums.reduce(SliceSums::default, SliceSums::merge)
+        })
     }
 
     /// Rows whose slices can be told without looking further: a multiple of both the window and the slice.
@@ -192,17 +208,7 @@ impl Format for Sell {
             return packed::traffic(plan.order(), packing, analysis, scalar);
         }
         let nrows = analysis.rows.nrows;
-        let (slots, guarded, serial) = analysis
-            .row_lengths
-            .par_chunks(plan.stride(nrows))
-            .map(|rows| {
-                let mut sorted = rows.to_vec();
-                if plan.sigma > 1 {
-                    sorted.chunks_mut(plan.sigma as usize).for_each(longest_first);
-                }
-                slice_sums(*plan, &sorted)
-            })
-            .reduce(|| (0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2.max(b.2)));
+        let SliceSums { slots, guarded, largest } = plan.slice_sums(analysis);
         let slices = nrows.div_ceil(plan.c as usize) as u64;
         let perm = if plan.sigma > 1 { nrows as u64 * 4 } else { 0 };
         Traffic {
@@ -215,8 +221,8 @@ impl Format for Sell {
             rows: nrows as u64,
             scattered: super::scattered(nrows as u64, u64::from(plan.sigma)),
             groups: slices,
-            serial,
-            depth: serial / u64::from(plan.c),
+            serial: largest,
+            depth: largest / u64::from(plan.c),
             ..Traffic::default()
         }
     }
@@ -246,39 +252,6 @@ impl Format for Sell {
             Index::Packed(packing) => MaybePacked::pack(a, plan.order(), packing),
         }
     }
-}
-
-/// Sorts the lengths of rows. Nearly all are short, and how often each occurs is sooner counted than they are compared.
-fn longest_first(lengths: &mut [u32]) {
-    const SHORT: usize = 128;
-    let mut counts = [0u32; SHORT];
-    for &length in lengths.iter() {
-        match counts.get_mut(length as usize) {
-            Some(count) => *count += 1,
-            None => return lengths.sort_unstable_by(|a, b| b.cmp(a)),
-        }
-    }
-    let mut rest = lengths;
-    for (length, &count) in (0..SHORT).zip(&counts).rev() {
-        let (same, shorter) = rest.split_at_mut(count as usize);
-        same.fill(length as u32);
-        rest = shorter;
-    }
-}
-
-/// Slots, guarded slots and the largest slice of rows whose lengths are sorted in their windows already.
-fn slice_sums(plan: Plan, sorted: &[u32]) -> (u64, u64, u64) {
-    let c = plan.c as usize;
-    let mut sums = (0, 0, 0);
-    for slice in sorted.chunks(c) {
-        // Windows need not be multiples of slices: the longest row may be anywhere.
-        let width = u64::from(slice.iter().copied().max().unwrap_or(0));
-        let full = if slice.len() == c { u64::from(slice.iter().copied().min().unwrap_or(0)) } else { 0 };
-        sums.0 += width * c as u64;
-        sums.1 += (width - full) * c as u64;
-        sums.2 = sums.2.max(width * c as u64);
-    }
-    sums
 }
 
 /// A matrix in SELL-C-σ.
@@ -428,18 +401,6 @@ mod tests {
         assert_eq!(packed.slice_ptr, [0, 9, 15]);
         assert_eq!(packed.full, [0, 0]);
         assert_eq!(packed.col_idx, [0, P, 1, 2, P, 2, P, P, 3, 0, P, P, 3, P, P]);
-    }
-
-    #[test]
-    fn lengths_are_sorted_whether_short_or_not() {
-        for most in [1, 5, 127, 128, 1000] {
-            let lengths: Vec<u32> = (0..600).map(|row| row * 7919 % (most + 1)).collect();
-            let (mut sorted, mut expected) = (lengths.clone(), lengths);
-            longest_first(&mut sorted);
-            expected.sort_unstable_by(|a, b| b.cmp(a));
-            assert_eq!(sorted, expected);
-        }
-        longest_first(&mut []);
     }
 
     #[test]

@@ -177,8 +177,9 @@ impl Judge {
     /// of them the first by `order`, a number that does not come from this race. Where the incumbent failed, the first by `order` that did
     /// not stands for it, predicted. None when everyone failed.
     ///
-    /// Those who were sent home early are compared in the rounds they ran: who was slower than one that led for a while may be faster than
-    /// the incumbent.
+    /// Contestants are compared in the rounds that both ran. Those who were sent home early count too: who was slower than one that led for
+    /// a while may be faster than the incumbent. And an incumbent that was sent home early says little of those who went on: who beats one
+    /// that beats it has won, too.
     pub(in crate::tuning) fn winner(
         &self,
         results: &[Result<Samples, Error>],
@@ -192,21 +193,25 @@ impl Judge {
             Some(Ok(_)) => incumbent,
             _ => Incumbent::Predicted(first(&mut (0..results.len()).filter(|&i| results[i].is_ok()))?),
         };
-        let place = incumbent.place();
-        let (band, confidence) = incumbent.band();
-        // Against the incumbent, round by round: of those that ran in different rounds medians are not to be compared.
-        let faster: Vec<(usize, Ratio)> = (0..results.len())
-            .filter(|&i| i != place)
-            .filter_map(|i| Some((i, self.ratio(results, i, place)?)))
-            .filter(|(_, ratio)| ratio.is_faster(band, confidence))
+        // Round by round: of those that ran in different rounds medians are not to be compared.
+        let faster_than = |place: usize, (band, confidence): (f64, f64)| -> Vec<(usize, f64)> {
+            let others = (0..results.len()).filter(|&i| i != place);
+            let ratios = others.filter_map(|i| Some((i, self.ratio(results, i, place)?)));
+            ratios.filter(|(_, r)| r.is_faster(band, confidence)).map(|(i, r)| (i, r.mean)).collect()
+        };
+        let least = |places: &[(usize, f64)]| places.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|p| p.0);
+        let mut winners = faster_than(incumbent.place(), incumbent.band());
+        let Some(mut fastest) = least(&winners) else { return Some(incumbent.place()) };
+        // By noise they may go in a circle: no way is longer than there are contestants.
+        for _ in 0..results.len() {
+            let Some(next) = least(&faster_than(fastest, (BAND, ENOUGH))) else { break };
+            fastest = next;
+        }
+        winners.push((fastest, 0.0));
+        let beaten: Vec<usize> = (0..results.len())
+            .filter(|&i| self.ratio(results, fastest, i).is_some_and(|r| r.is_faster(BAND, ENOUGH)))
             .collect();
-        let Some(&(fastest, _)) = faster.iter().min_by(|a, b| a.1.mean.total_cmp(&b.1.mean)) else {
-            return Some(place);
-        };
-        let beaten = |i: usize| {
-            i != fastest && self.ratio(results, fastest, i).is_some_and(|ratio| ratio.is_faster(BAND, ENOUGH))
-        };
-        first(&mut faster.iter().map(|&(i, _)| i).filter(|&i| !beaten(i)))
+        first(&mut winners.iter().map(|&(i, _)| i).filter(|i| *i == fastest || !beaten.contains(i)))
     }
 
     /// What became of contestant `i` of a race that `winner` has won.

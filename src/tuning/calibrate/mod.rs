@@ -262,7 +262,8 @@ pub(crate) fn stakes(decision: &Decision, field: &[&Candidate], policy: Policy) 
     let calls = decision.request.expected_calls as f64;
     let gain = calls * field.first().map_or(0.0, |c| product(c)) * (regret - 1.0).clamp(0.0, 1.0);
     let packing = field.iter().skip(1).filter_map(|c| c.prediction).map(|p| seconds(p.prepare));
-    let round: f64 = field.iter().map(|c| product(c) + product(c).max(policy.turn)).sum();
+    let turn = |c: &Candidate| product(c).max(policy.turn);
+    let round: f64 = field.iter().map(|c| turn(c) + product(c).max(turn(c) * policy.lead)).sum();
     (gain, packing.sum::<f64>() + round * (policy.warmup + MIN_ROUNDS) as f64)
 }
 

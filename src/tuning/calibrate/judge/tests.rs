@@ -83,6 +83,18 @@ fn who_was_sent_home_by_one_that_does_not_win_may_win() {
     assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
 }
 
+#[test]
+fn who_beats_one_that_beats_the_incumbent_wins() {
+    // The incumbent was sent home after five rounds, in which the third took now this, now that; in the others it is by far the fastest.
+    let mut third = [0.7; 40];
+    third[..5].copy_from_slice(&[0.5, 1.6, 0.7, 1.5, 0.9]);
+    let results = results(&[&[1.0; 5], &[0.9; 40], &third]);
+    let mut judge = Judge::new(vec![0.0; 3]);
+    judge.out[0] = true;
+    assert!(!judge.ratio(&results, 2, 0).unwrap().is_faster(BAND, ENOUGH));
+    assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
+}
+
 /// SplitMix64, and normal numbers from pairs of it.
 struct Dice(u64);
 

@@ -1,0 +1,145 @@
+//! How entries continue those before them, in their row and in the row above: measured on some of them.
+
+use super::rows::ratio;
+use crate::Scalar;
+use crate::matrix::CsrView;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// A matrix of at most so many entries is measured whole.
+const EXACT_NNZ: usize = 1 << 14;
+
+/// Beyond that, one stretch of entries in so many is looked at.
+const SAMPLING: usize = 16;
+
+/// Entries of a stretch.
+const STRETCH: usize = 128;
+
+/// Stretches that a thread takes together: sharing fewer takes longer than looking at them.
+const TOGETHER: usize = 32;
+
+/// Shares of the entries, from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Continued {
+    /// Entry `j` of row `r` lies one column further than entry `j` of row `r - 1`.
+    pub(super) affine: f64,
+    /// The column is one more than that of the entry before in the row.
+    pub(super) runs: f64,
+}
+
+impl Continued {
+    /// Measures `a`.
+    pub(super) fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let every = if a.nnz() <= EXACT_NNZ { 1 } else { SAMPLING };
+        let stretches = a.nnz().div_ceil(STRETCH);
+        let sampled = (0..stretches.div_ceil(every)).into_par_iter().with_min_len(TOGETHER).map(|i| {
+            let stretch = (i * every + scattered(i, every)).min(stretches - 1);
+            Counts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
+        });
+        let Counts { entries, affine, runs } = sampled.reduce(Counts::default, Counts::merge);
+        Self { affine: ratio(affine as f64, entries as f64), runs: ratio(runs as f64, entries as f64) }
+    }
+}
+
+/// A number below `count`, another one for every `i`: what is evenly spaced may meet the same place of every grid line.
+fn scattered(i: usize, count: usize) -> usize {
+    // Multiples of the golden ratio (Knuth, TAOCP 3, 6.4).
+    ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % count
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    entries: usize,
+    affine: usize,
+    runs: usize,
+}
+
+impl Counts {
+    /// Looks at some entries, by their numbers.
+    fn of<T: Scalar>(a: CsrView<'_, T>, entries: Range<usize>) -> Self {
+        let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
+        let mut counts = Self { entries: entries.len(), ..Self::default() };
+        let mut row = row_ptr.partition_point(|&start| start <= entries.start).max(1) - 1;
+        while row < a.nrows() && row_ptr[row] < entries.end {
+            let (start, end) = (row_ptr[row], row_ptr[row + 1]);
+            let (from, to) = (start.max(entries.start), end.min(entries.end));
+            let above = if row > 0 { &col_idx[row_ptr[row - 1]..start] } else { &[] };
+            let above = above.get(from - start..).unwrap_or_default();
+            let continues = |(&col, &over): (&u32, &u32)| col == over.wrapping_add(1);
+            counts.affine += col_idx[from..to].iter().zip(above).filter(|&pair| continues(pair)).count();
+            let second = from.max(start + 1).min(to);
+            let before = &col_idx[second.saturating_sub(1)..];
+            counts.runs += col_idx[second..to].iter().zip(before).filter(|&pair| continues(pair)).count();
+            row += 1;
+        }
+        counts
+    }
+
+    fn merge(self, other: Self) -> Self {
+        Self {
+            entries: self.entries + other.entries,
+            affine: self.affine + other.affine,
+            runs: self.runs + other.runs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::{CsrMatrix, gallery};
+    use proptest::prelude::*;
+
+    /// By the definition.
+    fn whole(a: &CsrMatrix<f32>) -> Continued {
+        let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
+        let affine: usize = rows
+            .windows(2)
+            .map(|pair| pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count())
+            .sum();
+        let runs = rows.iter().flat_map(|row| row.windows(2)).filter(|w| w[1] == w[0] + 1).count();
+        let share = |count: usize| ratio(count as f64, a.nnz() as f64);
+        Continued { affine: share(affine), runs: share(runs) }
+    }
+
+    #[test]
+    fn a_sample_agrees_with_the_whole() {
+        for entry in gallery::suite() {
+            for entries in [100_000, 1_000_000] {
+                let a = entry.scaled_to(entries).generate::<f32>().unwrap();
+                let (told, found) = (Continued::of(a.view()), whole(&a));
+                let most = if a.nnz() <= EXACT_NNZ { 1e-12 } else { 0.02 };
+                let error = (told.affine - found.affine).abs().max((told.runs - found.runs).abs());
+                assert!(error < most, "{}: {told:?}, {found:?}", entry.entry().name);
+            }
+        }
+    }
+
+    #[test]
+    fn grid_lines_as_long_as_the_samples_are_apart_are_met_everywhere() {
+        // Every sixteenth stretch has other rows.
+        let rows = 32 * EXACT_NNZ / 4;
+        let cols =
+            (0..4 * rows).map(|k| if k / STRETCH % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });
+        let row_ptr = (0..=rows).map(|row| 4 * row).collect();
+        let a = CsrMatrix::try_new(rows, rows + 4, row_ptr, cols.collect(), vec![1.0f32; 4 * rows]).unwrap();
+        let (told, found) = (Continued::of(a.view()), whole(&a));
+        assert!((told.affine - found.affine).abs() < 0.05, "{told:?}, {found:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn small_matrices_are_measured_exactly(
+            rows in prop::collection::vec(prop::collection::vec(0u32..40, 0..9), 0..300),
+        ) {
+            let row_ptr = std::iter::once(0).chain(rows.iter().scan(0, |end, row| {
+                *end += row.len();
+                Some(*end)
+            })).collect();
+            let cols = rows.concat();
+            let values = vec![1.0f32; cols.len()];
+            let a = CsrMatrix::try_new(rows.len(), 40, row_ptr, cols, values).unwrap();
+            prop_assert_eq!(Continued::of(a.view()), whole(&a));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Where the entries lie, for reports: no choice reads it.
+
+use super::blocks::BlockFill;
+use super::rows::ratio;
+use crate::Scalar;
+use crate::matrix::CsrView;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Where the entries of a matrix lie. Rows and columns count from 0; shares go from 0 to 1 and are 0 where there is nothing to share.
+///
+/// ```
+/// # use sparseop::{analysis::Pattern, matrix::CsrMatrix};
+/// // 3 0 1
+/// // 0 3 0
+/// let a = CsrMatrix::try_new(2, 3, vec![0, 2, 3], vec![0, 2, 1], vec![3.0, 1.0, 3.0])?;
+/// let pattern = Pattern::of(a.view());
+/// assert_eq!((pattern.diagonals, pattern.bandwidth(), pattern.sorted), (2, 2, true));
+/// # Ok::<(), sparseop::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pattern {
+    /// Lower bandwidth: the largest `row - col` of an entry, 0 when none lies below the diagonal.
+    pub lower_bandwidth: u32,
+    /// Upper bandwidth: the largest `col - row` of an entry, 0 when none lies above the diagonal.
+    pub upper_bandwidth: u32,
+    /// Profile of the lower envelope: the sum over rows `i` of `i` minus the smallest column of the row, where that
+    /// is no larger than `i` (George & Liu, Computer Solution of Large Sparse Positive Definite Systems, 1981, 4.2).
+    pub profile: u64,
+    /// Share of the slices of 32 consecutive rows whose *span*, largest minus smallest column, is below 2⁸: their
+    /// columns fit 8 bits, counted from the smallest. A slice without entries has no span and fits.
+    pub span_below_8_bits: f64,
+    /// The same for spans below 2¹⁶.
+    pub span_below_16_bits: f64,
+    /// Occupied diagonals: distinct `col - row`.
+    pub diagonals: u64,
+    /// Whether the columns of every row are in order, equal ones allowed.
+    pub sorted: bool,
+    /// Whether two neighbouring entries of a row share their column; in a sorted matrix, whether any two entries do.
+    pub duplicates: bool,
+    /// How well small dense blocks cover the entries.
+    pub blocks: BlockFill,
+}
+
+impl Pattern {
+    /// Measures `a`: reads its columns once, and a sample of them once more.
+    pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let (scan, blocks) = rayon::join(|| Scan::of(a), || BlockFill::of(a));
+        let share = |part: u64| ratio(part as f64, a.nrows().div_ceil(SLICE_ROWS) as f64);
+        Self {
+            lower_bandwidth: scan.lower,
+            upper_bandwidth: scan.upper,
+            profile: scan.profile,
+            span_below_8_bits: share(scan.spans_below_8_bits),
+            span_below_16_bits: share(scan.spans_below_16_bits),
+            diagonals: scan.diagonals,
+            sorted: !scan.falls,
+            duplicates: scan.repeats,
+            blocks,
+        }
+    }
+
+    /// Bandwidth: the largest `|col - row|` of an entry.
+    pub fn bandwidth(&self) -> u32 {
+        self.lower_bandwidth.max(self.upper_bandwidth)
+    }
+}
+
+/// Rows whose columns are encoded together in sliced formats: a warp of them.
+const SLICE_ROWS: usize = 32;
+
+/// Slices that a task takes at least.
+const TOGETHER: usize = 32;
+
+/// What some slices, or all, have.
+#[derive(Debug, Default)]
+struct Scan {
+    lower: u32,
+    upper: u32,
+    profile: u64,
+    spans_below_8_bits: u64,
+    spans_below_16_bits: u64,
+    /// Whether a column is smaller than the one before it in its row.
+    falls: bool,
+    /// Whether a column equals the one before it in its row.
+    repeats: bool,
+    /// Counted once all slices are done; 0 until then.
+    diagonals: u64,
+}
+
+impl Scan {
+    /// Scans the whole matrix. All sums are of integers, so the result does not depend on who adds what.
+    fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let diagonals = Diagonals::new(a.nrows(), a.ncols());
+        let slices = (0..a.nrows().div_ceil(SLICE_ROWS)).into_par_iter().with_min_len(TOGETHER);
+        let partial = slices.fold(Self::default, |mut scan, slice| {
+            scan.slice(a, slice * SLICE_ROWS..((slice + 1) * SLICE_ROWS).min(a.nrows()), &diagonals);
+            scan
+        });
+        let scan = partial.reduce(Self::default, Self::merge);
+        Self { diagonals: diagonals.count(), ..scan }
+    }
+
+    fn slice<T: Scalar>(&mut self, a: CsrView<'_, T>, rows: Range<usize>, diagonals: &Diagonals) {
+        let (mut first, mut last) = (u32::MAX, 0);
+        for row in rows {
+            let columns = a.row(row).0;
+            if columns.is_empty() {
+                continue;
+            }
+            diagonals.mark(row, columns);
+            let (min, max) = columns.iter().fold((u32::MAX, 0), |(a, b), &col| (a.min(col), b.max(col)));
+            (first, last) = (first.min(min), last.max(max));
+            let below = (row as u32).saturating_sub(min);
+            self.lower = self.lower.max(below);
+            self.upper = self.upper.max(max.saturating_sub(row as u32));
+            self.profile += u64::from(below);
+            for pair in columns.windows(2) {
+                self.falls |= pair[1] < pair[0];
+                self.repeats |= pair[1] == pair[0];
+            }
+        }
+        let span = last.saturating_sub(first);
+        self.spans_below_8_bits += u64::from(span < 1 << 8);
+        self.spans_below_16_bits += u64::from(span < 1 << 16);
+    }
+
+    /// Both together.
+    fn merge(self, other: Self) -> Self {
+        Self {
+            lower: self.lower.max(other.lower),
+            upper: self.upper.max(other.upper),
+            profile: self.profile + other.profile,
+            spans_below_8_bits: self.spans_below_8_bits + other.spans_below_8_bits,
+            spans_below_16_bits: self.spans_below_16_bits + other.spans_below_16_bits,
+            falls: self.falls | other.falls,
+            repeats: self.repeats | other.repeats,
+            diagonals: 0,
+        }
+    }
+}
+
+/// One bit for each diagonal, set when it is occupied.
+#[derive(Debug)]
+struct Diagonals {
+    words: Vec<AtomicU64>,
+    /// Number of the main diagonal; the one through the lower left corner is number 1.
+    main: usize,
+}
+
+impl Diagonals {
+    fn new(nrows: usize, ncols: usize) -> Self {
+        let words = (nrows + ncols).div_ceil(u64::BITS as usize);
+        Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), main: nrows }
+    }
+
+    /// Marks the diagonals of a row with the given columns. Nearly always they are marked already, and reading that is
+    /// cheap: only writing makes cores wait for one another.
+    fn mark(&self, row: usize, columns: &[u32]) {
+        let first = self.main - row;
+        for &col in columns {
+            let number = first + col as usize;
+            let word = &self.words[number / u64::BITS as usize];
+            let bit = 1 << (number % u64::BITS as usize);
+            if word.load(Relaxed) & bit == 0 {
+                word.fetch_or(bit, Relaxed);
+            }
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum()
+    }
+}

@@ -1,0 +1,248 @@
+//! How much the slices of sorted windows are padded: what SELL-C-σ takes, for the windows that are worth trying, in one pass over the lengths.
+//!
+//! In a window whose rows are sorted, the longest first, slice `s` is as wide as the row of rank `c·s`. With `N(l)` rows of at least `l` entries
+//! the widths of all slices add up to `Σ ⌈N(l) / c⌉` over `l` from 1, and the slots that every lane of a whole slice holds an entry in, to
+//! `Σ ⌊N(l) / c⌋`: nothing has to be sorted, and the `N` of a window are the sums of those of its parts.
+
+use rayon::prelude::*;
+
+/// Rows of the smallest window.
+const BLOCK: usize = 128;
+
+/// Rows that a task takes: a multiple of all windows.
+const TASK: usize = 4096;
+
+/// Rows of fewer entries are counted, longer ones sorted.
+const SHORT: usize = 128;
+
+/// Rows that are compared at once.
+const GROUP: usize = 8;
+
+/// What all slices of a matrix take together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SliceSums {
+    /// Slots, padding included.
+    pub(crate) slots: u64,
+    /// Slots that not every lane holds an entry in.
+    pub(crate) guarded: u64,
+    /// Slots of the largest slice.
+    pub(crate) largest: u64,
+}
+
+/// The sums for the slices and windows of [`Slices::MEASURED`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Slices([SliceSums; Slices::MEASURED.len()]);
+
+impl Slices {
+    /// Rows of a slice, and of a window that is sorted; 1 sorts nothing.
+    const MEASURED: [(usize, usize); 7] =
+        [(32, 1), (16, 128), (32, 128), (32, 512), (16, 1024), (16, 4096), (32, 4096)];
+
+    /// Those windows, each a multiple of the one before.
+    const WINDOWS: [usize; 4] = [BLOCK, 512, 1024, TASK];
+
+    /// Measures rows of these lengths.
+    pub(super) fn of(row_lengths: &[u32]) -> Self {
+        let tasks = row_lengths.par_chunks(TASK).map(|rows| {
+            let mut sums = Self::default();
+            sums.add(rows);
+            sums
+        });
+        tasks.reduce(Self::default, Self::merge)
+    }
+
+    /// Slices of `c` rows in windows of `sigma`, where they are measured.
+    pub(crate) fn with(&self, c: u32, sigma: u32) -> Option<SliceSums> {
+        let is_it = |measured: &(usize, usize)| *measured == (c as usize, sigma as usize);
+        Self::MEASURED.iter().position(is_it).map(|i| self.0[i])
+    }
+
+    /// The sums of windows of `sigma` rows, with the rows of a slice.
+    fn of_window(&mut self, sigma: usize) -> impl Iterator<Item = (usize, &mut SliceSums)> {
+        let all = Self::MEASURED.iter().zip(&mut self.0);
+        all.filter(move |(measured, _)| measured.1 == sigma).map(|(measured, sums)| (measured.0, sums))
+    }
+
+    /// Adds up to [`TASK`] rows, with which the last window ends.
+    fn add(&mut self, rows: &[u32]) {
+        self.of_window(1).for_each(|(c, sums)| *sums = sums.merge(SliceSums::of(rows, c)));
+        let mut windows: [Window; Self::WINDOWS.len()] = std::array::from_fn(|_| Window::default());
+        for (block, lengths) in (1..).zip(rows.chunks(BLOCK)) {
+            windows[0].count(lengths);
+            for (i, sigma) in Self::WINDOWS.into_iter().enumerate() {
+                if (block * BLOCK).is_multiple_of(sigma) || block * BLOCK >= rows.len() {
+                    self.of_window(sigma).for_each(|(c, sums)| windows[i].sum(c, sums));
+                    if let [smaller, larger, ..] = &mut windows[i..] {
+                        larger.take(smaller);
+                    }
+                }
+            }
+        }
+    }
+
+    fn merge(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i].merge(other.0[i])))
+    }
+}
+
+impl SliceSums {
+    /// Rows in slices of `c`, as they are.
+    pub(crate) fn of(rows: &[u32], c: usize) -> Self {
+        let mut sums = Self::default();
+        for slice in rows.chunks(c) {
+            let (least, most) = slice.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
+            let full = if slice.len() == c { least } else { 0 };
+            let width = u64::from(most) * c as u64;
+            sums.slots += width;
+            sums.guarded += width - u64::from(full) * c as u64;
+            sums.largest = sums.largest.max(width);
+        }
+        sums
+    }
+
+    /// Both together.
+    pub(crate) fn merge(self, other: Self) -> Self {
+        Self {
+            slots: self.slots + other.slots,
+            guarded: self.guarded + other.guarded,
+            largest: self.largest.max(other.largest),
+        }
+    }
+}
+
+/// The rows of a window, counted.
+#[derive(Debug)]
+struct Window {
+    /// Rows of at least so many entries: in a window of one block those of exactly so many, until it is whole.
+    at_least: [u32; SHORT],
+    /// All beyond are 0.
+    longest_short: usize,
+    /// The longer ones, in no order.
+    long: Vec<u32>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { at_least: [0; SHORT], longest_short: 0, long: Vec::new() }
+    }
+}
+
+impl Window {
+    /// Takes the rows of a block; the window has none yet.
+    fn count(&mut self, lengths: &[u32]) {
+        let mut count = |length: u32, rows: usize| match self.at_least.get_mut(length as usize) {
+            Some(count) => *count += rows as u32,
+            None => self.long.extend(std::iter::repeat_n(length, rows)),
+        };
+        for group in lengths.chunks(GROUP) {
+            // Rows of one length in succession would each wait for the counter of the one before.
+            if group.iter().fold(0, |other, length| other | (length ^ group[0])) == 0 {
+                count(group[0], group.len());
+            } else {
+                group.iter().for_each(|&length| count(length, 1));
+            }
+        }
+        let mut at_least = self.long.len() as u32;
+        self.longest_short =
+            if at_least > 0 { SHORT - 1 } else { lengths.iter().copied().max().unwrap_or(0) as usize };
+        for count in self.at_least[..=self.longest_short].iter_mut().rev() {
+            at_least += *count;
+            *count = at_least;
+        }
+    }
+
+    /// Adds the slices of `c` rows; `c` is a power of two.
+    fn sum(&mut self, c: usize, sums: &mut SliceSums) {
+        let (shift, rest) = (c.ilog2(), c as u32 - 1);
+        let (mut widths, mut ragged) = (0, 0);
+        for &rows in &self.at_least[1..=self.longest_short] {
+            widths += u64::from((rows + rest) >> shift);
+            ragged += u64::from(rows & rest != 0);
+        }
+        let mut width = self.at_least[1..=self.longest_short].iter().filter(|rows| **rows > 0).count() as u64;
+        if !self.long.is_empty() {
+            // Beyond the short ones by rank: the first row of a slice is its width, the last what all of them have.
+            let beyond = |length: u32| u64::from(length) - (SHORT as u64 - 1);
+            self.long.sort_unstable_by(|a, b| b.cmp(a));
+            let wide: u64 = self.long.iter().step_by(c).copied().map(beyond).sum();
+            let full: u64 = self.long.iter().skip(c - 1).step_by(c).copied().map(beyond).sum();
+            (widths, ragged) = (widths + wide, ragged + wide - full);
+            width += beyond(self.long[0]);
+        }
+        sums.slots += widths * c as u64;
+        sums.guarded += ragged * c as u64;
+        sums.largest = sums.largest.max(width * c as u64);
+    }
+
+    /// Adds a smaller window, which is empty then.
+    fn take(&mut self, part: &mut Self) {
+        let counts = self.at_least.iter_mut().zip(&mut part.at_least);
+        counts.take(part.longest_short + 1).for_each(|(all, rows)| *all += std::mem::take(rows));
+        self.longest_short = self.longest_short.max(std::mem::take(&mut part.longest_short));
+        self.long.append(&mut part.long);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// By sorting.
+    fn expected(row_lengths: &[u32], c: usize, sigma: usize) -> SliceSums {
+        let mut sums = SliceSums::default();
+        for window in row_lengths.chunks(sigma.max(c)) {
+            let mut sorted = window.to_vec();
+            if sigma > 1 {
+                sorted.sort_unstable_by(|a, b| b.cmp(a));
+            }
+            sums = sums.merge(SliceSums::of(&sorted, c));
+        }
+        sums
+    }
+
+    fn check(row_lengths: &[u32]) {
+        let slices = Slices::of(row_lengths);
+        for (c, sigma) in Slices::MEASURED {
+            let found = slices.with(c as u32, sigma as u32).unwrap();
+            assert_eq!(found, expected(row_lengths, c, sigma), "c {c}, sigma {sigma}");
+        }
+    }
+
+    #[test]
+    fn by_hand() {
+        // A slice of 16, the longest row and the others, and one of two rows.
+        let mut lengths = vec![2; 18];
+        lengths[17] = 300;
+        let slices = Slices::of(&lengths);
+        let sums = |slots, guarded, largest| SliceSums { slots, guarded, largest };
+        assert_eq!(slices.with(32, 1), Some(sums(32 * 300, 32 * 300, 32 * 300)));
+        assert_eq!(slices.with(16, 128), Some(sums(16 * 302, 16 * 300, 16 * 300)));
+        assert_eq!(slices.with(32, 128), Some(sums(32 * 300, 32 * 300, 32 * 300)));
+        assert_eq!((slices.with(8, 128), slices.with(32, 64)), (None, None));
+        check(&[]);
+        check(&[0]);
+    }
+
+    #[test]
+    fn windows_and_tasks_of_all_sizes() {
+        for rows in [127, 128, 129, 512, 1023, 4096, 4097, 3 * TASK + 700] {
+            check(&(0..rows as u32).map(|i| i * i % 31).collect::<Vec<_>>());
+            check(&vec![7; rows]);
+            // Some of them, or all, longer than what is counted.
+            check(
+                &(0..rows as u32).map(|i| if i % 97 == 3 { 1000 + i } else { i % 150 }).collect::<Vec<_>>(),
+            );
+            check(&(0..rows as u32).map(|i| 127 + i * 7919 % 5).collect::<Vec<_>>());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_lengths(
+            row_lengths in prop::collection::vec(prop_oneof![8 => 0u32..9, 2 => 120u32..140, 1 => 0u32..5000], 0..600),
+        ) {
+            check(&row_lengths);
+        }
+    }
+}
