@@ -7,6 +7,7 @@ use sparseop::analysis::Analysis;
 use sparseop::matrix::{CsrMatrix, gallery, market};
 use sparseop::testing::x_vector;
 use sparseop::tuning::profile::Profile;
+use sparseop::tuning::refit::JUDGED_ENTRIES;
 use sparseop::tuning::select::{Request, select};
 use sparseop::tuning::stopwatch::{Policy, race, turn};
 use sparseop::{Device, ScalarKind, SparseOp, SparseOpBuilder, Stream, Tuning};
@@ -17,9 +18,6 @@ use std::time::Duration;
 
 /// The suite is cut to about so many entries.
 const ENTRIES: usize = 10_000_000;
-
-/// Files of fewer entries are left out: their products take hardly longer than a launch.
-const LEAST: usize = 100_000;
 
 fn plain_csr(a: &CsrMatrix<f64>) -> SparseOp<f64> {
     let plan = "csr(scalar)".parse().expect("a plan");
@@ -82,7 +80,7 @@ fn files(folder: &Path) {
     for path in paths {
         let name = path.file_name().unwrap_or(OsStr::new("")).to_string_lossy();
         match market::read::<f64>(&path) {
-            Ok(a) if a.nnz() < LEAST => {}
+            Ok(a) if (a.nnz() as u64) < JUDGED_ENTRIES => {}
             Ok(a) => costs.push(compare(&format!("{name}, {} entries", a.nnz()), &a, &plain_csr(&a))),
             Err(error) => eprintln!("{error}"),
         }

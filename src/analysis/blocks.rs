@@ -101,7 +101,7 @@ fn drawn_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
 
 /// The row of an entry that is not in a row before `from`. The next draw is near: reaching out in doubling steps
 /// touches few cache lines, a search through all the offsets many.
-fn row_of(row_ptr: &[usize], from: usize, entry: usize) -> usize {
+pub(super) fn row_of(row_ptr: &[usize], from: usize, entry: usize) -> usize {
     let mut reach = 1;
     while row_ptr.get(from + reach).is_some_and(|&start| start <= entry) {
         reach *= 2;

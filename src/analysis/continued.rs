@@ -1,5 +1,6 @@
 //! How entries continue those before them, in their row and in the row above: measured on some of them.
 
+use super::blocks::row_of;
 use super::rows::ratio;
 use crate::Scalar;
 use crate::matrix::CsrView;
@@ -59,7 +60,7 @@ impl Counts {
     fn of<T: Scalar>(a: CsrView<'_, T>, entries: Range<usize>) -> Self {
         let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
         let mut counts = Self { entries: entries.len(), ..Self::default() };
-        let mut row = row_ptr.partition_point(|&start| start <= entries.start).max(1) - 1;
+        let mut row = row_of(row_ptr, 0, entries.start);
         while row < a.nrows() && row_ptr[row] < entries.end {
             let (start, end) = (row_ptr[row], row_ptr[row + 1]);
             let (from, to) = (start.max(entries.start), end.min(entries.end));

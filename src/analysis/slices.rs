@@ -159,7 +159,7 @@ impl Window {
             widths += u64::from((rows + rest) >> shift);
             ragged += u64::from(rows & rest != 0);
         }
-        let mut width = self.at_least[1..=self.longest_short].iter().filter(|rows| **rows > 0).count() as u64;
+        let mut width = self.longest_short as u64;
         if !self.long.is_empty() {
             // Beyond the short ones by rank: the first row of a slice is its width, the last what all of them have.
             let beyond = |length: u32| u64::from(length) - (SHORT as u64 - 1);

@@ -168,7 +168,7 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
         schema: SCHEMA,
         kernels,
         reach: Reach::usual(&device),
-        device: device.clone(),
+        device,
         date,
         command,
         ceilings,
@@ -184,7 +184,7 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
         least.is_some_and(|bytes| bytes as f64 > largest)
     };
     let large: Vec<usize> = judged.iter().copied().filter(|&i| is_large(&measured[i])).collect();
-    let judges = if large.is_empty() || device.gpu.is_none() { judged } else { &large };
+    let judges = if large.is_empty() || empty.device.gpu.is_none() { judged } else { &large };
     let tried = caches.par_iter().map(|&cache_bytes| {
         let profile = fitted(&all(measured), &Profile { cache_bytes, ..empty.clone() }, false);
         let choices = held_out(measured, judges, &profile, false)

@@ -86,9 +86,7 @@ impl Policy {
             Device::Cuda(_) => Self { turn: 1e-3, lead: 0.0, ..Self::default() },
         }
     }
-}
 
-impl Policy {
     /// Runs before a turn of so many.
     fn unseen(&self, repeats: u32) -> u32 {
         ((f64::from(repeats) * self.lead).ceil() as u32).max(1)

@@ -35,7 +35,6 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
-use std::cell::LazyCell;
 use std::fmt::{self, Display};
 
 /// The format.
@@ -185,7 +184,7 @@ impl Format for Sell {
         // Rows of one length need no sorting.
         let plans = plans.filter(|plan| !even || plan.sigma == 1);
         let affordable = CANDIDATE_PADDING * analysis.rows.nnz as f64;
-        // A bound first, since summing slices takes a pass: sorted slices hold the longest row at least once.
+        // A bound: sorted slices hold the longest row at least once.
         let longest = |plan: &Plan| f64::from(analysis.rows.max) * f64::from(plan.c);
         let plans = plans.filter(|plan| longest(plan) <= affordable);
         // Packed slices have no padding.
@@ -194,12 +193,10 @@ impl Format for Sell {
             index.map(move |index| Plan { c: LANES as u32, sigma, index })
         });
         let plain: Vec<Plan> = plans.collect();
-        // Looked at only where it matters, and once: summing slices takes a pass.
-        let any_filled = LazyCell::new(|| {
-            let slots = |plan| Self::traffic(plan, analysis, ScalarKind::F32).slots;
-            plain.iter().any(|plan| slots(plan) as f64 <= LEAST_GAIN * analysis.rows.nnz as f64)
-        });
-        let packed = packed.filter(|plan| on == Target::Cpu || !is_as_long(plan, analysis) || !*any_filled);
+        let is_filled =
+            |plan: &Plan| plan.slice_sums(analysis).slots as f64 <= LEAST_GAIN * analysis.rows.nnz as f64;
+        let any_filled = plain.iter().any(is_filled);
+        let packed = packed.filter(|plan| on == Target::Cpu || !is_as_long(plan, analysis) || !any_filled);
         plain.iter().copied().chain(packed).collect()
     }
 
