@@ -129,6 +129,7 @@ pub(crate) const fn padded(bytes: usize) -> usize {
 pub(crate) struct Chooser {
     slots: Vec<Slot>,
     spare: Vec<Slot>,
+    masks: Vec<u32>,
 }
 
 impl Chooser {
@@ -143,7 +144,8 @@ impl Chooser {
         let most = (relative.index_bytes as usize / size_of::<u32>())
             .min(DIAGONAL_SLOTS * survey.longest)
             .min(MAX_WIDTH as usize);
-        let diagonal = first_row.is_some_and(|row| survey.ascending && self.diagonals(columns, row, most));
+        let diagonal = first_row
+            .is_some_and(|row| survey.ascending && self.diagonals(columns, row, survey.longest, most));
         let index_bytes = slot_bytes(&self.slots) as u32;
         if !diagonal || index_bytes > relative.index_bytes {
             return relative;
@@ -158,17 +160,33 @@ impl Chooser {
         &self.slots
     }
 
-    /// Collects the slots of rows with strictly ascending columns; gives up when there are more than `most`.
-    fn diagonals(&mut self, columns: &Columns<'_>, first_row: usize, most: usize) -> bool {
+    /// Collects the slots of rows with strictly ascending columns, of at most `longest` entries; gives up when there are more than `most`.
+    fn diagonals(&mut self, columns: &Columns<'_>, first_row: usize, longest: usize, most: usize) -> bool {
+        /// Entries of a row beyond which rows whose diagonals are close to one another are collected in a table.
+        const WIDE: usize = 128;
+        /// Diagonals for every entry of the longest row up to which they are.
+        const CLOSE: usize = 2;
         self.slots.clear();
-        for (lane, columns) in columns.iter().enumerate() {
-            let row = first_row + lane;
-            let in_reach =
-                |col: Option<&u32>| col.is_none_or(|&c| i32::try_from(c as i64 - row as i64).is_ok());
-            if !in_reach(columns.first()) || !in_reach(columns.last()) {
-                return false;
+        let rows = || (first_row..).zip(columns.iter()).filter(|(_, columns)| !columns.is_empty());
+        let delta = |row: usize, col: u32| i64::from(col) - row as i64;
+        let first = rows().map(|(row, columns)| delta(row, columns[0])).min().unwrap_or(0);
+        let last = rows().map(|(row, columns)| delta(row, columns[columns.len() - 1])).max().unwrap_or(0);
+        let (Ok(first), Ok(_)) = (i32::try_from(first), i32::try_from(last)) else { return false };
+        let reach = (last - i64::from(first)) as usize + 1;
+        if longest > WIDE && reach <= CLOSE * longest {
+            self.masks.clear();
+            self.masks.resize(reach, 0);
+            for (row, columns) in rows() {
+                let bit = 1 << (row - first_row);
+                let start = row as i64 + i64::from(first);
+                columns.iter().for_each(|&col| self.masks[(i64::from(col) - start) as usize] |= bit);
             }
-            self.add_row(columns, row as u32, 1 << lane);
+            let slots = (first..).zip(&self.masks).map(|(delta, &mask)| Slot { delta, mask });
+            self.slots.extend(slots.filter(|slot| slot.mask != 0));
+            return self.slots.len() <= most;
+        }
+        for (row, columns) in rows() {
+            self.add_row(columns, row as u32, 1 << (row - first_row));
             if self.slots.len() > most {
                 return false;
             }
@@ -296,6 +314,29 @@ mod tests {
         }
         let shape = Shape { kind: Kind::Relative16, run: 3, full: 1, width: 2 };
         assert_eq!(shape.to_bits(), 2 | 2 << 2 | 1 << 4 | 2 << 18);
+    }
+
+    #[test]
+    fn diagonals_close_to_one_another_are_collected_like_others() {
+        let wide = |longest: u32, gap: u32| {
+            let row = |row: u32| (row..row + longest).filter(|col| col * col % (7 + row) != gap).collect();
+            full(row)
+        };
+        for rows in [wide(500, 3), wide(300, 0), wide(120, 1), vec![(5..400).collect(), vec![], vec![30]]] {
+            let mut expected = std::collections::BTreeMap::<i32, u32>::new();
+            for (lane, row) in rows.iter().enumerate() {
+                row.iter().for_each(|&col| {
+                    *expected.entry(col as i32 - 40 - lane as i32).or_default() |= 1 << lane
+                });
+            }
+            let mut columns: Columns<'_> = [&[]; LANES];
+            columns.iter_mut().zip(&rows).for_each(|(lane, row)| *lane = row);
+            let longest = rows.iter().map(Vec::len).max().unwrap();
+            let mut chooser = Chooser::default();
+            assert!(chooser.diagonals(&columns, 40, longest, expected.len()));
+            assert!(chooser.slots().iter().map(|slot| (slot.delta, slot.mask)).eq(expected.clone()));
+            assert!(!chooser.diagonals(&columns, 40, longest, expected.len() - 1));
+        }
     }
 
     #[test]

@@ -92,7 +92,8 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
     let refit = profile(&measured, &provenance());
     let validation = &refit.profile.validation;
     let held_out = validation.held_out.unwrap();
-    assert!(held_out.geometric_mean < 1.02 && held_out.worst < 1.3, "{validation:?}");
+    // What kernels lend one another costs a little where, as here, they have nothing in common.
+    assert!(held_out.geometric_mean < 1.025 && held_out.worst < 1.3, "{validation:?}");
     // What the sweep is for it says itself, and smaller matrices are started, not multiplied with.
     assert!(!validation.held_out_classes.contains_key(SWEEP));
     let judged = |m: &&Measured| m.class != SWEEP && m.facts.nnz >= JUDGED_ENTRIES;
