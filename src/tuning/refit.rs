@@ -287,11 +287,14 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
         runs.len() >= FEWEST || !stand_ins(kernel).any(|name| known.contains(&(scalar, &*name)))
     });
     let mut families: BTreeMap<_, Vec<(&str, Vec<Observation>)>> = BTreeMap::new();
-    for (&(scalar, kernel), runs) in &groups {
+    let observed: Observed = groups
+        .iter()
+        .map(|(&key, runs)| (key, runs.iter().map(|run| run.observation(base)).collect()))
+        .collect();
+    for (&(scalar, kernel), own) in &observed {
         // Those that keep rows apart add up their pieces in the same code; the others are families by themselves.
         let family = if kernel.ends_with(APART) { APART } else { kernel };
-        let mut observations: Vec<Observation> = runs.iter().map(|run| run.observation(base)).collect();
-        observations.extend(of_kin(&groups, (scalar, kernel), base));
+        let observations = own.iter().copied().chain(of_kin(&observed, scalar, kernel)).collect();
         families.entry((scalar, family)).or_default().push((kernel, observations));
     }
     for ((scalar, _), family) in &families {
@@ -306,28 +309,26 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     profile
 }
 
+/// The measurements of every kernel, by scalar.
+type Observed = BTreeMap<(ScalarKind, &'static str), Vec<Observation>>;
+
 /// What the other kernels of a format took, to say a little of one of them: of a kernel that was run on few matrices, or on few kinds of them,
 /// what a slot or a row takes cannot be told apart.
-fn of_kin(
-    groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>,
-    (scalar, kernel): (ScalarKind, &str),
-    profile: &Profile,
-) -> Vec<Observation> {
+fn of_kin(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observation> {
     /// Measurements of its own that all of them together weigh as much as. Held out on an H200 the regret was 1.030, at the 95th percentile 1.222,
     /// without; 1.027 and 1.17 with 3 to 5; and 1.031 and 1.238 with 12. On two cores of Zen 4 1.058 without, 1.052 with 3 and 1.054 with 6.
     const SHARE: f64 = 3.0;
-    let format = |kernel: &str| kernel.split('.').next().map(str::to_owned);
-    let own = format(kernel);
-    let is_kin = |other: &str| other != kernel && format(other) == own;
-    let kin = groups.iter().filter(|((of, other), _)| *of == scalar && is_kin(other));
-    let kin: Vec<&Seen<'_>> = kin.flat_map(|(_, runs)| runs).collect();
+    fn format(kernel: &str) -> Option<&str> {
+        kernel.split('.').next()
+    }
+    let is_kin =
+        |of: ScalarKind, other: &str| of == scalar && other != kernel && format(other) == format(kernel);
+    let kin = observed.iter().filter(|((of, other), _)| is_kin(*of, other));
+    let kin: Vec<&Observation> = kin.flat_map(|(_, observations)| observations).collect();
     let share = (SHARE / kin.len() as f64).min(1.0).sqrt();
-    let observation = |run: &Seen<'_>| {
-        let observation = run.observation(profile);
-        // Packing differs from one to the other.
-        Observation { weight: observation.weight * share, prepare: 0.0, ..observation }
-    };
-    kin.into_iter().map(observation).collect()
+    // Packing differs from one to the other.
+    let lent = |o: &Observation| Observation { weight: o.weight * share, prepare: 0.0, ..*o };
+    kin.into_iter().map(lent).collect()
 }
 
 /// A run and the matrix it was on.
