@@ -153,6 +153,20 @@ impl Precision {
         significand == 0 || (first <= own.bias() && significand.trailing_zeros() >= lost + below)
     }
 
+    /// Whether it holds all of these numbers exactly.
+    pub(crate) fn holds_all<T: Scalar>(self, values: &[T]) -> bool {
+        /// Numbers that are looked at together.
+        const STRETCH: usize = 64;
+        // Numbers that survive the way to `f32` and back are held by it, and ask for a few instructions each, many at a time.
+        let changed = |value: &T| value.bits() ^ T::from_f64(f64::from(value.to_f64() as f32)).bits();
+        let unchanged = |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
+        let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
+        match self {
+            Self::F32 => values.chunks(STRETCH).all(|values| unchanged(values) || each(values)),
+            Self::Bf16 | Self::F16 => each(values),
+        }
+    }
+
     /// The bits of a number that it [holds](Self::holds).
     #[inline]
     pub(crate) fn narrow<T: Scalar>(self, value: T) -> u32 {
@@ -306,10 +320,11 @@ impl ExactIn {
 
     /// The precisions that hold all of `values`. Few are looked at where none does.
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
-        /// Numbers that a thread looks at in a stretch.
+        /// Numbers that a thread looks at in a stretch, and stretches that it takes together at least.
         const STRETCH: usize = 1 << 14;
+        const TOGETHER: usize = 17;
         let all = |precision: Precision| {
-            values.par_chunks(STRETCH).all(|values| values.iter().all(|&value| precision.holds(value)))
+            values.par_chunks(STRETCH).with_min_len(TOGETHER).all(|values| precision.holds_all(values))
         };
         // Whatever the others hold, f32 does.
         let f32 = !Precision::F32.is_narrower_than(T::KIND) || all(Precision::F32);
@@ -383,6 +398,8 @@ mod tests {
         assert!(f32.holds(2f64.powi(-149)) && !f32.holds(2f64.powi(-150)));
         let nan = f64::from_bits(0x7ff8_0000_dead_beef);
         assert!(!f32.holds(nan) && f32.holds(f32.round(nan).unwrap()));
+        let signalling = f64::from_bits(0x7ff0_0000_2000_0000);
+        assert!(f32.holds_all(&[1.0, signalling]) && !f32.holds_all(&[signalling, nan]));
         assert!(f32.holds(0.1f32) && !bf16.holds(0.1f32));
     }
 
@@ -427,6 +444,7 @@ mod tests {
                     prop_assert!(precision.holds(rounded));
                     prop_assert_eq!(precision.widen::<f64>(precision.narrow(rounded)).to_bits(), rounded.to_bits());
                     prop_assert_eq!(precision.holds(value), rounded.to_bits() == value.to_bits());
+                    prop_assert_eq!(precision.holds_all(&[rounded, value]), precision.holds(value));
                 }
             }
         }

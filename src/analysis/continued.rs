@@ -2,6 +2,7 @@
 
 use super::blocks::row_of;
 use super::rows::ratio;
+use super::together;
 use crate::Scalar;
 use crate::matrix::CsrView;
 use rayon::prelude::*;
@@ -16,11 +17,11 @@ const SAMPLING: usize = 16;
 /// Entries of a stretch.
 const STRETCH: usize = 128;
 
-/// Stretches that a thread takes together: sharing fewer takes longer than looking at them.
-const TOGETHER: usize = 32;
+/// Stretches that a thread takes together, where they are shared.
+const TOGETHER: usize = 64;
 
 /// Shares of the entries, from 0 to 1.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Continued {
     /// Entry `j` of row `r` lies one column further than entry `j` of row `r - 1`.
     pub(super) affine: f64,
@@ -33,10 +34,13 @@ impl Continued {
     pub(super) fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let every = if a.nnz() <= EXACT_NNZ { 1 } else { SAMPLING };
         let stretches = a.nnz().div_ceil(STRETCH);
-        let sampled = (0..stretches.div_ceil(every)).into_par_iter().with_min_len(TOGETHER).map(|i| {
-            let stretch = (i * every + scattered(i, every)).min(stretches - 1);
-            Counts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
-        });
+        let sampled = (0..stretches.div_ceil(every))
+            .into_par_iter()
+            .with_min_len(together(a.nnz(), TOGETHER))
+            .map(|i| {
+                let stretch = (i * every + scattered(i, every)).min(stretches - 1);
+                Counts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
+            });
         let Counts { entries, affine, runs } = sampled.reduce(Counts::default, Counts::merge);
         Self { affine: ratio(affine as f64, entries as f64), runs: ratio(runs as f64, entries as f64) }
     }

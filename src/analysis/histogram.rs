@@ -39,7 +39,7 @@ impl Histogram {
     /// Counts the given row lengths.
     pub fn of(row_lengths: &[u32]) -> Self {
         let counts = row_lengths.par_chunks(TASK_ROWS).fold(Counts::default, |mut counts, lengths| {
-            counts.add(lengths);
+            counts.add_all(lengths);
             counts
         });
         counts.reduce_with(Counts::merge).unwrap_or_default().into()
@@ -173,21 +173,22 @@ impl Default for Counts {
 
 impl Counts {
     /// Counts `lengths`.
-    pub(super) fn add(&mut self, lengths: &[u32]) {
+    fn add_all(&mut self, lengths: &[u32]) {
         let (groups, rest) = lengths.as_chunks::<GROUP>();
         for group in groups {
             // Rows of one length in succession, as in stencils, would each wait for the counter of the one before.
             if group.iter().all(|len| *len == group[0]) {
-                self.count(group[0], GROUP as u64);
+                self.add(group[0], GROUP as u64);
             } else {
-                group.iter().for_each(|&len| self.count(len, 1));
+                group.iter().for_each(|&len| self.add(len, 1));
             }
         }
-        rest.iter().for_each(|&len| self.count(len, 1));
+        rest.iter().for_each(|&len| self.add(len, 1));
     }
 
+    /// Counts so many rows of a length.
     #[inline]
-    fn count(&mut self, len: u32, rows: u64) {
+    pub(super) fn add(&mut self, len: u32, rows: u64) {
         match self.table.get_mut(len as usize) {
             Some(count) => *count += rows,
             None => *self.long.entry(len).or_default() += rows,

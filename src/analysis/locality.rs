@@ -1,6 +1,7 @@
 //! How soon a product comes back to the same part of `x`: what a model of caches needs to know.
 
 use super::rows::ratio;
+use super::together;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +68,7 @@ impl Reuse {
         // Each in the middle of its share of the entries.
         let starts: Vec<usize> = (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
         // Each thread takes neighbouring windows, and one array of stamps serves them all.
-        let share = windows.div_ceil(rayon::current_num_threads());
+        let share = together(nnz, windows.div_ceil(rayon::current_num_threads()));
         let tallies = starts.par_chunks(share).map(|starts| {
             let mut stamps = vec![0; groups];
             let mut tally = Tally::default();

@@ -20,6 +20,7 @@ pub use crate::encoding::SliceSizes;
 pub use blocking::{Blocking, Blocks};
 pub(crate) use blocking::{Panel, Rows};
 pub use blocks::BlockFill;
+use continued::Continued;
 pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use histogram::{Bin, Histogram};
@@ -30,11 +31,21 @@ pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
 pub(crate) use slices::SliceSums;
 use slices::Slices;
 pub use structure::Structure;
+use structure::Values;
 pub use symmetry::Symmetry;
 
 use crate::Scalar;
+use crate::device::cpu::run_all;
 use crate::matrix::CsrView;
 use crate::trace::span;
+
+/// Rows and entries below which an analysis is a few tasks of one thread each: a pool of threads takes some 100 µs to wake and to wait for.
+const SHARED: usize = 1 << 19;
+
+/// How many pieces of work a thread takes together at least, in a matrix of so many rows or entries; `least` where they are shared.
+fn together(size: usize, least: usize) -> usize {
+    if size < SHARED { usize::MAX } else { least }
+}
 
 /// The measured facts of one matrix: the same on any number of threads. They cost about as much as a few products.
 ///
@@ -69,15 +80,30 @@ impl Analysis {
     /// Measures `a`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
-        let rows = || {
-            let offsets = rows::pass(a.row_ptr());
-            let changes = rows::changes(&offsets.row_lengths);
-            let rows = RowStats::from_histogram(a.ncols(), offsets.histogram, changes);
-            let (packing, slices) =
-                rayon::join(|| Packability::of(a, &rows), || Slices::of(&offsets.row_lengths));
-            (rows, offsets.row_lengths, packing, slices)
-        };
-        let (structure, (rows, row_lengths, packing, slices)) = rayon::join(|| Structure::of(a), rows);
+        if a.nnz().max(a.nrows()) < SHARED {
+            Self::measured(a)
+        } else {
+            // In a pool, whose threads share the tasks on.
+            rayon::scope(|_| Self::measured(a))
+        }
+    }
+
+    fn measured<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let (mut rows, mut row_lengths, mut packing, mut slices) = Default::default();
+        let (mut reuse, mut continued, mut values) = Default::default();
+        // Of two threads each begins with one half, the longer task first, and goes on with what is left of the other.
+        run_all([
+            &mut || {
+                let pass = rows::pass(a.row_ptr());
+                rows = RowStats::from_histogram(a.ncols(), pass.histogram, pass.changes);
+                (row_lengths, slices) = (pass.row_lengths, pass.slices);
+                packing = Packability::of(a, &rows);
+            },
+            &mut || continued = Continued::of(a),
+            &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
+            &mut || values = Values::of(a.values()),
+        ]);
+        let structure = Structure::new(continued, values, reuse);
         let blocking = Blocking::of(a, &rows, &structure);
         Self { rows, row_lengths, slices, structure, packing, blocking }
     }

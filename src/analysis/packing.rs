@@ -1,6 +1,7 @@
 //! What packed slices of a matrix take: measured on some of its slices, without packing anything.
 
 use super::rows::RowStats;
+use super::{SHARED, together};
 use crate::Scalar;
 use crate::encoding::{Chooser, Chunk, LANES, Order, Packing, SliceSizes, SlicedRows};
 use crate::matrix::CsrView;
@@ -24,7 +25,7 @@ const MIN_SLICES: usize = 2;
 /// Rows of the windows that are measured sorted: the windows that pay on most matrices and devices.
 const WINDOW: usize = 512;
 
-/// Slices that a thread looks at together: sharing fewer takes longer than looking at them.
+/// Slices that a thread looks at together, where they are shared: sharing fewer takes longer than looking at them.
 const TOGETHER: usize = 16;
 
 /// Slices of each window that is sorted for the sample: sorting a window costs as much as looking at a few slices.
@@ -39,7 +40,7 @@ const LONG: (f64, u32) = (4.0, 64);
 ///
 /// Exact up to 2¹⁴ rows and entries; estimated beyond from slices that are spread evenly over the matrix, one entry in 16 but no more than
 /// 2¹⁶, and one in 32 of a matrix of up to 2¹⁶ entries. Where slices are alike the error is within a few per cent.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Packability {
     /// Rows with more entries are measured apart: no more than [`Packing::MAX_LONG`], less where few rows are much longer than the others.
     pub long: u32,
@@ -68,13 +69,14 @@ impl Packability {
         if a.nrows() + a.nnz() <= EXACT {
             let pattern = Pattern { row_ptr: row_ptr.to_vec(), col_idx: col_idx.to_vec(), ncols };
             let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
-            let (natural, sorted) =
-                rayon::join(|| pattern.sizes(natural, long), || pattern.sizes(sorted, long));
+            let (natural, sorted) = (pattern.sizes(natural, long), pattern.sizes(sorted, long));
             return Self { long, natural, sorted, whole: Some(pattern) };
         }
         let (slices, entries) = (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(long));
         let estimated = |sample: Vec<Chunk>| SliceSizes::estimated(&sample, slices, entries);
-        let (natural, sorted) = rayon::join(|| estimated(natural(all)), || estimated(sorted(all)));
+        let (natural, sorted) = (|| estimated(natural(all)), || estimated(sorted(all)));
+        let (natural, sorted) =
+            if a.nnz() < SHARED { (natural(), sorted()) } else { rayon::join(natural, sorted) };
         Self { long, natural, sorted, whole: None }
     }
 
@@ -163,7 +165,7 @@ fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
         chunk.push(&mut Chooser::default(), &rows.columns(s), rows.first_row(s));
         chunk
     };
-    slices.into_par_iter().with_min_len(TOGETHER).map(chunk).collect()
+    slices.into_par_iter().with_min_len(together(rows.col_idx.len(), TOGETHER)).map(chunk).collect()
 }
 
 /// Some slices each of sorted windows.
@@ -188,7 +190,8 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
         }
         chunk
     };
-    windows.into_par_iter().with_min_len(TOGETHER / SLICES_PER_WINDOW).map(chunk).collect()
+    let least = together(rows.col_idx.len(), TOGETHER / SLICES_PER_WINDOW);
+    windows.into_par_iter().with_min_len(least).map(chunk).collect()
 }
 
 #[cfg(test)]

@@ -7,11 +7,13 @@
 
 use super::Histogram;
 use super::histogram::Counts;
+use super::slices::{Slices, TASK};
+use super::together;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Rows one task takes: fewer are sooner measured than shared.
-const CHUNK: usize = 1 << 14;
+/// Times [`TASK`] rows that a thread takes together, where they are shared.
+const TOGETHER: usize = 4;
 
 /// The multiples of the mean row length that [`RowStats::tail`] looks beyond.
 pub const TAIL_MULTIPLES: [u32; 4] = [2, 4, 8, 16];
@@ -156,38 +158,64 @@ fn half_rows(classes: &[(u32, u64)], nnz: u64) -> u64 {
 }
 
 /// Rows of another length than the row before.
-pub(super) fn changes(row_lengths: &[u32]) -> u64 {
-    let Some((_, after)) = row_lengths.split_first() else { return 0 };
-    let count =
-        |(lengths, after): (&[u32], &[u32])| lengths.iter().zip(after).filter(|(a, b)| a != b).count() as u64;
-    row_lengths.par_chunks(CHUNK).zip(after.par_chunks(CHUNK)).map(count).sum()
+fn changes(row_lengths: &[u32]) -> u64 {
+    let after = row_lengths.get(1..).unwrap_or_default();
+    // Rows are fewer than 2³²: counted in as many bits as they are compared in, they are counted many at a time.
+    let changes: u32 = row_lengths.iter().zip(after).map(|(a, b)| u32::from(a != b)).sum();
+    changes.into()
 }
 
 /// What one pass over the row offsets gives.
+#[derive(Default)]
 pub(super) struct Pass {
     pub(super) row_lengths: Vec<u32>,
     pub(super) histogram: Histogram,
+    pub(super) changes: u64,
+    pub(super) slices: Slices,
 }
 
-/// Reads the offsets once: the length of every row, and how often each occurs.
+/// Reads the offsets once: the length of every row, how often each occurs and how often they change, and what slices of sorted rows take.
 pub(super) fn pass(row_ptr: &[usize]) -> Pass {
     let mut row_lengths = vec![0; row_ptr.len() - 1];
-    let tasks = row_lengths.par_chunks_mut(CHUNK).enumerate();
-    let partial = tasks.fold(Counts::default, |mut counts, (i, lengths)| {
-        let offsets_and_end = &row_ptr[i * CHUNK..][..lengths.len() + 1];
-        for (length, ends) in lengths.iter_mut().zip(offsets_and_end.windows(2)) {
+    let size = row_lengths.len().max(row_ptr[row_lengths.len()]);
+    let tasks = row_lengths.par_chunks_mut(TASK).enumerate().with_min_len(together(size, TOGETHER));
+    let partial = tasks.fold(Part::default, |mut part, (i, lengths)| {
+        let start = i * TASK;
+        let offsets = &row_ptr[start..=start + lengths.len()];
+        for (length, ends) in lengths.iter_mut().zip(offsets.windows(2)) {
             *length = (ends[1] - ends[0]) as u32;
         }
-        counts.add(lengths);
-        counts
+        let before = start.checked_sub(1).map(|row| (row_ptr[start] - row_ptr[row]) as u32);
+        part.changes += changes(lengths) + u64::from(before.is_some_and(|before| before != lengths[0]));
+        part.slices.add(lengths, &mut part.counts);
+        part
     });
-    let counts = partial.reduce_with(Counts::merge).unwrap_or_default();
-    Pass { row_lengths, histogram: counts.into() }
+    let Part { changes, counts, slices } = partial.reduce_with(Part::merge).unwrap_or_default();
+    Pass { row_lengths, histogram: counts.into(), changes, slices }
+}
+
+/// The same of some of the rows.
+#[derive(Default)]
+struct Part {
+    changes: u64,
+    counts: Counts,
+    slices: Slices,
+}
+
+impl Part {
+    fn merge(self, other: Self) -> Self {
+        Self {
+            changes: self.changes + other.changes,
+            counts: self.counts.merge(other.counts),
+            slices: self.slices.merge(other.slices),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::SHARED;
     use proptest::prelude::*;
     use statrs::statistics::{Accumulate, Data, Max, Min, OnlineSkewness, OrderStatistics};
 
@@ -231,7 +259,13 @@ mod tests {
 
     #[test]
     fn the_pass_over_offsets_agrees_with_the_lengths() {
-        let lengths: Vec<u32> = (0..10_000u32).map(|i| (i * i) % 37).collect();
+        // Shared among threads, and not.
+        for rows in [10_000u32, SHARED as u32 + 10_000] {
+            the_pass_agrees(&(0..rows).map(|i| i.wrapping_mul(i) % 37 + i / 90_000).collect::<Vec<_>>());
+        }
+    }
+
+    fn the_pass_agrees(lengths: &[u32]) {
         let mut row_ptr = vec![0];
         row_ptr.extend(lengths.iter().scan(0, |end, &len| {
             *end += len as usize;
@@ -239,7 +273,10 @@ mod tests {
         }));
         let pass = pass(&row_ptr);
         assert_eq!(pass.row_lengths, lengths);
-        assert_eq!(pass.histogram, Histogram::of(&lengths));
+        assert_eq!((pass.histogram, pass.changes), (Histogram::of(lengths), changes(lengths)));
+        let (mut slices, mut counts) = (Slices::default(), Counts::default());
+        lengths.chunks(TASK).for_each(|rows| slices.add(rows, &mut counts));
+        assert_eq!(pass.slices, slices);
     }
 
     proptest! {

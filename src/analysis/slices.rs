@@ -4,19 +4,22 @@
 //! the widths of all slices add up to `Σ ⌈N(l) / c⌉` over `l` from 1, and the slots that every lane of a whole slice holds an entry in, to
 //! `Σ ⌊N(l) / c⌋`: nothing has to be sorted, and the `N` of a window are the sums of those of its parts.
 
-use rayon::prelude::*;
+use super::histogram::Counts;
 
 /// Rows of the smallest window.
 const BLOCK: usize = 128;
 
 /// Rows that a task takes: a multiple of all windows.
-const TASK: usize = 4096;
+pub(super) const TASK: usize = 4096;
 
 /// Rows of fewer entries are counted, longer ones sorted.
 const SHORT: usize = 128;
 
 /// Rows that are compared at once.
 const GROUP: usize = 8;
+
+/// Lengths of a block that are counted one after the other, all rows at once, if they lie no further apart.
+const NARROW: u32 = 16;
 
 /// What all slices of a matrix take together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,16 +44,6 @@ impl Slices {
     /// Those windows, each a multiple of the one before.
     const WINDOWS: [usize; 4] = [BLOCK, 512, 1024, TASK];
 
-    /// Measures rows of these lengths.
-    pub(super) fn of(row_lengths: &[u32]) -> Self {
-        let tasks = row_lengths.par_chunks(TASK).map(|rows| {
-            let mut sums = Self::default();
-            sums.add(rows);
-            sums
-        });
-        tasks.reduce(Self::default, Self::merge)
-    }
-
     /// Slices of `c` rows in windows of `sigma`, where they are measured.
     pub(crate) fn with(&self, c: u32, sigma: u32) -> Option<SliceSums> {
         let is_it = |measured: &(usize, usize)| *measured == (c as usize, sigma as usize);
@@ -63,8 +56,26 @@ impl Slices {
         all.filter(move |(measured, _)| measured.1 == sigma).map(|(measured, sums)| (measured.0, sums))
     }
 
-    /// Adds up to [`TASK`] rows, with which the last window ends.
-    fn add(&mut self, rows: &[u32]) {
+    /// Adds up to [`TASK`] rows, with which the last window ends, and counts their lengths.
+    pub(super) fn add(&mut self, rows: &[u32], counts: &mut Counts) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the machine has the instructions.
+            return unsafe { self.add_by_avx2(rows, counts) };
+        }
+        self.add_by_any(rows, counts);
+    }
+
+    /// The same in less than half the time, where there is AVX2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn add_by_avx2(&mut self, rows: &[u32], counts: &mut Counts) {
+        self.add_by_any(rows, counts);
+    }
+
+    /// The same by the instructions of who calls it.
+    #[inline(always)]
+    fn add_by_any(&mut self, rows: &[u32], counts: &mut Counts) {
         self.of_window(1).for_each(|(c, sums)| *sums = sums.merge(SliceSums::of(rows, c)));
         let mut windows: [Window; Self::WINDOWS.len()] = std::array::from_fn(|_| Window::default());
         for (block, lengths) in (1..).zip(rows.chunks(BLOCK)) {
@@ -78,15 +89,19 @@ impl Slices {
                 }
             }
         }
+        let [.., whole] = windows;
+        whole.count_into(counts);
     }
 
-    fn merge(self, other: Self) -> Self {
+    /// Both together.
+    pub(super) fn merge(self, other: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i].merge(other.0[i])))
     }
 }
 
 impl SliceSums {
     /// Rows in slices of `c`, as they are.
+    #[inline(always)]
     pub(crate) fn of(rows: &[u32], c: usize) -> Self {
         let mut sums = Self::default();
         for slice in rows.chunks(c) {
@@ -129,7 +144,18 @@ impl Default for Window {
 
 impl Window {
     /// Takes the rows of a block; the window has none yet.
+    #[inline(always)]
     fn count(&mut self, lengths: &[u32]) {
+        let (least, most) = lengths.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
+        if (most as usize) < SHORT && most - least <= NARROW {
+            self.longest_short = most as usize;
+            self.at_least[..=least as usize].fill(lengths.len() as u32);
+            for length in least + 1..=most {
+                let rows = lengths.iter().map(|&len| u32::from(len as i32 >= length as i32));
+                self.at_least[length as usize] = rows.sum();
+            }
+            return;
+        }
         let mut count = |length: u32, rows: usize| match self.at_least.get_mut(length as usize) {
             Some(count) => *count += rows as u32,
             None => self.long.extend(std::iter::repeat_n(length, rows)),
@@ -143,15 +169,25 @@ impl Window {
             }
         }
         let mut at_least = self.long.len() as u32;
-        self.longest_short =
-            if at_least > 0 { SHORT - 1 } else { lengths.iter().copied().max().unwrap_or(0) as usize };
+        self.longest_short = if at_least > 0 { SHORT - 1 } else { most as usize };
         for count in self.at_least[..=self.longest_short].iter_mut().rev() {
             at_least += *count;
             *count = at_least;
         }
     }
 
+    /// Adds the rows of every length to `counts`.
+    fn count_into(&self, counts: &mut Counts) {
+        let mut longer = self.long.len() as u32;
+        for length in (0..=self.longest_short).rev() {
+            counts.add(length as u32, u64::from(self.at_least[length] - longer));
+            longer = self.at_least[length];
+        }
+        self.long.chunk_by(|a, b| a == b).for_each(|rows| counts.add(rows[0], rows.len() as u64));
+    }
+
     /// Adds the slices of `c` rows; `c` is a power of two.
+    #[inline(always)]
     fn sum(&mut self, c: usize, sums: &mut SliceSums) {
         let (shift, rest) = (c.ilog2(), c as u32 - 1);
         let (mut widths, mut ragged) = (0, 0);
@@ -175,6 +211,7 @@ impl Window {
     }
 
     /// Adds a smaller window, which is empty then.
+    #[inline(always)]
     fn take(&mut self, part: &mut Self) {
         let counts = self.at_least.iter_mut().zip(&mut part.at_least);
         counts.take(part.longest_short + 1).for_each(|(all, rows)| *all += std::mem::take(rows));
@@ -186,6 +223,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::Histogram;
     use proptest::prelude::*;
 
     /// By sorting.
@@ -201,8 +239,17 @@ mod tests {
         sums
     }
 
+    /// All windows, and the lengths they count.
+    fn measured(row_lengths: &[u32], add: fn(&mut Slices, &[u32], &mut Counts)) -> (Slices, Histogram) {
+        let (mut slices, mut counts) = (Slices::default(), Counts::default());
+        row_lengths.chunks(TASK).for_each(|rows| add(&mut slices, rows, &mut counts));
+        (slices, counts.into())
+    }
+
     fn check(row_lengths: &[u32]) {
-        let slices = Slices::of(row_lengths);
+        let (slices, histogram) = measured(row_lengths, Slices::add);
+        assert_eq!((slices.clone(), histogram.clone()), measured(row_lengths, Slices::add_by_any));
+        assert_eq!(histogram, Histogram::of(row_lengths));
         for (c, sigma) in Slices::MEASURED {
             let found = slices.with(c as u32, sigma as u32).unwrap();
             assert_eq!(found, expected(row_lengths, c, sigma), "c {c}, sigma {sigma}");
@@ -214,7 +261,7 @@ mod tests {
         // A slice of 16, the longest row and the others, and one of two rows.
         let mut lengths = vec![2; 18];
         lengths[17] = 300;
-        let slices = Slices::of(&lengths);
+        let (slices, _) = measured(&lengths, Slices::add);
         let sums = |slots, guarded, largest| SliceSums { slots, guarded, largest };
         assert_eq!(slices.with(32, 1), Some(sums(32 * 300, 32 * 300, 32 * 300)));
         assert_eq!(slices.with(16, 128), Some(sums(16 * 302, 16 * 300, 16 * 300)));

@@ -4,7 +4,6 @@ use super::continued::Continued;
 use super::distinct::Distinct;
 use super::locality::Reuse;
 use crate::encoding::ValueSet;
-use crate::matrix::CsrView;
 use crate::{ExactIn, Scalar};
 use serde::{Deserialize, Serialize};
 
@@ -28,12 +27,8 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Measures `a`.
-    pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        // In a small matrix the reuse is one task, and the longest: it begins at once.
-        let others = || rayon::join(|| Continued::of(a), || Values::of(a.values()));
-        let (reuse, (Continued { affine, runs }, values)) =
-            rayon::join(|| Reuse::of(a.ncols(), a.col_idx()), others);
+    pub(super) fn new(continued: Continued, values: Values, reuse: Reuse) -> Self {
+        let Continued { affine, runs } = continued;
         let Values { distinct: distinct_values, all_ones, exact_in } = values;
         Self { affine, runs, distinct_values, all_ones, exact_in, reuse }
     }
@@ -46,14 +41,15 @@ impl Structure {
 }
 
 /// What the values tell.
-struct Values {
+#[derive(Default)]
+pub(super) struct Values {
     distinct: Distinct,
     all_ones: bool,
     exact_in: ExactIn,
 }
 
 impl Values {
-    fn of<T: Scalar>(values: &[T]) -> Self {
+    pub(super) fn of<T: Scalar>(values: &[T]) -> Self {
         let set = ValueSet::of(values);
         let exact_in = match set.count() {
             Some(_) => ExactIn::of(&set.values::<T>()),

@@ -21,7 +21,7 @@ fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrM
 /// Both, of a matrix of ones.
 fn told(ncols: usize, rows: &[Vec<u32>]) -> (Pattern, Structure) {
     let a = matrix(ncols, rows, |_| 1.0);
-    (Pattern::of(a.view()), Structure::of(a.view()))
+    (Pattern::of(a.view()), Analysis::of(a.view()).structure)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn an_unsorted_corner_by_hand() {
     // x . x x   stored as 3 3 0 2
     let rows = [vec![3], vec![], vec![3, 3, 0, 2]];
     let a = matrix(4, &rows, |k| if k == 0 { -0.0 } else { 0.0 });
-    let (p, s) = (Pattern::of(a.view()), Structure::of(a.view()));
+    let (p, s) = (Pattern::of(a.view()), Analysis::of(a.view()).structure);
     assert_eq!((p.lower_bandwidth, p.upper_bandwidth, p.profile), (2, 3, 2));
     assert_eq!((p.diagonals, s.affine), (4, 0.0));
     assert_eq!((p.sorted, p.duplicates, s.all_ones), (false, true, false));
@@ -119,10 +119,10 @@ fn one_dense_row() {
     assert_eq!((analysis.rows.half_rows, analysis.rows.max), (1, n));
 }
 
-/// Rows of many lengths, some empty, some long, so that tasks and slices meet in all ways.
-fn uneven() -> CsrMatrix<f64> {
-    let (m, n) = (20_000u32, 30_011u32);
-    let len = |i: u32| if i % 4001 == 7 { 9000 } else { i * i % 11 };
+/// Rows of many lengths, some empty, some long, so that windows and slices meet in all ways.
+fn uneven(m: u32) -> CsrMatrix<f64> {
+    let n = 30_011u32;
+    let len = |i: u32| if i % 4001 == 7 { 9000 } else { i % 11 * (i % 11) % 11 };
     let rows: Vec<Vec<u32>> =
         (0..m).map(|i| (0..len(i)).map(|j| (i + j * (1 + i % 3 * 1013)) % n).collect()).collect();
     matrix(n as usize, &rows, |k| (k % 200) as f64)
@@ -130,25 +130,31 @@ fn uneven() -> CsrMatrix<f64> {
 
 #[test]
 fn the_number_of_threads_does_not_count() {
-    let a = uneven();
-    let on = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| (Analysis::of(a.view()), Pattern::of(a.view())))
-    };
-    let (analysis, pattern) = on(1);
-    assert_eq!((&analysis, &pattern), (&on(3).0, &on(3).1));
-    assert_eq!(analysis.structure.distinct_values, Distinct::Exactly(200));
+    // A few tasks of one thread each, and so many rows, entries and values that all of them are shared.
+    for (rows, shared) in [(20_000, false), (2 * SHARED as u32, true)] {
+        let a = uneven(rows);
+        assert_eq!(a.nnz() > 2 * SHARED, shared);
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| (Analysis::of(a.view()), Pattern::of(a.view())))
+        };
+        let (analysis, pattern) = on(1);
+        assert_eq!((&analysis, &pattern), (&on(3).0, &on(3).1));
+        assert_eq!(analysis, Analysis::of(a.view()), "outside a pool");
+        assert_eq!(analysis.structure.distinct_values, Distinct::Exactly(200));
+        assert_eq!(analysis.rows, RowStats::of(a.ncols(), &analysis.row_lengths));
+    }
 }
 
 #[test]
-fn many_tasks_agree_with_the_definition() {
-    check(&uneven());
+fn uneven_rows_agree_with_the_definition() {
+    check(&uneven(20_000));
 }
 
 #[test]
 fn facts_survive_json() {
-    let analysis = Analysis::of(uneven().view());
-    let pattern = Pattern::of(uneven().view());
+    let a = uneven(20_000);
+    let (analysis, pattern) = (Analysis::of(a.view()), Pattern::of(a.view()));
     let json = serde_json::to_string(&(&analysis.rows, &analysis.structure, &pattern)).unwrap();
     let (rows, structure, same): (RowStats, Structure, Pattern) = serde_json::from_str(&json).unwrap();
     assert_eq!(same, pattern);
@@ -158,7 +164,7 @@ fn facts_survive_json() {
 
 /// Everything about the pattern and the values, by its definition.
 fn check(a: &CsrMatrix<f64>) {
-    let (p, s) = (Pattern::of(a.view()), Structure::of(a.view()));
+    let (p, s) = (Pattern::of(a.view()), Analysis::of(a.view()).structure);
     let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
     let offsets: Vec<i64> =
         (0i64..).zip(&rows).flat_map(|(i, row)| row.iter().map(move |&col| i64::from(col) - i)).collect();

@@ -1,5 +1,7 @@
 //! How the columns of a slice are stored: its kinds, their sizes, and which one a slice gets.
 
+use std::hash::{Hash, Hasher};
+
 /// Rows of a slice: the lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
@@ -54,12 +56,19 @@ impl Kind {
 }
 
 /// A slot of a diagonal slice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// Column minus row.
     pub(crate) delta: i32,
     /// The lanes that have an entry there.
     pub(crate) mask: u32,
+}
+
+impl Hash for Slot {
+    /// In one piece: wide slices have thousands of slots.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.mask) << u32::BITS | u64::from(self.delta.cast_unsigned()));
+    }
 }
 
 /// What the last word of a header says of a slice.
@@ -176,10 +185,11 @@ impl Chooser {
         if longest > WIDE && reach <= CLOSE * longest {
             self.masks.clear();
             self.masks.resize(reach, 0);
+            let masks = &mut self.masks[..];
             for (row, columns) in rows() {
                 let bit = 1 << (row - first_row);
-                let start = row as i64 + i64::from(first);
-                columns.iter().for_each(|&col| self.masks[(i64::from(col) - start) as usize] |= bit);
+                let start = (row as u32).wrapping_add_signed(first);
+                columns.iter().for_each(|&col| masks[col.wrapping_sub(start) as usize] |= bit);
             }
             let slots = (first..).zip(&self.masks).map(|(delta, &mask)| Slot { delta, mask });
             self.slots.extend(slots.filter(|slot| slot.mask != 0));
@@ -250,7 +260,8 @@ impl Survey {
                 continue;
             };
             // All comparisons, not the first that fails: they are made many at a time.
-            let rises = row.windows(2).fold(true, |rises, pair| rises & (pair[0] < pair[1]));
+            let falls = row.iter().zip(&row[1..]).fold(0, |falls, (a, b)| falls | u32::from(a >= b));
+            let rises = falls == 0;
             let (start, end) = match rises {
                 true => (*start, *end),
                 false => row.iter().fold((u32::MAX, 0), |m, &col| (m.0.min(col), m.1.max(col))),

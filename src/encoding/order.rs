@@ -1,6 +1,7 @@
 //! Rows in the order of their lengths.
 
 use rayon::prelude::*;
+use std::ops::{Range, RangeInclusive};
 
 /// The order of rows in slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,27 +26,47 @@ impl Order {
     }
 }
 
-/// A window is sorted by counting where its longest row has at most so many entries for each of its rows.
-const COUNTED: usize = 4;
+/// Windows whose lengths lie no further apart are sorted by one pass for each length: no pass waits for a counter.
+const NARROW: u32 = 4;
+
+/// Rows that a thread sorts together at least: some 100 µs, which is what a pool of threads takes to wake and to wait for.
+const TOGETHER: usize = 1 << 16;
 
 /// The rows, sorted by length downwards within windows of `sigma`; equal lengths keep their order.
 pub(crate) fn sorted_in_windows(nrows: usize, sigma: usize, len: impl Fn(u32) -> u32 + Sync) -> Vec<u32> {
-    if sigma >= nrows {
-        return rows_by_length((0..nrows as u32).map(&len));
-    }
-    let mut perm: Vec<u32> = (0..nrows as u32).collect();
-    perm.par_chunks_mut(sigma).for_each(|window| {
-        let longest = window.iter().map(|&row| len(row)).max().unwrap_or(0);
-        // Counting takes a step for every length.
-        if longest as usize <= COUNTED * window.len() {
-            let first = window[0];
-            let sorted = rows_by_length(window.iter().map(|&row| len(row)));
-            window.iter_mut().zip(sorted).for_each(|(row, i)| *row = first + i);
+    let mut perm = vec![0; nrows];
+    let windows = perm.par_chunks_mut(sigma).enumerate().with_min_len(TOGETHER / sigma);
+    windows.for_each_init(Vec::new, |lengths, (w, window)| {
+        let rows = (w * sigma) as u32..(w * sigma + window.len()) as u32;
+        lengths.clear();
+        lengths.extend(rows.clone().map(&len));
+        let (least, most) = lengths.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
+        if most - least <= NARROW {
+            by_passes(window, rows, lengths, least..=most);
+        } else if most as usize <= window.len() * (1 + window.len().ilog2() as usize) / 2 {
+            // Counting takes a step for every length, comparing some for every row.
+            let sorted = rows_by_length(lengths.iter().copied());
+            window.iter_mut().zip(sorted).for_each(|(row, i)| *row = rows.start + i);
         } else {
-            window.sort_by_key(|&row| std::cmp::Reverse(len(row)));
+            window.iter_mut().zip(rows.clone()).for_each(|(place, row)| *place = row);
+            window.sort_by_key(|&row| std::cmp::Reverse(lengths[(row - rows.start) as usize]));
         }
     });
     perm
+}
+
+/// Puts `rows` of these lengths into `window`, those of the longest length first; equal ones in their order.
+fn by_passes(window: &mut [u32], rows: Range<u32>, lengths: &[u32], all: RangeInclusive<u32>) {
+    let mut next = 0;
+    for length in all.rev() {
+        for (row, &len) in rows.clone().zip(lengths) {
+            // Whether it is the row's place or not: the row it belongs to is the last that is written there.
+            if let Some(place) = window.get_mut(next) {
+                *place = row;
+            }
+            next += usize::from(len == length);
+        }
+    }
 }
 
 /// The row indices `0..nrows`, longest row first, equal lengths in their order (a stable counting sort).
@@ -73,7 +94,7 @@ mod tests {
 
     #[test]
     fn counting_and_comparing_give_the_same_order() {
-        for most in [3, 40, 41, 5000] {
+        for most in [0, 4, 5, 19, 20, 21, 5000] {
             let len = |row: u32| row * 7919 % (most + 1);
             let found = sorted_in_windows(95, 10, len);
             let mut expected: Vec<u32> = (0..95).collect();

@@ -13,8 +13,11 @@ use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Slices that one thread takes at a time.
+/// Slices that one thread takes at a time …
 const CHUNK: usize = 64;
+
+/// … and rows and entries that it takes together at least: some 100 µs, which is what a pool of threads takes to wake and to wait for.
+const TOGETHER: usize = 1 << 16;
 
 /// A matrix in packed slices; the layout is drawn in [`encoding`](super).
 #[derive(Debug)]
@@ -161,7 +164,9 @@ impl<'a> SlicedRows<'a> {
             }
             chunk
         };
-        (0..slices.div_ceil(CHUNK)).into_par_iter().map(chunk).collect()
+        let chunks = slices.div_ceil(CHUNK);
+        let least = chunks * TOGETHER / (self.rows() + self.col_idx.len()).max(1);
+        (0..chunks).into_par_iter().with_min_len(least).map(chunk).collect()
     }
 
     /// The lanes of every slice that hold long rows.

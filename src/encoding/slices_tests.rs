@@ -275,8 +275,8 @@ fn rows_of_the_greatest_length_fit() {
 #[test]
 fn the_number_of_threads_does_not_count() {
     let rows: Vec<Vec<u32>> =
-        (0..9000u32).map(|i| (0..i % 23).map(|k| (i + k * k) % 9000).collect()).collect();
-    let a = matrix(9000, &rows, |k| (k % 100) as f64);
+        (0..40_000u32).map(|i| (0..i % 23).map(|k| (i + k * k) % 40_000).collect()).collect();
+    let a = matrix(40_000, &rows, |k| (k % 100) as f64);
     let on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| PackedSlices::pack(a.view(), Order::Windows(512), packed()).unwrap())

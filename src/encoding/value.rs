@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Values a dictionary may have: what an 8-bit code can name.
 pub(crate) const DICTIONARY: usize = 256;
 
-/// Values one thread looks at in a stretch.
+/// Values one thread looks at in a stretch …
 const CHUNK: usize = 1 << 14;
+
+/// … and stretches that it takes together at least: some 100 µs, which is what a pool of threads takes to wake and to wait for.
+const TOGETHER: usize = 17;
 
 /// Slots of a hash table of values: four times the limit, so that a search seldom meets a second key. A power of two.
 pub(super) const SLOTS: usize = 4 * DICTIONARY;
@@ -45,7 +48,7 @@ impl ValueSet {
     /// The distinct ones of `values`, or more than [`DICTIONARY`] of them: then not all are looked at.
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
         let many = AtomicBool::new(false);
-        let sets = values.par_chunks(CHUNK).fold(Self::default, |mut set, values| {
+        let sets = values.par_chunks(CHUNK).with_min_len(TOGETHER).fold(Self::default, |mut set, values| {
             if !many.load(Relaxed) {
                 set.add(values);
                 many.fetch_or(set.is_full(), Relaxed);
@@ -61,38 +64,58 @@ impl ValueSet {
     }
 
     /// Adds `values` until there are more than [`DICTIONARY`].
+    ///
+    /// Where values repeat they mostly do so in the order of the rows: a stretch is compared with what stood one period before it, and its
+    /// values are looked up only where it differs. The period is then how far before the last few of them stood last (Lempel and Ziv, A
+    /// universal algorithm for sequential data compression, 1977).
     pub(super) fn add<T: Scalar>(&mut self, values: &[T]) {
         /// Values that are compared at once.
-        const TOGETHER: usize = 16;
-        let mut last = None;
-        for values in values.chunks(TOGETHER) {
-            // Equal neighbours are common where values repeat at all.
-            if last.is_none_or(|last| values.iter().fold(0, |other, v| other | (v.bits() ^ last)) != 0) {
-                if self.is_full() {
-                    return;
+        const STRETCH: usize = 16;
+        /// Stretches in succession that differ until no other period than 1 is looked for.
+        const PATIENCE: usize = 16;
+        let mut phrases = Phrases { last: 0, ends: [0; Phrases::COUNT] };
+        let (mut period, mut different) = (1, 0);
+        for (start, stretch) in (0usize..).step_by(STRETCH).zip(values.chunks(STRETCH)) {
+            let before = start.checked_sub(period).map(|before| &values[before..]);
+            if before.is_some_and(|before| same_bits(stretch, before)) {
+                different = 0;
+                continue;
+            }
+            if self.is_full() {
+                return;
+            }
+            different += 1;
+            if different > PATIENCE {
+                period = 1;
+                for value in stretch {
+                    self.insert(value.bits());
                 }
-                values.iter().for_each(|value| self.insert(value.bits()));
-                last = values.last().map(|value| value.bits());
+                continue;
+            }
+            for (at, value) in (start + 1..).zip(stretch) {
+                period = phrases.distance(at, self.insert(value.bits()));
             }
         }
     }
 
+    /// Adds a value, and returns a number below [`SLOTS`] that is its alone, but for that of zero.
     #[inline]
-    fn insert(&mut self, bits: u64) {
+    fn insert(&mut self, bits: u64) -> usize {
+        let mut slot = hash(bits);
         if bits == 0 {
             self.len += usize::from(!self.zero);
             self.zero = true;
-            return;
+            return slot;
         }
-        let mut slot = hash(bits);
         while self.slots[slot] != bits {
             if self.slots[slot] == 0 {
                 self.slots[slot] = bits;
                 self.len += 1;
-                return;
+                return slot;
             }
             slot = (slot + 1) % SLOTS;
         }
+        slot
     }
 
     /// Whether there are too many values for another one to matter.
@@ -134,6 +157,35 @@ impl ValueSet {
     }
 }
 
+/// Where the last few values stood before.
+struct Phrases {
+    /// Numbers of the last values, 16 bits each.
+    last: u64,
+    /// By the hash of such numbers, where they ended last.
+    ends: [u32; Self::COUNT],
+}
+
+impl Phrases {
+    const COUNT: usize = 256;
+
+    /// How far before position `at`, counted from 1, the last four values ended before, the one with this number being the latest of them:
+    /// a guess from 1 to `at`.
+    #[inline]
+    fn distance(&mut self, at: usize, number: usize) -> usize {
+        self.last = self.last << 16 | number as u64;
+        let end =
+            &mut self.ends[(self.last.wrapping_mul(SPREAD) >> (u64::BITS - Self::COUNT.ilog2())) as usize];
+        at - std::mem::replace(end, at as u32) as usize
+    }
+}
+
+/// Whether as many values of `others` have the bits of `values`.
+#[inline]
+fn same_bits<T: Scalar>(values: &[T], others: &[T]) -> bool {
+    // All comparisons, not the first that fails: they are made many at a time.
+    values.iter().zip(others).fold(0, |other, (a, b)| other | (a.bits() ^ b.bits())) == 0
+}
+
 /// What a matrix's values become.
 #[derive(Debug)]
 pub(crate) enum Coder<T> {
@@ -164,7 +216,7 @@ impl<T: Scalar> Coder<T> {
 
     /// Numbers of a precision, where they take fewer bytes and it holds all values; else what they are.
     pub(crate) fn narrow(values: &[T], precision: Precision) -> Self {
-        let holds = |values: &[T]| values.iter().all(|&value| precision.holds(value));
+        let holds = |values: &[T]| precision.holds_all(values);
         let all = precision.is_narrower_than(T::KIND) && values.par_chunks(CHUNK).all(holds);
         if all { Self::Narrow(precision) } else { Self::Plain }
     }

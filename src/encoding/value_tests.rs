@@ -39,6 +39,59 @@ fn counting_stops_past_the_limit() {
 }
 
 #[test]
+fn threads_find_what_one_finds() {
+    let mut values: Vec<f64> =
+        (0..4 * TOGETHER * CHUNK).map(|i| (i / (TOGETHER * CHUNK) * 50 + i % 50) as f64).collect();
+    assert_eq!(ValueSet::of(&values).count(), Some(200));
+    let last = values.len() - 1;
+    for new in 0..DICTIONARY - 200 {
+        values[last - 7 * new] = 0.5 + new as f64;
+    }
+    let set = ValueSet::of(&values);
+    assert_eq!((set.count(), set.values::<f64>().len()), (Some(DICTIONARY), DICTIONARY));
+    values[CHUNK] = -1.0;
+    assert_eq!(ValueSet::of(&values).count(), None);
+}
+
+#[test]
+fn a_value_that_breaks_a_pattern_is_not_missed() {
+    // In every place of a few periods, and where values were irregular for long.
+    for period in [1, 2, 3, 7, 16, 17, 40] {
+        let value = |i| if i < 400 { i * i % 211 % (period + 3) } else { i % period };
+        let values: Vec<f64> =
+            (0..1000).map(|i| f64::from(if period % 2 == 0 { value(i) } else { i % period })).collect();
+        for place in (0..1000).step_by(1 + period as usize % 3) {
+            let mut broken = values.clone();
+            broken[place] = -1.0;
+            let kept = broken.iter().map(|value| value.to_bits()).collect::<BTreeSet<_>>().len();
+            assert_eq!(of(&broken).count(), Some(kept), "period {period}, place {place}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn as_many_as_there_are(
+        pattern in prop::collection::vec(0u8..6, 1..50),
+        breaks in prop::collection::vec((0usize..3000, 0u16..2000), 0..400),
+        len in 0usize..3000,
+    ) {
+        let mut values: Vec<f32> = (0..len).map(|i| f32::from(pattern[i % pattern.len()])).collect();
+        for (place, value) in breaks {
+            if let Some(old) = values.get_mut(place) {
+                *old = f32::from(value);
+            }
+        }
+        let kept = values.iter().map(|value| value.to_bits()).collect::<BTreeSet<_>>();
+        let set = of(&values);
+        prop_assert_eq!(set.count(), (kept.len() <= DICTIONARY).then_some(kept.len()));
+        if set.count().is_some() {
+            prop_assert_eq!(set.bits().collect::<BTreeSet<_>>(), kept.iter().map(|&bits| bits.into()).collect());
+        }
+    }
+}
+
+#[test]
 fn a_dictionary_keeps_every_bit() {
     let nan = f64::from_bits(0x7ff8_0000_dead_beef);
     let values = [0.0, -0.0, f64::NAN, nan, f64::INFINITY, 1.0, f64::from_bits(1)];

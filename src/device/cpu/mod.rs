@@ -10,6 +10,7 @@ pub(crate) use strip::{Slots, strip};
 use crate::Scalar;
 use rayon::prelude::*;
 use std::ops::{AddAssign, Range};
+use std::sync::{Mutex, PoisonError};
 
 /// Work of one part, in entries or slots: 3 to 5 µs, so that what one thread begins late another can take over.
 const PART_WORK: u64 = 8192;
@@ -65,15 +66,28 @@ fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64)
 }
 
 /// Runs `body(range)` for every part of a [`partition`], in parallel when there are several.
+pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(Range<usize>) + Sync) {
+    for_each(parts.len() - 1, |i| body(parts[i]..parts[i + 1]));
+}
+
+/// Runs all tasks, in parallel.
+pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
+    let tasks = tasks.map(Mutex::new);
+    for_each(N, |i| {
+        // Each is locked once.
+        tasks[i].lock().unwrap_or_else(PoisonError::into_inner)();
+    });
+}
+
+/// Runs `part(i)` for every number below `count`, in parallel when there are several.
 ///
 /// Inside a rayon pool that pool's threads do it; elsewhere the caller and a team of threads as many as rayon's.
-pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(Range<usize>) + Sync) {
-    let count = parts.len() - 1;
-    let part = |i: usize| body(parts[i]..parts[i + 1]);
-    if count == 1 {
-        part(0);
-    } else if rayon::current_thread_index().is_some() || !team::share(count, &part) {
-        (0..count).into_par_iter().for_each(part);
+fn for_each(count: usize, part: impl Fn(usize) + Sync) {
+    let in_pool = rayon::current_thread_index().is_some();
+    if count <= 1 || (!in_pool && rayon::current_num_threads() == 1) {
+        (0..count).for_each(part);
+    } else if in_pool || !team::share(count, &part) {
+        (0..count).into_par_iter().for_each(&part);
     }
 }
 

@@ -76,8 +76,13 @@ impl Rule {
             Self::Auto => fastest(histogram, Weights::default().tail_slots),
             Self::BellGarland => {
                 let few = |rows: u64| rows < 4096 || 3 * rows < nrows;
-                let widths = std::iter::once(0).chain(histogram.classes().iter().map(|c| c.0));
-                widths.into_iter().find(|&w| few(histogram.rows_longer(w))).unwrap_or(0)
+                let mut longer = nrows;
+                let mut widths = std::iter::once(&(0, 0)).chain(histogram.classes());
+                let found = widths.find(|&&(_, rows)| {
+                    longer -= rows;
+                    few(longer)
+                });
+                found.map_or(0, |class| class.0)
             }
             Self::GinkgoImbalance => at_share(0.8),
             Self::GinkgoBounded => at_most(at_share(0.8), 1e-4),

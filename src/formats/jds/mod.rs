@@ -208,10 +208,13 @@ impl<T: Scalar> Host<T> {
         let table = match plan.layout {
             Layout::Sections(split, _) => Table::Sections(split.sections(&histogram)),
             Layout::Diagonals => {
-                let width = histogram.classes().last().map_or(0, |c| c.0);
-                let mut jd_ptr = vec![0; width as usize + 1];
-                for k in 0..width {
-                    jd_ptr[k as usize + 1] = jd_ptr[k as usize] + histogram.rows_longer(k) as usize;
+                let (mut jd_ptr, mut end, mut rows_left) = (vec![0], 0, a.nrows());
+                for &(length, rows) in histogram.classes() {
+                    while jd_ptr.len() <= length as usize {
+                        end += rows_left;
+                        jd_ptr.push(end);
+                    }
+                    rows_left -= rows as usize;
                 }
                 Table::Diagonals(jd_ptr)
             }

@@ -65,8 +65,12 @@ impl Tail {
         match self {
             Self::Fixed(length) => length,
             Self::Auto => {
-                let mut lengths = std::iter::once(0).chain(histogram.classes().iter().map(|c| c.0));
-                lengths.find(|&len| histogram.rows_longer(len) < STRIP_ROWS).unwrap_or(0)
+                let mut rows_from = 0;
+                let reached = histogram.classes().iter().rev().find(|&&(_, rows)| {
+                    rows_from += rows;
+                    rows_from >= STRIP_ROWS
+                });
+                reached.map_or(0, |class| class.0)
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::analysis::Histogram;
 use crate::formats::PlanArgs;
+use std::collections::VecDeque;
 use std::fmt::{self, Display};
 
 /// What a section costs beyond its slots when nothing better is known, in slots: on average a strip of 64 rows is
@@ -119,7 +120,8 @@ impl Split {
                     Method::EqualLengths => equal(classes.len(), some(classes.len())),
                     _ => optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections),
                 };
-                let mut rows_before = vec![0];
+                let mut rows_before = Vec::with_capacity(classes.len() + 1);
+                rows_before.push(0);
                 for class in &classes {
                     rows_before.push(rows_before[rows_before.len() - 1] + class.1 as usize);
                 }
@@ -143,7 +145,7 @@ fn lay_out(classes: &[(u32, u64)], bounds: &[usize]) -> Vec<Section> {
     }
     let length_of = |row: usize| classes[ends.partition_point(|&end| end <= row)].0 as usize;
     let mut start = 0;
-    let mut sections = Vec::new();
+    let mut sections = Vec::with_capacity(bounds.len());
     for pair in bounds.windows(2).filter(|w| w[1] > w[0]) {
         let (first_row, rows) = (pair[0], pair[1] - pair[0]);
         let (width, full) = (length_of(first_row), length_of(pair[1] - 1));
@@ -160,7 +162,8 @@ fn lay_out(classes: &[(u32, u64)], bounds: &[usize]) -> Vec<Section> {
 /// that fall as `i` grows and queries that rise with `j`. So the lower envelope of the lines answers every query in constant time
 /// amortised, and a whole pass over the classes is linear; with a limit there is a pass for every number of sections.
 fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> {
-    let mut rows_before = vec![0i128];
+    let mut rows_before = Vec::with_capacity(classes.len() + 1);
+    rows_before.push(0i128);
     for class in classes {
         rows_before.push(rows_before[rows_before.len() - 1] + i128::from(class.1));
     }
@@ -169,7 +172,7 @@ fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> 
     let count = classes.len();
     match limit {
         None => {
-            let mut envelope = Envelope::default();
+            let mut envelope = Envelope { lines: VecDeque::with_capacity(count) };
             let (mut best, mut from) = (vec![0i128; count + 1], vec![0; count + 1]);
             for j in 1..=count {
                 envelope.push(line(j - 1, best[j - 1]), j - 1);
@@ -188,7 +191,7 @@ fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> 
             let mut from = Vec::with_capacity(passes);
             let mut found = (i128::MAX, 0);
             for pass in 0..passes {
-                let mut envelope = Envelope::default();
+                let mut envelope = Envelope { lines: VecDeque::with_capacity(count) };
                 let (mut next, mut froms) = (vec![None; count + 1], vec![0; count + 1]);
                 for j in 1..=count {
                     if let Some(best) = best[j - 1] {
@@ -223,10 +226,9 @@ fn walk_back(count: usize, from: impl Fn(usize, usize) -> usize) -> Vec<usize> {
 }
 
 /// The lower envelope of lines `slope · r + offset` with falling slopes, asked at rising `r`.
-#[derive(Default)]
 struct Envelope {
     /// Slope, offset and label, steepest first.
-    lines: std::collections::VecDeque<((i128, i128), usize)>,
+    lines: VecDeque<((i128, i128), usize)>,
 }
 
 impl Envelope {
