@@ -153,18 +153,21 @@ impl Precision {
         significand == 0 || (first <= own.bias() && significand.trailing_zeros() >= lost + below)
     }
 
-    /// Whether it holds all of these numbers exactly.
+    /// Whether it holds all of these numbers exactly. Few are looked at where it does not.
     pub(crate) fn holds_all<T: Scalar>(self, values: &[T]) -> bool {
         /// Numbers that are looked at together.
         const STRETCH: usize = 64;
+        /// Numbers that a thread takes at a time, and how many times so many at least: fewer than 2¹⁹ are not shared.
+        const CHUNK: usize = 1 << 14;
+        const TOGETHER: usize = (1 << 18) / CHUNK + 1;
         // Numbers that survive the way to `f32` and back are held by it, and ask for a few instructions each, many at a time.
         let changed = |value: &T| value.bits() ^ T::from_f64(f64::from(value.to_f64() as f32)).bits();
         let unchanged = |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
         let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
-        match self {
+        values.par_chunks(CHUNK).with_min_len(TOGETHER).all(|values| match self {
             Self::F32 => values.chunks(STRETCH).all(|values| unchanged(values) || each(values)),
             Self::Bf16 | Self::F16 => each(values),
-        }
+        })
     }
 
     /// The bits of a number that it [holds](Self::holds).
@@ -318,17 +321,12 @@ impl ExactIn {
         Precision::ALL.into_iter().find(|&precision| self.contains(precision))
     }
 
-    /// The precisions that hold all of `values`. Few are looked at where none does.
+    /// The precisions that hold all of `values`.
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
-        /// Numbers that a thread looks at in a stretch, and stretches that it takes together at least.
-        const STRETCH: usize = 1 << 14;
-        const TOGETHER: usize = 17;
-        let all = |precision: Precision| {
-            values.par_chunks(STRETCH).with_min_len(TOGETHER).all(|values| precision.holds_all(values))
-        };
         // Whatever the others hold, f32 does.
-        let f32 = !Precision::F32.is_narrower_than(T::KIND) || all(Precision::F32);
-        Self { f32, f16: f32 && all(Precision::F16), bf16: f32 && all(Precision::Bf16) }
+        let f32 = !Precision::F32.is_narrower_than(T::KIND) || Precision::F32.holds_all(values);
+        let all = |precision: Precision| f32 && precision.holds_all(values);
+        Self { f32, f16: all(Precision::F16), bf16: all(Precision::Bf16) }
     }
 
     /// What holds both.

@@ -17,8 +17,8 @@ const SAMPLING: usize = 16;
 /// Entries of a stretch.
 const STRETCH: usize = 128;
 
-/// Stretches that a thread takes together, where they are shared.
-const TOGETHER: usize = 64;
+/// Stretches that a thread takes together, where they are shared: sharing fewer takes longer than looking at them.
+const TOGETHER: usize = 32;
 
 /// Shares of the entries, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -95,6 +95,11 @@ impl Histogram {
         reached.or(self.0.last()).map_or(0, |c| c.0)
     }
 
+    /// The least length that fewer than `rows` rows exceed, `rows` at least 1: that of the longest but `rows - 1`, 0 where there are fewer.
+    pub fn exceeded_by_fewer_than(&self, rows: u64) -> u32 {
+        self.nrows().checked_sub(rows).map_or(0, |place| self.nth(place))
+    }
+
     /// The row lengths when rows longer than `len` are cut to it.
     pub fn clipped(&self, len: u32) -> Self {
         let mut classes = self.0[..self.0.partition_point(|c| c.0 < len)].to_vec();
@@ -259,6 +264,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_least_length_that_few_rows_exceed(lengths in prop::collection::vec(0u32..9, 0..40), rows in 1u64..50) {
+            let h = Histogram::of(&lengths);
+            prop_assert_eq!(Some(h.exceeded_by_fewer_than(rows)), (0..9).find(|&len| h.rows_longer(len) < rows));
+        }
+
         #[test]
         fn bins_cover_everything_once(lengths in prop::collection::vec(0u32..5000, 1..60), max_bins in 1usize..20) {
             let h = Histogram::of(&lengths);

@@ -166,7 +166,6 @@ fn changes(row_lengths: &[u32]) -> u64 {
 }
 
 /// What one pass over the row offsets gives.
-#[derive(Default)]
 pub(super) struct Pass {
     pub(super) row_lengths: Vec<u32>,
     pub(super) histogram: Histogram,

@@ -59,7 +59,7 @@ impl Slices {
     /// Adds up to [`TASK`] rows, with which the last window ends, and counts their lengths.
     pub(super) fn add(&mut self, rows: &[u32], counts: &mut Counts) {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
+        if crate::device::cpu::has_avx2() {
             // SAFETY: the machine has the instructions.
             return unsafe { self.add_by_avx2(rows, counts) };
         }

@@ -14,8 +14,9 @@ pub(crate) const DICTIONARY: usize = 256;
 /// Values one thread looks at in a stretch …
 const CHUNK: usize = 1 << 14;
 
-/// … and stretches that it takes together at least: some 100 µs, which is what a pool of threads takes to wake and to wait for.
-const TOGETHER: usize = 17;
+/// … and stretches that it takes together at least, some 100 µs, which is what a pool of threads takes to wake and to wait for: fewer than
+/// 2¹⁹ values are not shared.
+const TOGETHER: usize = (1 << 18) / CHUNK + 1;
 
 /// Slots of a hash table of values: four times the limit, so that a search seldom meets a second key. A power of two.
 pub(super) const SLOTS: usize = 4 * DICTIONARY;
@@ -216,8 +217,7 @@ impl<T: Scalar> Coder<T> {
 
     /// Numbers of a precision, where they take fewer bytes and it holds all values; else what they are.
     pub(crate) fn narrow(values: &[T], precision: Precision) -> Self {
-        let holds = |values: &[T]| precision.holds_all(values);
-        let all = precision.is_narrower_than(T::KIND) && values.par_chunks(CHUNK).all(holds);
+        let all = precision.is_narrower_than(T::KIND) && precision.holds_all(values);
         if all { Self::Narrow(precision) } else { Self::Plain }
     }
 

@@ -65,8 +65,7 @@ impl<T: Scalar> CsrView<'_, T> {
 
 /// Values rounded to a precision, borrowed where none changes; or the first that is beyond it, by its number.
 pub(crate) fn rounded<T: Scalar>(values: &[T], precision: Precision) -> Result<Cow<'_, [T]>, usize> {
-    let stays = |value: &T| !precision.is_narrower_than(T::KIND) || precision.holds(*value);
-    if values.par_iter().all(stays) {
+    if !precision.is_narrower_than(T::KIND) || precision.holds_all(values) {
         return Ok(Cow::Borrowed(values));
     }
     let rounded: Option<Vec<T>> = values.par_iter().map(|&value| precision.round(value)).collect();

@@ -4,6 +4,8 @@ mod simd;
 mod strip;
 mod team;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use simd::has_avx2;
 pub(crate) use simd::{Index, Kernel, PADDING, Vector, prefetch, set_lanes, widened};
 pub(crate) use strip::{Slots, strip};
 

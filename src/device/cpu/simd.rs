@@ -151,6 +151,12 @@ pub(crate) fn level() -> Level {
     })
 }
 
+/// Whether loops may be compiled for AVX2.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx2() -> bool {
+    level() != Level::Portable
+}
+
 /// Every level this machine has, best first.
 pub(crate) fn levels() -> Vec<Level> {
     #[cfg(target_arch = "x86_64")]

@@ -74,16 +74,8 @@ impl Rule {
         let at_most = |width: u32, share: f64| width.min((nrows as f64 * share) as u32);
         match self {
             Self::Auto => fastest(histogram, Weights::default().tail_slots),
-            Self::BellGarland => {
-                let few = |rows: u64| rows < 4096 || 3 * rows < nrows;
-                let mut longer = nrows;
-                let mut widths = std::iter::once(&(0, 0)).chain(histogram.classes());
-                let found = widths.find(|&&(_, rows)| {
-                    longer -= rows;
-                    few(longer)
-                });
-                found.map_or(0, |class| class.0)
-            }
+            // Fewer than 4096 rows are longer, or fewer than a third of them.
+            Self::BellGarland => histogram.exceeded_by_fewer_than(nrows.div_ceil(3).max(4096)),
             Self::GinkgoImbalance => at_share(0.8),
             Self::GinkgoBounded => at_most(at_share(0.8), 1e-4),
             Self::GinkgoStorage => {

@@ -64,14 +64,7 @@ impl Tail {
     pub fn resolve(self, histogram: &Histogram) -> u32 {
         match self {
             Self::Fixed(length) => length,
-            Self::Auto => {
-                let mut rows_from = 0;
-                let reached = histogram.classes().iter().rev().find(|&&(_, rows)| {
-                    rows_from += rows;
-                    rows_from >= STRIP_ROWS
-                });
-                reached.map_or(0, |class| class.0)
-            }
+            Self::Auto => histogram.exceeded_by_fewer_than(STRIP_ROWS),
         }
     }
 }
