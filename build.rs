@@ -28,7 +28,16 @@ const OLDEST: u32 = 70;
 /// Options on which the machine code depends, with the same meaning to nvcc and to NVRTC.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];
 
-/// A kernel file.
+/// Beginnings of the names of kernel files that are also compiled for `y = alpha A x + beta y`.
+const SCALED: [&str; 5] = ["csr", "ell", "jds", "packed_", "sell"];
+
+/// Beginnings of the names of kernel files that are also compiled for matrices that do not fit the L2.
+const STREAMED: [&str; 9] = ["blocked", "coo", "csr", "ell", "jds", "multi_", "packed_", "sell", "tiles"];
+
+/// Beginnings of the names of kernel files that are also compiled for matrices of few slices.
+const SPLIT: [&str; 1] = ["packed_"];
+
+/// A kernel file, compiled with some definitions.
 struct Module {
     name: String,
     hash: String,
@@ -62,7 +71,7 @@ fn embed() -> Result<(), Box<dyn Error>> {
     Ok(fs::write(out.join("kernels.rs"), table(&modules, &images)?)?)
 }
 
-/// The kernel files in the order of their names, each made complete.
+/// The modules: the kernel files in the order of their names, each made complete, with every choice of its definitions.
 fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
     let folder = Path::new(FOLDER);
     if !folder.is_dir() {
@@ -83,15 +92,32 @@ fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
         }
     }
     files.sort();
-    let modules = files.into_iter().map(|path| {
-        let name =
+    let mut modules = Vec::new();
+    for path in files {
+        let file =
             path.file_stem().and_then(|stem| stem.to_str()).ok_or("a kernel file's name is not UTF-8")?;
-        let text = splice::splice(&format!("{name}.cu"), &fs::read_to_string(&path)?, &headers)?;
-        let source = out.join(format!("{name}.cu"));
-        fs::write(&source, &text)?;
-        Ok(Module { name: name.to_owned(), hash: format!("{:032x}", xxh3_128(text.as_bytes())), source })
-    });
-    modules.collect()
+        let text = splice::splice(&format!("{file}.cu"), &fs::read_to_string(&path)?, &headers)?;
+        for (ending, definitions) in variants(file) {
+            let name = format!("{file}{ending}");
+            let text = format!("{definitions}{text}");
+            let source = out.join(format!("{name}.cu"));
+            fs::write(&source, &text)?;
+            modules.push(Module { name, hash: format!("{:032x}", xxh3_128(text.as_bytes())), source });
+        }
+    }
+    Ok(modules)
+}
+
+/// What is added to the name of a kernel file for each of its modules, and their definitions; named as in
+/// `src/device/module.rs`.
+fn variants(file: &str) -> Vec<(String, String)> {
+    let listed = |files: &[&str]| files.iter().any(|beginning| file.starts_with(beginning));
+    let scaled = [("", "")].into_iter().chain(listed(&SCALED).then_some(("_scaled", "#define SCALED\n")));
+    let sizes = [("", "")].into_iter();
+    let sizes = sizes.chain(listed(&STREAMED).then_some(("_streamed", "#define STREAMED\n")));
+    let sizes = sizes.chain(listed(&SPLIT).then_some(("_split", "#define SPLIT\n")));
+    let both = scaled.flat_map(|scaled| sizes.clone().map(move |size| [scaled, size]));
+    both.map(|both| (both.map(|(ending, _)| ending).concat(), both.map(|(_, text)| text).concat())).collect()
 }
 
 /// The CUDA compiler, if there is one that works.

@@ -4,9 +4,9 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sparseop::matrix::gallery;
-use sparseop::testing::x_vector;
 use sparseop::tuning::stopwatch::turn;
 use sparseop::{DeviceVec, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
+use sparseop_testkit::x_vector;
 use std::time::Duration;
 
 /// The suite is cut to about so many entries.

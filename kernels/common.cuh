@@ -2,8 +2,7 @@
 //
 // Conventions. A kernel is a template over its scalar T, and over the row offset O where there is one; its instances are the entry
 // points, with plain names that say their types: `csr_vector8_f32_o64`. Positions of slots and entries are 64-bit everywhere, rows
-// and columns 32-bit. Arrays of the matrix are read once and so streamed past the cache (`__ldcs`); x is cached (`__ldg`, or `gather` where
-// launches overlap).
+// and columns 32-bit. Arrays of the matrix are read by `fetch`, x by `__ldg`, or `gather` where launches overlap.
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -37,7 +36,8 @@ typedef unsigned long long u64;
 #endif
 
 // Launches that overlap. A kernel of a file with OVERLAPPING begins, where the GPU can do so, as soon as every block of the launch before it in
-// the stream has called `begin_next`, or when that is over. Until it has called `end_previous` it reads nothing but what says where the entries
+// the stream has called `begin_next`, or when that is over. It calls `begin_next` behind `end_previous`: before it, launches would pile up, and
+// those that wait would take the places of those that work. Until it has called `end_previous` it reads nothing but what says where the entries
 // of the matrix are, and writes nothing: values are updated by kernels, and vectors, scratch and sums are what the launch before may be
 // working on. Every kernel of such a file calls it. What it reads afterwards it does not read as constant
 // (`__ldg`), since it was not when it began.
@@ -80,6 +80,36 @@ __device__ __forceinline__ double gather(const double *from) {
     double element;
     asm volatile("ld.global.f64 %0, [%1];" : "=d"(element) : "l"(from));
     return element;
+}
+
+// Residency of the matrix in the L2. Where all that a product touches fits, the matrix is read by
+// normal loads and stays. A module with STREAMED is for larger matrices: `resident` of SHARES blocks
+// read their part by normal loads, so that it stays from product to product; the others read theirs
+// evict-first. `Residency` in src/device/residency.rs.
+
+// Number of shares in which blocks are counted: `SHARES` in src/device/residency.rs.
+[[maybe_unused]] constexpr u32 SHARES = 16;
+
+template <bool FLAG>
+struct Flag {
+    static constexpr bool value = FLAG;
+};
+
+// Calls `body` with Flag<true> where share number `unit` of the matrix stays, else with Flag<false>.
+template <typename Body>
+__device__ __forceinline__ void by_residency([[maybe_unused]] u32 unit, [[maybe_unused]] u32 resident, Body body) {
+#ifdef STREAMED
+    if (unit % SHARES >= resident) return body(Flag<false>{});
+#endif
+    body(Flag<true>{});
+}
+
+// Loads an element of the matrix, evict-first where it does not stay. Neither is a load of constants:
+// values may be written by the launch before.
+template <bool STAYS, typename W>
+__device__ __forceinline__ W fetch(const W *from) {
+    if constexpr (STAYS) return __ldca(from);
+    else return __ldcs(from);
 }
 
 // The number of this thread in the grid.
@@ -139,14 +169,14 @@ struct Factors {
 };
 
 // `sum` plus the products of N slots, the u-th at `at(u)`. When GUARDED they may be padding, which is not multiplied.
-template <u32 N, bool GUARDED, typename T, typename At>
+template <bool STAYS, u32 N, bool GUARDED, typename T, typename At>
 __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
     u32 col[N];
     T value[N], factor[N];
 #pragma unroll
     for (u32 u = 0; u < N; ++u) {
-        col[u] = __ldcs(cols + at(u));
-        value[u] = __ldcs(values + at(u));
+        col[u] = fetch<STAYS>(cols + at(u));
+        value[u] = fetch<STAYS>(values + at(u));
     }
     // Padding takes the last column: PADDING is beyond every one of them.
 #pragma unroll
@@ -159,14 +189,14 @@ __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, 
 
 // `sum` plus the products of those of N entries that are wanted. The u-th is at `at(u)`, where there must be some entry even when
 // it is not wanted.
-template <u32 N, typename T, typename At, typename Wanted>
+template <bool STAYS, u32 N, typename T, typename At, typename Wanted>
 __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values, const T *x, At at, Wanted wanted) {
     u32 col[N];
     T value[N], factor[N];
 #pragma unroll
     for (u32 u = 0; u < N; ++u) {
-        col[u] = __ldcs(cols + at(u));
-        value[u] = __ldcs(values + at(u));
+        col[u] = fetch<STAYS>(cols + at(u));
+        value[u] = fetch<STAYS>(values + at(u));
     }
 #pragma unroll
     for (u32 u = 0; u < N; ++u) factor[u] = gather(x + col[u]);
@@ -177,40 +207,40 @@ __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values,
 }
 
 // `sum` plus the products of the first `count` <= N slots, which may be padding; quick when the warp agrees on `count`.
-template <u32 N, typename T, typename At>
+template <bool STAYS, u32 N, typename T, typename At>
 __device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
     if constexpr (N == 0) {
         return sum;
     } else {
-        return count == N ? add_slots<N, true>(sum, cols, values, x, at)
-                          : add_rest<N - 1>(count, sum, cols, values, x, at);
+        return count == N ? add_slots<STAYS, N, true>(sum, cols, values, x, at)
+                          : add_rest<STAYS, N - 1>(count, sum, cols, values, x, at);
     }
 }
 
 // The sum of `width` slots of one row, `stride` apart from `at` on, of which the first `full` hold entries while the others may be
 // padding; quick when the warp agrees on both.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, Factors<T> x, u64 at, u64 stride, u64 full, u64 width) {
     T sum = 0;
     u64 k = 0;
 #pragma unroll 1
     for (; k + BATCH <= full; k += BATCH, at += BATCH * stride)
-        sum = add_slots<BATCH, false>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+        sum = add_slots<STAYS, BATCH, false>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
 #pragma unroll 1
     for (; k + BATCH <= width; k += BATCH, at += BATCH * stride)
-        sum = add_slots<BATCH, true>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
-    return add_rest<BATCH - 1>(width - k, sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+        sum = add_slots<STAYS, BATCH, true>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+    return add_rest<STAYS, BATCH - 1>(width - k, sum, cols, values, x, [=](u32 u) { return at + u * stride; });
 }
 
 // The sum of `count` entries of one row, `stride` apart from `at` on, N at a time.
-template <u32 N, typename T>
+template <bool STAYS, u32 N, typename T>
 __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const T *x, u64 at, u64 stride, u64 count) {
     T sum = 0;
 #pragma unroll 1
     for (u64 k = 0; k < count; k += N, at += N * stride) {
         u32 left = u32(min(count - k, u64(N)));
-        sum = add_wanted<N>(sum, cols, values, x, [=](u32 u) { return at + min(u, left - 1) * stride; },
-                            [=](u32 u) { return u < left; });
+        sum = add_wanted<STAYS, N>(sum, cols, values, x, [=](u32 u) { return at + min(u, left - 1) * stride; },
+                                   [=](u32 u) { return u < left; });
     }
     return sum;
 }
@@ -224,13 +254,15 @@ __device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
     return sum;
 }
 
-// 16 bytes of scalars, read once.
+// Loads 16 bytes of scalars.
+template <bool STAYS>
 __device__ __forceinline__ void load(const float *from, float (&to)[4]) {
-    float4 four = __ldcs(reinterpret_cast<const float4 *>(from));
+    float4 four = fetch<STAYS>(reinterpret_cast<const float4 *>(from));
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
+template <bool STAYS>
 __device__ __forceinline__ void load(const double *from, double (&to)[2]) {
-    double2 two = __ldcs(reinterpret_cast<const double2 *>(from));
+    double2 two = fetch<STAYS>(reinterpret_cast<const double2 *>(from));
     to[0] = two.x, to[1] = two.y;
 }
 
@@ -349,8 +381,18 @@ __device__ __forceinline__ T open_before(T open, bool has_end) {
     }
     __syncthreads();
 
+    // Loaded before any is needed: one after the other they take as long as a gather.
+    T opens[THREADS / WARP];
+    bool ends[THREADS / WARP];
+#pragma unroll
+    for (u32 w = 0; w < THREADS / WARP; ++w) {
+        opens[w] = warp_open[w];
+        ends[w] = warp_ended[w];
+    }
     T before = 0;
-    for (u32 w = 0; w < warp; ++w) before = warp_ended[w] ? warp_open[w] : before + warp_open[w];
+#pragma unroll
+    for (u32 w = 0; w + 1 < THREADS / WARP; ++w)
+        if (w < warp) before = ends[w] ? opens[w] : before + opens[w];
     T lanes_before = __shfl_up_sync(ALL_LANES, open, 1);
     bool ended_before = (ended & ~(ALL_LANES << lane)) != 0;
     if (lane > 0) before = ended_before ? lanes_before : before + lanes_before;

@@ -16,16 +16,16 @@ __device__ __forceinline__ u32 spread(u32 i) { return i + i / RUN; }
 
 // Loads a thread's entries of a chunk of `count`. When it is not WHOLE those past its end are the last one again, since products are
 // made without conditions.
-template <bool WHOLE, typename T>
+template <bool STAYS, bool WHOLE, typename T>
 __device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *values, u32 count, u32 (&row)[RUN],
                                      u32 (&col)[RUN], T (&value)[RUN]) {
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) {
         u32 i = threadIdx.x + u * BLOCK;
         if (!WHOLE) i = min(i, count - 1);
-        col[u] = __ldcs(cols + i);
-        value[u] = __ldcs(values + i);
-        row[u] = __ldcs(rows + i);
+        col[u] = fetch<STAYS>(cols + i);
+        value[u] = fetch<STAYS>(values + i);
+        row[u] = fetch<STAYS>(rows + i);
     }
 }
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *
 template <bool ADD, typename T>
 __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32 *__restrict__ cols,
                                          const T *__restrict__ values, u64 nnz, const T *__restrict__ x,
-                                         T *y, u32 *carry_rows, T *carries, u32 *arrivals) {
+                                         T *y, u32 *carry_rows, T *carries, u32 *arrivals, u32 resident) {
     __shared__ T products[CHUNK + BLOCK];
     // One more: the row behind the chunk.
     __shared__ u32 row_of[CHUNK + BLOCK + 1];
@@ -44,8 +44,11 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
     u32 count = u32(min(nnz - first, u64(CHUNK)));
     u32 row[RUN], col[RUN];
     T value[RUN];
-    if (count == CHUNK) load<true>(rows + first, cols + first, values + first, count, row, col, value);
-    else load<false>(rows + first, cols + first, values + first, count, row, col, value);
+    by_residency(blockIdx.x, resident, [&](auto stays) {
+        constexpr bool STAYS = decltype(stays)::value;
+        if (count == CHUNK) load<STAYS, true>(rows + first, cols + first, values + first, count, row, col, value);
+        else load<STAYS, false>(rows + first, cols + first, values + first, count, row, col, value);
+    });
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) value[u] *= __ldg(x + col[u]);
 #pragma unroll
@@ -95,29 +98,32 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
 }
 
 // A thread an entry; y holds zeros or what is added to.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows, const u32 *__restrict__ cols,
                                                    const T *__restrict__ values, u64 nnz, const T *__restrict__ x,
                                                    T *y) {
     u64 i = thread_id();
-    if (i < nnz) atomicAdd(y + __ldcs(rows + i), __ldcs(values + i) * __ldg(x + __ldcs(cols + i)));
+    if (i < nnz) atomicAdd(y + fetch<STAYS>(rows + i), fetch<STAYS>(values + i) * __ldg(x + fetch<STAYS>(cols + i)));
 }
 
 // Three arrays are loaded together: 64 registers a thread.
-#define INSTANCES(SUFFIX, T)                                                                                      \
-    KERNEL_WITH(4) coo_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,     \
-                        u32 *carry_rows, T *carries, u32 *arrivals) {                                             \
-        segments<false>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals);                            \
-    }                                                                                                             \
-    KERNEL_WITH(4) coo_add_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y, \
-                            u32 *carry_rows, T *carries, u32 *arrivals) {                                         \
-        segments<true>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals);                             \
-    }                                                                                                             \
-    KERNEL coo_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) {                             \
-        add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                            \
-    }                                                                                                             \
-    KERNEL coo_atomic_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y) {    \
-        entries_by_atomics(rows, cols, values, nnz, x, y);                                                        \
+#define SEGMENTS(NAME, ADD, T)                                                                              \
+    KERNEL_WITH(4) NAME(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
+                        u32 *carry_rows, T *carries, u32 *arrivals, u32 resident) {                         \
+        segments<ADD>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals, resident);              \
+    }
+
+#define INSTANCES(SUFFIX, T)                                                                                \
+    SEGMENTS(coo_##SUFFIX, false, T)                                                                        \
+    SEGMENTS(coo_add_##SUFFIX, true, T)                                                                     \
+    KERNEL coo_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) {                       \
+        add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                      \
+    }                                                                                                       \
+    KERNEL coo_atomic_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x,      \
+                               T *y, u32 resident) {                                                        \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                                \
+            entries_by_atomics<stays.value>(rows, cols, values, nnz, x, y);                                 \
+        });                                                                                                 \
     }
 
 INSTANCES(f32, float)

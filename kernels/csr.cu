@@ -11,7 +11,7 @@ constexpr u32 LANE_ENTRIES = 4;
 template <u32 W, typename T, typename O>
 __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                               const T *__restrict__ values, u32 nrows, const T *__restrict__ x,
-                                              OUT(T) y) {
+                                              OUT(T) y, u32 resident) {
     u64 row = thread_id() / W;
     u32 lane = threadIdx.x % W;
     u64 at = 0, count = 0;
@@ -21,9 +21,14 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
         count = at < end ? (end - at + W - 1) / W : 0;
     }
     // Where lanes come again for their next entries, what they find in the first-level cache is not to be driven out by the next launch.
-    if (CAN_OVERLAP && !__syncthreads_or(count > LANE_ENTRIES)) begin_next();
+    bool once = CAN_OVERLAP && !__syncthreads_or(count > LANE_ENTRIES);
     end_previous();
-    T sum = lanes_sum(sum_entries<LANE_ENTRIES>(cols, values, x, at, W, count), W);
+    if (once) begin_next();
+    T sum = 0;
+    by_residency(blockIdx.x, resident, [&](auto stays) {
+        sum = sum_entries<decltype(stays)::value, LANE_ENTRIES>(cols, values, x, at, W, count);
+    });
+    sum = lanes_sum(sum, W);
     if (row < nrows && lane == 0) put(y, row, sum);
 }
 
@@ -180,22 +185,35 @@ __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end
     if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.ends, first_end == 0 ? before + open : open);
 }
 
+// Words of so many bytes that are loaded at once.
+template <u32 BYTES>
+struct Words;
+template <>
+struct Words<8> {
+    typedef uint2 Type;
+};
+template <>
+struct Words<16> {
+    typedef uint4 Type;
+};
+
 // Loads of an array with something for every entry what a thread multiplies: RUN consecutive ones, from a multiple of four on. Those past the
 // last one that is needed are some that are.
-template <u32 RUN, typename V>
+template <bool STAYS, u32 RUN, typename V>
 __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
-    constexpr u32 TOGETHER = 16 / sizeof(V);
-    struct alignas(16) Some {
+    constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
+    using Bits = typename Words<TOGETHER * sizeof(V)>::Type;
+    struct alignas(sizeof(Bits)) Some {
         V at[TOGETHER];
     };
     // The array may end within the last four.
     if (base + (count + 3) / 4 * 4 <= nnz) {
 #pragma unroll
-        for (u32 q = 0; q < RUN; q += 4) {
-            const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / 4 * 4);
+        for (u32 q = 0; q < RUN; q += GROUP) {
+            const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / GROUP * GROUP);
 #pragma unroll
-            for (u32 v = 0; v < 4; v += TOGETHER) {
-                uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(from + v));
+            for (u32 v = 0; v < GROUP; v += TOGETHER) {
+                Bits bits = fetch<STAYS>(reinterpret_cast<const Bits *>(from + v));
                 Some some = *reinterpret_cast<Some *>(&bits);
 #pragma unroll
                 for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = some.at[w];
@@ -203,30 +221,26 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
         }
     } else {
 #pragma unroll
-        for (u32 u = 0; u < RUN; ++u) run[u] = __ldcs(array + base + min(threadIdx.x * RUN + u, count - 1));
+        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<STAYS>(array + base + min(threadIdx.x * RUN + u, count - 1));
     }
 }
 
 // Row ends that a thread loads together with its entries; where a chunk has more, they come later.
 constexpr u32 ROWS_AHEAD = 2;
 
-// Entries and row ends that a block has room for: `CAPACITY` in src/formats/csr/chunks.rs.
-constexpr u32 CAPACITY = 2048;
-// Entries and row ends between two cuts. The rest is for cuts that are moved back, and for loads of four entries that begin up to
-// three early.
-constexpr u32 SPACING = CAPACITY - CAPACITY / 16;
-// Consecutive entries of a thread.
-constexpr u32 RUN = CAPACITY / BLOCK;
-
-template <typename T, typename O>
+// RUN consecutive entries a thread: 2, 4 or 8, so that small matrices have blocks for every multiprocessor. `RUNS` in
+// src/formats/csr/chunks.rs.
+template <u32 RUN, typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
-                                               u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts) {
+                                               u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts, u32 resident) {
+    // Entries and row ends that a block has room for, and those between two cuts. The rest is for cuts that are moved back, and for
+    // loads of four entries that begin up to three early. `Cutting` in src/formats/csr/chunks.rs.
+    constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;
     alignas(16) __shared__ u16 ended[CAPACITY];
     __shared__ u32 few_ends[FEW_ENDS];
     __shared__ T head;
 
-    begin_next();
     Chunk here = load_chunk(chunks, blockIdx.x), next = load_chunk(chunks, u64(blockIdx.x) + 1);
     u64 cut = u64(blockIdx.x) * SPACING;
     u64 first = cut - here.moved - here.row;
@@ -252,9 +266,14 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     }
     u32 col[RUN];
     T product[RUN], factor[RUN];
-    if (count > early) load_wide(cols, base, count, nnz, col);
+    auto load_run = [=](const auto *array, auto &run) {
+        if (count > early)
+            by_residency(blockIdx.x, resident, [&](auto stays) { load_wide<decltype(stays)::value>(array, base, count, nnz, run); });
+    };
+    load_run(cols, col);
     end_previous();
-    if (count > early) load_wide(values, base, count, nnz, product);
+    begin_next();
+    load_run(values, product);
     bool few = sums.ends <= FEW_ENDS;
     reinterpret_cast<Ends<RUN> *>(ended)[threadIdx.x] = {};
 #pragma unroll
@@ -281,8 +300,9 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 }
 
 #define ROWS(NAME, W, T, O)                                                                                 \
-    KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T)) {          \
-        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT);                                               \
+    KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),                \
+                u32 resident) {                                                                                             \
+        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, resident);                                                \
     }
 
 // So many blocks a multiprocessor shall hold, that each thread has registers for a batch: see KERNEL. Doubles take more of them.
@@ -296,11 +316,11 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 #define RESIDENT(T) (sizeof(T) == 8 ? 5 : 6)
 #endif
 
-#define BALANCED(NAME, T, O)                                                                                              \
+#define BALANCED(NAME, RUN, T, O)                                                                                         \
     KERNEL_WITH(RESIDENT(T))                                                                                              \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
-         OUT_PARAMETERS(T), u64 *parts) {                                                                                 \
-        rows_by_chunks(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts);                             \
+         OUT_PARAMETERS(T), u64 *parts, u32 resident) {                                                                    \
+        rows_by_chunks<RUN>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, resident);                            \
     }
 
 #define INSTANCES(SUFFIX, T, O)                                                                                           \
@@ -310,7 +330,9 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                                   \
     ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                                 \
     ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                                 \
-    BALANCED(csr_balanced_##SUFFIX, T, O)
+    BALANCED(csr_balanced2_##SUFFIX, 2, T, O)                                                                             \
+    BALANCED(csr_balanced4_##SUFFIX, 4, T, O)                                                                             \
+    BALANCED(csr_balanced8_##SUFFIX, 8, T, O)
 
 INSTANCES(f32_o32, float, u32)
 INSTANCES(f32_o64, float, u64)

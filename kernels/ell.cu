@@ -3,30 +3,34 @@
 #include "common.cuh"
 
 // A thread a row; every row has at least `full` entries.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ void rows_padded(const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows, u32 ncols,
                                             u32 full, u32 width, const T *__restrict__ x, OUT(T) y) {
     u64 row = thread_id();
-    if (row < nrows) put(y, row, sum_slots(cols, values, Factors<T>{x, ncols}, row, nrows, full, width));
+    if (row < nrows) put(y, row, sum_slots<STAYS>(cols, values, Factors<T>{x, ncols}, row, nrows, full, width));
 }
 
 // A thread a row, each as long as it is: padding is not even read.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ void rows_of_length(const u32 *__restrict__ cols, const T *__restrict__ values,
                                                const u32 *__restrict__ row_len, u32 nrows, const T *__restrict__ x,
                                                OUT(T) y) {
     u64 row = thread_id();
-    if (row < nrows) put(y, row, sum_entries<BATCH>(cols, values, x, row, nrows, row_len[row]));
+    if (row < nrows) put(y, row, sum_entries<STAYS, BATCH>(cols, values, x, row, nrows, row_len[row]));
 }
 
-#define INSTANCES(SUFFIX, T)                                                                                 \
-    KERNEL ell_##SUFFIX(const u32 *cols, const T *values, u32 nrows, u32 ncols, u32 full, u32 width,         \
-                        const T *x, OUT_PARAMETERS(T)) {                                                                  \
-        rows_padded(cols, values, nrows, ncols, full, width, x, OUTPUT);                                          \
-    }                                                                                                        \
-    KERNEL ell_lengths_##SUFFIX(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x, \
-                                OUT_PARAMETERS(T)) {                                                                      \
-        rows_of_length(cols, values, row_len, nrows, x, OUTPUT);                                                  \
+#define INSTANCES(SUFFIX, T)                                                                                     \
+    KERNEL ell_##SUFFIX(const u32 *cols, const T *values, u32 nrows, u32 ncols, u32 full, u32 width, const T *x, \
+                        OUT_PARAMETERS(T), u32 resident) {                                                       \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                                     \
+            rows_padded<stays.value>(cols, values, nrows, ncols, full, width, x, OUTPUT);                        \
+        });                                                                                                      \
+    }                                                                                                            \
+    KERNEL ell_lengths_##SUFFIX(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x,     \
+                                OUT_PARAMETERS(T), u32 resident) {                                               \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                                     \
+            rows_of_length<stays.value>(cols, values, row_len, nrows, x, OUTPUT);                                \
+        });                                                                                                      \
     }
 
 INSTANCES(f32, float)

@@ -8,21 +8,21 @@ struct Section {
 };
 
 // The sum of the i-th sorted row, which is in section `s`.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ T section_sum(const Section &s, u64 i, const u32 *cols, const T *values, Factors<T> x) {
-    return sum_slots(cols, values, x, s.start + (i - s.first_row), s.rows, s.full, s.width);
+    return sum_slots<STAYS>(cols, values, x, s.start + (i - s.first_row), s.rows, s.full, s.width);
 }
 
 // All sections in one launch, a thread a row. A warp looks its first row up; rows behind it are in that section or in one of
 // the next.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ void all_sections(const Section *__restrict__ sections, u32 count,
                                              const u32 *__restrict__ perm, const u32 *__restrict__ cols,
                                              const T *__restrict__ values, u32 nrows, u32 ncols,
                                              const T *__restrict__ x, OUT(T) y) {
     u64 i = thread_id();
     if (i >= nrows) return;
-    u32 row = __ldcs(perm + i);
+    u32 row = fetch<STAYS>(perm + i);
     u64 warp_row = i - threadIdx.x % WARP;
     // The last section that begins at the warp's first row or before; the first one begins with row 0.
     u32 found = 0, beyond = count;
@@ -32,22 +32,22 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
         else beyond = middle;
     }
     while (i >= sections[found].first_row + sections[found].rows) ++found;
-    put(y, row, section_sum(sections[found], i, cols, values, Factors<T>{x, ncols}));
+    put(y, row, section_sum<STAYS>(sections[found], i, cols, values, Factors<T>{x, ncols}));
 }
 
 // One section.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ perm, const u32 *__restrict__ cols,
                                             const T *__restrict__ values, u32 ncols, const T *__restrict__ x,
                                             OUT(T) y) {
     u64 i = s.first_row + thread_id();
     if (i >= s.first_row + s.rows) return;
-    u32 row = __ldcs(perm + i);
-    put(y, row, section_sum(s, i, cols, values, Factors<T>{x, ncols}));
+    u32 row = fetch<STAYS>(perm + i);
+    put(y, row, section_sum<STAYS>(s, i, cols, values, Factors<T>{x, ncols}));
 }
 
 // Unpadded diagonals, a thread a sorted row: it has an entry in every diagonal that is longer than its place.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 count, const u32 *__restrict__ perm,
                                           const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows,
                                           const T *__restrict__ x, OUT(T) y) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
     constexpr u32 N = BATCH / 2;
     u64 i = thread_id();
     if (i >= nrows) return;
-    u32 row = __ldcs(perm + i);
+    u32 row = fetch<STAYS>(perm + i);
     T sum = 0;
     u64 begin = __ldg(jd_ptr);
 #pragma unroll 1
@@ -73,23 +73,33 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
         }
         // Diagonals only get shorter.
         if (!reached[0]) break;
-        sum = add_wanted<N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
+        sum = add_wanted<STAYS, N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
     }
     put(y, row, sum);
 }
 
 #define INSTANCES(SUFFIX, T)                                                                              \
     KERNEL jds_sections_##SUFFIX(const Section *sections, u32 count, const u32 *perm, const u32 *cols,    \
-                                 const T *values, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T)) {               \
-        all_sections(sections, count, perm, cols, values, nrows, ncols, x, OUTPUT);                            \
+                                 const T *values, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T),    \
+                                 u32 resident) {                                                          \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                              \
+            all_sections<stays.value>(sections, count, perm, cols, values, nrows, ncols, x, OUTPUT);      \
+        });                                                                                               \
     }                                                                                                     \
     KERNEL jds_section_##SUFFIX(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm, \
-                                const u32 *cols, const T *values, u32 ncols, const T *x, OUT_PARAMETERS(T)) {          \
-        one_section(Section{first_row, rows, width, full, start}, perm, cols, values, ncols, x, OUTPUT);       \
+                                const u32 *cols, const T *values, u32 ncols, const T *x,                  \
+                                OUT_PARAMETERS(T), u32 resident) {                                        \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                              \
+            Section section{first_row, rows, width, full, start};                                         \
+            one_section<stays.value>(section, perm, cols, values, ncols, x, OUTPUT);                      \
+        });                                                                                               \
     }                                                                                                     \
     KERNEL jds_diagonals_##SUFFIX(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,         \
-                                  const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T)) {                         \
-        diagonals(jd_ptr, count, perm, cols, values, nrows, x, OUTPUT);                                        \
+                                  const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),              \
+                                  u32 resident) {                                                         \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                              \
+            diagonals<stays.value>(jd_ptr, count, perm, cols, values, nrows, x, OUTPUT);                  \
+        });                                                                                               \
     }
 
 INSTANCES(f32, float)

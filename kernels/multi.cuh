@@ -181,9 +181,9 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         T value[COUNT * R];
         U factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::SHARED>(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::STAYS>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
-        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream<Values::SHARED>(indices + (k + u) * WARP + lane);
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::STAYS>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u) factor[u] = x.at(col[u / R] + u % R);
@@ -203,7 +203,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         for (u32 u = 0; u < COUNT; ++u) {
             // A lane without the step loads what another has: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
-            col[u] = stream<Values::SHARED>(indices + at + place);
+            col[u] = fetch<Values::STAYS>(indices + at + place);
 #pragma unroll
             for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
             at += lanes;
@@ -224,6 +224,9 @@ __device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8
     else add_relative<V, R, u32>(sum, index, values, full, width, lane, x);
 }
 
+// Entries of a long row that a lane loads together.
+[[maybe_unused]] constexpr u32 PIECE_ENTRIES = 4;
+
 // Adds a piece of a long row up, an entry for every `1 << shift` lanes of the warp at a time; the warp that is last with its row adds up
 // the row's pieces, always in the same order. `rows.sums` has a unit for every piece and each of those lanes.
 template <typename T, u32 N, typename Values>
@@ -236,20 +239,20 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
     U *parts = reinterpret_cast<U *>(rows.sums);
     U sum = {};
 #pragma unroll 1
-    for (u32 k = first; k < piece.count; k += LONG_ENTRIES * apart) {
-        u32 col[LONG_ENTRIES];
-        T value[LONG_ENTRIES];
-        U factor[LONG_ENTRIES];
+    for (u32 k = first; k < piece.count; k += PIECE_ENTRIES * apart) {
+        u32 col[PIECE_ENTRIES];
+        T value[PIECE_ENTRIES];
+        U factor[PIECE_ENTRIES];
 #pragma unroll
-        for (u32 u = 0; u < LONG_ENTRIES; ++u) {
+        for (u32 u = 0; u < PIECE_ENTRIES; ++u) {
             u32 at = min(k + u * apart, piece.count - 1);
-            col[u] = stream<Values::SHARED>(rows.cols + piece.begin + at);
+            col[u] = fetch<Values::STAYS>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
-        for (u32 u = 0; u < LONG_ENTRIES; ++u) factor[u] = x.at(col[u]);
+        for (u32 u = 0; u < PIECE_ENTRIES; ++u) factor[u] = x.at(col[u]);
 #pragma unroll
-        for (u32 u = 0; u < LONG_ENTRIES; ++u)
+        for (u32 u = 0; u < PIECE_ENTRIES; ++u)
             if (k + u * apart < piece.count) add(sum, value[u], factor[u]);
     }
     sum_apart(sum, lanes);
@@ -318,7 +321,7 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
     if (kind == DIAGONAL) {
         add_diagonals<V>(sum, at, own, full, width, lane, x, x.beyond(x.x, row));
     } else {
-        if (perm) row = stream<Values::SHARED>(perm + row);
+        if (perm) row = fetch<Values::STAYS>(perm + row);
         x.x = x.beyond(x.x, header.z);
         if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
         else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
@@ -330,16 +333,22 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
     if (i < nrows && unit < units && !(skip && __ldg(skip + slice) >> lane & 1)) sums.put(row, unit, sum);
 }
 
-// Slices are streamed with units of 8 bytes, as two vectors in f32 have, where a warp has a slice for itself.
+// Whether slices stay in the caches. Those that do not fit are read evict-first with units of 8 bytes, as two vectors in f32 have, where a
+// warp has a slice for itself; wider units are read by several warps.
+#ifdef STREAMED
 template <typename U>
-constexpr bool STREAMS = sizeof(U) == 8;
+constexpr bool STAY = sizeof(U) != 8;
+#else
+template <typename U>
+constexpr bool STAY = true;
+#endif
 
 #define SEVERAL(NAME, PER_SM, V, VALUES, T, N)                                                                                             \
     KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 long_count, \
                              T *long_sums, u32 *done, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors,         \
                              u32 whole, u32 shift) {                                                                                       \
-        packed_units<V, VALUES<T, !STREAMS<Unit<T, N>>>>(headers, values, index, dictionary, perm, skip, nrows,                            \
+        packed_units<V, VALUES<T, STAY<Unit<T, N>>>>(headers, values, index, dictionary, perm, skip, nrows,                            \
                                                          Long<T>{pieces, long_cols, long_values, long_count, long_sums, done},             \
                                                          Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                         \
                                                          Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \

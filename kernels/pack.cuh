@@ -6,7 +6,7 @@ constexpr u32 WIDTH_BITS = 14;
 constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
 
 // Entries of a piece of a long row: `PIECE` in src/encoding/long.rs.
-[[maybe_unused]] constexpr u32 PIECE = 1024;
+[[maybe_unused]] constexpr u32 PIECE = 512;
 
 // The rows of a matrix as slices take them: in the order of `perm`, or as they are where that is null; those with more than `limit`
 // entries are kept apart, and empty in their slices.

@@ -14,50 +14,43 @@ constexpr u32 WORDS = UNIT / sizeof(u32);
 
 __device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
 
-// Loads what a product reads of a matrix once, past the caches; SHARED, where several warps read it, through them.
-template <bool SHARED = false, typename W>
-__device__ __forceinline__ W stream(const W *from) {
-    if constexpr (SHARED) return __ldg(from);
-    else return __ldcs(from);
-}
-
 // Values as they are; `at` counts values. BYTES are those of one.
-template <typename T, bool SHARED_SLICES = false>
+template <typename T, bool STAYS_RESIDENT>
 struct Plain {
     static constexpr u32 CODES = 1, BYTES = sizeof(T);
-    static constexpr bool SHARED = SHARED_SLICES;
+    static constexpr bool STAYS = STAYS_RESIDENT;
     const T *values;
 
     __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
-    __device__ __forceinline__ T one(u32 at) const { return stream<SHARED>(values + at); }
+    __device__ __forceinline__ T one(u32 at) const { return fetch<STAYS>(values + at); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
         if constexpr (sizeof(T) == 4) {
-            float4 v = stream<SHARED>(reinterpret_cast<const float4 *>(values + at));
+            float4 v = fetch<STAYS>(reinterpret_cast<const float4 *>(values + at));
             out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
         } else {
-            double2 v = stream<SHARED>(reinterpret_cast<const double2 *>(values + at));
-            double2 w = stream<SHARED>(reinterpret_cast<const double2 *>(values + at) + 1);
+            double2 v = fetch<STAYS>(reinterpret_cast<const double2 *>(values + at));
+            double2 w = fetch<STAYS>(reinterpret_cast<const double2 *>(values + at) + 1);
             out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
         }
     }
 };
 
 // Values as codes of a dictionary, which every block copies to shared memory.
-template <typename T, bool SHARED_SLICES = false>
+template <typename T, bool STAYS_RESIDENT>
 struct Coded {
     static constexpr u32 CODES = 256, BYTES = 1;
-    static constexpr bool SHARED = SHARED_SLICES;
+    static constexpr bool STAYS = STAYS_RESIDENT;
     const u8 *codes;
     const T *dictionary;
 
     __device__ __forceinline__ Coded(const u8 *bytes, const T *, const T *shared) : codes(bytes), dictionary(shared) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * UNIT); }
     __device__ __forceinline__ void skip_values(u64 count) { codes += count; }
-    __device__ __forceinline__ T one(u32 at) const { return dictionary[stream<SHARED>(codes + at)]; }
+    __device__ __forceinline__ T one(u32 at) const { return dictionary[fetch<STAYS>(codes + at)]; }
     __device__ __forceinline__ void four(u32 at, T *out) const {
-        uchar4 c = stream<SHARED>(reinterpret_cast<const uchar4 *>(codes + at));
+        uchar4 c = fetch<STAYS>(reinterpret_cast<const uchar4 *>(codes + at));
         out[0] = dictionary[c.x], out[1] = dictionary[c.y], out[2] = dictionary[c.z], out[3] = dictionary[c.w];
     }
 };
@@ -84,34 +77,34 @@ struct F32 {
 };
 
 // Values as such numbers, which hold them exactly; `at` counts values.
-template <typename P, typename T, bool SHARED_SLICES>
+template <typename P, typename T, bool STAYS_RESIDENT>
 struct Widened {
     static constexpr u32 CODES = 1, BYTES = sizeof(typename P::Bits);
-    static constexpr bool SHARED = SHARED_SLICES;
+    static constexpr bool STAYS = STAYS_RESIDENT;
     const typename P::Bits *values;
 
     __device__ __forceinline__ Widened(const u8 *bytes, const T *, const T *)
         : values(reinterpret_cast<const typename P::Bits *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(typename P::Bits))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
-    __device__ __forceinline__ T one(u32 at) const { return P::widen(stream<SHARED>(values + at)); }
+    __device__ __forceinline__ T one(u32 at) const { return P::widen(fetch<STAYS>(values + at)); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
-        typename P::Four v = stream<SHARED>(reinterpret_cast<const typename P::Four *>(values + at));
+        typename P::Four v = fetch<STAYS>(reinterpret_cast<const typename P::Four *>(values + at));
         out[0] = P::widen(v.x), out[1] = P::widen(v.y), out[2] = P::widen(v.z), out[3] = P::widen(v.w);
     }
 };
-template <typename T, bool SHARED = false>
-using AsBf16 = Widened<Bf16, T, SHARED>;
-template <typename T, bool SHARED = false>
-using AsF16 = Widened<F16, T, SHARED>;
-template <typename T, bool SHARED = false>
-using AsF32 = Widened<F32, T, SHARED>;
+template <typename T, bool STAYS>
+using AsBf16 = Widened<Bf16, T, STAYS>;
+template <typename T, bool STAYS>
+using AsF16 = Widened<F16, T, STAYS>;
+template <typename T, bool STAYS>
+using AsF32 = Widened<F32, T, STAYS>;
 
 // One value for all entries.
-template <typename T, bool SHARED_SLICES = false>
+template <typename T, bool STAYS_RESIDENT>
 struct Same {
     static constexpr u32 CODES = 1, BYTES = 0;
-    static constexpr bool SHARED = SHARED_SLICES;
+    static constexpr bool STAYS = STAYS_RESIDENT;
     T value;
 
     __device__ __forceinline__ Same(const u8 *, const T *dictionary, const T *) : value(gather(dictionary)) {}
@@ -135,19 +128,19 @@ __device__ __forceinline__ void load_words(const I *words, I *out) {
 }
 
 // Four indices side by side.
-template <bool SHARED>
+template <bool STAYS>
 __device__ __forceinline__ void load_four(const u8 *at, u32 *out) {
-    uchar4 c = stream<SHARED>(reinterpret_cast<const uchar4 *>(at));
+    uchar4 c = fetch<STAYS>(reinterpret_cast<const uchar4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
-template <bool SHARED>
+template <bool STAYS>
 __device__ __forceinline__ void load_four(const u16 *at, u32 *out) {
-    ushort4 c = stream<SHARED>(reinterpret_cast<const ushort4 *>(at));
+    ushort4 c = fetch<STAYS>(reinterpret_cast<const ushort4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
-template <bool SHARED>
+template <bool STAYS>
 __device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
-    uint4 c = stream<SHARED>(reinterpret_cast<const uint4 *>(at));
+    uint4 c = fetch<STAYS>(reinterpret_cast<const uint4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 
@@ -191,13 +184,53 @@ __device__ __forceinline__ void in_batches(u32 count, Step step) {
 // Slots that some lanes lack are taken so many at a time: each has a mask and a place of its own.
 [[maybe_unused]] constexpr u32 PARTIAL = 4;
 
-// The sum of a lane over the slots of a diagonal slice. `x` points at the element of the lane's own row.
+// Whether several warps share a slice: in modules with SPLIT, for matrices of fewer slices than a GPU has warps, which have registers to
+// spare.
+#ifdef SPLIT
+constexpr bool SPLITS = true;
+#else
+constexpr bool SPLITS = false;
+#endif
+
+// Steps of a slice that one of several warps takes, from `first` to `end`: whole batches, which the steps that every lane has do not share
+// with the others, nor the parts with one another.
+struct SliceSteps {
+    static constexpr u32 BATCH_STEPS = 8;
+    u32 first, end;
+
+    static __device__ __forceinline__ u32 batches(u32 steps) { return (steps + BATCH_STEPS - 1) / BATCH_STEPS * BATCH_STEPS; }
+    // The part of this warp, where `1 << shift` warps share a slice.
+    static __device__ __forceinline__ SliceSteps own(u32 full, u32 width, u32 shift) {
+        u32 all = batches(full) + width - full, several = BATCH_STEPS << shift;
+        if (!SPLITS) return {0, all};
+        u32 number = threadIdx.x / WARP & ((1u << shift) - 1);
+        u32 steps = (all + several - 1) / several * BATCH_STEPS;
+        return {min(number * steps, all), min((number + 1) * steps, all)};
+    }
+    // What it has of the steps that every lane has, and of the others, counted from the first of those.
+    __device__ __forceinline__ SliceSteps full(u32 full) const { return {min(first, full), min(end, full)}; }
+    __device__ __forceinline__ SliceSteps partial(u32 full) const {
+        u32 before = batches(full);
+        return {max(first, before) - before, max(end, before) - before};
+    }
+};
+
+// Number of entries of the first `steps` masked steps of a slice.
+__device__ __forceinline__ u32 entries_before(const u32 *masks, u32 steps, u32 lane) {
+    u32 count = 0;
+    for (u32 k = lane; k < steps; k += WARP) count += __popc(__ldg(masks + k));
+    return steps == 0 ? 0 : lanes_sum(count, WARP);
+}
+
+// The sum of a lane over some slots of a diagonal slice. `x` points at the element of the lane's own row.
 template <u32 N, u32 V, typename T, typename Values>
-__device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 lane, const T *x) {
+__device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const int *deltas = reinterpret_cast<const int *>(index);
     T sum = 0;
-    in_batches<N>(full, [&](auto n, u32 k) {
+    SliceSteps whole = SliceSteps::own(full, width, shift).full(full);
+    in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
+        u32 k = whole.first + step;
         int delta[COUNT];
         T value[COUNT], factor[COUNT];
         load_words<COUNT>(deltas + k, delta);
@@ -207,11 +240,14 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
         sum = add_products<COUNT>(sum, value, factor);
     });
     if (width == full) return sum;
+    SliceSteps some = SliceSteps::own(full, width, shift).partial(full);
+    if (some.first == some.end) return sum;
     const int *partial_deltas = deltas + padded(full);
     const u32 *masks = reinterpret_cast<const u32 *>(partial_deltas + padded(width - full));
-    u32 at = full * WARP, bit = 1u << lane;
-    in_batches<PARTIAL>(width - full, [&](auto n, u32 k) {
+    u32 at = full * WARP + entries_before(masks, some.first, lane), bit = 1u << lane;
+    in_batches<PARTIAL>(some.end - some.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
+        u32 k = some.first + step;
         int delta[COUNT];
         u32 mask[COUNT];
         T value[COUNT], factor[COUNT];
@@ -232,32 +268,37 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
     return sum;
 }
 
-// The sum of a lane over the steps of a relative slice, N at a time, of R slots each. `x` points at the column that indices count from.
+// The sum of a lane over some steps of a relative slice, N at a time, of R slots each. `x` points at the column that indices count from.
 template <u32 N, u32 V, u32 R, typename I, typename T, typename Values>
-__device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 lane, const T *x) {
+__device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const u32 *masks = reinterpret_cast<const u32 *>(index);
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
     constexpr u32 GROUP = R == 1 ? V : 1;
     T sum = 0;
-    in_batches<N>(full, [&](auto n, u32 k) {
+    SliceSteps whole = SliceSteps::own(full, width, shift).full(full);
+    in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
         constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
+        u32 k = whole.first + step;
         u32 col[COUNT];
         T value[COUNT * R], factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::SHARED>(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::STAYS>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
-        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = stream(indices + (k + u) * WARP + lane);
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::STAYS>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u) factor[u] = gather(x + col[u / R] + u % R);
         sum = add_products<COUNT * R>(sum, value, factor);
     });
     if (width == full) return sum;
-    u32 at = full * WARP, bit = 1u << lane;
+    SliceSteps some = SliceSteps::own(full, width, shift).partial(full);
+    if (some.first == some.end) return sum;
+    u32 at = full * WARP + entries_before(masks, some.first, lane), bit = 1u << lane;
     constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
-    in_batches<STEPS>(width - full, [&](auto n, u32 k) {
+    in_batches<STEPS>(some.end - some.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
+        u32 k = some.first + step;
         u32 col[COUNT], mask[COUNT];
         T value[COUNT * R], factor[COUNT * R];
 #pragma unroll
@@ -266,7 +307,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         for (u32 u = 0; u < COUNT; ++u) {
             // A lane without the step loads what another has: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
-            col[u] = stream(indices + at + place);
+            col[u] = fetch<Values::STAYS>(indices + at + place);
 #pragma unroll
             for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
             at += lanes;
@@ -288,11 +329,12 @@ template <u32 R>
 constexpr u32 STEPS_OF = R == 1 ? 8 : R == 2 ? 4 : 3;
 
 template <u32 V, u32 R, typename T, typename Values>
-__device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Values &values, u32 full, u32 width, u32 lane, const T *x) {
+__device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane,
+                                          const T *x) {
     constexpr u32 N = STEPS_OF<R>;
-    if (kind == RELATIVE16) return relative_sum<N, V, R, u16>(index, values, full, width, lane, x);
-    if (kind == RELATIVE8) return relative_sum<N, V, R, u8>(index, values, full, width, lane, x);
-    return relative_sum<N, V, R, u32>(index, values, full, width, lane, x);
+    if (kind == RELATIVE16) return relative_sum<N, V, R, u16>(index, values, full, width, shift, lane, x);
+    if (kind == RELATIVE8) return relative_sum<N, V, R, u8>(index, values, full, width, shift, lane, x);
+    return relative_sum<N, V, R, u32>(index, values, full, width, shift, lane, x);
 }
 
 // What a warp does of a long row: `Piece` in src/encoding/cuda.rs.
@@ -317,11 +359,8 @@ struct Long {
     u32 *done;
 };
 
-// Entries of a long row that a lane loads together.
-[[maybe_unused]] constexpr u32 LONG_ENTRIES = 4;
-
-// Adds a piece up; the warp that is last with its row adds up the row's pieces, always in the same order.
-template <typename T, typename Values>
+// Adds a piece up, LONG_ENTRIES a lane at a time; the warp that is last with its row adds up the row's pieces, always in the same order.
+template <u32 LONG_ENTRIES, typename T, typename Values>
 __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, OUT(T) y) {
     Piece piece = rows.pieces[p];
     T sum = 0;
@@ -332,7 +371,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
 #pragma unroll
         for (u32 u = 0; u < LONG_ENTRIES; ++u) {
             u32 at = min(k + u * WARP, piece.count - 1);
-            col[u] = stream(rows.cols + piece.begin + at);
+            col[u] = fetch<Values::STAYS>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
@@ -352,23 +391,25 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
         if (__shfl_sync(ALL_LANES, before, 0) != piece.pieces - 1) return;
         __threadfence();
         sum = 0;
+#pragma unroll 4
         for (u32 i = lane; i < piece.pieces; i += WARP) sum += __ldcg(rows.sums + piece.first + i);
         sum = lanes_sum(sum, WARP);
     }
     if (lane == 0) put(y, piece.row, sum);
 }
 
-// The first blocks take the pieces of long rows, a warp each; the others the slices. With DIAGONALS all slices are diagonal. `skip` has
-// the lanes of every slice whose rows are long.
-template <bool DIAGONALS, u32 V, typename Values, typename T>
+// The first blocks take the pieces of long rows, a warp each; the others the slices, `1 << shift` warps a slice. With DIAGONALS all slices are
+// diagonal. `skip` has the lanes of every slice whose rows are long.
+template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T>
 __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
-                                            u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y) {
-    __shared__ T shared[Values::CODES];
-    begin_next();
-    if constexpr (Values::CODES > 1) {
+                                            u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y, u32 shift, u32 resident) {
+    constexpr u32 CODES = Values<T, true>::CODES;
+    __shared__ T shared[CODES];
+    if constexpr (CODES > 1) {
         end_previous();
-        for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = gather(dictionary + c);
+        begin_next();
+        for (u32 c = threadIdx.x; c < CODES; c += BLOCK) shared[c] = gather(dictionary + c);
         __syncthreads();
     }
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -376,53 +417,74 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
     if (blockIdx.x < long_blocks) {
         u32 p = blockIdx.x * WARPS + warp;
         end_previous();
-        if (p < rows.count) {
-            Values own(rows.values, dictionary, shared);
-            own.skip_values(rows.pieces[p].begin);
-            long_piece(rows, own, p, lane, x, y);
-        }
+        begin_next();
+        if (p < rows.count)
+            by_residency(blockIdx.x, resident, [&](auto stays) {
+                Values<T, decltype(stays)::value> own(rows.values, dictionary, shared);
+                own.skip_values(rows.pieces[p].begin);
+                // Where there are registers, a piece takes two rounds.
+                long_piece<SPLITS ? 8 : 4>(rows, own, p, lane, x, y);
+            });
         return;
     }
-    u32 slice = (blockIdx.x - long_blocks) * WARPS + warp;
-    u64 i = u64(slice) * WARP + lane;
-    if (u64(slice) * WARP >= nrows) return;
-    uint4 header = __ldg(headers + slice);
-    end_previous();
-    Values own(values, dictionary, shared);
-    own.skip(header.x);
-    const u8 *at = index + u64(header.y) * UNIT;
-    u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
-    u32 row = min(u32(i), nrows - 1);
+    if (!SPLITS) shift = 0;
+    u32 slice = ((blockIdx.x - long_blocks) * WARPS + warp) >> shift;
+    bool has_slice = u64(slice) * WARP < nrows;
+    if (!SPLITS && !has_slice) return;
     T sum = 0;
-    if (DIAGONALS || kind == DIAGONAL) {
-        sum = diagonal_sum<8, V>(at, own, full, width, lane, x + row);
-    } else if constexpr (!DIAGONALS) {
-        if (perm) row = stream(perm + row);
-        const T *base = x + header.z;
-        if (run == 0) sum = relative_sum<V, 1>(kind, at, own, full, width, lane, base);
-        else if (run == 1) sum = relative_sum<V, 2>(kind, at, own, full, width, lane, base);
-        else sum = relative_sum<V, 3>(kind, at, own, full, width, lane, base);
+    u32 row = min(slice * WARP + lane, nrows - 1);
+    uint4 header = __ldg(headers + (has_slice ? slice : 0));
+    end_previous();
+    begin_next();
+    if (has_slice) {
+        const u8 *at = index + u64(header.y) * UNIT;
+        u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+        if (!DIAGONALS && kind != DIAGONAL && perm) row = fetch<true>(perm + row);
+        by_residency(blockIdx.x, resident, [&](auto stays) {
+            constexpr bool STAYS = decltype(stays)::value;
+            Values<T, STAYS> own(values, dictionary, shared);
+            own.skip(header.x);
+            if (DIAGONALS || kind == DIAGONAL) {
+                sum = diagonal_sum<8, V>(at, own, full, width, shift, lane, x + row);
+            } else if constexpr (!DIAGONALS) {
+                const T *base = x + header.z;
+                if (run == 0) sum = relative_sum<V, 1>(kind, at, own, full, width, shift, lane, base);
+                else if (run == 1) sum = relative_sum<V, 2>(kind, at, own, full, width, shift, lane, base);
+                else sum = relative_sum<V, 3>(kind, at, own, full, width, shift, lane, base);
+            }
+        });
     }
-    if (i < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) put(y, row, sum);
+    if constexpr (SPLITS) {
+        // The sums of the warps of a slice.
+        __shared__ T part_sums[BLOCK];
+        part_sums[threadIdx.x] = sum;
+        __syncthreads();
+        if ((threadIdx.x / WARP & ((1u << shift) - 1)) != 0 || !has_slice) return;
+        for (u32 part = 1; part < 1u << shift; ++part) sum += part_sums[threadIdx.x + part * WARP];
+    }
+    if (u64(slice) * WARP + lane < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) put(y, row, sum);
 }
 
 #define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                 \
     KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,   \
-                             T *sums, u32 *done, const T *x, OUT_PARAMETERS(T)) {                                                                    \
-        packed_rows<DIAGONALS, V, VALUES<T>>(headers, values, index, dictionary, perm, skip, nrows,                                     \
-                                             Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT);                         \
+                             T *sums, u32 *done, const T *x, OUT_PARAMETERS(T), u32 shift, u32 resident) {                              \
+        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                        \
+                                          Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT, shift, resident);      \
     }
 
 // Blocks a multiprocessor holds at least. Short rows wait for memory more than they read, so that the diagonal kernels, which need few
 // registers, get as many warps as they can without spilling. Turing holds half as many threads; what is older than Hopper, and products that
-// are scaled, need a few registers more.
+// are scaled or whose slices are split, need a few registers more.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define BLOCKS(HOPPER) 4
-#elif defined(SCALED)
+#elif defined(SCALED) || defined(SPLIT)
 #define BLOCKS(HOPPER) (HOPPER - 2)
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define BLOCKS(HOPPER) (HOPPER - 1)
+#define BLOCKS(HOPPER) ((HOPPER) == 8 ? 6 : (HOPPER) - 1)
+// Two ways to load need a few more than 40 registers.
+#elif defined(STREAMED)
+#define BLOCKS(HOPPER) ((HOPPER) == 6 ? 5 : (HOPPER))
 #else
 #define BLOCKS(HOPPER) HOPPER
 #endif

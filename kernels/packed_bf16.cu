@@ -5,5 +5,5 @@
 
 OVERLAPPING
 
-INSTANCES(packed_bf16, 1, AsBf16, 6, 6, 5, 5)
+INSTANCES(packed_bf16, 1, AsBf16, 5, 6, 5, 5)
 INSTANCES(packed_bf16, 4, AsBf16, 8, 5, 5, 5)

@@ -5,5 +5,5 @@
 
 OVERLAPPING
 
-INSTANCES(packed_f16, 1, AsF16, 6, 6, 5, 5)
+INSTANCES(packed_f16, 1, AsF16, 5, 6, 5, 5)
 INSTANCES(packed_f16, 4, AsF16, 8, 5, 5, 5)

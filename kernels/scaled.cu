@@ -7,7 +7,7 @@
 template <typename T>
 __device__ __forceinline__ void rescale(const T *product, u32 nrows, OUT(T) y) {
     u64 row = thread_id();
-    if (row < nrows) put(y, row, product ? __ldcs(product + row) : T(0));
+    if (row < nrows) put(y, row, product ? __ldca(product + row) : T(0));
 }
 
 KERNEL scaled_f32(const float *product, u32 nrows, OUT_PARAMETERS(float)) { rescale(product, nrows, OUTPUT); }

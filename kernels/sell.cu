@@ -4,7 +4,7 @@
 
 // A thread a lane, and with C = 32 a warp a slice. `C` is 0 where only `c` knows the number of lanes. Without `perm` the rows are
 // in their order.
-template <u32 C, typename T>
+template <bool STAYS, u32 C, typename T>
 __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                        const u32 *__restrict__ cols, const T *__restrict__ values,
                                        const u32 *__restrict__ perm, u32 c, u32 nrows, u32 ncols,
@@ -16,8 +16,8 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     u32 lane = u32(i) % lanes;
     u64 begin = __ldg(slice_ptr + slice);
     u64 width = (__ldg(slice_ptr + slice + 1) - begin) / lanes;
-    u32 row = perm ? __ldcs(perm + i) : u32(i);
-    put(y, row, sum_slots(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
+    u32 row = perm ? fetch<STAYS>(perm + i) : u32(i);
+    put(y, row, sum_slots<STAYS>(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
 }
 
 // Slots of a row that a thread loads together when there are few rows: what is under way at a time then depends on each of them.
@@ -25,7 +25,7 @@ template <typename T>
 constexpr u32 DEEP = 128 / sizeof(T);
 
 // As `slices` with C = 32, for few rows of many slots.
-template <typename T>
+template <bool STAYS, typename T>
 __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                             const u32 *__restrict__ cols, const T *__restrict__ values,
                                             const u32 *__restrict__ perm, u32 nrows, u32 ncols,
@@ -41,16 +41,18 @@ __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, c
     u64 k = 0;
 #pragma unroll 1
     for (; k + DEEP<T> <= width; k += DEEP<T>, at += DEEP<T> * WARP)
-        sum = add_slots<DEEP<T>, true>(sum, cols, values, factors, [=](u32 u) { return at + u * WARP; });
+        sum = add_slots<STAYS, DEEP<T>, true>(sum, cols, values, factors, [=](u32 u) { return at + u * WARP; });
     u64 filled = __ldg(full + slice);
-    sum += sum_slots(cols, values, factors, at, WARP, filled > k ? filled - k : 0, width - k);
-    put(y, perm ? __ldcs(perm + i) : u32(i), sum);
+    sum += sum_slots<STAYS>(cols, values, factors, at, WARP, filled > k ? filled - k : 0, width - k);
+    put(y, perm ? fetch<STAYS>(perm + i) : u32(i), sum);
 }
 
 #define SLICES(NAME, C, T)                                                                                       \
     KERNEL NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
-                u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T)) {                                                        \
-        slices<C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, OUTPUT);                                   \
+                u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 resident) {                             \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                                     \
+            slices<stays.value, C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, OUTPUT);             \
+        });                                                                                                      \
     }
 
 SLICES(sell_f32, 0, float)
@@ -61,8 +63,10 @@ SLICES(sell32_f64, 32, double)
 // Two blocks a multiprocessor: 128 registers a thread.
 #define DEEP_SLICES(NAME, T)                                                                                      \
     KERNEL_WITH(2) NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
-                        u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T)) {                                          \
-        deep_slices(slice_ptr, full, cols, values, perm, nrows, ncols, x, OUTPUT);                                     \
+                        u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 resident) {               \
+        by_residency(blockIdx.x, resident, [=](auto stays) {                                                      \
+            deep_slices<stays.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, OUTPUT);               \
+        });                                                                                                       \
     }
 
 DEEP_SLICES(sell_deep_f32, float)

@@ -40,18 +40,27 @@ __device__ __forceinline__ void store(double *to, const double (&from)[2]) {
     *reinterpret_cast<double2 *>(to) = make_double2(from[0], from[1]);
 }
 
+// Whether the arrays stay in the L2: all of them, or none, since blocks share the stripes evenly.
+#ifdef STREAMED
+constexpr bool STAYS = false;
+#else
+constexpr bool STAYS = true;
+#endif
+
 // The 16-bit numbers of a piece, two to a word.
 template <u32 N>
 struct Shorts {
     u32 word[N / 2];
     __device__ __forceinline__ u32 operator[](u32 i) const { return i % 2 == 0 ? word[i / 2] & 0xFFFF : word[i / 2] >> 16; }
 };
+template <bool STAY>
 __device__ __forceinline__ void load(const u16 *from, Shorts<4> &to) {
-    uint2 two = __ldcs(reinterpret_cast<const uint2 *>(from));
+    uint2 two = fetch<STAY>(reinterpret_cast<const uint2 *>(from));
     to.word[0] = two.x, to.word[1] = two.y;
 }
+template <bool STAY>
 __device__ __forceinline__ void load(const u16 *from, Shorts<2> &to) {
-    to.word[0] = __ldcs(reinterpret_cast<const u32 *>(from));
+    to.word[0] = fetch<STAY>(reinterpret_cast<const u32 *>(from));
 }
 
 // What a block is given to work in, aligned for pieces.
@@ -80,11 +89,11 @@ struct Slots {
     u32 destination;
 
     // The i-th piece behind the beginning of a group.
-    __device__ __forceinline__ void fetch(const Stripe<T> &a, u32 group, u32 i) {
+    __device__ __forceinline__ void take(const Stripe<T> &a, u32 group, u32 i) {
         u64 piece = u64(group) * PIECES<T> + i;
-        load(a.cols + piece * PIECE<T>, col);
-        if constexpr (PLAIN) load(a.values + piece * PIECE<T>, value);
-        destination = __ldcs(a.destinations + piece / PIECES<T>);
+        load<STAYS>(a.cols + piece * PIECE<T>, col);
+        if constexpr (PLAIN) load<STAYS>(a.values + piece * PIECE<T>, value);
+        destination = fetch<STAYS>(a.destinations + piece / PIECES<T>);
     }
 };
 
@@ -116,14 +125,14 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
         begin_copies<MULTIPLY_THREADS>(dynamic_shared, x + u64(tile) * width, min(width, ncols - tile * width));
         // The next piece is always under way, the first one together with x. Those past the end load the last one again.
         Slots<T, PLAIN> next;
-        next.fetch(a, begin, min(i, last));
+        next.take(a, begin, min(i, last));
         end_copies();
         __syncthreads();
 #pragma unroll 1
         while (i <= last) {
             Slots<T, PLAIN> slots = next;
             i += MULTIPLY_THREADS;
-            next.fetch(a, begin, min(i, last));
+            next.take(a, begin, min(i, last));
             T product[PIECE<T>];
 #pragma unroll
             for (u32 u = 0; u < PIECE<T>; ++u) product[u] = (PLAIN ? slots.value[u] : a.value) * x_block[slots.col[u]];
@@ -173,7 +182,7 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
     // Products from the front, in whole lines of banks, row ends from the back: `shared_bytes` in src/formats/tiles/cuda.rs.
     T *in_order = reinterpret_cast<T *>(dynamic_shared);
     u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + 128 / sizeof(T)) - ends;
-    for (u32 i = threadIdx.x; i < ends; i += SUM_THREADS) row_ends[i] = __ldcs(a.row_ends + first_row + i);
+    for (u32 i = threadIdx.x; i < ends; i += SUM_THREADS) row_ends[i] = fetch<STAYS>(a.row_ends + first_row + i);
 
 #pragma unroll 1
     for (u64 piece = first + threadIdx.x; piece < stop; piece += N * SUM_THREADS) {
@@ -183,8 +192,8 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
         for (u32 n = 0; n < N; ++n) {
             // Those past the end load the last one again, and store it where it is already.
             u64 slot = min(piece + n * SUM_THREADS, stop - 1) * PIECE<T>;
-            load(a.positions + slot, position[n]);
-            load(products + (slot - before), product[n]);
+            load<STAYS>(a.positions + slot, position[n]);
+            load<STAYS>(products + (slot - before), product[n]);
         }
 #pragma unroll
         for (u32 n = 0; n < N; ++n)

@@ -1,8 +1,10 @@
 //! Files that appear whole or not at all.
 
 use crate::Error;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -34,12 +36,36 @@ pub fn abandon_writes() {
     std::mem::forget(temporaries);
 }
 
-/// The operating system's answer, without the name of the temporary file that `tempfile` adds to it.
-fn os_error(error: io::Error) -> io::Error {
-    let said = error.to_string();
-    match said.split_once(" at path ") {
-        Some((answer, _)) => io::Error::new(error.kind(), answer.to_owned()),
-        None => error,
+/// A file that is removed when this is dropped.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    /// A new file in a folder, with the permissions of any other, subject to the umask.
+    fn new(folder: &Path) -> io::Result<(Self, File)> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = MADE.fetch_add(1, Relaxed);
+            let path = folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
+            match File::options().write(true).create_new(true).open(&path) {
+                // Left by a process that had the same number.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|file| (Self(path), file)),
+            }
+        }
+    }
+
+    /// Gives the file its name.
+    fn persist(self, target: &Path) -> io::Result<()> {
+        std::fs::rename(&self.0, target)?;
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // What cannot be removed stays; there is no one to report it to.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -75,24 +101,19 @@ fn write_beside(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(PREFIX);
-    // A temporary file is private by default; this one is to become an ordinary file, subject to the umask.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let temporary = {
+    let (temporary, file) = {
         let mut temporaries = temporaries();
-        let temporary = builder.tempfile_in(folder).map_err(|e| Error::io("create", path, os_error(e)))?;
-        temporaries.push(temporary.path().to_owned());
-        temporary
+        let made = Temporary::new(folder).map_err(|e| Error::io("create", path, e))?;
+        temporaries.push(made.0.0.clone());
+        made
     };
-    let mut out = BufWriter::with_capacity(BUFFER, temporary.as_file());
+    let mut out = BufWriter::with_capacity(BUFFER, file);
     let written = fill(&mut out).and_then(|()| out.flush());
     drop(out);
     let mut temporaries = temporaries();
-    temporaries.retain(|known| known != temporary.path());
+    temporaries.retain(|known| *known != temporary.0);
     match written {
-        Ok(()) => temporary.persist(target).map(drop).map_err(|e| Error::io("create", path, e.error)),
+        Ok(()) => temporary.persist(target).map_err(|e| Error::io("create", path, e)),
         Err(error) => {
             // Removed while the lock is held.
             drop(temporary);
@@ -104,6 +125,7 @@ fn write_beside(
 /// A file of a folder.
 pub(crate) struct Kept {
     pub(crate) path: PathBuf,
+    #[cfg(feature = "cuda")]
     pub(crate) bytes: u64,
     modified: SystemTime,
 }
@@ -113,7 +135,12 @@ pub(crate) fn oldest_first(folder: &Path) -> Vec<Kept> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let kept = entries.flatten().filter_map(|entry| {
         let data = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(Kept { path: entry.path(), bytes: data.len(), modified: data.modified().ok()? })
+        Some(Kept {
+            path: entry.path(),
+            #[cfg(feature = "cuda")]
+            bytes: data.len(),
+            modified: data.modified().ok()?,
+        })
     });
     let mut files: Vec<Kept> = kept.collect();
     files.sort_by_key(|file| file.modified);

@@ -20,10 +20,14 @@
 //! raw arrays, from arrays on a GPU ([`device::ForeignCsr`]), or from the [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`], and on top of it
 //! [`solvers`].
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
-#![allow(dead_code)]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+// The unit tests share files with the packages that use this one.
+#[cfg(test)]
+extern crate self as sparseop;
+
 pub mod analysis;
+mod compiled;
 pub mod device;
 mod encoding;
 mod error;
@@ -35,9 +39,8 @@ mod op;
 mod precision;
 mod scalar;
 pub mod solvers;
-#[cfg(any(test, feature = "testing"))]
-#[doc(hidden)]
-pub mod testing;
+#[cfg(test)]
+mod testing;
 mod trace;
 pub mod tuning;
 
@@ -45,6 +48,8 @@ pub use device::{Device, DeviceVec, Factor, Stream};
 pub use error::Error;
 pub use files::{abandon_writes, write_atomically};
 pub use formats::{Layout, Plan};
+#[doc(hidden)]
+pub use memory::zeroed;
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
 pub use precision::{ExactIn, Precision};
 pub use scalar::{Scalar, ScalarKind};

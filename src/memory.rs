@@ -9,8 +9,8 @@ use rayon::prelude::*;
 /// Elements that one thread copies at a time.
 const CHUNK: usize = 1 << 16;
 
-/// `len` zeros.
-pub(crate) fn zeroed<T: Copy + Default>(len: usize) -> Vec<T> {
+/// A vector of `len` zeros, in huge pages where it is large.
+pub fn zeroed<T: Copy + Default>(len: usize) -> Vec<T> {
     // The allocator hands out large blocks untouched, so the pages come only when they are first written.
     let zeros = vec![T::default(); len];
     ask_for_huge_pages(&zeros);

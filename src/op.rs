@@ -123,7 +123,8 @@ impl<T: Scalar> SparseOp<T> {
     /// The choice in words: `println!("{}", op.explain())`.
     pub fn explain(&self) -> Explanation<'_> {
         let (preparation, beside) = (Some(&self.preparation), self.beside());
-        Explanation { rows: &self.rows, decision: &self.decision, preparation, beside }
+        let residency = self.matrix.residency();
+        Explanation { rows: &self.rows, decision: &self.decision, preparation, residency, beside }
     }
 
     /// Statistics of the row lengths of the matrix that the operator was built for.
@@ -155,6 +156,10 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// [`Error::Gpu`] when it cannot be copied from the GPU.
     pub fn to_csr(&self) -> Result<CsrMatrix<T>, Error> {
+        T::to_csr(self)
+    }
+
+    pub(crate) fn to_csr_impl(&self) -> Result<CsrMatrix<T>, Error> {
         self.matrix.unpack()
     }
 }
@@ -326,9 +331,12 @@ impl SparseOpBuilder {
     /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR; [`Error::ValueRange`] when a value is beyond the
     /// [precision](Self::value_precision) that it is to be rounded to; otherwise as [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
-        let a = a.to_csr()?;
+        T::build(self, &*a.to_csr()?)
+    }
+
+    pub(crate) fn build_impl<T: Scalar>(&self, a: &CsrMatrix<T>) -> Result<SparseOp<T>, Error> {
         let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
-        let a = self.rounded(&a)?;
+        let a = self.rounded(a)?;
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
         let mut op = self.build_analyzed(&a, &analysis)?;
         op.preparation.analyze = analyze;
@@ -342,6 +350,14 @@ impl SparseOpBuilder {
     ///
     /// [`Error::InvalidMatrix`] when the analysis is that of a matrix of another size; otherwise as [`SparseOpBuilder::build`].
     pub fn build_analyzed<T: Scalar>(
+        &self,
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+    ) -> Result<SparseOp<T>, Error> {
+        T::build_analyzed(self, a, analysis)
+    }
+
+    pub(crate) fn build_analyzed_impl<T: Scalar>(
         &self,
         a: &CsrMatrix<T>,
         analysis: &Analysis,

@@ -1,5 +1,6 @@
 //! The number types a matrix can hold.
 
+use crate::compiled::Compiled;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Display};
 use std::iter::Sum;
@@ -45,6 +46,7 @@ impl Display for ScalarKind {
 /// A number a matrix can hold: `f32` or `f64`. Sealed: the kernels are written for exactly these.
 pub trait Scalar:
     sealed::Sealed
+    + Compiled
     + Copy
     + Default
     + Debug

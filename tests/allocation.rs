@@ -26,6 +26,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Tries of which the one with the fewest allocations counts. What allocates at every product does
+/// so in every try. On a busy machine a thread may take part, and allocate what is its own, for the
+/// first time in a late one, and the test's own runner reports that it is slow.
+const TRIES: usize = 10;
+
 /// Allocations of a hundred products, and as many that are scaled.
 fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
     let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
@@ -35,11 +40,20 @@ fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
         op.apply(&x, &mut y).unwrap();
         op.apply_with(0.5, &x, -0.5, &mut y).unwrap();
     };
-    let mut hundred = || {
-        (0..10).for_each(|_| both());
+    let mut after = |products: usize| {
         let before = ALLOCATIONS.load(SeqCst);
-        (0..100).for_each(|_| both());
+        (0..products).for_each(|_| both());
         ALLOCATIONS.load(SeqCst) - before
+    };
+    let mut hundred = || {
+        // What is made at the first products is not counted.
+        after(10);
+        let (mut fewest, mut tries) = (usize::MAX, 0);
+        while fewest > 0 && tries < TRIES {
+            fewest = fewest.min(after(100));
+            tries += 1;
+        }
+        fewest
     };
     // By the team of threads, and by a pool the caller is in.
     hundred() + pool.install(hundred)

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules from the bottom to the top; a module may import from itself and from lower layers, not from its neighbours. The
-/// program is a crate of its own, above all of them.
-const LAYERS: [&[&str]; 10] = [
+/// program is a package of its own, above all of them.
+const LAYERS: [&[&str]; 9] = [
     &["error", "files", "memory", "precision", "scalar", "trace"],
     &["matrix"],
     &["device"],
@@ -17,19 +17,18 @@ const LAYERS: [&[&str]; 10] = [
     &["tuning"],
     &["op"],
     &["solvers"],
-    &["cli"],
 ];
 
 /// The bottom: these may import from each other.
 const BOTTOM: &[&str] = LAYERS[0];
 
-/// Files that are compiled only with the feature `testing`, and so may use that module.
-const WITH_TESTING: [&str; 1] = ["tuning/trial.rs"];
+/// The table of functions that are compiled in the library: it names all layers, for the scalar types.
+const TABLE: (&str, &str) = ("compiled", "scalar");
 
 /// What only these files may touch; paths and folders below `src`.
 const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["Instant"], &["tuning/stopwatch.rs"]),
-    (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "main.rs"]),
+    (&["println!", "print!", "eprintln!", "eprint!"], &["cli/"]),
     (
         &["fs", "File"],
         &[
@@ -51,8 +50,13 @@ const LINES: usize = 500;
 /// Source files with more, and why.
 const LONG: [(&str, &str); 0] = [];
 
+/// The folder of the repository.
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+    repository().join("src")
 }
 
 /// The Rust files below a folder, in order.
@@ -70,10 +74,16 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Path below `src` and code without comments, `#[cfg(test)]` items and test files.
+/// Path below `src`, that of the program's sources with `cli/` before it, and code without comments,
+/// `#[cfg(test)]` items and test files.
 fn sources() -> Vec<(String, String)> {
-    let files = rust_files(&root()).into_iter().filter_map(|path| {
-        let name = path.strip_prefix(root()).unwrap().to_str().unwrap().replace('\\', "/");
+    let program = repository().join("cli/src");
+    let files = rust_files(&root()).into_iter().chain(rust_files(&program)).filter_map(|path| {
+        let name = match path.strip_prefix(&program) {
+            Ok(name) => Path::new("cli").join(name),
+            Err(_) => path.strip_prefix(root()).unwrap().to_owned(),
+        };
+        let name = name.to_str().unwrap().replace('\\', "/");
         let is_test = name.starts_with("testing/") || name.contains("/tests/") || name.ends_with("tests.rs");
         (!is_test).then(|| (name, without_tests(&fs::read_to_string(path).unwrap())))
     });
@@ -160,7 +170,8 @@ fn imports_go_one_way() {
     let reexports = reexports();
     let mut wrong = Vec::new();
     for (file, code) in sources() {
-        if file == "lib.rs" || file == "main.rs" {
+        // The compiler keeps packages from importing what is not theirs.
+        if file == "lib.rs" || file == "compiled.rs" || file.starts_with("cli/") {
             continue;
         }
         let module = file.split(['/', '.']).next().unwrap();
@@ -168,9 +179,9 @@ fn imports_go_one_way() {
         for name in imports(&code) {
             let target = reexports.get(&name).unwrap_or(&name);
             let allowed = target == module
-                || (target == "testing" && WITH_TESTING.contains(&file.as_str()))
+                || (target.as_str(), module) == TABLE
                 || (BOTTOM.contains(&module) && BOTTOM.contains(&target.as_str()))
-                || (module != "cli" && layer(target).is_some_and(|layer| layer < own));
+                || layer(target).is_some_and(|layer| layer < own);
             if !allowed {
                 wrong.push(format!("src/{file} imports crate::{name}, from `{target}`"));
             }
@@ -228,9 +239,9 @@ fn every_format_has_its_kernels_and_they_include_one_header() {
 
 #[test]
 fn no_source_file_is_long() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let folders = ["src", "tests", "capi", "cli", "testkit"].map(|folder| repository().join(folder));
     let mut wrong = Vec::new();
-    for path in rust_files(&root()).into_iter().chain(rust_files(&tests)) {
+    for path in folders.iter().flat_map(|folder| rust_files(folder)) {
         let lines = fs::read_to_string(&path).unwrap().lines().count();
         let excused = LONG.iter().any(|(file, _)| path.ends_with(file));
         if lines > LINES && !excused {

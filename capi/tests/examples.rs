@@ -11,8 +11,23 @@ fn libraries() -> PathBuf {
     program.parent().unwrap().to_owned()
 }
 
+/// How a program is linked.
+#[derive(Clone, Copy, PartialEq)]
+enum Link {
+    Shared,
+    Static,
+}
+
+/// The libraries that a program needs beside the static one, as `pkg-config --static` says.
+fn private() -> Vec<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("sparseop.pc.in");
+    let text = fs::read_to_string(file).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Libs.private: ")).unwrap();
+    line.split(' ').map(str::to_owned).collect()
+}
+
 /// What an example prints; none without a C compiler.
-fn run(example: &str, arguments: &[&str]) -> Option<String> {
+fn run(example: &str, link: Link, arguments: &[&str]) -> Option<String> {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     if Command::new(&compiler).arg("--version").output().is_err() {
         println!("skipped: no C compiler");
@@ -26,8 +41,12 @@ fn run(example: &str, arguments: &[&str]) -> Option<String> {
         .args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-I"])
         .arg(root.join("include"));
     command.arg(root.join("../examples/c").join(format!("{example}.c"))).arg("-o").arg(&program);
-    command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display()));
-    command.args(["-lsparseop_c", "-ldl", "-lm"]);
+    if link == Link::Shared {
+        command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display()));
+        command.args(["-lsparseop_c", "-ldl", "-lm"]);
+    } else {
+        command.arg(libraries.join("libsparseop_c.a")).args(private());
+    }
     let compiled = command.output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let output = Command::new(&program).args(arguments).env("SPARSEOP_PROFILE", "off").output().unwrap();
@@ -38,7 +57,7 @@ fn run(example: &str, arguments: &[&str]) -> Option<String> {
 
 #[test]
 fn products_in_c() {
-    let Some(text) = run("product", &[]) else { return };
+    let Some(text) = run("product", Link::Shared, &[]) else { return };
     for line in ["sparseop 0.1.0", "plan ", "rows 10000", "all answers are right"] {
         assert!(text.contains(line), "{text}");
     }
@@ -46,8 +65,15 @@ fn products_in_c() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn products_in_c_with_the_static_library() {
+    let Some(text) = run("product", Link::Static, &[]) else { return };
+    assert!(text.contains("all answers are right"), "{text}");
+}
+
+#[test]
 fn products_in_c_on_a_gpu() {
-    let Some(text) = run("device", &[]) else { return };
+    let Some(text) = run("device", Link::Shared, &[]) else { return };
     print!("{text}");
     let skipped = text.contains("no GPU");
     let required = env::var("SPARSEOP_REQUIRE_GPU").is_ok_and(|value| value == "1");

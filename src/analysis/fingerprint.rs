@@ -49,6 +49,10 @@ impl Fingerprint {
 
     /// Hashes the values in their order, and their type.
     pub fn of_values<T: Scalar>(values: &[T]) -> Self {
+        T::fingerprint_values(values)
+    }
+
+    pub(crate) fn of_values_impl<T: Scalar>(values: &[T]) -> Self {
         let digests: Digests = values.par_chunks(CHUNK).map(digest_values).collect();
         let name = match T::KIND {
             ScalarKind::F32 => b"values.1.f32....",

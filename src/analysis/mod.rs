@@ -79,6 +79,10 @@ pub struct Analysis {
 impl Analysis {
     /// Measures `a`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        T::analyze(a)
+    }
+
+    pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         if a.nnz().max(a.nrows()) < SHARED {
             Self::measured(a)

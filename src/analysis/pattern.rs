@@ -47,6 +47,10 @@ pub struct Pattern {
 impl Pattern {
     /// Measures `a`: reads its columns once, and a sample of them once more.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        T::pattern(a)
+    }
+
+    pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let (scan, blocks) = rayon::join(|| Scan::of(a), || BlockFill::of(a));
         let share = |part: u64| ratio(part as f64, a.nrows().div_ceil(SLICE_ROWS) as f64);
         Self {

@@ -26,6 +26,10 @@ pub struct Symmetry {
 impl Symmetry {
     /// Compares `a` with its transpose. Takes about the memory of `a` once more, twice when its columns are unsorted.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        T::symmetry(a)
+    }
+
+    pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let transposed = a.transpose();
         let sorted = (0..a.nrows()).into_par_iter().all(|row| a.row(row).0.is_sorted());
         // Transposing twice sorts and keeps the order of entries that share a place.

@@ -1,6 +1,6 @@
 //! A build without GPU support: there is no GPU, and the types say so. The same names and signatures as `cuda/`.
 
-use super::{DeviceSpec, Launch, Ptr};
+use super::{DeviceSpec, Launch, Module, Ptr};
 use crate::Error;
 use std::any::Any;
 use std::fmt::{self, Display};
@@ -102,8 +102,13 @@ impl Gpu {
         match *self {}
     }
 
-    /// The kernel `name` of `kernels/<module>.cu`, compiled for it.
-    pub(crate) fn kernel(&self, _: &'static str, _: &str) -> Result<Kernel, Error> {
+    /// Bytes of its L2 cache.
+    pub(crate) fn l2_bytes(&self) -> u64 {
+        match *self {}
+    }
+
+    /// The kernel `name` of a module, compiled for it.
+    pub(crate) fn kernel(&self, _: impl Into<Module>, _: &str) -> Result<Kernel, Error> {
         match *self {}
     }
 

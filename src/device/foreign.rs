@@ -228,6 +228,10 @@ impl<T: Scalar> ForeignCsr<T> {
     /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix, [`Error::WrongDevice`] when the stream is another device's;
     /// what the GPU gives.
     pub fn to_csr(&self, stream: &Stream) -> Result<CsrMatrix<T>, Error> {
+        T::foreign_to_csr(self, stream)
+    }
+
+    pub(crate) fn to_csr_impl(&self, stream: &Stream) -> Result<CsrMatrix<T>, Error> {
         if stream.device() != self.device {
             let (expected, found) = (self.device.to_string(), stream.device().to_string());
             return Err(Error::WrongDevice { what: "stream", expected, found });

@@ -119,11 +119,13 @@ impl Launch {
     }
 
     /// Bytes of shared memory of a block beside its own.
+    #[cfg(feature = "cuda")]
     pub(crate) const fn shared_bytes(&self) -> u32 {
         self.shared_bytes
     }
 
     /// The parameters, each in the low bytes of a word.
+    #[cfg(feature = "cuda")]
     pub(crate) fn args(&mut self) -> &mut [u64] {
         &mut self.args[..self.len]
     }

@@ -1,5 +1,6 @@
 //! Where products run, and what is known of the machine there.
 
+mod array;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -10,20 +11,26 @@ mod foreign;
 pub mod fused;
 mod kernel_log;
 mod launch;
+mod module;
+mod residency;
 mod scaling;
 mod scratch;
 mod stream;
 mod vector;
 
+#[doc(hidden)]
+pub use array::DeviceArray;
 pub use cuda::Gpu;
-#[cfg(all(feature = "cuda", any(test, feature = "testing")))]
+#[cfg(all(feature = "cuda", test))]
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
 pub(crate) use launch::{BLOCK, Launch, Ptr};
+pub(crate) use module::Module;
+pub use residency::Residency;
 pub use scaling::Factor;
-pub(crate) use scaling::{Files, Out, RowKernel, Scaling};
+pub(crate) use scaling::{Out, RowKernel, Scaling};
 pub(crate) use scratch::Scratch;
 pub use stream::{Graph, Stream};
 pub use vector::DeviceVec;

@@ -1,6 +1,6 @@
 //! `y = alpha A x + beta y`: the two factors, and kernels that put row sums where they belong.
 
-use super::{DeviceVec, Gpu, Kernel, Launch, Ptr};
+use super::{DeviceVec, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency};
 use crate::{Error, Scalar};
 use std::sync::OnceLock;
 
@@ -104,39 +104,55 @@ impl<'a, T: Scalar> Out<'a, T> {
     }
 }
 
-/// A file of kernels, and the one with the same kernels for scaled products.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Files {
-    /// The file, without its ending.
-    pub(crate) plain: &'static str,
-    /// The other, which ends in `_with`.
-    pub(crate) scaled: &'static str,
-}
-
 /// A kernel that puts every row sum once. The one for scaled products is loaded when it is first needed.
 #[derive(Debug)]
 pub(crate) struct RowKernel {
     gpu: Gpu,
-    files: Files,
+    module: Module,
+    residency: Residency,
     name: String,
     plain: Kernel,
     scaled: OnceLock<Kernel>,
 }
 
 impl RowKernel {
-    /// The kernel `name` of a file.
-    pub(crate) fn new(gpu: Gpu, files: Files, name: String) -> Result<Self, Error> {
-        let plain = gpu.kernel(files.plain, &name)?;
-        Ok(Self { gpu, files, name, plain, scaled: OnceLock::new() })
+    /// The kernel `name` of a module, for a matrix with this residency.
+    pub(crate) fn new(gpu: Gpu, module: Module, residency: Residency, name: String) -> Result<Self, Error> {
+        let plain = gpu.kernel(module, &name)?;
+        Ok(Self { gpu, module, residency, name, plain, scaled: OnceLock::new() })
+    }
+
+    /// How much of the matrix stays in the L2.
+    pub(crate) const fn residency(&self) -> Residency {
+        self.residency
+    }
+
+    /// Enqueues a launch whose parameters lack the last one, the shares of the matrix that stay.
+    ///
+    /// # Errors
+    ///
+    /// What compiling and the GPU give.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Kernel::launch`], for the kernel that puts row sums to `out`.
+    pub(crate) unsafe fn launch<T: Scalar>(
+        &self,
+        queue: &Queue,
+        out: &Out<'_, T>,
+        launch: Launch,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.of(out)?.launch(queue, launch.arg(self.residency.shares())) }
     }
 
     /// The kernel that puts row sums there.
-    pub(crate) fn of<T: Scalar>(&self, out: &Out<'_, T>) -> Result<Kernel, Error> {
+    fn of<T: Scalar>(&self, out: &Out<'_, T>) -> Result<Kernel, Error> {
         match (out.scaling, self.scaled.get()) {
             (None, _) => Ok(self.plain),
             (Some(_), Some(kernel)) => Ok(*kernel),
             (Some(_), None) => {
-                let kernel = self.gpu.kernel(self.files.scaled, &self.name)?;
+                let kernel = self.gpu.kernel(self.module.scaled(), &self.name)?;
                 Ok(*self.scaled.get_or_init(|| kernel))
             }
         }

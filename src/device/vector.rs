@@ -3,13 +3,9 @@
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
 use super::foreign::{Foreign, ForeignHost};
-use super::{Buffer, Device, Ptr, Stream};
+use super::{Buffer, Device, Ptr};
 use crate::{Error, Scalar, memory};
-use rayon::prelude::*;
 use std::sync::Arc;
-
-/// Elements that a thread clears at a time.
-const CLEARED: usize = 1 << 16;
 
 /// A vector in the memory of a device: on a GPU in the GPU's, on the CPU in the host's.
 ///
@@ -41,6 +37,10 @@ impl<T: Scalar> DeviceVec<T> {
     ///
     /// [`Error::GpuMemory`] when the GPU has not so much memory left.
     pub fn zeros(device: &Device, len: usize) -> Result<Self, Error> {
+        T::vector_zeros(device, len)
+    }
+
+    pub(crate) fn zeros_impl(device: &Device, len: usize) -> Result<Self, Error> {
         let storage = match device {
             Device::Cpu => Storage::Host(memory::zeroed(len)),
             Device::Cuda(gpu) => Storage::Gpu(Arc::new(gpu.zeroed(len)?)),
@@ -54,6 +54,10 @@ impl<T: Scalar> DeviceVec<T> {
     ///
     /// As [`DeviceVec::zeros`].
     pub fn from_slice(device: &Device, data: &[T]) -> Result<Self, Error> {
+        T::vector_from(device, data)
+    }
+
+    pub(crate) fn from_slice_impl(device: &Device, data: &[T]) -> Result<Self, Error> {
         let storage = match device {
             Device::Cpu => Storage::Host(memory::copied(data)),
             Device::Cuda(gpu) => Storage::Gpu(Arc::new(gpu.upload(data)?)),
@@ -134,6 +138,10 @@ impl<T: Scalar> DeviceVec<T> {
     ///
     /// [`Error::CopyLength`] when the lengths differ, [`Error::Gpu`] when the GPU fails.
     pub fn copy_from(&mut self, data: &[T]) -> Result<(), Error> {
+        T::vector_copy_from(self, data)
+    }
+
+    pub(crate) fn copy_from_impl(&mut self, data: &[T]) -> Result<(), Error> {
         self.same_length(data.len())?;
         match &mut self.storage {
             Storage::Host(own) => own.copy_from_slice(data),
@@ -152,6 +160,10 @@ impl<T: Scalar> DeviceVec<T> {
     ///
     /// As [`DeviceVec::copy_from`].
     pub fn copy_to(&self, data: &mut [T]) -> Result<(), Error> {
+        T::vector_copy_to(self, data)
+    }
+
+    pub(crate) fn copy_to_impl(&self, data: &mut [T]) -> Result<(), Error> {
         self.same_length(data.len())?;
         match &self.storage {
             Storage::Host(own) => data.copy_from_slice(own),
@@ -173,25 +185,6 @@ impl<T: Scalar> DeviceVec<T> {
         let mut data = memory::zeroed(self.len());
         self.copy_to(&mut data)?;
         Ok(data)
-    }
-
-    /// Enqueues setting every element to zero: what was in the caches of the device gives way, as far as they are smaller.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Gpu`] when the GPU fails.
-    pub(crate) fn clear(&mut self, stream: &Stream) -> Result<(), Error> {
-        match (&mut self.storage, stream.queue()) {
-            (Storage::Host(own), _) => own.par_chunks_mut(CLEARED).for_each(|part| part.fill(T::ZERO)),
-            (Storage::Foreign(memory), _) => memory.as_mut_slice().fill(T::ZERO),
-            // SAFETY: the buffer has so many elements, and freeing it waits for work that uses it.
-            (Storage::Gpu(buffer), Some(queue)) => unsafe { queue.clear(buffer.ptr(), buffer.len())? },
-            (Storage::Gpu(buffer), None) => {
-                let (expected, found) = (buffer.gpu().to_string(), stream.device().to_string());
-                return Err(Error::WrongDevice { what: "stream", expected, found });
-            }
-        }
-        Ok(())
     }
 
     fn same_length(&self, found: usize) -> Result<(), Error> {
@@ -244,8 +237,6 @@ mod tests {
             assert_eq!(v.to_vec().unwrap(), [3.0, 4.0]);
             let wrong = v.copy_from(&[0.0; 3]).unwrap_err().to_string();
             assert!(wrong.contains("3 elements") && wrong.contains("has 2"), "{wrong}");
-            v.clear(&Stream::new(&device).unwrap()).unwrap();
-            assert_eq!(v.to_vec().unwrap(), [0.0, 0.0]);
             let empty = DeviceVec::<f64>::zeros(&device, 0).unwrap();
             assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
         }

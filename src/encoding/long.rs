@@ -8,8 +8,8 @@ use crate::memory::zeroed;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Entries of a piece: what a warp of a GPU goes through in eight steps of four entries a lane.
-pub(crate) const PIECE: u64 = 1024;
+/// Entries of a piece: what a warp of a GPU goes through in two rounds of eight entries a lane.
+pub(crate) const PIECE: u64 = 512;
 
 /// A part of a long row; 24 bytes that a GPU reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -51,10 +51,10 @@ mod slices;
 mod unpack;
 mod value;
 
-pub(crate) use cuda::{DeviceVectors, Several, Uploaded};
+pub(crate) use cuda::{DeviceVectors, Several, Uploaded, warps_shift};
 pub(crate) use device::DeviceCsr;
 pub(crate) use index::{Chooser, LANES};
-pub(crate) use long::{PIECE as LONG_PIECE, long_bytes};
+pub(crate) use long::long_bytes;
 pub(crate) use order::{Order, rows_by_length, sorted_in_windows};
 pub use sizes::SliceSizes;
 pub(crate) use slices::{Chunk, PackedSlices, SlicedRows};

@@ -15,11 +15,11 @@
 pub use crate::encoding::{Packing, ValueEncoding};
 
 use super::{
-    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, Target, Traffic, scattered,
-    vector_bytes,
+    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, ROW_BATCH, Target, Traffic, chain_us,
+    scattered, vector_bytes,
 };
 use crate::analysis::{Analysis, Distinct};
-use crate::device::{BLOCK, Gpu, Out, Ptr, Queue, Scaling};
+use crate::device::{BLOCK, Gpu, Out, Ptr, Queue, Residency, Scaling};
 use crate::encoding::{self, DICTIONARY, Order, PackedSlices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, ScalarKind};
@@ -221,6 +221,16 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
     }
 }
 
+/// Lower bound of the time of a product on a GPU, in µs: the longest row of the slices, which several
+/// warps share where slices are few.
+pub(crate) fn floor_us(packing: Packing, analysis: &Analysis) -> f64 {
+    let rows = &analysis.rows;
+    let sliced = rows.histogram.classes().iter().rev().find(|(len, _)| *len <= packing.long);
+    let steps = sliced.map_or(0, |(len, _)| *len as usize);
+    let slices = rows.nrows.div_ceil(encoding::LANES);
+    chain_us((steps >> encoding::warps_shift(slices, steps)) as u64, ROW_BATCH)
+}
+
 /// A matrix in a format's own arrays, or in packed slices.
 #[derive(Debug)]
 pub(crate) enum MaybePacked<P, T> {
@@ -330,5 +340,9 @@ impl<T: Scalar> DeviceMatrix<T> for encoding::Uploaded<T> {
 
     fn device_bytes(&self) -> u64 {
         self.bytes()
+    }
+
+    fn residency(&self) -> Residency {
+        self.residency()
     }
 }

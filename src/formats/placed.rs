@@ -1,7 +1,7 @@
 //! A packed matrix where its products run: in host memory or in that of a GPU.
 
 use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler};
-use crate::device::{Device, DeviceVec, Factor, Gpu, Queue, Scaling, Stream};
+use crate::device::{Device, DeviceVec, Factor, Gpu, Queue, Residency, Scaling, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
@@ -167,6 +167,14 @@ impl<T: Scalar> Placed<T> {
                 gpu.synchronize()?;
                 matrix.unpack()
             }
+        }
+    }
+
+    /// Residency of the packed arrays in the L2 of a GPU; none on the CPU.
+    pub(crate) fn residency(&self) -> Option<Residency> {
+        match self {
+            Self::Host(_) => None,
+            Self::Gpu(_, matrix) => Some(matrix.residency()),
         }
     }
 

@@ -43,6 +43,10 @@ impl<T: Scalar> CsrMatrix<T> {
     ///
     /// [`Error::ValueRange`], naming the first finite value that would become infinite.
     pub fn rounded_to(&self, precision: Precision) -> Result<Cow<'_, Self>, Error> {
+        T::round(self, precision)
+    }
+
+    pub(crate) fn rounded_to_impl(&self, precision: Precision) -> Result<Cow<'_, Self>, Error> {
         let values = match rounded(&self.values, precision) {
             Ok(Cow::Borrowed(_)) => return Ok(Cow::Borrowed(self)),
             Ok(Cow::Owned(values)) => values,

@@ -19,6 +19,10 @@ impl<T: Scalar> CsrView<'_, T> {
     /// The transposed matrix; its columns are sorted in every row, equal columns in the order of this matrix. Takes 8 bytes and a value for
     /// every entry while it is made.
     pub fn transpose(self) -> CsrMatrix<T> {
+        T::transpose(self)
+    }
+
+    pub(crate) fn transpose_impl(self) -> CsrMatrix<T> {
         let buckets = Buckets::new(self.ncols());
         let starts: Vec<usize> = (0..self.nnz()).step_by(RUN).collect();
         let run = |sequence: &mut Vec<Entry<T>>, start: usize| {

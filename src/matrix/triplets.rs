@@ -97,6 +97,10 @@ impl<T: Scalar> Triplets<T> {
     /// The matrix in CSR: columns rising in every row, entries of one place summed in the order they were given,
     /// explicit zeros kept.
     pub fn to_csr(&self) -> CsrMatrix<T> {
+        T::assemble(self)
+    }
+
+    pub(crate) fn to_csr_impl(&self) -> CsrMatrix<T> {
         let buckets = Buckets::new(self.nrows);
         let pieces = self.row_idx.par_chunks(RUN).zip(self.col_idx.par_chunks(RUN));
         let runs: Vec<_> = pieces

@@ -31,6 +31,10 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// [`Error::OutOfBounds`]; [`Error::NoAccess`] in other formats and on a GPU.
     pub fn get(&self, row: usize, col: usize) -> Result<Option<T>, Error> {
+        T::get(self, row, col)
+    }
+
+    pub(crate) fn get_impl(&self, row: usize, col: usize) -> Result<Option<T>, Error> {
         self.check_bounds(row, col)?;
         let mut found = None;
         self.access()?.visit_row(row, &mut |_, other, value| {
@@ -47,6 +51,10 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// As [`get`](Self::get).
     pub fn row(&self, row: usize) -> Result<Vec<(usize, T)>, Error> {
+        T::row(self, row)
+    }
+
+    pub(crate) fn row_impl(&self, row: usize) -> Result<Vec<(usize, T)>, Error> {
         self.check_bounds(row, 0)?;
         let mut entries = Vec::new();
         self.access()?.visit_row(row, &mut |_, col, value| entries.push((col as usize, value)));
@@ -83,6 +91,10 @@ impl<T: Scalar> SparseOp<T> {
     /// As [`get`](Self::get), [`Error::NoRoom`], and [`Error::ValueRange`] where values are
     /// [rounded](crate::SparseOpBuilder::value_precision) and this one is beyond; then nothing has changed.
     pub fn insert(&mut self, row: usize, col: usize, value: T) -> Result<Option<T>, Error> {
+        T::insert(self, row, col, value)
+    }
+
+    pub(crate) fn insert_impl(&mut self, row: usize, col: usize, value: T) -> Result<Option<T>, Error> {
         let before = self.get(row, col)?;
         let value = self.settings.rounded_values(&[value])?[0];
         let mut places = Vec::new();

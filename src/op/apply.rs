@@ -34,6 +34,10 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and
     /// [`Error::GpuMemory`].
     pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        T::apply(self, x, y)
+    }
+
+    pub(crate) fn apply_impl(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
         let _span = self.product_span(1);
         match &self.matrix {
@@ -70,6 +74,10 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// As [`apply`](Self::apply).
     pub fn apply_with(&self, alpha: T, x: &[T], beta: T, y: &mut [T]) -> Result<(), Error> {
+        T::apply_scaled(self, alpha, x, beta, y)
+    }
+
+    pub(crate) fn apply_with_impl(&self, alpha: T, x: &[T], beta: T, y: &mut [T]) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
         let _span = self.product_span(1);
         match &self.matrix {
@@ -102,6 +110,15 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::VectorLength`] when a vector has the wrong length, [`Error::WrongDevice`] when a vector or the stream is another
     /// device's; `y` is then untouched. [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
     pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
+        T::apply_device(self, stream, x, y)
+    }
+
+    pub(crate) fn apply_device_impl(
+        &self,
+        stream: &Stream,
+        x: &DeviceVec<T>,
+        y: &mut DeviceVec<T>,
+    ) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
         let _span = self.product_span(1);
         self.matrix.enqueue(stream, x, y)
@@ -135,8 +152,19 @@ impl<T: Scalar> SparseOp<T> {
         beta: impl Into<Factor<'a, T>>,
         y: &mut DeviceVec<T>,
     ) -> Result<(), Error> {
+        T::apply_device_scaled(self, stream, alpha.into(), x, beta.into(), y)
+    }
+
+    pub(crate) fn apply_device_with_impl(
+        &self,
+        stream: &Stream,
+        alpha: Factor<'_, T>,
+        x: &DeviceVec<T>,
+        beta: Factor<'_, T>,
+        y: &mut DeviceVec<T>,
+    ) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
-        let by = Scaling { alpha: alpha.into(), beta: beta.into() };
+        let by = Scaling { alpha, beta };
         for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
             if let Factor::Element(vector, at) = factor
                 && at >= vector.len()

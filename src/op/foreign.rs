@@ -28,6 +28,14 @@ impl SparseOpBuilder {
         stream: &Stream,
         a: &ForeignCsr<T>,
     ) -> Result<SparseOp<T>, Error> {
+        T::build_from_device(self, stream, a)
+    }
+
+    pub(crate) fn build_from_device_impl<T: Scalar>(
+        &self,
+        stream: &Stream,
+        a: &ForeignCsr<T>,
+    ) -> Result<SparseOp<T>, Error> {
         let device = a.device();
         if let Some(asked) = self.device.as_ref().filter(|asked| *asked != device) {
             let (expected, found) = (asked.to_string(), device.to_string());

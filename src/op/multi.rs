@@ -86,6 +86,16 @@ impl<T: Scalar> SparseOp<T> {
     /// # Ok::<(), sparseop::Error>(())
     /// ```
     pub fn apply_multi(&self, k: usize, x: &[T], y: &mut [T], layout: Layout) -> Result<(), Error> {
+        T::apply_multi(self, k, x, y, layout)
+    }
+
+    pub(crate) fn apply_multi_impl(
+        &self,
+        k: usize,
+        x: &[T],
+        y: &mut [T],
+        layout: Layout,
+    ) -> Result<(), Error> {
         let shape = self.shape_of(k, x.len(), y.len(), layout)?;
         // Without rows there may be any number of vectors, and nothing to be done.
         if k == 0 || y.is_empty() {
@@ -125,6 +135,17 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// As [`apply_multi`](Self::apply_multi), and [`Error::WrongDevice`] when a vector or the stream is another device's.
     pub fn apply_multi_device(
+        &self,
+        stream: &Stream,
+        k: usize,
+        x: &DeviceVec<T>,
+        y: &mut DeviceVec<T>,
+        layout: Layout,
+    ) -> Result<(), Error> {
+        T::apply_multi_device(self, stream, k, x, y, layout)
+    }
+
+    pub(crate) fn apply_multi_device_impl(
         &self,
         stream: &Stream,
         k: usize,

@@ -103,7 +103,7 @@ impl SparseOpBuilder {
         let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
         let x = vec![T::ONE; source.a.ncols()];
-        let arena = DeviceArena::new(source, device, &x, settings.cold)?;
+        let arena = DeviceArena::new(source, device, &x, settings.cache())?;
         let Request { memory_limit, expected_calls, .. } = decision.request;
         let limits = Limits {
             seconds: settings.seconds,

@@ -66,6 +66,10 @@ impl<T: Scalar> SparseOp<T> {
     /// As [`SparseOpBuilder::decide`], where a [memory limit](SparseOpBuilder::memory_limit) is one for both together; [`Error::Gpu`]
     /// when the matrix cannot be copied from the GPU.
     pub fn transposed(&self) -> Result<&Self, Error> {
+        T::transposed(self)
+    }
+
+    pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
         self.check_copies("with the transposed matrix")?;
         let made = self.transposed.get_or_make(|| Transposition::of(&self.to_csr()?).make(self))?;
         Ok(match made {

@@ -50,6 +50,10 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::ValueInexact`] where they are not, but stored in fewer bytes that do not hold one; then nothing has changed. On a GPU,
     /// [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
+        T::update_values(self, values)
+    }
+
+    pub(crate) fn update_values_impl(&mut self, values: &[T]) -> Result<(), Error> {
         let _span = self.update_span();
         let values = &*self.settings.rounded_values(values)?;
         let (updater, matrix) = self.prepare_updates()?;
@@ -66,9 +70,12 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::OtherPattern`] when the pattern is another one, [`Error::InvalidMatrix`] when the matrix cannot be read as CSR;
     /// otherwise as [`update_values`](Self::update_values).
     pub fn update_from(&mut self, a: &impl ToCsr<T>) -> Result<(), Error> {
-        let a = a.to_csr()?;
+        T::update_from(self, &*a.to_csr()?)
+    }
+
+    pub(crate) fn update_from_impl(&mut self, a: &CsrMatrix<T>) -> Result<(), Error> {
         let _span = self.update_span();
-        let a = self.settings.rounded(&a)?;
+        let a = self.settings.rounded(a)?;
         let (updater, matrix) = self.prepare_updates()?;
         updater.check_pattern(a.view())?;
         updater.update(matrix, a.values())?;
@@ -91,6 +98,14 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes or as codes: whether that can be is not known
     /// there without waiting.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
+        T::update_values_device(self, stream, values)
+    }
+
+    pub(crate) fn update_values_device_impl(
+        &mut self,
+        stream: &Stream,
+        values: &DeviceVec<T>,
+    ) -> Result<(), Error> {
         let _span = self.update_span();
         let rounded = match (&self.device, values.device()) {
             _ if !self.settings.rounds::<T>() => None,

@@ -2,9 +2,9 @@
 
 use super::conformance::devices;
 use super::{Oracle, x_vector};
+use crate::device::DeviceArray;
 use crate::device::{Device, DeviceView, ForeignCsr, Offsets};
 use crate::matrix::{CsrMatrix, gallery};
-use crate::testing::DeviceArray;
 use crate::{DeviceVec, Precision, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 
 /// The arrays of a matrix in the memory of a device, as another library would have them.

@@ -7,6 +7,7 @@ use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{DeviceCsr, FormatKind, Placed, Plan, Updater};
 use crate::matrix::CsrMatrix;
 use crate::tuning::arena::{Arena, DeviceArena, Ready};
+use crate::tuning::caches::CacheState;
 use crate::tuning::stopwatch::turn;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
@@ -282,7 +283,7 @@ fn packing_on_the_gpu_takes_few_products() {
     for class in ["poisson2d", "fem3d", "femrandom", "road", "uniform", "webbase", "lp"] {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
-        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), false).unwrap();
+        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
         let csr = csr_product(&arena);
         let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
         for text in SLICES {
@@ -337,7 +338,7 @@ fn update_times<T: Scalar>() {
     for class in ["stencil27", "fem3d", "femrandom", "banded", "webbase", "rmat"] {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(30_000_000).generate::<T>().unwrap();
-        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), false).unwrap();
+        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
         let (csr, analysis) = (csr_product(&arena), Analysis::of(a.view()));
         let limit = 8 * a.nnz() as u64 * (4 + size_of::<T>() as u64);
         let (stream, values) =

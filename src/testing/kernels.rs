@@ -1,28 +1,66 @@
-//! What the GPU kernels take of a multiprocessor, as the assembler accounts for it; needs NVRTC but no GPU.
+//! The GPU kernels compile for every generation and fit into registers, as the assembler accounts for
+//! it. Needs NVRTC, the CUDA compiler in a library, but no GPU.
 
 use crate::Error;
 use crate::device::compiler;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Build-time code, tested here because build scripts have no tests.
+#[path = "../../build/splice.rs"]
+mod splice;
+
+/// The architectures that are compiled for: T4, A100, H100 and H200, B200.
+const ARCHITECTURES: [(u32, u32); 4] = [(7, 5), (8, 0), (9, 0), (10, 0)];
+
+/// The architecture that modules for a size of matrix are compiled for, too: with all of them the test
+/// would take twice as long.
+const OF_SIZES: (u32, u32) = (9, 0);
+
+/// The modules that are compiled for an architecture.
+fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
+    let of_size = |module: &str| module.ends_with("_streamed") || module.ends_with("_split");
+    compiler::modules().filter(move |module| arch == OF_SIZES || !of_size(module))
+}
+
+/// Set to 1 where NVRTC has to be there.
+const REQUIRED: &str = "SPARSEOP_REQUIRE_NVRTC";
+
+/// Whether NVRTC is there; says so when it is not.
+fn nvrtc() -> bool {
+    match compiler_name() {
+        Ok(name) => println!("compiling with {name}"),
+        Err(reason) if std::env::var(REQUIRED).is_ok_and(|value| value == "1") => {
+            panic!("{REQUIRED}=1: {reason}")
+        }
+        Err(reason) => println!("skipped: {reason}"),
+    }
+    compiler_name().is_ok()
+}
+
+/// The reports for an architecture; a file that does not compile fails with everything the compiler says.
+fn reports(arch: (u32, u32)) -> Vec<KernelReport> {
+    match check(arch) {
+        Err(Error::KernelCompile { log, message, .. }) if log.is_empty() => panic!("{message}"),
+        Err(Error::KernelCompile { log, .. }) => panic!("{log}"),
+        checked => checked.unwrap(),
+    }
+}
 
 /// What one kernel takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KernelReport {
+struct KernelReport {
     /// The kernel file, without its ending.
-    pub module: &'static str,
+    module: &'static str,
     /// The kernel.
-    pub kernel: String,
+    kernel: String,
     /// Registers of a thread.
-    pub registers: u32,
+    registers: u32,
     /// Bytes of registers that do not fit and are written to memory and read back, counted at every such place.
-    pub spill_bytes: u32,
+    spill_bytes: u32,
     /// Bytes of shared memory of a block.
-    pub shared_bytes: u32,
+    shared_bytes: u32,
     /// Bytes of memory of a thread for what is not in registers.
-    pub stack_bytes: u32,
-}
-
-/// The names of the kernel files, without their endings.
-pub fn modules() -> impl Iterator<Item = &'static str> {
-    compiler::modules()
+    stack_bytes: u32,
 }
 
 /// The name and the version of the compiler that was found, or why there is none, in one line.
@@ -30,7 +68,7 @@ pub fn modules() -> impl Iterator<Item = &'static str> {
 /// # Errors
 ///
 /// The reason.
-pub fn compiler_name() -> Result<String, &'static str> {
+fn compiler_name() -> Result<String, &'static str> {
     compiler::compiler()
 }
 
@@ -39,9 +77,9 @@ pub fn compiler_name() -> Result<String, &'static str> {
 /// # Errors
 ///
 /// [`Error::KernelCompile`] for the first file that cannot be compiled.
-pub fn check(arch: (u32, u32)) -> Result<Vec<KernelReport>, Error> {
+fn check(arch: (u32, u32)) -> Result<Vec<KernelReport>, Error> {
     let mut reports = Vec::new();
-    for module in modules() {
+    for module in modules_for(arch) {
         reports.extend(read_account(module, &compiler::account(arch, module)?));
     }
     Ok(reports)
@@ -81,13 +119,59 @@ fn before(line: &str, unit: &str) -> u32 {
     number.unwrap_or(0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[test]
+fn every_kernel_compiles_and_stays_in_registers() {
+    if !nvrtc() {
+        return;
+    }
+    let (mut table, mut wrong) = (BTreeMap::new(), Vec::new());
+    for (column, arch) in ARCHITECTURES.into_iter().enumerate() {
+        let reports = reports(arch);
+        let with_kernels: BTreeSet<&str> = reports.iter().map(|report| report.module).collect();
+        let without = modules_for(arch).filter(|module| !with_kernels.contains(module));
+        wrong.extend(without.map(|module| format!("kernels/{module}.cu has no kernel")));
+        for KernelReport { module, kernel, registers, spill_bytes, shared_bytes, stack_bytes } in reports {
+            let name = format!("{module}: {kernel}");
+            if spill_bytes + stack_bytes > 0 {
+                let arch = format!("sm_{}{}", arch.0, arch.1);
+                wrong.push(format!("{name} on {arch}: {spill_bytes} bytes spilled, {stack_bytes} of stack"));
+            }
+            let cells = table.entry(name).or_insert([const { String::new() }; ARCHITECTURES.len()]);
+            cells[column] = format!("{registers}/{spill_bytes}/{shared_bytes}");
+        }
+    }
+    println!("\nregisters/bytes spilled/bytes shared");
+    println!(
+        "{:<50}{}",
+        "",
+        ARCHITECTURES.map(|(major, minor)| format!("{:>14}", format!("sm_{major}{minor}"))).concat()
+    );
+    for (name, cells) in &table {
+        println!("{name:<50}{}", cells.each_ref().map(|cell| format!("{cell:>14}")).concat());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
 
-    #[test]
-    fn the_assembler_is_understood() {
-        let text = "\
+#[test]
+fn the_header_is_spliced_in_and_lines_keep_their_numbers() {
+    let source = "// first\n#include \"common.cuh\"\n#include <cstdint>\nlast";
+    let header = ("common.cuh".to_owned(), "#pragma once\nint shared;\n".to_owned());
+    let more = ("more.cu".to_owned(), "#define MORE\n#include \"common.cuh\"\nmore".to_owned());
+    let headers = splice::Headers::from([header, more]);
+    let expected = "#line 1 \"kernels/a.cu\"\n// first\n#line 1 \"kernels/common.cuh\"\n\nint shared;\n\
+                    #line 3 \"kernels/a.cu\"\n#include <cstdint>\nlast\n";
+    assert_eq!(splice::splice("a.cu", source, &headers).unwrap(), expected);
+    assert_eq!(splice::splice("a.cu", "", &headers).unwrap(), "#line 1 \"kernels/a.cu\"\n");
+    let nested = "#line 1 \"kernels/a.cu\"\n#line 1 \"kernels/more.cu\"\n#define MORE\n#line 1 \"kernels/common.cuh\"\n\n\
+                  int shared;\n#line 3 \"kernels/more.cu\"\nmore\n#line 2 \"kernels/a.cu\"\nlast\n";
+    assert_eq!(splice::splice("a.cu", "#include \"more.cu\"\nlast", &headers).unwrap(), nested);
+    let message = splice::splice("a.cu", "\n # include \"other.cuh\"", &headers).unwrap_err();
+    assert_eq!(message, "kernels/a.cu:2: includes \"other.cuh\", but there are common.cuh, more.cu");
+}
+
+#[test]
+fn the_assembler_is_understood() {
+    let text = "\
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'one' for 'sm_90'
 ptxas info    : Function properties for one
@@ -97,19 +181,14 @@ ptxas info    : Compile time = 27.249 ms
 ptxas info    : Compiling entry function 'two' for 'sm_90'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 10 registers, used 0 barriers";
-        let report =
-            |kernel: &str, [registers, spill_bytes, shared_bytes, stack_bytes]: [u32; 4]| KernelReport {
-                module: "test",
-                kernel: kernel.to_owned(),
-                registers,
-                spill_bytes,
-                shared_bytes,
-                stack_bytes,
-            };
-        assert_eq!(
-            read_account("test", text),
-            [report("one", [80, 72, 128, 72]), report("two", [10, 0, 0, 0])]
-        );
-        assert_eq!(read_account("test", ""), []);
-    }
+    let report = |kernel: &str, [registers, spill_bytes, shared_bytes, stack_bytes]: [u32; 4]| KernelReport {
+        module: "test",
+        kernel: kernel.to_owned(),
+        registers,
+        spill_bytes,
+        shared_bytes,
+        stack_bytes,
+    };
+    assert_eq!(read_account("test", text), [report("one", [80, 72, 128, 72]), report("two", [10, 0, 0, 0])]);
+    assert_eq!(read_account("test", ""), []);
 }

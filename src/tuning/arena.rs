@@ -1,6 +1,7 @@
 //! Where plans are raced: a matrix, its device and the vectors of its products.
 
-use super::stopwatch::{timed, turn};
+use super::caches::{CacheState, Caches};
+use super::stopwatch::timed;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{DeviceCsr, Placed, Plan};
 use crate::matrix::CsrMatrix;
@@ -132,49 +133,36 @@ fn pack_span<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>) -> Entered {
 pub(crate) struct DeviceArena<'a, T: Scalar> {
     source: Source<'a, T>,
     device: &'a Device,
-    stream: Stream,
+    caches: Caches,
     x: DeviceVec<T>,
     y: RefCell<DeviceVec<T>>,
-    /// Larger than the last cache; cleared before every product that is to find the caches cold.
-    sweep: Option<RefCell<DeviceVec<T>>>,
 }
 
 impl<'a, T: Scalar> DeviceArena<'a, T> {
-    /// For products of a matrix with `x`.
+    /// For products of a matrix with `x` that find the caches in a state.
     ///
     /// # Errors
     ///
-    /// What the device gives when there is no room for the vectors.
+    /// What the device gives when there is no room for the vectors, or for what fills the caches.
     pub(crate) fn new(
         source: impl Into<Source<'a, T>>,
         device: &'a Device,
         x: &[T],
-        cold: bool,
+        cache: CacheState,
     ) -> Result<Self, Error> {
         let source = source.into();
-        let sweep = || DeviceVec::zeros(device, sweep_bytes(device) as usize / size_of::<T>());
         Ok(Self {
             source,
             device,
-            stream: Stream::new(device)?,
+            caches: Caches::new(&Stream::new(device)?, cache)?,
             x: DeviceVec::from_slice(device, x)?,
             y: RefCell::new(DeviceVec::zeros(device, source.a.nrows())?),
-            sweep: cold.then(sweep).transpose()?.map(RefCell::new),
         })
     }
 
     fn product(&self, matrix: &Placed<T>) -> Result<(), Error> {
-        matrix.enqueue(&self.stream, &self.x, &mut self.y.borrow_mut())
+        matrix.enqueue(self.caches.stream(), &self.x, &mut self.y.borrow_mut())
     }
-}
-
-/// Bytes that are written to leave nothing of a product in the caches of a device.
-fn sweep_bytes(device: &Device) -> u64 {
-    /// Caches do not replace strictly what is oldest.
-    const TIMES: u64 = 2;
-    /// Virtual machines name the caches of whole packages, of which a core has a part.
-    const MOST: u64 = 256 << 20;
-    device.last_cache_bytes().saturating_mul(TIMES).min(MOST)
 }
 
 impl<T: Scalar> Arena for DeviceArena<'_, T> {
@@ -185,10 +173,6 @@ impl<T: Scalar> Arena for DeviceArena<'_, T> {
     }
 
     fn products(&self, matrix: &Placed<T>, repeats: u32) -> Result<f64, Error> {
-        let Some(sweep) = &self.sweep else { return turn(&self.stream, repeats, || self.product(matrix)) };
-        (0..repeats).try_fold(0.0, |seconds, _| {
-            sweep.borrow_mut().clear(&self.stream)?;
-            Ok(seconds + turn(&self.stream, 1, || self.product(matrix))?)
-        })
+        self.caches.batch(repeats, || self.product(matrix))
     }
 }

@@ -4,6 +4,7 @@ use super::calibrate::{Basis, Race};
 use super::scale::Scale;
 use super::select::{Candidate, Decision, Request, Verdict};
 use crate::analysis::RowStats;
+use crate::device::Residency;
 use crate::formats::packed::ValueEncoding;
 use crate::formats::{FormatKind, Plan};
 use std::fmt::{self, Display};
@@ -39,6 +40,8 @@ pub struct Explanation<'a> {
     pub decision: &'a Decision,
     /// What the preparation took, if it was done.
     pub preparation: Option<&'a Preparation>,
+    /// Residency of the packed matrix in the L2 of a GPU; none on the CPU.
+    pub residency: Option<Residency>,
     /// What is packed beside the matrix.
     pub beside: Beside<'a>,
 }
@@ -144,6 +147,9 @@ impl Explanation<'_> {
         }
         if let Some(calls) = self.break_even() {
             writeln!(f, "         pays for its packing against CSR after {:.0} products", calls.ceil())?;
+        }
+        if let Some(residency) = self.residency {
+            writeln!(f, "cache    {residency}")?;
         }
         self.values(f)?;
         self.basis(f)?;
@@ -336,6 +342,9 @@ pub fn reason(candidate: &Candidate) -> String {
         Verdict::OnRequest => {
             "waits for the host, or launches more than it needs: only where it is given".to_owned()
         }
+        Verdict::OutOfBounds { ratio } => {
+            format!("at least {ratio:.1} times csr(balanced), by the lengths of the rows")
+        }
         Verdict::NotDeterministic => "its bits may differ from product to product".to_owned(),
         Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),
         Verdict::Raced(outcome) => outcome.to_string(),
@@ -390,7 +399,7 @@ mod tests {
         let preparation = Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
         fn explain<'a>(op: &'a SparseOp<f32>, decision: &'a Decision, p: &'a Preparation) -> Explanation<'a> {
             let beside = Beside::default();
-            Explanation { rows: op.stats(), decision, preparation: Some(p), beside }
+            Explanation { rows: op.stats(), decision, preparation: Some(p), residency: None, beside }
         }
         let sell = builder.tuning(fixed).build(&a).unwrap();
         assert_eq!(sell.explain().break_even(), None, "nothing to compare with");

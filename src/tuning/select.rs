@@ -1,5 +1,6 @@
 //! The choice: every candidate's prediction, limits and ties, and the reasons in words.
 
+use super::bounds;
 use super::calibrate::{Basis, Outcome};
 use super::cost::{Amounts, Prediction, Term};
 use super::facts::Facts;
@@ -89,6 +90,12 @@ pub enum Verdict {
     },
     /// Its products wait, and cannot be captured in a graph, or are launched in more pieces than they need: it has to be asked for.
     OnRequest,
+    /// A lower bound of its product's time, from the row lengths, is so many times what plain CSR takes with
+    /// equal work for all.
+    OutOfBounds {
+        /// The bound over the time of `csr(balanced)`.
+        ratio: f64,
+    },
     /// Its bits may differ from product to product, and were asked to repeat.
     NotDeterministic,
     /// The profile knows nothing of its kernel.
@@ -203,6 +210,8 @@ pub(super) fn predict(
         Verdict::TooLarge { limit: request.memory_limit }
     } else if !plan.is_eligible(Target::of(device)) {
         Verdict::OnRequest
+    } else if let Some(ratio) = bounds::excess(&plan, analysis, request.scalar, device) {
+        Verdict::OutOfBounds { ratio }
     } else if request.deterministic && !plan.is_deterministic() {
         Verdict::NotDeterministic
     } else if prediction.is_none() {

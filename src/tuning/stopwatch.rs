@@ -1,5 +1,6 @@
 //! Time: the only place that reads a clock.
 
+use super::caches::CacheState;
 use crate::Error;
 use crate::device::{Device, Stream};
 use statrs::statistics::{Data, Min, OrderStatistics};
@@ -73,25 +74,53 @@ pub struct Policy {
     pub seconds: f64,
     /// Seconds a turn takes at least: shorter ones say more about the clock and the caches than about the contestant.
     pub turn: f64,
-    /// Runs before every turn that are not seen, at least one, over those of the turn: an operator is applied again and again, and finds in the caches and
-    /// in the branch predictors what it left there.
+    /// Warm-up products before a recorded batch, over the products of the batch; at least three products run.
     pub lead: f64,
+    /// State of the caches that a recorded batch finds. Warm-up products run in the warm state alone.
+    pub cache: CacheState,
 }
 
+/// Warm-up products before a recorded batch at least, for all engines alike: the batch before was
+/// another engine's, whose data fill the cache. Caches do not replace strictly the oldest line, so
+/// that one pass over a matrix that fits leaves a part of it outside; each further pass leaves less.
+const MIN_WARM_UP: u32 = 3;
+
 impl Policy {
-    /// The default for a device: on a GPU turns are long enough to hide when the first of their launches begins.
+    /// The default for a device, warm: on a GPU batches are long enough to hide when the first of their launches begins.
     pub fn of(device: &Device) -> Self {
         match device {
             Device::Cpu => Self::default(),
-            Device::Cuda(_) => Self { turn: 1e-3, lead: 0.0, ..Self::default() },
+            Device::Cuda(_) => Self { turn: 1e-3, lead: 0.1, ..Self::default() },
         }
     }
 
-    /// Runs before a turn of so many.
-    fn unseen(&self, repeats: u32) -> u32 {
-        ((f64::from(repeats) * self.lead).ceil() as u32).max(1)
+    /// The same for products that find the caches in another state.
+    pub fn in_state(self, cache: CacheState) -> Self {
+        // Filling the cache takes longer than a product, and a cold batch is one product.
+        let turn = if cache == CacheState::Cold { 0.0 } else { self.turn };
+        Self { turn, cache, ..self }
+    }
+
+    /// Warm-up products before a recorded batch of so many.
+    fn warm_up(&self, products: u32) -> u32 {
+        match self.cache {
+            CacheState::Warm => ((f64::from(products) * self.lead).ceil() as u32).max(MIN_WARM_UP),
+            CacheState::Company | CacheState::Cold => 0,
+        }
+    }
+
+    /// Seconds of one recorded batch and its warm-up, of products that take `product` seconds.
+    pub(crate) fn round_seconds(&self, product: f64) -> f64 {
+        let products = (self.turn / product.max(MIN_PRODUCT)).ceil().clamp(1.0, MAX_PRODUCTS);
+        product.max(self.turn) + f64::from(self.warm_up(products as u32)) * product
     }
 }
+
+/// Seconds that a product is taken for at least.
+const MIN_PRODUCT: f64 = 50e-9;
+
+/// Products of a batch at most.
+const MAX_PRODUCTS: f64 = 10_000.0;
 
 impl Default for Policy {
     /// Enough for a median that repeats within a per cent or two on a quiet machine.
@@ -99,7 +128,15 @@ impl Default for Policy {
     /// Among thirty plans CSR took 87 µs for a band of 300,000 entries on Zen 4 cores with turns of 100 µs after one product, and 44 in a loop: it takes several
     /// products until the lengths of the rows are foretold.
     fn default() -> Self {
-        Self { warmup: 2, min_rounds: 5, max_rounds: 200, seconds: 1.0, turn: 500e-6, lead: 1.0 }
+        Self {
+            warmup: 2,
+            min_rounds: 5,
+            max_rounds: 200,
+            seconds: 1.0,
+            turn: 500e-6,
+            lead: 1.0,
+            cache: CacheState::Warm,
+        }
     }
 }
 
@@ -187,7 +224,13 @@ pub fn race_until(
             let Ok(samples) = &mut results[i] else { continue };
             let taken = match round < policy.warmup {
                 true => settle(contestant, &mut repeats[i], policy.turn).map(|()| None),
-                false => contestant(policy.unseen(repeats[i])).and_then(|_| contestant(repeats[i])).map(Some),
+                false => {
+                    let warm_up = match policy.warm_up(repeats[i]) {
+                        0 => Ok(0.0),
+                        products => contestant(products),
+                    };
+                    warm_up.and_then(|_| contestant(repeats[i])).map(Some)
+                }
             };
             match taken {
                 Err(error) => results[i] = Err(error),
@@ -209,15 +252,13 @@ pub fn race_until(
 /// Of a single run most may be what it takes to start and to end a turn: by it alone turns would be too short, each contestant's by another
 /// factor, and what starting takes would be charged to its runs. What was held up once is not taken for slow.
 fn settle(contestant: &mut Contestant<'_>, repeats: &mut u32, turn: f64) -> Result<(), Error> {
-    /// More repeats are never needed.
-    const MAX_REPEATS: f64 = 10_000.0;
     /// Each time what starting takes is shared by more runs: the third is hardly off.
     const TRIES: usize = 3;
     let mut once = contestant(1)?;
     for _ in 0..TRIES {
         let tried = *repeats;
-        once = once.min(contestant(tried)? / f64::from(tried)).max(50e-9);
-        *repeats = (turn / once).ceil().clamp(1.0, MAX_REPEATS) as u32;
+        once = once.min(contestant(tried)? / f64::from(tried)).max(MIN_PRODUCT);
+        *repeats = (turn / once).ceil().clamp(1.0, MAX_PRODUCTS) as u32;
         // As many as were tried, or up to a third more.
         if *repeats <= tried + tried / 3 {
             break;
@@ -238,7 +279,14 @@ mod tests {
             lengths.borrow_mut().push(n);
             Ok(20e-6 + f64::from(n) * 1e-6)
         };
-        let policy = Policy { warmup: 1, min_rounds: 2, max_rounds: 2, seconds: 10.0, turn: 1e-3, lead: 1.0 };
+        let policy = Policy {
+            warmup: 1,
+            min_rounds: 2,
+            max_rounds: 2,
+            seconds: 10.0,
+            turn: 1e-3,
+            ..Policy::default()
+        };
         let samples = race(&mut [&mut short], policy).remove(0).unwrap();
         let last = *lengths.borrow().last().unwrap();
         assert!((900..=1000).contains(&last), "{:?}", lengths.borrow());
@@ -246,23 +294,41 @@ mod tests {
     }
 
     #[test]
-    fn as_many_runs_as_asked_come_before_a_turn() {
+    fn a_share_of_the_batch_and_at_least_three_products_warm_up() {
         let lengths = std::cell::RefCell::new(Vec::new());
-        let mut contestant = |n: u32| {
+        let mut engine = |n: u32| {
             lengths.borrow_mut().push(n);
             Ok(f64::from(n))
         };
-        let policy = Policy { warmup: 1, min_rounds: 1, max_rounds: 1, seconds: 1e9, turn: 10.0, lead: 0.25 };
-        race(&mut [&mut contestant], policy);
-        assert_eq!(lengths.borrow()[lengths.borrow().len() - 2..], [3, 10]);
-        assert_eq!(Policy { lead: 0.0, ..policy }.unseen(10), 1);
+        let policy = Policy {
+            warmup: 1,
+            min_rounds: 1,
+            max_rounds: 1,
+            seconds: 1e9,
+            turn: 40.0,
+            lead: 0.1,
+            cache: CacheState::Warm,
+        };
+        race(&mut [&mut engine], policy);
+        assert_eq!(lengths.borrow()[lengths.borrow().len() - 2..], [4, 40]);
+        assert_eq!([1, 10, 30, 31].map(|products| policy.warm_up(products)), [3, 3, 3, 4]);
+        assert_eq!((policy.round_seconds(1.0), policy.round_seconds(50.0)), (44.0, 200.0));
+        let cold = policy.in_state(CacheState::Cold);
+        assert_eq!((cold.warm_up(1), cold.round_seconds(1.0)), (0, 1.0));
+        assert_eq!(policy.in_state(CacheState::Company).round_seconds(1.0), 40.0);
     }
 
     #[test]
     fn contestants_take_turns() {
         let order = std::cell::RefCell::new(Vec::new());
-        let policy =
-            Policy { warmup: 1, min_rounds: 3, max_rounds: 3, seconds: 10.0, turn: 100e-6, lead: 0.0 };
+        let policy = Policy {
+            warmup: 1,
+            min_rounds: 3,
+            max_rounds: 3,
+            seconds: 10.0,
+            turn: 100e-6,
+            ..Policy::default()
+        };
         let wait = |name| {
             order.borrow_mut().push(name);
             std::thread::sleep(std::time::Duration::from_micros(200));
@@ -271,7 +337,7 @@ mod tests {
         let cpu = Stream::new(&Device::Cpu).unwrap();
         let samples =
             race(&mut [&mut |n| turn(&cpu, n, || wait('a')), &mut |n| turn(&cpu, n, || wait('b'))], policy);
-        assert_eq!(order.borrow().iter().collect::<String>(), "aabbaabbaabbaabb");
+        assert_eq!(order.borrow().iter().collect::<String>(), format!("aabb{}", "aaaabbbb".repeat(3)));
         for samples in samples {
             let samples = samples.unwrap();
             assert!(samples.len() == 3 && samples.median() >= 200e-6 && samples.min() <= samples.median());

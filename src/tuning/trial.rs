@@ -1,6 +1,7 @@
 //! Offline tuning at work: every plan of a matrix packed once and raced, once or several times, and what the races decide for.
 
 use super::arena::{Arena, DeviceArena, Ready};
+use super::caches::CacheState;
 use super::calibrate::judge::{Incumbent, Judge};
 use super::calibrate::{Entrant, Outcome, Race};
 use super::facts::Facts;
@@ -62,6 +63,14 @@ impl Trial {
     ///
     /// What the device gives. A plan that cannot be packed or run is recorded as failed.
     pub fn of<T: Scalar>(a: &CsrMatrix<T>, analysis: &Analysis, subject: Subject<'_>) -> Result<Self, Error> {
+        T::trial(a, analysis, subject)
+    }
+
+    pub(crate) fn of_impl<T: Scalar>(
+        a: &CsrMatrix<T>,
+        analysis: &Analysis,
+        subject: Subject<'_>,
+    ) -> Result<Self, Error> {
         /// Packed matrices held at once, in memory limits of one.
         const TOGETHER: u64 = 8;
         let (clock, device) = (WallClock::start(), subject.device);
@@ -83,7 +92,7 @@ impl Trial {
             .map(|plan| (plan.clone(), plan.traffic(analysis, T::KIND)))
             .filter(|(_, traffic)| traffic.matrix_bytes <= limit)
             .collect();
-        let arena = DeviceArena::new(a, device, &crate::testing::x_vector::<T>(a.ncols()), false)?;
+        let arena = DeviceArena::new(a, device, &vec![T::ONE; a.ncols()], CacheState::Warm)?;
         let empty = Measured {
             matrix: subject.matrix.to_owned(),
             class: subject.class.to_owned(),
@@ -268,7 +277,7 @@ impl Measured {
 ///
 /// What the device gives.
 pub fn load_kernels<T: Scalar>(device: &Device) -> Result<(), Error> {
-    let a = crate::testing::chapter::matrix::<T>();
+    let a = CsrMatrix::try_new(4, 4, vec![0, 2, 2, 5, 7], vec![0, 2, 1, 2, 3, 0, 3], vec![T::ONE; 7])?;
     for text in FormatKind::ALL.iter().flat_map(|kind| kind.examples()) {
         Placed::on(device, text.parse::<Plan>()?.pack(a.view())?)?;
     }

@@ -4,6 +4,7 @@ use super::cache::Cache;
 use super::embedded::{self, Embedded, OPTIONS, runs_on};
 use super::nvrtc::{self, Failure, Nvrtc};
 use crate::Error;
+use crate::device::Module;
 use crate::device::kernel_log::{KernelEvent, KernelOrigin, record};
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -17,7 +18,7 @@ pub(crate) const KERNEL_HASH: &str = embedded::HASH;
 const DEVICE_ONLY: &str = "--device-as-default-execution-space";
 
 /// What the assembler is told when its account of registers and memory is wanted.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 const ACCOUNT: &str = "--ptxas-options=-v";
 
 /// Machine code, or assembly for the driver to compile; what `cuModuleLoadData` takes.
@@ -69,13 +70,14 @@ impl Display for Target {
     }
 }
 
-/// The code of `kernels/<module>.cu` for an architecture, given as major and minor number.
+/// The code of a module for an architecture, given as major and minor number.
 ///
 /// # Errors
 ///
 /// [`Error::KernelCompile`] when there is no way to it.
-pub(super) fn image(arch: (u32, u32), module: &'static str) -> Result<Image, Error> {
+pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
     let embedded = find(arch, module)?;
+    let module = embedded.name;
     match embedded.cubin(number(arch)) {
         Some(code) => Ok(told(from(arch, module, code, KernelOrigin::Embedded, String::new()))),
         None => compiled(arch, embedded, Cache::of_user().as_ref()).map(told),
@@ -83,18 +85,18 @@ pub(super) fn image(arch: (u32, u32), module: &'static str) -> Result<Image, Err
 }
 
 /// As [`image`], but without what is built in: for a driver that refuses it because it is older than the compiler of the build.
-pub(super) fn image_without_embedded(arch: (u32, u32), module: &'static str) -> Result<Image, Error> {
+pub(super) fn image_without_embedded(arch: (u32, u32), module: Module) -> Result<Image, Error> {
     compiled(arch, find(arch, module)?, Cache::of_user().as_ref()).map(told)
 }
 
 /// The names of all modules.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
     embedded::MODULES.iter().map(|module| module.name)
 }
 
 /// The name of the compiler of this machine, or why there is none, in one line.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 pub(crate) fn compiler() -> Result<String, &'static str> {
     nvrtc::library().map(Nvrtc::name)
 }
@@ -104,9 +106,10 @@ pub(crate) fn compiler() -> Result<String, &'static str> {
 /// # Errors
 ///
 /// [`Error::KernelCompile`].
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, Error> {
-    let embedded = find(arch, module)?;
+    let unknown = || failed(arch, module, "this build has no such kernels".to_owned(), String::new());
+    let embedded = embedded::module(module).ok_or_else(unknown)?;
     let nvrtc = nvrtc::library().map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
     let options = [&options()[..], &[ACCOUNT]].concat();
     let compiled = nvrtc.compile(&file(module), embedded.source, Target::Cubin(number(arch)), &options);
@@ -179,9 +182,9 @@ fn told((image, event): Story) -> Image {
     image
 }
 
-fn find(arch: (u32, u32), module: &'static str) -> Result<&'static Embedded, Error> {
-    embedded::module(module)
-        .ok_or_else(|| failed(arch, module, "this build has no such kernels".to_owned(), String::new()))
+fn find(arch: (u32, u32), module: Module) -> Result<&'static Embedded, Error> {
+    embedded::module(&module.to_string())
+        .ok_or_else(|| failed(arch, module.file, "this build has no such kernels".to_owned(), String::new()))
 }
 
 fn failed(arch: (u32, u32), kernel: &'static str, message: String, log: String) -> Error {
@@ -252,7 +255,7 @@ mod tests {
 
     #[test]
     fn unknown_kernels_are_an_error_of_one_line() {
-        let message = image((9, 0), "nothing").unwrap_err().to_string();
+        let message = image((9, 0), "nothing".into()).unwrap_err().to_string();
         assert_eq!(
             message,
             "kernels/nothing.cu cannot be compiled for sm_90: this build has no such kernels"

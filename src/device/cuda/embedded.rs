@@ -2,10 +2,10 @@
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// One file of kernels.
+/// One module: a file of kernels, compiled with some definitions.
 #[derive(Debug)]
 pub(super) struct Embedded {
-    /// The file's name without its ending.
+    /// The module's name.
     pub(super) name: &'static str,
     /// The source, complete.
     pub(super) source: &'static str,
@@ -25,7 +25,7 @@ struct Aligned<T>(T);
 /// GPUs that are part of a processor: they share numbers with the others, but do not run their machine code, nor the other way round.
 const INTEGRATED: [u32; 4] = [72, 87, 101, 110];
 
-/// The file with this name.
+/// The module with this name.
 pub(super) fn module(name: &str) -> Option<&'static Embedded> {
     MODULES.iter().find(|module| module.name == name)
 }

@@ -19,7 +19,7 @@ pub(crate) use graph::Recording;
 pub(crate) use memory::{Buffer, Pinned};
 pub(crate) use queue::Queue;
 
-use super::{DeviceSpec, GpuSpec, Launch};
+use super::{DeviceSpec, GpuSpec, Launch, Module};
 use crate::Error;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -49,7 +49,7 @@ struct Inner {
     spec: DeviceSpec,
     queue: OnceLock<Queue>,
     queues: Mutex<Vec<Weak<queue::Shared>>>,
-    modules: Mutex<HashMap<&'static str, Module>>,
+    modules: Mutex<HashMap<Module, Loaded>>,
     ceilings: ceilings::Measured,
 }
 
@@ -72,7 +72,7 @@ impl Drop for Current {
 
 /// Machine code that was loaded; never unloaded.
 #[derive(Clone, Copy)]
-struct Module {
+struct Loaded {
     handle: sys::CUmodule,
     overlaps: bool,
 }
@@ -210,8 +210,14 @@ impl Gpu {
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel `name` of `kernels/<module>.cu`, compiled for it.
-    pub(crate) fn kernel(&self, module: &'static str, name: &str) -> Result<Kernel, Error> {
+    /// Bytes of its L2 cache.
+    pub(crate) fn l2_bytes(&self) -> u64 {
+        self.0.spec.gpu.as_ref().map_or(0, |gpu| gpu.l2_bytes)
+    }
+
+    /// The kernel `name` of a module, compiled for it.
+    pub(crate) fn kernel(&self, module: impl Into<Module>, name: &str) -> Result<Kernel, Error> {
+        let module = module.into();
         let loaded = self.module(module)?;
         let symbol = CString::new(name).expect("names of kernels hold no NUL");
         // What was loaded before may be looked at by a thread that has no context yet.
@@ -219,13 +225,13 @@ impl Gpu {
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(loaded.handle, symbol) };
         let function =
-            function.attempt(self.0.ordinal, || format!("find the kernel {name} of {module}.cu"))?;
+            function.attempt(self.0.ordinal, || format!("find the kernel {name} of {}.cu", module.file))?;
         Ok(Kernel { function, overlaps: loaded.overlaps })
     }
 
-    fn module(&self, name: &'static str) -> Result<Module, Error> {
+    fn module(&self, name: Module) -> Result<Loaded, Error> {
         let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(module) = modules.get(name) {
+        if let Some(module) = modules.get(&name) {
             return Ok(*module);
         }
         let _current = self.bind()?;
@@ -233,9 +239,10 @@ impl Gpu {
         let load = |image: compiler::Image| {
             // SAFETY: a whole CUBIN, or PTX that ends in NUL.
             let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
-            let handle = module.attempt(self.0.ordinal, || format!("load the kernels of {name}.cu"))?;
+            let handle =
+                module.attempt(self.0.ordinal, || format!("load the kernels of {}.cu", name.file))?;
             // SAFETY: it has just been loaded.
-            Ok(Module { handle, overlaps: unsafe { overlap::is_marked(handle) } })
+            Ok(Loaded { handle, overlaps: unsafe { overlap::is_marked(handle) } })
         };
         let module = load(compiler::image(self.0.capability, name)?).or_else(|refused| {
             // A driver older than the compiler of the build may refuse what is built in, but not what this machine compiles.

@@ -201,6 +201,10 @@ impl<T: Scalar> Passes<T> {
     /// [`Error::VectorPass`] when there are more than [`MAX_REGISTERS`], or a program names one that is not there;
     /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
     pub fn new(stream: &Stream, registers: usize, code: Code) -> Result<Self, Error> {
+        T::passes(stream, registers, code)
+    }
+
+    pub(crate) fn new_impl(stream: &Stream, registers: usize, code: Code) -> Result<Self, Error> {
         let registers = registers.max(usize::from(WINDOW));
         if registers > MAX_REGISTERS {
             let message =
@@ -267,6 +271,10 @@ impl<T: Scalar> Passes<T> {
     /// [`Error::VectorPass`] when a vector has another length than the others, or a register or the program is not there;
     /// [`Error::WrongDevice`]; [`Error::Gpu`].
     pub fn dots(&mut self, pass: Dots<'_, T>) -> Result<(), Error> {
+        T::dots(self, pass)
+    }
+
+    pub(crate) fn dots_impl(&mut self, pass: Dots<'_, T>) -> Result<(), Error> {
         self.check(pass.of.len(), &[("of", Some(pass.of)), ("with", pass.with), ("and", pass.and)], &[])?;
         let second = if pass.and.is_some() { Partner::Other } else { Partner::Nobody };
         self.check_sums([Partner::Other, second], pass.at, pass.then)?;
@@ -286,6 +294,10 @@ impl<T: Scalar> Passes<T> {
     ///
     /// As [`Passes::dots`].
     pub fn combine(&mut self, y: &mut DeviceVec<T>, pass: Combine<'_, T>) -> Result<(), Error> {
+        T::combine(self, y, pass)
+    }
+
+    pub(crate) fn combine_impl(&mut self, y: &mut DeviceVec<T>, pass: Combine<'_, T>) -> Result<(), Error> {
         let vectors = [
             ("u", pass.add.map(|(_, u)| u)),
             ("v", pass.and.map(|(_, v)| v)),
@@ -321,6 +333,15 @@ impl<T: Scalar> Passes<T> {
     ///
     /// As [`Passes::dots`].
     pub fn step(
+        &mut self,
+        x: &mut DeviceVec<T>,
+        p: &mut DeviceVec<T>,
+        pass: Step<'_, T>,
+    ) -> Result<(), Error> {
+        T::step(self, x, p, pass)
+    }
+
+    pub(crate) fn step_impl(
         &mut self,
         x: &mut DeviceVec<T>,
         p: &mut DeviceVec<T>,

@@ -2,7 +2,7 @@
 
 use super::march::March;
 use super::{Uploaded, Values, blocks};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Scratch};
 use crate::encoding::Header;
 use crate::encoding::long::Piece;
 use crate::{Error, Precision, Scalar, ScalarKind};
@@ -87,7 +87,7 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// What compiling gives.
     pub(crate) fn several(&self, gpu: Gpu) -> Result<Several<T>, Error> {
-        let module = match self.values {
+        let file = match self.values {
             Values::Plain(_) => "multi_plain",
             Values::Codes(_) => "multi_coded",
             Values::Halves(Precision::Bf16, _) => "multi_bf16",
@@ -98,7 +98,8 @@ impl<T: Scalar> Uploaded<T> {
         let headers = self.headers.to_vec()?;
         let group = if is_grouped(&headers, self.group) { self.group } else { 1 };
         let kernel = |&unit: &usize| {
-            let kernel = gpu.kernel(module, &format!("{module}_v{group}_{}x{unit}", T::KIND))?;
+            let module = Module::of(file, self.residency().whole());
+            let kernel = gpu.kernel(module, &format!("{file}_v{group}_{}x{unit}", T::KIND))?;
             Ok((unit, kernel))
         };
         let kernels = DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, Error>>()?;

@@ -71,11 +71,6 @@ impl<T: Scalar> DeviceCsr<T> {
         Ok(Some(Self { gpu: *gpu, nrows: a.nrows(), ncols: a.ncols(), row_ptr, col_idx, values }))
     }
 
-    /// The GPU whose memory it is in.
-    pub(crate) fn gpu(&self) -> Gpu {
-        self.gpu
-    }
-
     /// The matrix in packed slices, in the memory of the same GPU; none where the host has to pack it, because there is too much for
     /// slices to address, different slots have the same hash, or values are to take fewer bytes.
     ///

@@ -3,7 +3,7 @@
 
 use super::cpu::Spare;
 use super::{Host, Pieces, Split, Tiles, Values, pack};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -13,6 +13,9 @@ pub(super) const WINDOW_THREADS: u32 = 1024;
 
 /// Threads that a piece has elsewhere.
 const WARP: u32 = 32;
+
+/// The kernel file.
+const FILE: &str = "blocked";
 
 /// A matrix in blocks in the memory of a GPU.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub(super) struct Uploaded<T> {
     add_parts: Kernel,
     /// Lanes that add the parts of a row.
     lanes: u32,
+    residency: Residency,
     parts: Scratch<T>,
     /// The `x` of the hot columns.
     hot_x: Scratch<T>,
@@ -59,12 +63,12 @@ enum SumTiles {
 }
 
 impl SumTiles {
-    fn new<T: Scalar>(tiles: &Tiles, values: &str, gpu: Gpu) -> Result<Self, Error> {
-        let kernel = gpu.kernel("blocked", &format!("blocked_window{values}_{}", T::KIND))?;
+    fn new<T: Scalar>(tiles: &Tiles, values: &str, gpu: Gpu, module: Module) -> Result<Self, Error> {
+        let kernel = gpu.kernel(module, &format!("blocked_window{values}_{}", T::KIND))?;
         let widest = tiles.windows.iter().map(|[_, width]| *width).max().unwrap_or(0);
         let bytes = widest * size_of::<T>() as u32;
         if bytes > gpu.shared_memory(kernel)? {
-            return Ok(Self::Memory(gpu.kernel("blocked", &format!("blocked_near{values}_{}", T::KIND))?));
+            return Ok(Self::Memory(gpu.kernel(module, &format!("blocked_near{values}_{}", T::KIND))?));
         }
         let resident = gpu.resident_blocks(kernel, WINDOW_THREADS, bytes)?;
         Ok(Self::Shared(kernel, bytes, resident))
@@ -143,7 +147,9 @@ const fn lanes(split: &Split, parts: usize) -> u32 {
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
-        let kernel = |name: &str| gpu.kernel("blocked", &format!("blocked_{name}_{}", T::KIND));
+        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
+        let module = Module::of(FILE, residency);
+        let kernel = |name: &str| gpu.kernel(module, &format!("blocked_{name}_{}", T::KIND));
         let values = |values: &Values<T>| match values {
             Values::Plain(_) => "",
             Values::Equal(_) => "_equal",
@@ -161,11 +167,12 @@ impl<T: Scalar> Uploaded<T> {
             split_rows: gpu.upload(&host.split.rows)?,
             split_ptr: gpu.upload(&host.split.ptr)?,
             order: gpu.upload(&host.order)?,
-            sum_tiles: SumTiles::new::<T>(&host.tiles, values(&host.near.values), gpu)?,
+            sum_tiles: SumTiles::new::<T>(&host.tiles, values(&host.near.values), gpu, module)?,
             gather: kernel("gather")?,
             sum_far: kernel(&format!("far{}", values(&host.far.values)))?,
             add_parts: kernel(&format!("add{lanes}"))?,
             lanes,
+            residency,
             parts: Scratch::new(gpu, parts),
             hot_x: Scratch::new(gpu, host.hot.len()),
         })
@@ -181,7 +188,8 @@ impl<T: Scalar> Uploaded<T> {
             SumTiles::Memory(kernel) => (kernel, Self::warps(pieces)),
         };
         let launch = self.near.args(launch, y, parts, self.nrows).arg(x).arg(self.tile_ptr.ptr());
-        (kernel, launch.arg(self.windows.len() as u32).arg(self.windows.ptr()))
+        let launch = launch.arg(self.windows.len() as u32).arg(self.windows.ptr());
+        (kernel, launch.arg(self.residency.shares()))
     }
 
     /// A warp for each of so many pieces.
@@ -204,6 +212,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         // SAFETY: these are the parameters of `blocked_window` and `blocked_near`, with room for all parts.
         unsafe { kernel.launch(queue, launch)? };
         let launch = self.far.args(Self::warps(self.far.pieces()), y, parts, self.nrows).arg(x);
+        let launch = launch.arg(self.residency.shares());
         // SAFETY: these are the parameters of `blocked_far`, as above.
         unsafe { self.sum_far.launch(queue, launch)? };
         let rows = self.split_rows.len();
@@ -237,5 +246,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let words = [&self.hot, &self.tile_ptr, &self.split_rows, &self.split_ptr, &self.order];
         let words: u64 = words.iter().map(|array| array.bytes()).sum();
         words + self.windows.bytes() + self.near.bytes() + self.far.bytes()
+    }
+
+    fn residency(&self) -> Residency {
+        self.residency
     }
 }

@@ -1,10 +1,13 @@
 //! COO on a GPU: a segmented sum over equal chunks, or an atomic addition an entry.
 
 use super::{CHUNK, CHUNKS_IN_PASSING, Host, Plan};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
+
+/// The kernel file.
+const FILE: &str = "coo";
 
 /// Entries in the memory of a GPU.
 #[derive(Debug)]
@@ -14,11 +17,13 @@ struct Entries<T> {
     row_idx: Buffer<u32>,
     col_idx: Buffer<u32>,
     values: Buffer<T>,
+    residency: Residency,
 }
 
 impl<T: Scalar> Entries<T> {
-    fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+    fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         Ok(Self {
+            residency,
             nrows: host.nrows,
             ncols: host.ncols,
             row_idx: gpu.upload(&host.row_idx)?,
@@ -65,17 +70,17 @@ enum AddCarries {
 
 impl<T: Scalar> Segments<T> {
     /// With the kernel that writes rows, or the one that adds to them.
-    fn new(entries: usize, gpu: Gpu, kernel: &str) -> Result<Self, Error> {
+    fn new(entries: usize, gpu: Gpu, kernel: &str, residency: Residency) -> Result<Self, Error> {
         let chunks = entries.div_ceil(CHUNK);
         let add_carries = if chunks <= CHUNKS_IN_PASSING {
             // A chunk alone has nothing to carry.
             AddCarries::InPassing(Scratch::cleared(gpu, usize::from(chunks > 1)))
         } else {
-            AddCarries::Afterwards(gpu.kernel("coo", &format!("coo_carries_{}", T::KIND))?)
+            AddCarries::Afterwards(gpu.kernel(FILE, &format!("coo_carries_{}", T::KIND))?)
         };
         Ok(Self {
             chunks,
-            kernel: gpu.kernel("coo", &format!("{kernel}_{}", T::KIND))?,
+            kernel: gpu.kernel(Module::of(FILE, residency), &format!("{kernel}_{}", T::KIND))?,
             add_carries,
             carries: Scratch::new(gpu, chunks),
             carry_rows: Scratch::new(gpu, chunks),
@@ -96,7 +101,7 @@ impl<T: Scalar> Segments<T> {
         let launch = entries.to(Launch::over(self.chunks, BLOCK), x, y).arg(rows).arg(carries);
         // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk and a counter that was zero and is so again
         // afterwards.
-        unsafe { self.kernel.launch(queue, launch.arg(arrivals))? };
+        unsafe { self.kernel.launch(queue, launch.arg(arrivals).arg(entries.residency.shares()))? };
         let Some(kernel) = afterwards else { return Ok(()) };
         // No row goes on behind the last chunk.
         let cuts = self.chunks - 1;
@@ -124,12 +129,18 @@ enum Sum<T> {
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
         let sum = match host.plan {
-            Plan::Segments => Sum::Segments(Box::new(Segments::new(host.values.len(), gpu, "coo")?)),
-            Plan::Atomic => Sum::Atomic(gpu.kernel("coo", &format!("coo_atomic_{}", T::KIND))?),
+            Plan::Segments => {
+                Sum::Segments(Box::new(Segments::new(host.values.len(), gpu, "coo", residency)?))
+            }
+            Plan::Atomic => {
+                let module = Module::of(FILE, residency);
+                Sum::Atomic(gpu.kernel(module, &format!("coo_atomic_{}", T::KIND))?)
+            }
         };
         let clear = host.plan == Plan::Atomic || !host.reaches_every_row();
-        Ok(Self { entries: Entries::new(host, gpu)?, clear, sum })
+        Ok(Self { entries: Entries::new(host, gpu, residency)?, clear, sum })
     }
 }
 
@@ -145,7 +156,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             Sum::Atomic(kernel) => {
                 let launch = self.entries.to(Launch::over(self.entries.values.len(), 1), x, y);
                 // SAFETY: these are the parameters of `coo_atomic`.
-                unsafe { kernel.launch(queue, launch) }
+                unsafe { kernel.launch(queue, launch.arg(self.entries.residency.shares())) }
             }
         }
     }
@@ -161,6 +172,10 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     fn device_bytes(&self) -> u64 {
         self.entries.bytes()
     }
+
+    fn residency(&self) -> Residency {
+        self.entries.residency
+    }
 }
 
 /// The COO part of another format in the memory of a GPU.
@@ -171,9 +186,10 @@ pub(crate) struct Tail<T> {
 }
 
 impl<T: Scalar> Tail<T> {
-    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
-        let segments = Segments::new(host.values.len(), gpu, "coo_add")?;
-        Ok(Self { entries: Entries::new(host, gpu)?, segments })
+    /// Copies the entries of a matrix with this residency to the memory of a GPU.
+    pub(crate) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+        let segments = Segments::new(host.values.len(), gpu, "coo_add", residency)?;
+        Ok(Self { entries: Entries::new(host, gpu, residency)?, segments })
     }
 
     /// Enqueues `y = y + A x`; always adds in the same order.

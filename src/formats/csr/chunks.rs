@@ -2,25 +2,53 @@
 
 use rayon::prelude::*;
 
-/// Entries and row ends together that a block of a GPU has room for. `CAPACITY` in `kernels/csr.cu`.
-const CAPACITY: u64 = 2048;
+use crate::device::BLOCK;
+
+/// Consecutive entries of a thread, and the number of entries and row ends of a matrix from which on
+/// they are so many. A smaller matrix has smaller chunks, so that every multiprocessor of a large GPU
+/// has some: an H200 has 132. Where rows are too long for that, chunks are larger. The kernels are `csr_balanced2` to `csr_balanced8` in `kernels/csr.cu`.
+const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 
 /// How a matrix is cut.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cutting {
+    /// Consecutive entries of a thread.
+    run: u64,
     /// Entries and row ends together between two cuts.
     spacing: u64,
     /// A cut that has at most so many entries of its row before it is moved back to where the row begins.
     reach: u64,
 }
 
-/// For chunks of [`CAPACITY`]. What the spacing leaves of it is for cuts that are moved back, and for loads of four entries that begin up to
-/// three early.
-pub(super) const CUTTING: Cutting = Cutting::of(CAPACITY);
-
 impl Cutting {
-    const fn of(capacity: u64) -> Self {
-        Self { spacing: capacity - capacity / 16, reach: capacity / 16 - 4 }
+    /// The chunks of a matrix of this size with `longer(len)` entries in rows of more than `len`: the
+    /// smallest for its size of which at most a tenth of the entries are in rows that may be cut.
+    pub(super) fn of(nrows: u64, nnz: u64, longer: impl Fn(u64) -> u64) -> Self {
+        let large_enough = RUNS.iter().rposition(|(_, least)| nrows + nnz >= *least).unwrap_or(0);
+        let [.., (longest, _)] = RUNS;
+        let mut cuttings = RUNS[large_enough..].iter().map(|(run, _)| Self::with_run(*run));
+        let few_cut = |cutting: &Self| longer(cutting.reach) * 10 <= nnz;
+        cuttings.find(few_cut).unwrap_or(Self::with_run(longest))
+    }
+
+    /// The chunks of a matrix with these offsets.
+    pub(super) fn of_rows(row_ptr: &[usize]) -> Self {
+        let nrows = row_ptr.len() - 1;
+        let lengths = row_ptr.windows(2).map(|pair| (pair[1] - pair[0]) as u64);
+        let longer = |len| lengths.clone().filter(|&own| own > len).sum();
+        Self::of(nrows as u64, row_ptr[nrows] as u64, longer)
+    }
+
+    /// Chunks for blocks whose threads have so many entries. What the spacing leaves of their room is
+    /// for cuts that are moved back, and for loads of four entries that begin up to three early.
+    const fn with_run(run: u64) -> Self {
+        let capacity = run * BLOCK as u64;
+        Self { run, spacing: capacity - capacity / 16, reach: capacity / 16 - 4 }
+    }
+
+    /// Consecutive entries of a thread.
+    pub(super) const fn run(&self) -> u64 {
+        self.run
     }
 
     /// Chunks of a matrix.
@@ -90,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// As small as it can be: chunks of 60, cuts moved by no entry at all.
-    const SMALL_CAPACITY: u64 = 64;
+    const SMALLEST: Cutting = Cutting { run: 0, spacing: 60, reach: 0 };
 
     fn offsets(lengths: &[usize]) -> Vec<usize> {
         let ends = lengths.iter().scan(0, |end, len| {
@@ -102,13 +130,14 @@ mod tests {
 
     #[test]
     fn chunks_by_hand() {
+        let cutting = Cutting::with_run(8);
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
-        assert_eq!(chunks(&[0], CUTTING), [uncut(0, 0, 0)], "no rows, no chunks");
-        assert_eq!(chunks(&[0; 5], CUTTING), [uncut(0, 0, 0), uncut(4, 0, 1)], "four row ends in one chunk");
+        assert_eq!(chunks(&[0], cutting), [uncut(0, 0, 0)], "no rows, no chunks");
+        assert_eq!(chunks(&[0; 5], cutting), [uncut(0, 0, 0), uncut(4, 0, 1)], "four row ends in one chunk");
         // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other two cut it. The row and its end take the
         // places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
-        let table = chunks(&offsets(&[1914, 5000, 0]), CUTTING);
+        let table = chunks(&offsets(&[1914, 5000, 0]), cutting);
         assert_eq!(table, [uncut(0, 0, 0), uncut(1, 5, 1), row(1, 3), row(1, 3), uncut(3, 0, 4)]);
         assert!(any_cut(&table) && !any_cut(&table[..2]));
     }
@@ -116,17 +145,28 @@ mod tests {
     #[test]
     fn the_kernel_cuts_alike() {
         let kernel = include_str!("../../../kernels/csr.cu");
-        assert!(kernel.contains(&format!("constexpr u32 CAPACITY = {CAPACITY};")));
-        assert!(kernel.contains("constexpr u32 SPACING = CAPACITY - CAPACITY / 16;"));
+        assert!(kernel.contains("CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;"));
+        for (run, least) in RUNS {
+            assert!(kernel.contains(&format!("BALANCED(csr_balanced{run}_##SUFFIX, {run}, T, O)")));
+            assert_eq!(Cutting::of(0, least, |_| 0).run(), run);
+        }
+    }
+
+    #[test]
+    fn small_matrices_have_small_chunks_where_rows_are_short() {
+        let run = |nnz, longest: u64| Cutting::of(0, nnz, |len| if longest > len { nnz } else { 0 }).run();
+        assert_eq!([50_000, 200_000, 5_000_000].map(|nnz| run(nnz, 20)), [2, 4, 8]);
+        assert_eq!([20, 28, 29, 60, 61].map(|longest| run(50_000, longest)), [2, 2, 4, 4, 8]);
+        let rows: Vec<usize> = (0..=1000).map(|row| row * 40).collect();
+        assert_eq!(Cutting::of_rows(&rows).run(), 4);
     }
 
     proptest! {
         #[test]
         fn chunks_hold_everything_once_and_know_the_rows_they_share(
             lengths in prop::collection::vec(prop_oneof![4 => 0usize..9, 2 => 50usize..80, 1 => 0usize..4000], 0..300),
-            capacity in prop_oneof![Just(SMALL_CAPACITY), Just(CAPACITY)],
+            cutting in prop_oneof![Just(SMALLEST), Just(Cutting::with_run(2)), Just(Cutting::with_run(8))],
         ) {
-            let cutting = Cutting::of(capacity);
             let row_ptr = offsets(&lengths);
             let (nrows, nnz) = (lengths.len(), row_ptr[lengths.len()]);
             let table = chunks(&row_ptr, cutting);
@@ -139,6 +179,7 @@ mod tests {
             for number in 0..table.len() - 1 {
                 // Loads may begin three entries early.
                 let size = start(number + 1) - start(number);
+                let capacity = if cutting.run == 0 { 64 } else { cutting.run * u64::from(BLOCK) };
                 prop_assert!(0 < size && size + 3 <= capacity as usize);
             }
             for (number, chunk) in table.iter().enumerate() {

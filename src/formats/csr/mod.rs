@@ -20,7 +20,7 @@ mod cuda;
 mod several;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chain_us,
     slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -29,7 +29,7 @@ use crate::device::{BLOCK, Gpu};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
-use chunks::{CUTTING, Chunk, chunks};
+use chunks::{Chunk, Cutting, chunks};
 pub(crate) use several::HostVectors;
 use std::fmt::{self, Display};
 
@@ -103,7 +103,9 @@ impl Format for Csr {
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
-        let chunks = if *plan == Plan::Balanced { CUTTING.bytes(nrows, nnz) } else { 0 };
+        let lengths = &analysis.rows.histogram;
+        let cutting = Cutting::of(nrows, nnz, |len| nnz - lengths.entries_up_to(len as u32));
+        let chunks = if *plan == Plan::Balanced { cutting.bytes(nrows, nnz) } else { 0 };
         let by_lanes = |lanes: u32| {
             let blocks = (nrows * u64::from(lanes)).div_ceil(u64::from(BLOCK));
             (u64::from(analysis.rows.max.div_ceil(lanes)), blocks)
@@ -111,7 +113,7 @@ impl Format for Csr {
         let (depth, overlapping) = match plan {
             Plan::Scalar => by_lanes(1),
             Plan::Vector(lanes) => by_lanes(*lanes),
-            Plan::Balanced => (0, CUTTING.count(nrows, nnz)),
+            Plan::Balanced => (0, cutting.count(nrows, nnz)),
         };
         Traffic {
             matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
@@ -130,6 +132,18 @@ impl Format for Csr {
 
     fn keeps_order(_: &Plan) -> bool {
         true
+    }
+
+    fn floor_us(plan: &Plan, analysis: &Analysis) -> f64 {
+        /// Time of a thread more: a grid of 46 million of them takes an H200 317 µs.
+        const THREAD_US: f64 = 5e-6;
+        let lanes = match plan {
+            Plan::Scalar => 1,
+            Plan::Vector(lanes) => u64::from(*lanes),
+            Plan::Balanced => return 0.0,
+        };
+        let chain = chain_us(u64::from(analysis.rows.max), lanes * LANE_ENTRIES);
+        chain.max((analysis.rows.nrows as u64 * lanes) as f64 * THREAD_US)
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
@@ -151,13 +165,18 @@ impl Format for Csr {
             // A row costs about as much as an entry to begin and end.
             _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
         };
+        let cutting = Cutting::of_rows(ptr);
         Ok(Host {
             plan: *plan,
             ncols: a.ncols(),
+            run: cutting.run(),
             row_ptr: Offsets::new(ptr),
             col_idx: copied(a.col_idx()),
             values: copied(a.values()),
-            chunks: if *plan == Plan::Balanced { chunks(ptr, CUTTING) } else { Vec::new() },
+            chunks: match plan {
+                Plan::Balanced => chunks(ptr, cutting),
+                _ => Vec::new(),
+            },
             parts,
         })
     }
@@ -220,8 +239,9 @@ pub(crate) struct Host<T> {
     row_ptr: Offsets,
     col_idx: Vec<u32>,
     values: Vec<T>,
-    /// For [`Plan::Balanced`] on a GPU.
+    /// For [`Plan::Balanced`] on a GPU: chunks, and consecutive entries of a thread in them.
     chunks: Vec<Chunk>,
+    run: u64,
     /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
     parts: Box<[usize]>,
 }

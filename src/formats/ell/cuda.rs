@@ -1,13 +1,13 @@
 //! ELL on a GPU: a thread a row.
 
 use super::Host;
-use crate::device::{Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scaling};
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// Where the kernels are.
-const FILES: Files = Files { plain: "ell", scaled: "ell_with" };
+/// The kernel file.
+const FILE: &str = "ell";
 
 /// A matrix in ELL, or its first entries a row, in the memory of a GPU.
 #[derive(Debug)]
@@ -23,7 +23,8 @@ pub(crate) struct Uploaded<T> {
 }
 
 impl<T: Scalar> Uploaded<T> {
-    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+    /// Copies a matrix with this residency to the memory of a GPU.
+    pub(crate) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let kernel = if host.row_len.is_some() { "ell_lengths" } else { "ell" };
         Ok(Self {
             nrows: host.nrows,
@@ -33,7 +34,12 @@ impl<T: Scalar> Uploaded<T> {
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
             row_len: host.row_len.as_ref().map(|lengths| gpu.upload(lengths)).transpose()?,
-            kernel: RowKernel::new(gpu, FILES, format!("{kernel}_{}", T::KIND))?,
+            kernel: RowKernel::new(
+                gpu,
+                Module::of(FILE, residency),
+                residency,
+                format!("{kernel}_{}", T::KIND),
+            )?,
         })
     }
 
@@ -65,7 +71,7 @@ impl<T: Scalar> Uploaded<T> {
             None => launch.arg(nrows).arg(ncols).arg(self.full as u32).arg(self.width as u32),
         };
         // SAFETY: these are the parameters of `ell_lengths` or of `ell`; the vectors are the caller's promise.
-        unsafe { self.kernel.of(&out)?.launch(queue, out.to(launch.arg(x))) }
+        unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x))) }
     }
 }
 
@@ -96,5 +102,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
 
     fn device_bytes(&self) -> u64 {
         self.col_idx.bytes() + self.values.bytes() + self.row_len.as_ref().map_or(0, Buffer::bytes)
+    }
+
+    fn residency(&self) -> Residency {
+        self.kernel.residency()
     }
 }

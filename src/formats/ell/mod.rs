@@ -23,12 +23,12 @@ pub(crate) use cuda::Uploaded;
 
 use super::packed::{self, Index, MaybePacked, Packing};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target, Traffic,
+    Weights, chain_us, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
-use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::{Gpu, Residency};
 use crate::encoding::Order;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
@@ -116,6 +116,10 @@ impl Format for Ell {
             Plan::Lengths => "ell.lengths",
             Plan::Packed(packing) => packed::kernel(Order::Natural, packing),
         }
+    }
+
+    fn floor_us(_: &Plan, analysis: &Analysis) -> f64 {
+        chain_us(u64::from(analysis.rows.max), ROW_BATCH)
     }
 
     fn slices(plan: &Plan) -> Option<(Order, Packing)> {
@@ -257,7 +261,8 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(Uploaded::new(self, gpu)?))
+        let residency = Residency::of::<T>(gpu, self.matrix_bytes(), self.shape());
+        Ok(Box::new(Uploaded::new(self, gpu, residency)?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! HYB on a GPU: ELL, to which the COO part is added, by the GPU or by the host.
 
 use super::{Host, Plan};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo, ell};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -127,14 +127,18 @@ impl<T: Scalar> HostTail<T> {
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let (nrows, ncols) = host.ell.shape();
+        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (nrows, ncols));
         let some = host.coo.matrix_bytes() > 0;
         let tail = match host.plan.tail {
-            super::Tail::Device => Tail::Gpu(some.then(|| coo::Tail::new(&host.coo, gpu)).transpose()?),
+            super::Tail::Device => {
+                Tail::Gpu(some.then(|| coo::Tail::new(&host.coo, gpu, residency)).transpose()?)
+            }
             super::Tail::Host => {
                 Tail::Host(some.then(|| HostTail::new(&host.coo, host.ell.shape(), gpu)).transpose()?)
             }
         };
-        Ok(Self { plan: host.plan, ell: ell::Uploaded::new(&host.ell, gpu)?, tail })
+        Ok(Self { plan: host.plan, ell: ell::Uploaded::new(&host.ell, gpu, residency)?, tail })
     }
 }
 
@@ -189,5 +193,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             Tail::Host(tail) => tail.as_ref().map_or(0, |tail| tail.rows.bytes()),
         };
         self.ell.device_bytes() + tail
+    }
+
+    fn residency(&self) -> Residency {
+        self.ell.residency()
     }
 }

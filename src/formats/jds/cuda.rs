@@ -1,13 +1,13 @@
 //! JDS on a GPU: a thread a sorted row.
 
 use super::{Host, Jagged, Launches, Layout, Section, Table};
-use crate::device::{Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scaling};
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// Where the kernels are.
-const FILES: Files = Files { plain: "jds", scaled: "jds_with" };
+/// The kernel file.
+const FILE: &str = "jds";
 
 /// A matrix in JDS in the memory of a GPU.
 #[derive(Debug)]
@@ -55,6 +55,7 @@ impl<T: Scalar> Uploaded<T> {
             (Table::Sections(sections), Layout::Sections(_, Launches::Each)) => Some(sections.clone()),
             _ => None,
         };
+        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.perm.len(), host.ncols));
         let tail = host.tail.as_ref().filter(|tail| tail.matrix_bytes() > 0);
         Ok(Self {
             plan: host.plan,
@@ -63,9 +64,14 @@ impl<T: Scalar> Uploaded<T> {
             table: gpu.upload(&words)?,
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
-            kernel: RowKernel::new(gpu, FILES, format!("{kernel}_{}", T::KIND))?,
+            kernel: RowKernel::new(
+                gpu,
+                Module::of(FILE, residency),
+                residency,
+                format!("{kernel}_{}", T::KIND),
+            )?,
             each,
-            tail: tail.map(|tail| coo::Tail::new(tail, gpu)).transpose()?,
+            tail: tail.map(|tail| coo::Tail::new(tail, gpu, residency)).transpose()?,
         })
     }
 
@@ -99,14 +105,13 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
-        let kernel = self.kernel.of(&out)?;
         let Some(sections) = &self.each else {
             // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors are the caller's promise.
-            return unsafe { kernel.launch(queue, self.at_once(x, out)) };
+            return unsafe { self.kernel.launch(queue, &out, self.at_once(x, out)) };
         };
         for section in sections {
             // SAFETY: these are the parameters of `jds_section`; as above.
-            unsafe { kernel.launch(queue, self.alone(section, x, out))? };
+            unsafe { self.kernel.launch(queue, &out, self.alone(section, x, out))? };
         }
         Ok(())
     }
@@ -170,5 +175,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     fn device_bytes(&self) -> u64 {
         let slots = self.perm.bytes() + self.table.bytes() + self.col_idx.bytes() + self.values.bytes();
         slots + self.tail.as_ref().map_or(0, coo::Tail::bytes)
+    }
+
+    fn residency(&self) -> Residency {
+        self.kernel.residency()
     }
 }

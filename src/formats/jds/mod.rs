@@ -33,8 +33,8 @@ pub use sections::{Method, Split};
 
 use super::packed::{self, MaybePacked};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, coo,
-    slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target, Traffic,
+    Weights, chain_us, coo, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -157,6 +157,15 @@ impl Format for Jds {
             (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
             (Layout::Sections(..), _) => "jds.sections",
         }
+    }
+
+    fn floor_us(plan: &Plan, analysis: &Analysis) -> f64 {
+        let batch = match plan {
+            Plan::Jagged(Jagged { tail: None, layout: Layout::Diagonals }) => ROW_BATCH / 2,
+            Plan::Jagged(Jagged { tail: None, .. }) => ROW_BATCH,
+            _ => return 0.0,
+        };
+        chain_us(u64::from(analysis.rows.max), batch)
     }
 
     fn slices(plan: &Plan) -> Option<(Order, Packing)> {

@@ -1,13 +1,13 @@
 //! SELL-C-σ on a GPU: a thread a lane, and with C = 32 a warp a slice.
 
 use super::Host;
-use crate::device::{Buffer, Files, Gpu, Launch, Out, Ptr, Queue, RowKernel, Scaling};
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// Where the kernels are.
-const FILES: Files = Files { plain: "sell", scaled: "sell_with" };
+/// The kernel file.
+const FILE: &str = "sell";
 
 /// Lanes of a warp, for which there is a kernel of its own.
 const WARP: usize = 32;
@@ -34,6 +34,7 @@ pub(super) struct Uploaded<T> {
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
         let few = host.nrows <= FEW_ROWS * gpu.multiprocessors();
         let kernel = match host.c == WARP {
             true if few && host.col_idx.len() >= DEEP_WIDTH * host.nrows => "sell_deep",
@@ -50,7 +51,12 @@ impl<T: Scalar> Uploaded<T> {
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
             perm: host.perm.as_ref().map(|perm| gpu.upload(perm)).transpose()?,
-            kernel: RowKernel::new(gpu, FILES, format!("{kernel}_{}", T::KIND))?,
+            kernel: RowKernel::new(
+                gpu,
+                Module::of(FILE, residency),
+                residency,
+                format!("{kernel}_{}", T::KIND),
+            )?,
         })
     }
 
@@ -65,7 +71,7 @@ impl<T: Scalar> Uploaded<T> {
         let launch = launch.arg(self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr));
         let launch = launch.arg(self.c as u32).arg(self.nrows as u32).arg(self.ncols as u32).arg(x);
         // SAFETY: these are the parameters of `sell`, `sell32` and `sell_deep`; the vectors are the caller's promise.
-        unsafe { self.kernel.of(&out)?.launch(queue, out.to(launch)) }
+        unsafe { self.kernel.launch(queue, &out, out.to(launch)) }
     }
 }
 
@@ -110,5 +116,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     fn device_bytes(&self) -> u64 {
         let slices = self.slice_ptr.bytes() + self.full.bytes() + self.perm.as_ref().map_or(0, Buffer::bytes);
         slices + self.col_idx.bytes() + self.values.bytes()
+    }
+
+    fn residency(&self) -> Residency {
+        self.kernel.residency()
     }
 }

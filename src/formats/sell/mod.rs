@@ -24,7 +24,7 @@ mod cuda;
 
 use super::packed::{self, Index, MaybePacked, Packing, ValueEncoding};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chain_us,
     slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
@@ -234,6 +234,12 @@ impl Format for Sell {
             (Index::Plain, Order::Windows(_)) => "sell.sorted",
             (Index::Plain, Order::Natural) => "sell",
         }
+    }
+
+    fn floor_us(_: &Plan, analysis: &Analysis) -> f64 {
+        /// Slots of a row that a thread of a GPU loads together at most: `DEEP` in `kernels/sell.cu`.
+        const DEEP: u64 = 32;
+        chain_us(u64::from(analysis.rows.max), DEEP)
     }
 
     fn slices(plan: &Plan) -> Option<(Order, Packing)> {

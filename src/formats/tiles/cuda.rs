@@ -1,7 +1,7 @@
 //! Tiles on a GPU: for every stripe a launch that multiplies and one that sums, and at last one for the rows that are cut.
 
 use super::{GROUP, Host, Shape, Values, pack};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -40,6 +40,7 @@ pub(super) struct Uploaded<T> {
     products: Scratch<T>,
     /// For every chunk, what it has of the row that goes on in the next.
     carries: Scratch<T>,
+    residency: Residency,
 }
 
 /// A kernel whose blocks are given shared memory.
@@ -52,8 +53,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(gpu: Gpu, name: &str, threads: u32, bytes: u32) -> Result<Self, Error> {
-        let kernel = gpu.kernel("tiles", name)?;
+    fn new(gpu: Gpu, module: Module, name: &str, threads: u32, bytes: u32) -> Result<Self, Error> {
+        let kernel = gpu.kernel(module, name)?;
         Ok(Self { kernel, bytes, resident: gpu.resident_blocks(kernel, threads, bytes)? })
     }
 }
@@ -73,6 +74,10 @@ impl<T: Scalar> Uploaded<T> {
         let stripe_ptr: Vec<u32> =
             (0..=shape.stripes()).map(|stripe| host.tile_ptr[stripe * shape.blocks()]).collect();
         let most = stripe_ptr.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+        // A product also writes and reads the products of a stripe.
+        let bytes = host.matrix_bytes() + (most as usize * GROUP * size_of::<T>()) as u64;
+        let residency = Residency::of::<T>(gpu, bytes, (host.shape.nrows, host.shape.ncols)).whole();
+        let module = Module::of("tiles", residency);
         let (multiply, values) = match &host.values {
             Values::Plain(values) => ("tiles_multiply", Values::Plain(gpu.upload(values)?)),
             Values::Equal(value) => ("tiles_multiply_equal", Values::Equal(*value)),
@@ -91,11 +96,12 @@ impl<T: Scalar> Uploaded<T> {
             values,
             destinations: gpu.upload(&inverse(&host.home))?,
             stripe_ptr,
-            multiply: Shared::new(gpu, &format!("{multiply}_{scalar}"), MULTIPLY_THREADS, x_bytes)?,
-            sum: Shared::new(gpu, &format!("tiles_sum_{scalar}"), SUM_THREADS, chunk_bytes)?,
+            multiply: Shared::new(gpu, module, &format!("{multiply}_{scalar}"), MULTIPLY_THREADS, x_bytes)?,
+            sum: Shared::new(gpu, module, &format!("tiles_sum_{scalar}"), SUM_THREADS, chunk_bytes)?,
             add_carries: gpu.kernel("tiles", &format!("tiles_carries_{scalar}"))?,
             products: Scratch::new(gpu, most as usize * GROUP),
             carries: Scratch::new(gpu, shape.chunks()),
+            residency,
         })
     }
 
@@ -183,5 +189,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         };
         let words: u64 = words.iter().map(|array| array.bytes()).sum();
         words + halves.iter().map(|array| array.bytes()).sum::<u64>() + values
+    }
+
+    fn residency(&self) -> Residency {
+        self.residency
     }
 }

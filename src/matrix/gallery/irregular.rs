@@ -20,7 +20,7 @@ const WEBBASE_SKEW: i32 = 3;
 const WEBBASE_ROUNDS: usize = 16;
 
 /// The places at most `reach` away from `centre`, out of `0 .. n`.
-fn window(centre: usize, reach: usize, n: usize) -> Range<usize> {
+pub(super) fn window(centre: usize, reach: usize, n: usize) -> Range<usize> {
     centre.saturating_sub(reach)..n.min(centre + reach + 1)
 }
 
@@ -43,18 +43,12 @@ fn around(
 
 /// Finite elements on a mesh without a grid: 3 unknowns a node, 10 to 35 neighbour nodes at most 3000 away.
 pub(super) fn femrandom(nodes: usize, seed: u64) -> Pattern {
-    Pattern::by_rows(3 * nodes, |row, columns| {
-        // The three rows of a node repeat the same draws.
-        let mut random = Random::new(seed, Purpose::Row, row / 3);
+    let nodes = Pattern::by_rows(nodes, |node, columns| {
+        let mut random = Random::new(seed, Purpose::Row, node);
         let neighbours = random.within(10..=35);
-        around(row / 3, 3000, nodes, neighbours, &mut random, columns);
-        let count = columns.len();
-        columns.resize(3 * count, 0);
-        for k in (0..count).rev() {
-            let first = 3 * columns[k];
-            columns[3 * k..3 * k + 3].copy_from_slice(&[first, first + 1, first + 2]);
-        }
-    })
+        around(node, 3000, nodes, neighbours, &mut random, columns);
+    });
+    nodes.with_unknowns(3)
 }
 
 /// The diagonal and 8 to 24 more entries a row, at most 1000 away from it.
@@ -78,7 +72,7 @@ pub(super) fn uniform(rows: usize, seed: u64) -> Pattern {
 /// The R-MAT graph (Chakrabarti, Zhan and Faloutsos, SDM'04) of 2^`scale` vertices, shuffled, and `degree` edges to
 /// each, of which repeated ones count once.
 pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Pattern {
-    let shuffle = Shuffle::new(seed, scale as u32);
+    let shuffle = Shuffle::below(seed, 1 << scale);
     let threshold = |share: f64| (share * 2f64.powi(64)) as u64;
     let [a, b, c, _] = QUADRANTS;
     let [right, lower, last] = [threshold(a), threshold(a + b), threshold(a + b + c)];

@@ -1,17 +1,21 @@
-//! Generated matrices: fifteen classes that stand for the structures people have, and one that can be given any of some properties.
+//! Generated matrices: fifteen classes that stand for the structures people have, one that can be given any of some
+//! properties, and one of which a seed draws everything: the structures in which a choice of format may be wrong.
 //!
 //! A [`Spec`] names one, `NAME[,key=value...]`, and [generates](Spec::generate) it. [`list`] tells what there is,
 //! [`suite`] is the benchmark suite at full size, and [`Spec::scaled_to`] cuts it to a wished number of entries.
 //!
 //! The same specification gives the same matrix, to the bit, on any number of threads; on another platform
-//! `lognormal` and `webbase` may differ in a few row lengths where its mathematical functions round otherwise.
+//! `lognormal`, `webbase` and `random` may differ in a few row lengths where its mathematical functions round otherwise.
 
+mod columns;
 mod irregular;
+mod lengths;
 mod pattern;
 mod random;
 mod registry;
 mod regular;
 mod spec;
+mod structure;
 #[cfg(test)]
 mod tests;
 mod values;

@@ -60,6 +60,22 @@ impl Pattern {
         Self { row_ptr, col_idx }
     }
 
+    /// A full square block of `unknowns` rows in the place of every entry.
+    pub(super) fn with_unknowns(self, unknowns: usize) -> Self {
+        if unknowns == 1 {
+            return self;
+        }
+        let nodes = self.row_ptr.len() - 1;
+        Self::by_rows(nodes * unknowns, |row, columns| {
+            let ends = [self.row_ptr[row / unknowns], self.row_ptr[row / unknowns + 1]];
+            let nodes = self.col_idx[ends[0]..ends[1]].iter();
+            columns.extend(nodes.flat_map(|node| {
+                let first = node * unknowns as u32;
+                first..first + unknowns as u32
+            }));
+        })
+    }
+
     /// The matrix of a graph's `(row, column)` edges: a counting sort by row, then every row sorted and rid of
     /// repeated columns. The threads fill a row in no certain order, which the sorting makes good.
     pub(super) fn by_edges(nrows: usize, edges: Vec<(u32, u32)>) -> Self {

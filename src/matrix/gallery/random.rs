@@ -14,8 +14,12 @@ pub(super) enum Purpose {
     Edge,
     /// A block of values.
     Value,
-    /// The order of the vertices.
+    /// A permutation.
     Shuffle,
+    /// The structure that a seed of `random` stands for.
+    Structure,
+    /// The columns that a group of rows has in common.
+    Group,
 }
 
 /// One word for a seed, a purpose and a place.
@@ -52,6 +56,16 @@ impl Random {
     /// Uniform in `[0, 1)`.
     pub(super) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Uniform in `[low, high)`.
+    pub(super) fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+
+    /// Log-uniform in `[low, high)`; both are above 0.
+    pub(super) fn spread_over(&mut self, low: f64, high: f64) -> f64 {
+        low * (high / low).powf(self.unit())
     }
 
     /// Of the standard normal distribution, by Box and Muller.
@@ -101,29 +115,38 @@ impl Random {
     }
 }
 
-/// A keyed permutation of the numbers of `bits` bits that is computed, not stored: rounds of an affine map with an
-/// odd factor and a shift-xor, both of them one-to-one.
+/// A keyed permutation of the numbers below `count` that is computed, not stored: rounds of an
+/// affine map with an odd factor and a shift-xor, both of them one-to-one on the numbers of as many
+/// bits, repeated until the number is below `count` again.
 #[derive(Debug, Clone)]
 pub(super) struct Shuffle {
+    count: u64,
     mask: u64,
     shift: u32,
     rounds: [(u64, u64); 4],
 }
 
 impl Shuffle {
-    pub(super) fn new(seed: u64, bits: u32) -> Self {
+    /// A permutation of the numbers below `count`, at most 2⁶³.
+    pub(super) fn below(seed: u64, count: usize) -> Self {
+        let bits = count.next_power_of_two().trailing_zeros();
         let mut random = Random::new(seed, Purpose::Shuffle, 0);
         let rounds = std::array::from_fn(|_| (random.bits() | 1, random.bits()));
         // Half the width brings the high bits, which the product has mixed, down to the low ones, which it has not.
-        Self { mask: (1 << bits) - 1, shift: (bits / 2).max(1), rounds }
+        Self { count: count as u64, mask: (1 << bits) - 1, shift: (bits / 2).max(1), rounds }
     }
 
-    /// Where `number` goes.
+    /// The image of `number`, which is below the count.
     pub(super) fn of(&self, number: u64) -> u64 {
-        self.rounds.iter().fold(number, |n, &(factor, term)| {
+        let round = |n: u64, &(factor, term): &(u64, u64)| {
             let n = n.wrapping_mul(factor).wrapping_add(term) & self.mask;
             n ^ (n >> self.shift)
-        })
+        };
+        let mut image = self.rounds.iter().fold(number, round);
+        while image >= self.count {
+            image = self.rounds.iter().fold(image, round);
+        }
+        image
     }
 }
 
@@ -151,13 +174,13 @@ mod tests {
 
     #[test]
     fn a_shuffle_loses_nothing_and_moves_most() {
-        for bits in [0, 1, 2, 7, 12] {
-            let shuffle = Shuffle::new(3, bits);
-            let mut image: Vec<u64> = (0..1 << bits).map(|n| shuffle.of(n)).collect();
+        for count in [1, 2, 3, 4, 100, 128, 4096, 4097, 5000] {
+            let shuffle = Shuffle::below(3, count);
+            let mut image: Vec<u64> = (0..count as u64).map(|n| shuffle.of(n)).collect();
             let fixed = image.iter().enumerate().filter(|&(n, &m)| n as u64 == m).count();
-            assert!(bits < 7 || fixed < 10, "{fixed} of 2^{bits} stay");
+            assert!(count < 100 || fixed < 10, "{fixed} of {count} stay");
             image.sort_unstable();
-            assert!(image.into_iter().eq(0..1 << bits));
+            assert!(image.into_iter().eq(0..count as u64));
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::pattern::Pattern;
 use super::regular::{ROAD_SHARE, Stencil, dense, road};
-use super::{Spec, Values, irregular};
+use super::structure::Structure;
+use super::{Spec, irregular};
 use crate::matrix::MAX_DIMENSION;
 
 /// A generator of the gallery: its name, what it makes and what it can be told.
@@ -20,8 +21,8 @@ pub struct Entry {
     pub(super) scales: bool,
     /// Whether it stands for a structure people have, and so is in the suite.
     pub(super) in_suite: bool,
-    /// Shape and expected nonzeros for given sizes.
-    pub(super) shape: fn(&[usize]) -> Shape,
+    /// Shape and expected nonzeros for given sizes and seed.
+    pub(super) shape: fn(&[usize], u64) -> Shape,
     /// The places of the entries for given sizes and seed.
     pub(super) pattern: fn(&[usize], u64) -> Pattern,
 }
@@ -55,10 +56,10 @@ pub struct Shape {
 }
 
 impl Entry {
-    /// The generator at full size, with random values and seed 1.
+    /// The generator at full size, with its own values and seed 1.
     pub fn spec(&'static self) -> Spec {
         let sizes = self.sizes(self.parameters[0].default);
-        Spec { entry: self, sizes, values: Values::default(), seed: Spec::DEFAULT_SEED }
+        Spec { entry: self, sizes, values: None, seed: Spec::DEFAULT_SEED }
     }
 
     /// Every size where only the first is given.
@@ -113,14 +114,17 @@ fn brick(n: usize, unknowns: usize) -> Shape {
     square(n.saturating_pow(3).saturating_mul(unknowns), pairs.saturating_mul(unknowns * unknowns))
 }
 
-pub(super) static ENTRIES: [Entry; 16] = [
+/// The name of the generator whose seed draws everything.
+pub(super) const RANDOM: &str = "random";
+
+pub(super) static ENTRIES: [Entry; 17] = [
     Entry {
         name: "poisson2d",
         structure: "5-point stencil on an n x n grid",
         parameters: &[size("n", 2048, "points along a side")],
         scales: true,
         in_suite: true,
-        shape: |s| star(s[0], 2),
+        shape: |s, _| star(s[0], 2),
         pattern: |s, _| Stencil::new([s[0], s[0], 1], 1, 1).pattern(),
     },
     Entry {
@@ -129,7 +133,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("n", 160, "points along a side")],
         scales: true,
         in_suite: true,
-        shape: |s| star(s[0], 3),
+        shape: |s, _| star(s[0], 3),
         pattern: |s, _| Stencil::new([s[0]; 3], 1, 1).pattern(),
     },
     Entry {
@@ -138,7 +142,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("n", 128, "points along a side")],
         scales: true,
         in_suite: true,
-        shape: |s| brick(s[0], 1),
+        shape: |s, _| brick(s[0], 1),
         pattern: |s, _| Stencil::new([s[0]; 3], 3, 1).pattern(),
     },
     Entry {
@@ -147,7 +151,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("n", 64, "nodes along a side")],
         scales: true,
         in_suite: true,
-        shape: |s| brick(s[0], 3),
+        shape: |s, _| brick(s[0], 3),
         pattern: |s, _| Stencil::new([s[0]; 3], 3, 3).pattern(),
     },
     Entry {
@@ -156,7 +160,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("nodes", 300_000, "nodes, of 3 rows each")],
         scales: true,
         in_suite: true,
-        shape: |s| rows_of(s[0].saturating_mul(3), 70.5),
+        shape: |s, _| rows_of(s[0].saturating_mul(3), 70.5),
         pattern: |s, seed| irregular::femrandom(s[0], seed),
     },
     Entry {
@@ -165,7 +169,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("rows", 2_000_000, "rows and columns")],
         scales: true,
         in_suite: true,
-        shape: |s| rows_of(s[0], 17.0),
+        shape: |s, _| rows_of(s[0], 17.0),
         pattern: |s, seed| irregular::banded(s[0], seed),
     },
     Entry {
@@ -174,7 +178,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("n", 2400, "junctions along a side")],
         scales: true,
         in_suite: true,
-        shape: |s| rows_of(s[0].saturating_pow(2), 4.0 * ROAD_SHARE),
+        shape: |s, _| rows_of(s[0].saturating_pow(2), 4.0 * ROAD_SHARE),
         pattern: |s, seed| road(s[0], seed),
     },
     Entry {
@@ -183,7 +187,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("rows", 2_000_000, "rows and columns")],
         scales: true,
         in_suite: true,
-        shape: |s| rows_of(s[0], 16.0),
+        shape: |s, _| rows_of(s[0], 16.0),
         pattern: |s, seed| irregular::uniform(s[0], seed),
     },
     Entry {
@@ -195,7 +199,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         ],
         scales: true,
         in_suite: true,
-        shape: |s| rows_of(1 << s[0], s[1] as f64),
+        shape: |s, _| rows_of(1 << s[0], s[1] as f64),
         pattern: |s, seed| irregular::rmat(s[0], s[1], seed),
     },
     Entry {
@@ -204,7 +208,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("rows", 4_000_000, "rows and columns")],
         scales: true,
         in_suite: true,
-        shape: |s| rows_of(s[0], 4.8),
+        shape: |s, _| rows_of(s[0], 4.8),
         pattern: |s, seed| irregular::webbase(s[0], seed),
     },
     Entry {
@@ -217,7 +221,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         ],
         scales: true,
         in_suite: true,
-        shape: |s| square(s[0], s[0].saturating_mul(5).saturating_add(s[1].saturating_mul(s[2]))),
+        shape: |s, _| square(s[0], s[0].saturating_mul(5).saturating_add(s[1].saturating_mul(s[2]))),
         pattern: |s, seed| irregular::circuit(s[0], s[1], s[2], seed),
     },
     Entry {
@@ -226,7 +230,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("rows", 4284, "rows"), following("columns", 1_100_000, "columns")],
         scales: true,
         in_suite: true,
-        shape: |s| Shape { ncols: s[1], ..rows_of(s[0], 200.0 + 8000.0 / 3.0) },
+        shape: |s, _| Shape { ncols: s[1], ..rows_of(s[0], 200.0 + 8000.0 / 3.0) },
         pattern: |s, seed| irregular::lp(s[0], s[1], seed),
     },
     Entry {
@@ -235,7 +239,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("rows", 1_000_000, "rows and columns")],
         scales: true,
         in_suite: true,
-        shape: |s| rows_of(s[0], 24.5),
+        shape: |s, _| rows_of(s[0], 24.5),
         pattern: |s, seed| irregular::lognormal(s[0], seed),
     },
     Entry {
@@ -244,7 +248,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("n", 6000, "rows and columns")],
         scales: true,
         in_suite: true,
-        shape: |s| square(s[0], s[0].saturating_pow(2)),
+        shape: |s, _| square(s[0], s[0].saturating_pow(2)),
         pattern: |s, _| dense(s[0]),
     },
     Entry {
@@ -253,7 +257,7 @@ pub(super) static ENTRIES: [Entry; 16] = [
         parameters: &[size("n", 100, "points along a side")],
         scales: false,
         in_suite: true,
-        shape: |s| star(s[0], 2),
+        shape: |s, _| star(s[0], 2),
         pattern: |s, _| Stencil::new([s[0], s[0], 1], 1, 1).pattern(),
     },
     Entry {
@@ -267,7 +271,16 @@ pub(super) static ENTRIES: [Entry; 16] = [
         ],
         scales: true,
         in_suite: false,
-        shape: |s| rows_of(s[0], s[1].min(s[3].saturating_mul(2).saturating_add(1)) as f64),
+        shape: |s, _| rows_of(s[0], s[1].min(s[3].saturating_mul(2).saturating_add(1)) as f64),
         pattern: |s, seed| irregular::sweep(s[0], s[1], s[2], s[3], seed),
+    },
+    Entry {
+        name: RANDOM,
+        structure: "anything: the seed draws size, shape, row lengths and their order, columns, blocks and values",
+        parameters: &[size("nnz", 0, "entries; 0: as the seed draws, 60 thousand to 10 million")],
+        scales: true,
+        in_suite: false,
+        shape: |s, seed| Structure::draw(s[0], seed).shape(),
+        pattern: |s, seed| Structure::draw(s[0], seed).pattern(seed),
     },
 ];

@@ -1,6 +1,7 @@
 //! A gallery matrix as text and as data.
 
-use super::registry::{ENTRIES, proportional};
+use super::registry::{ENTRIES, RANDOM, proportional};
+use super::structure::Structure;
 use super::{Entry, Shape, Values};
 use crate::error::suggestion;
 use crate::matrix::{CsrMatrix, check_dimensions};
@@ -9,11 +10,15 @@ use crate::{Error, Scalar};
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
+/// Matrices that ranges may stand for: more are a slip.
+const MOST_IN_RANGES: u128 = 10_000;
+
 /// A matrix of the gallery: generator, sizes, values and seed.
 ///
 /// Its spelling is `NAME[,key=value...]`, after `gallery:` if so wished. Keys are the generator's
 /// [parameters](Entry::parameters), `values` (`random`, `pattern`, `few` or `laplacian`) and `seed`; what is not given is as in
-/// the full-size suite. Numbers may end in `k` (thousand) or `M` (million).
+/// the full-size suite, or as the seed of `random` draws it. Numbers may end in `k` (thousand) or `M` (million); a
+/// range of them stands for [several](Self::parse_all) matrices.
 ///
 /// ```
 /// # use sparseop::matrix::gallery::Spec;
@@ -28,7 +33,8 @@ pub struct Spec {
     pub(super) entry: &'static Entry,
     /// One for every parameter, in order.
     pub(super) sizes: Vec<usize>,
-    pub(super) values: Values,
+    /// Those of the generator where none are asked for.
+    pub(super) values: Option<Values>,
     pub(super) seed: u64,
 }
 
@@ -51,7 +57,20 @@ impl Spec {
 
     /// What the entries will be.
     pub fn values(&self) -> Values {
-        self.values
+        self.values.or_else(|| Some(self.drawn()?.values)).unwrap_or_default()
+    }
+
+    /// The structure in words: that of the generator, or, for `random`, the one that the seed draws.
+    pub fn structure(&self) -> String {
+        self.drawn().map_or_else(
+            || self.entry.structure.to_owned(),
+            |drawn| format!("{drawn}; values: {}", self.values().name()),
+        )
+    }
+
+    /// The structure that the seed of `random` draws; none for other generators.
+    fn drawn(&self) -> Option<Structure> {
+        (self.entry.name == RANDOM).then(|| Structure::draw(self.sizes[0], self.seed))
     }
 
     /// The seed of everything that is random.
@@ -61,7 +80,9 @@ impl Spec {
 
     /// The same matrix with other values in the same places.
     pub fn with_values(self, values: Values) -> Self {
-        Self { values, ..self }
+        // Those that the generator has anyway are not spelled out, so that equal matrices have equal names.
+        let asked = values != Values::default() || self.entry.name == RANDOM;
+        Self { values: asked.then_some(values), ..self }
     }
 
     /// The same kind of matrix from other random numbers.
@@ -104,9 +125,28 @@ impl Spec {
         Self { sizes, ..self.clone() }
     }
 
+    /// Every specification that a text stands for, in which numbers may be ranges: `seed=1..4` is 1, 2 and 3,
+    /// `seed=1..=4` has 4 as well. Of several ranges the last one varies fastest.
+    ///
+    /// ```
+    /// # use sparseop::matrix::gallery::Spec;
+    /// let specs = Spec::parse_all("random,seed=1..=40")?;
+    /// assert_eq!((specs.len(), specs[39].seed()), (40, 40));
+    /// # Ok::<(), sparseop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GalleryText`] when the text is no specification, a range is empty, or they stand for more than 10 000
+    /// matrices.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, Error> {
+        let texts = expand(text).map_err(|message| Error::GalleryText { text: text.to_owned(), message })?;
+        texts.iter().map(|text| text.parse()).collect()
+    }
+
     /// Rows, columns and expected nonzeros, without generating anything.
     pub fn shape(&self) -> Shape {
-        let shape = (self.entry.shape)(&self.sizes);
+        let shape = (self.entry.shape)(&self.sizes, self.seed);
         Shape { nnz: shape.nnz.min(shape.nrows.saturating_mul(shape.ncols)), ..shape }
     }
 
@@ -121,6 +161,10 @@ impl Spec {
     /// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION), [`Error::GalleryText`] when the matrix would take more memory
     /// than machines have.
     pub fn generate<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
+        T::generate(self)
+    }
+
+    pub(crate) fn generate_impl<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
         let shape = self.shape();
         check_dimensions("gallery", shape.nrows, shape.ncols)?;
         // Columns once by block and once joined, or the edges of a graph; then the values and the row offsets.
@@ -136,7 +180,7 @@ impl Spec {
             return Err(Error::GalleryText { text: self.to_string(), message });
         }
         let pattern = (self.entry.pattern)(&self.sizes, self.seed);
-        let values = self.values.generate(&pattern, self.seed);
+        let values = self.values().generate(&pattern, self.seed);
         CsrMatrix::try_new(shape.nrows, shape.ncols, pattern.row_ptr, pattern.col_idx, values)
     }
 }
@@ -151,8 +195,8 @@ impl Display for Spec {
                 write!(f, ",{}={}", parameter.key, short(size))?;
             }
         }
-        if self.values != Values::default() {
-            write!(f, ",values={}", self.values.name())?;
+        if let Some(values) = self.values {
+            write!(f, ",values={}", values.name())?;
         }
         if self.seed != Self::DEFAULT_SEED {
             write!(f, ",seed={}", self.seed)?;
@@ -188,7 +232,7 @@ fn parse(text: &str) -> Result<Spec, String> {
         }
         seen.push(key);
         match (key, entry.parameters.iter().position(|p| p.key == key)) {
-            ("values", _) => spec.values = parse_values(value)?,
+            ("values", _) => spec = spec.with_values(parse_values(value)?),
             ("seed", _) => spec.seed = parse_number(key, value, u64::MAX)?,
             (_, Some(i)) => {
                 let max = entry.parameters[i].max as u64;
@@ -201,6 +245,39 @@ fn parse(text: &str) -> Result<Spec, String> {
     let usual = entry.sizes(given[0].unwrap_or(spec.sizes[0]));
     spec.sizes = given.into_iter().zip(usual).map(|(given, usual)| given.unwrap_or(usual)).collect();
     Ok(spec)
+}
+
+/// The texts that one with ranges stands for.
+fn expand(text: &str) -> Result<Vec<String>, String> {
+    let mut texts = vec![String::new()];
+    for (i, part) in text.split(',').enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        let Some((key, (from, to))) =
+            part.split_once('=').and_then(|(key, value)| Some((key, value.split_once("..")?)))
+        else {
+            texts.iter_mut().for_each(|text| text.extend([comma, part]));
+            continue;
+        };
+        let number = |text: &str| parse_number(key.trim(), text.trim(), u64::MAX);
+        let (first, end) = match to.strip_prefix('=') {
+            Some(last) => (number(from)?, u128::from(number(last)?) + 1),
+            None => (number(from)?, u128::from(number(to)?)),
+        };
+        let count = end.saturating_sub(u128::from(first));
+        if count == 0 {
+            let rule = "`a..b` leaves b out, `a..=b` has it";
+            return Err(format!("`{part}` is an empty range: {rule}; choose a larger end"));
+        }
+        if count * texts.len() as u128 > MOST_IN_RANGES {
+            return Err(format!(
+                "`{part}` makes more than {MOST_IN_RANGES} matrices; choose a shorter range"
+            ));
+        }
+        let numbers = || u128::from(first)..end;
+        texts =
+            texts.iter().flat_map(|text| numbers().map(move |n| format!("{text}{comma}{key}={n}"))).collect();
+    }
+    Ok(texts)
 }
 
 fn unknown_key(entry: &Entry, key: &str) -> String {
@@ -303,6 +380,35 @@ mod tests {
                 assert!(message(text).contains(part), "{text}: {}", message(text));
             }
         }
+    }
+
+    #[test]
+    fn ranges_stand_for_every_number_in_them() {
+        let names =
+            |text| -> Vec<String> { Spec::parse_all(text).unwrap().iter().map(Spec::to_string).collect() };
+        assert_eq!(names("gallery:banded, seed=2..4"), ["banded,seed=2", "banded,seed=3"]);
+        assert_eq!(
+            names("banded,rows=5..=6,seed=7..=8"),
+            ["banded,rows=5,seed=7", "banded,rows=5,seed=8", "banded,rows=6,seed=7", "banded,rows=6,seed=8"]
+        );
+        assert_eq!(names("dense,n=999..=1k"), ["dense,n=999", "dense,n=1k"]);
+        let last = format!("banded,seed={0}..={0}", u64::MAX);
+        assert_eq!(Spec::parse_all(&last).unwrap()[0].seed(), u64::MAX);
+        assert_eq!(names("small"), ["small"]);
+        for (text, part) in [
+            ("banded,seed=3..3", "`seed=3..3` is an empty range: `a..b` leaves b out"),
+            ("banded,seed=4..=3", "empty range"),
+            ("banded,seed=1..=x", "`seed=x` is not a whole number"),
+            ("banded,seed=..3", "`seed=` is not a whole number"),
+            ("banded,seed=0..200,rows=1..=100", "`rows=1..=100` makes more than 10000 matrices"),
+            ("banded,seed=0..18446744073709551615", "makes more than 10000 matrices"),
+            ("banded,sed=1..=2", "no parameter `sed` (did you mean `seed`?)"),
+        ] {
+            let message = Spec::parse_all(text).unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+        }
+        // One matrix is wanted where one is named.
+        assert!(message("banded,seed=1..3").contains("`seed=1..3` is not a whole number"));
     }
 
     #[test]

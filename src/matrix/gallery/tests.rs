@@ -1,5 +1,6 @@
 //! What holds for every generator.
 
+use super::structure::Structure;
 use super::*;
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -158,4 +159,86 @@ fn the_full_suite_is_as_its_table_says() -> Result<(), Error> {
         assert!((max[0]..=max[1]).contains(&longest), "{name}: longest row {longest}");
     }
     Ok(())
+}
+
+/// Small matrices of `random`, of different sizes, and what their seeds draw.
+fn drawn() -> impl Iterator<Item = (Spec, Structure)> {
+    (1..=400).map(|seed| {
+        let nnz = [500, 2_000, 6_000, 20_000][seed as usize % 4];
+        (format!("random,nnz={nnz},seed={seed}").parse().unwrap(), Structure::draw(nnz, seed))
+    })
+}
+
+#[test]
+fn seeds_draw_matrices_of_the_announced_size() {
+    for (spec, structure) in drawn() {
+        let a = spec.generate::<f32>().unwrap();
+        let shape = spec.shape();
+        assert_eq!((a.nrows(), a.ncols()), (shape.nrows, shape.ncols), "{spec}");
+        let wished = spec.sizes()[0] as f64;
+        for nnz in [a.nnz(), shape.nnz] {
+            assert!((1.0 / 1.5..1.5).contains(&(nnz as f64 / wished)), "{spec}: {nnz}, {structure:?}");
+        }
+        // `CsrMatrix::try_new` has refused columns beyond the last.
+        assert_sorted(&a, &spec.to_string());
+        assert!(rows(&a).1 <= a.ncols(), "{spec}");
+        // Rows and columns without any entry are few against the entries.
+        assert!(a.nrows() <= 3 * a.nnz() && a.ncols() <= 3 * a.nnz(), "{spec}: {structure:?}");
+    }
+}
+
+#[test]
+fn seeds_draw_the_same_on_any_number_of_threads() {
+    for (spec, _) in drawn().step_by(4) {
+        let one = on_threads(1, &spec);
+        assert!(one == on_threads(3, &spec) && one == on_threads(3, &spec), "{spec}");
+    }
+}
+
+#[test]
+fn seeds_draw_everything() {
+    let variant = |value: &dyn std::fmt::Debug| {
+        let text = format!("{value:?}");
+        text.split([' ', '{']).next().unwrap_or_default().to_owned()
+    };
+    let count = |of: &dyn Fn(&Structure) -> String| {
+        let found: BTreeSet<String> = drawn().take(200).map(|(_, structure)| of(&structure)).collect();
+        found.len()
+    };
+    assert_eq!(count(&|s| variant(&s.law)), 9);
+    assert_eq!(count(&|s| variant(&s.order)), 5);
+    assert_eq!(count(&|s| variant(&s.columns)), 7);
+    assert_eq!(count(&|s| variant(&s.values)), 3);
+    assert_eq!(count(&|s| s.unknowns.to_string()), 5);
+    assert_eq!(count(&|s| format!("{:?}", s.shape().nrows.cmp(&s.shape().ncols))), 3);
+    let sizes: Vec<usize> = (1..=200).map(|seed| Structure::draw(0, seed).shape().nnz).collect();
+    assert!(sizes.iter().any(|&nnz| nnz < 100_000) && sizes.iter().any(|&nnz| nnz > 5_000_000));
+    assert!(sizes.iter().all(|&nnz| (58_000..10_000_000).contains(&nnz)));
+}
+
+#[test]
+fn seeds_draw_the_smallest_matrices_too() {
+    for seed in 1..=200 {
+        for nnz in [1, 2, 10, 100] {
+            let spec: Spec = format!("random,nnz={nnz},seed={seed}").parse().unwrap();
+            let a = spec.generate::<f64>().unwrap();
+            assert_sorted(&a, &spec.to_string());
+            let ratio = a.nnz() as f64 / nnz as f64;
+            assert!((0.5..=2.0).contains(&ratio), "{spec}: {} entries, {}", a.nnz(), spec.structure());
+        }
+    }
+}
+
+#[test]
+fn values_of_seeds_are_drawn_unless_given() {
+    let spec = |text: &str| text.parse::<Spec>().unwrap();
+    let drawn: BTreeSet<&str> =
+        (1..30).map(|seed| spec("random,nnz=100").with_seed(seed).values().name()).collect();
+    assert_eq!(drawn, BTreeSet::from(["few", "pattern", "random"]));
+    for seed in 1..30 {
+        let spec = spec("random,nnz=1k").with_seed(seed).with_values(Values::Random);
+        assert_eq!(spec.values(), Values::Random);
+        assert_eq!(spec.to_string().parse::<Spec>().unwrap(), spec);
+    }
+    assert_eq!(spec("random,nnz=1k,seed=3,values=random").to_string(), "random,nnz=1k,values=random,seed=3");
 }

@@ -11,7 +11,7 @@
 //! `pattern` file are 1. The columns of each row are sorted. The result does not depend on the number of threads.
 //!
 //! A file may be plain (`.mtx`), compressed (`.mtx.gz`, `.mtx.zst`) or an archive of the SuiteSparse Matrix Collection
-//! (`.tar.gz`, `.tgz`); its first bytes decide, not its name.
+//! (`.tar.gz`, `.tgz`); its first bytes decide, not its name. `.zst` needs the feature `zstd`.
 
 mod array;
 mod chunks;
@@ -25,13 +25,19 @@ mod vector;
 mod write;
 
 pub use vector::{read_vector, write_vector};
+pub(crate) use vector::{read_vector_impl, write_vector_impl};
 pub use write::write;
+pub(crate) use write::write_impl;
 
 use super::CsrMatrix;
 use super::assemble::{Buckets, Repeated, Run, to_csr};
 use crate::{Error, Scalar};
 use header::{Header, Layout};
 use std::path::Path;
+
+/// The refusal of `.zst`.
+#[cfg(not(feature = "zstd"))]
+const NO_ZSTD: &str = "this build of sparseop cannot compress or decompress zstd; enable its feature `zstd`";
 
 /// How the names of files that may hold a matrix end.
 pub const EXTENSIONS: [&str; 5] = [".mtx", ".mtx.gz", ".mtx.zst", ".tar.gz", ".tgz"];
@@ -145,7 +151,10 @@ impl<'a> Reader<'a> {
     ///
     /// As [`read`]; [`Error::Market`] when the memory limit is exceeded.
     pub fn read<T: Scalar>(&self, path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
-        let path = path.as_ref();
+        T::read_market(self, path.as_ref())
+    }
+
+    pub(crate) fn read_impl<T: Scalar>(&self, path: &Path) -> Result<CsrMatrix<T>, Error> {
         let text = source::open(path, self)?;
         let (header, entries) = self.entries(&text).map_err(|problem| problem.locate(path, &text))?;
         // The text is not needed any more, and for a compressed file it is the largest thing in memory.
@@ -159,6 +168,10 @@ impl<'a> Reader<'a> {
     ///
     /// As [`parse`]; [`Error::Market`] when the memory limit is exceeded.
     pub fn parse<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
+        T::parse_market(self, text)
+    }
+
+    pub(crate) fn parse_impl<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
         let (header, entries) = self.entries(text).map_err(|problem| problem.locate(Path::new(""), text))?;
         Ok(entries.to_csr(&header))
     }

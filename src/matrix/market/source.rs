@@ -45,8 +45,7 @@ pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<Source, Error> {
     let mut text: Box<dyn Read> = if raw.starts_with(GZIP_MAGIC) {
         Box::new(MultiGzDecoder::new(io::BufReader::new(compressed)))
     } else {
-        let decoder = zstd::Decoder::new(compressed).map_err(|e| Error::io("decompress", path, e))?;
-        Box::new(decoder)
+        zstd_decoder(compressed).map_err(|e| Error::io("decompress", path, e))?
     };
     let mut start = Vec::with_capacity(TAR_BLOCK);
     let block = (&mut text).take(TAR_BLOCK as u64).read_to_end(&mut start);
@@ -55,6 +54,16 @@ pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<Source, Error> {
     let text = io::Cursor::new(start).chain(text);
     let text = if archive { unpack(path, reader, text) } else { read_all(path, reader, text) };
     text.map(Source::Owned)
+}
+
+#[cfg(feature = "zstd")]
+fn zstd_decoder(compressed: Watched<'_>) -> io::Result<Box<dyn Read + '_>> {
+    Ok(Box::new(zstd::Decoder::new(compressed)?))
+}
+
+#[cfg(not(feature = "zstd"))]
+fn zstd_decoder(_: Watched<'_>) -> io::Result<Box<dyn Read>> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, super::NO_ZSTD))
 }
 
 /// Maps a file, or reads what cannot be mapped: a pipe, or a file that says it is empty as those of `/proc` do.

@@ -17,7 +17,11 @@ use std::path::Path;
 ///
 /// As [`read`](super::read); [`Error::Market`] when the file holds a matrix of another shape.
 pub fn read_vector<T: Scalar>(path: impl AsRef<Path>) -> Result<Vec<T>, Error> {
-    let (path, reader) = (path.as_ref(), Reader::new());
+    T::read_vector(path.as_ref())
+}
+
+pub(crate) fn read_vector_impl<T: Scalar>(path: &Path) -> Result<Vec<T>, Error> {
+    let reader = Reader::new();
     let text = source::open(path, &reader)?;
     vector(&reader, &text).map_err(|problem| problem.locate(path, &text))
 }
@@ -28,8 +32,12 @@ pub fn read_vector<T: Scalar>(path: impl AsRef<Path>) -> Result<Vec<T>, Error> {
 ///
 /// [`Error::Io`] when the folder of the file is not there, cannot be written to, or is full.
 pub fn write_vector<T: Scalar>(path: impl AsRef<Path>, vector: &[T]) -> Result<(), Error> {
+    T::write_vector(path.as_ref(), vector)
+}
+
+pub(crate) fn write_vector_impl<T: Scalar>(path: &Path, vector: &[T]) -> Result<(), Error> {
     let header = format!("array real general\n{} 1\n", vector.len());
-    write_file(path.as_ref(), &header, vector.len(), |range, text| {
+    write_file(path, &header, vector.len(), |range, text| {
         for &value in &vector[range] {
             push_real(text, value);
             text.push(b'\n');

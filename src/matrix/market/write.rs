@@ -16,15 +16,19 @@ const BLOCK: usize = 1 << 15;
 /// Writes a matrix as `coordinate real general`, on all cores, row after row, indices from 1, values with as many digits
 /// as it takes to read the same number again.
 ///
-/// The name decides on compression: `.gz`, `.zst`, or none. The file appears under its name when it is complete and
+/// The name decides on compression: `.gz`, `.zst` (with the feature `zstd`), or none. The file appears under its name when it is complete and
 /// never in part; one that was there is replaced. NaNs lose their sign and payload.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] when the folder of the file is not there, cannot be written to, or is full.
 pub fn write<T: Scalar>(path: impl AsRef<Path>, matrix: CsrView<'_, T>) -> Result<(), Error> {
+    T::write_market(path.as_ref(), matrix)
+}
+
+pub(crate) fn write_impl<T: Scalar>(path: &Path, matrix: CsrView<'_, T>) -> Result<(), Error> {
     let header = format!("real general\n{} {} {}\n", matrix.nrows(), matrix.ncols(), matrix.nnz());
-    write_file(path.as_ref(), &format!("coordinate {header}"), matrix.nnz(), |entries, text| {
+    write_file(path, &format!("coordinate {header}"), matrix.nnz(), |entries, text| {
         let mut row = matrix.row_ptr().partition_point(|&start| start <= entries.start).saturating_sub(1);
         for k in entries {
             while matrix.row_ptr()[row + 1] <= k {
@@ -55,9 +59,14 @@ pub(super) fn write_file(
             write_text(&mut encoder, header, len, &format)?;
             encoder.finish().map(drop)
         } else if compressed("zst") {
-            let mut encoder = zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?;
-            write_text(&mut encoder, header, len, &format)?;
-            encoder.finish().map(drop)
+            #[cfg(feature = "zstd")]
+            {
+                let mut encoder = zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+                write_text(&mut encoder, header, len, &format)?;
+                encoder.finish().map(drop)
+            }
+            #[cfg(not(feature = "zstd"))]
+            Err(io::Error::new(io::ErrorKind::Unsupported, super::NO_ZSTD))
         } else {
             write_text(file, header, len, &format)
         }

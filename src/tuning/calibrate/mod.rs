@@ -9,6 +9,7 @@ mod settle;
 mod tests;
 
 use super::arena::{Arena, Ready};
+use super::caches::CacheState;
 use super::profile::Fit;
 use super::select::{Candidate, Decision, Verdict};
 use super::stopwatch::{Clock, Contestant, Policy, Samples, race_until};
@@ -41,7 +42,8 @@ pub struct Calibration {
     pub seconds: f64,
     /// Bytes that packed matrices may take together; when not set, twice the memory limit of one, and half of what the device has.
     pub memory: Option<u64>,
-    /// Whether a product is to find the caches cold, as between other work, or warm, as in a loop of products.
+    /// Whether products are timed in [`CacheState::Cold`], as between other work, or in
+    /// [`CacheState::Warm`], as in a loop of products.
     pub cold: bool,
     /// Whether it is also done where the expected products are too few to pay for it.
     pub always: bool,
@@ -58,11 +60,12 @@ impl Calibration {
     /// How the race is run on a device.
     pub(crate) fn policy(&self, device: &Device) -> Policy {
         let policy = Policy { warmup: 1, min_rounds: 1, max_rounds: MAX_ROUNDS, ..Policy::of(device) };
-        match device {
-            // Sweeping the caches takes longer than a product, so that one has to be enough.
-            Device::Cpu if self.cold => Policy { turn: 0.0, ..policy },
-            _ => policy,
-        }
+        policy.in_state(self.cache())
+    }
+
+    /// State of the caches that products find.
+    pub(crate) fn cache(&self) -> CacheState {
+        if self.cold { CacheState::Cold } else { CacheState::Warm }
     }
 
     /// Bytes that packed matrices may take together, where one may take `limit` of `available` ones.
@@ -262,8 +265,7 @@ pub(crate) fn stakes(decision: &Decision, field: &[&Candidate], policy: Policy) 
     let calls = decision.request.expected_calls as f64;
     let gain = calls * field.first().map_or(0.0, |c| product(c)) * (regret - 1.0).clamp(0.0, 1.0);
     let packing = field.iter().skip(1).filter_map(|c| c.prediction).map(|p| seconds(p.prepare));
-    let turn = |c: &Candidate| product(c).max(policy.turn);
-    let round: f64 = field.iter().map(|c| turn(c) + product(c).max(turn(c) * policy.lead)).sum();
+    let round: f64 = field.iter().map(|c| policy.round_seconds(product(c))).sum();
     (gain, packing.sum::<f64>() + round * (policy.warmup + MIN_ROUNDS) as f64)
 }
 

@@ -26,9 +26,10 @@ impl Decision {
     pub(crate) fn objection(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Option<String> {
         let candidate = self.predict(plan, analysis, device);
         match candidate.verdict {
-            Verdict::TooLarge { .. } | Verdict::OnRequest | Verdict::NotDeterministic => {
-                Some(reason(&candidate))
-            }
+            Verdict::TooLarge { .. }
+            | Verdict::OnRequest
+            | Verdict::OutOfBounds { .. }
+            | Verdict::NotDeterministic => Some(reason(&candidate)),
             _ => None,
         }
     }

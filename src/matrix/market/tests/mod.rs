@@ -1,5 +1,7 @@
 //! Texts and what becomes of them, good and bad; files; properties.
 
+// It is about compressed files of every kind.
+#[cfg(feature = "zstd")]
 mod files;
 mod properties;
 mod texts;

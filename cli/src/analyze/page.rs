@@ -1,0 +1,55 @@
+//! The findings in pictures.
+
+use super::Findings;
+use crate::choice::Choice;
+use crate::matrix_arg::Source;
+use crate::report::{self, Raster, Thresholds};
+use anyhow::Result;
+use sparseop::Scalar;
+use sparseop::matrix::CsrView;
+use sparseop::tuning::explain::{Beside, Explanation, reason};
+use sparseop::tuning::select::{Candidate, Verdict};
+
+/// What the page shows of one matrix.
+///
+/// # Errors
+///
+/// When the GPU's bandwidth cannot be measured, or the picture cannot be encoded.
+pub(super) fn matrix<T: Scalar>(
+    findings: &Findings,
+    source: &Source,
+    a: CsrView<'_, T>,
+    choice: &Choice,
+) -> Result<report::Matrix> {
+    let (rows, decision) = (&findings.analysis.rows, &findings.decision);
+    let weights = decision.profile.weights(T::KIND);
+    let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
+    let explanation =
+        Explanation { rows, decision, preparation: None, residency: None, beside: Beside::default() };
+    Ok(report::Matrix {
+        name: findings.matrix.clone(),
+        class: source.class(),
+        scalar: T::KIND,
+        device: findings.device.clone(),
+        measurement: Vec::new(),
+        rows: rows.clone(),
+        thresholds: Some(Thresholds::of(plans, &rows.histogram, &weights, T::KIND)),
+        pattern: Some(Raster::of(a)?),
+        bandwidth: report::copy_bandwidth(&choice.device()?)?,
+        runs: decision.candidates.iter().map(run).collect(),
+        decision: explanation.to_string(),
+    })
+}
+
+fn run(candidate: &Candidate) -> report::Run {
+    let refused = !matches!(candidate.verdict, Verdict::Chosen | Verdict::Tied | Verdict::Slower { .. });
+    report::Run {
+        name: candidate.plan.to_string(),
+        format: Some(candidate.plan.format()),
+        chosen: candidate.verdict == Verdict::Chosen,
+        measured: None,
+        predicted: candidate.prediction.filter(|_| !refused).map(|p| p.product() * 1e-9),
+        bytes: Some(candidate.traffic.bytes()),
+        remark: refused.then(|| reason(candidate)),
+    }
+}

@@ -1,0 +1,203 @@
+//! The findings for people.
+
+use super::{Findings, padding_ratio};
+use crate::console::{Left, Right, duration, percent, table};
+use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTIPLES};
+use sparseop::tuning::explain::{Beside, Explanation, size};
+use std::fmt::{self, Write};
+
+/// Lines of the histogram.
+const BINS: usize = 16;
+
+/// Characters of its longest bar.
+const BAR: usize = 40;
+
+pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
+    let analysis = &findings.analysis;
+    let mut out = String::new();
+    writeln!(out, "{} in {}, structure {}\n", findings.matrix, findings.scalar, findings.fingerprint)?;
+    row_lengths(&mut out, findings)?;
+    structure(&mut out, &findings.pattern, &analysis.structure)?;
+    if let Some(symmetry) = &findings.symmetry {
+        writeln!(out, "symmetry         {}", symmetry_in_words(symmetry))?;
+    }
+    writeln!(out)?;
+    out += &formats(findings);
+    writeln!(out)?;
+    out += &hyb_widths(findings);
+    writeln!(out)?;
+    out += &jds_splits(findings);
+    let explanation = Explanation {
+        rows: &analysis.rows,
+        decision: &findings.decision,
+        preparation: None,
+        residency: None,
+        beside: Beside::default(),
+    };
+    writeln!(out, "\n{explanation}")?;
+    took(&mut out, findings)?;
+    Ok(out)
+}
+
+/// How long it took to come to a decision, in products too.
+fn took(out: &mut String, findings: &Findings) -> fmt::Result {
+    let (analyze, select) = (duration(findings.took.analyze), duration(findings.took.select));
+    write!(out, "took     {analyze} to analyse, {select} to choose")?;
+    match findings.products() {
+        Some(products) => writeln!(out, ": as long as {products:.1} products of the chosen plan"),
+        None => writeln!(out),
+    }
+}
+
+fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
+    let rows = &findings.analysis.rows;
+    let q = &rows.quantiles;
+    writeln!(
+        out,
+        "row length       {} to {}, mean {:.2}, variance {:.2}, standard deviation {:.2}",
+        rows.min, rows.max, rows.mean, rows.variance, rows.std_dev
+    )?;
+    writeln!(
+        out,
+        "evenness         variation {:.3}, skewness {:.2}, Gini {:.3}; {} rows differ from the one before",
+        rows.cv, rows.skewness, rows.gini, rows.changes
+    )?;
+    writeln!(
+        out,
+        "quantiles        50 %: {}, 75 %: {}, 90 %: {}, 99 %: {}, 99.9 %: {}",
+        q.p50, q.p75, q.p90, q.p99, q.p999
+    )?;
+    writeln!(out, "empty rows       {}", rows.empty_rows)?;
+    let tail =
+        TAIL_MULTIPLES.iter().zip(rows.tail).map(|(times, share)| format!("{times}x: {}", percent(share)));
+    writeln!(
+        out,
+        "long rows        entries in rows longer than the mean {}",
+        tail.collect::<Vec<_>>().join(", ")
+    )?;
+    writeln!(out, "half of entries  in {} of {} rows\n", rows.half_rows, rows.nrows)?;
+    let bins = rows.histogram.bins(BINS);
+    let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(0);
+    let line = |bin: &Bin| {
+        let length =
+            if bin.from == bin.to { bin.from.to_string() } else { format!("{}-{}", bin.from, bin.to) };
+        vec![length, bin.rows.to_string(), bin.entries.to_string(), bar(bin.rows, most)]
+    };
+    *out += &table(
+        &[("row length", Right), ("rows", Right), ("entries", Right), ("", Left)],
+        bins.iter().map(line),
+    );
+    writeln!(out)
+}
+
+/// A bar as long as `part` of `most`, in eighths of a character; not quite nothing where there is anything.
+fn bar(part: u64, most: u64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (part as f64 / most.max(1) as f64 * (BAR * 8) as f64).round() as usize;
+    let eighths = eighths.max(usize::from(part > 0));
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
+fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
+    writeln!(
+        out,
+        "bandwidth        {} below the diagonal, {} above; profile {}; {} diagonals occupied",
+        p.lower_bandwidth, p.upper_bandwidth, p.profile, p.diagonals
+    )?;
+    writeln!(
+        out,
+        "columns          {}, {}; slices of 32 rows within 2^8 columns {}, 2^16 {}",
+        if p.sorted { "sorted" } else { "unsorted" },
+        if p.duplicates { "some twice" } else { "none twice" },
+        percent(p.span_below_8_bits),
+        percent(p.span_below_16_bits)
+    )?;
+    writeln!(
+        out,
+        "continued        {} of the entries one column beside the row above, {} beside the one before",
+        percent(s.affine),
+        percent(s.runs)
+    )?;
+    writeln!(
+        out,
+        "dense blocks     2 x 2 filled {}, 3 x 3 {}, 4 x 4 {}{}",
+        percent(p.blocks.b2),
+        percent(p.blocks.b3),
+        percent(p.blocks.b4),
+        if p.blocks.exact { "" } else { " (sampled)" }
+    )?;
+    let within = |distance: f64| percent(s.reuse.share_within(distance));
+    writeln!(
+        out,
+        "gathers of x     touched again within 64 entries {}, 4096 {}, 131072 {}",
+        within(64.0),
+        within(4096.0),
+        within(131_072.0)
+    )?;
+    match (s.distinct_values, s.exact_in.narrowest()) {
+        _ if s.all_ones => writeln!(out, "values           all 1"),
+        (Distinct::Exactly(n), _) => writeln!(out, "values           {n} distinct"),
+        (Distinct::Many, None) => writeln!(out, "values           more than {} distinct", Distinct::LIMIT),
+        (Distinct::Many, Some(precision)) => {
+            writeln!(out, "values           more than {} distinct, all exact in {precision}", Distinct::LIMIT)
+        }
+    }
+}
+
+fn symmetry_in_words(symmetry: &Symmetry) -> String {
+    if symmetry.symmetric() {
+        "equal to its transpose".to_owned()
+    } else if symmetry.skew_symmetric() {
+        "equal to its transpose with the other sign".to_owned()
+    } else {
+        let (pattern, values) = (percent(symmetry.pattern_share()), percent(symmetry.numeric_share()));
+        format!("{pattern} of the places have a mirror image, {values} an equal one")
+    }
+}
+
+fn formats(findings: &Findings) -> String {
+    let nnz = findings.analysis.rows.nnz;
+    let columns = [("format", Left), ("matrix", Right), ("slots an entry", Right)];
+    table(
+        &columns,
+        findings.formats().map(|(plan, traffic)| {
+            let padding = format!("{:.2}", traffic.padding_ratio(nnz));
+            vec![plan.to_string(), size(traffic.matrix_bytes), padding]
+        }),
+    )
+}
+
+fn hyb_widths(findings: &Findings) -> String {
+    let columns =
+        [("HYB width by rule", Left), ("width", Right), ("entries in COO", Right), ("matrix", Right)];
+    table(
+        &columns,
+        findings.hyb_widths().map(|(rule, width, traffic)| {
+            vec![rule, width.to_string(), traffic.tail.to_string(), size(traffic.matrix_bytes)]
+        }),
+    ) + "any other            as given: hyb(width:N), Ginkgo's column limit\n"
+}
+
+fn jds_splits(findings: &Findings) -> String {
+    let nnz = findings.analysis.rows.nnz;
+    let columns = [("JDS sections", Left), ("sections", Right), ("slots", Right), ("slots an entry", Right)];
+    table(
+        &columns,
+        findings.jds_splits().map(|(split, sections, slots)| {
+            let padding = format!("{:.2}", padding_ratio(slots, nnz));
+            vec![split.to_string(), sections.to_string(), slots.to_string(), padding]
+        }),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bar;
+
+    #[test]
+    fn bars_are_to_scale_and_never_hide_a_row() {
+        assert_eq!(bar(8, 8), "█".repeat(40));
+        assert_eq!(bar(1, 1_000_000), "▏");
+        assert_eq!(bar(0, 0), "");
+    }
+}

@@ -1,0 +1,189 @@
+//! What the plans are compared with.
+
+use super::contest::Failure;
+use super::cusparse::{self, Algorithm, Shared, SpMm};
+use super::engine::{Engine, OnHost, Own, Which};
+use super::task::{Several, Vectors};
+use crate::console::Console;
+use clap::ValueEnum;
+use sparseop::matrix::CsrView;
+use sparseop::tuning::caches::Caches;
+use sparseop::{Device, Error, Scalar, SparseOpBuilder, Stream};
+use sprs::CsMatViewI;
+use sprs::prod::mul_acc_mat_vec_csr;
+use std::rc::Rc;
+
+/// What the plans are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Baseline {
+    /// The product of the crate sprs, on one thread of the CPU
+    Sprs,
+    /// NVIDIA's cuSPARSE, every algorithm it has for the product, on the GPU
+    Cusparse,
+    /// Nothing
+    None,
+}
+
+/// One way in which something multiplies that is no plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    Sprs,
+    Cusparse(Algorithm),
+    /// cuSPARSE with the matrix before it was transposed.
+    CusparseTransposed(Algorithm),
+    SpMm(SpMm),
+    /// Our own operator of the matrix before it was transposed.
+    Transposed,
+    /// Our own operator with one vector, where several are multiplied.
+    OneVector,
+}
+
+/// What a contest is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Task {
+    /// What is multiplied with.
+    pub(super) several: Several,
+    /// Whether the matrix is one that was transposed first.
+    pub(super) transposed: bool,
+}
+
+/// What those who enter a contest get.
+pub(super) struct Context<'a, T: Scalar> {
+    pub(super) a: CsrView<'a, T>,
+    /// The matrix before it was transposed, where that is what is compared.
+    pub(super) original: Option<CsrView<'a, T>>,
+    pub(super) task: Several,
+    pub(super) vectors: &'a Vectors<T>,
+    pub(super) builder: &'a SparseOpBuilder,
+    pub(super) device: &'a Device,
+    /// The one stream of all engines on the device, and the data that fill its caches.
+    pub(super) caches: Rc<Caches>,
+    /// What those with the matrix have in common, and those with the original one.
+    pub(super) shared: Shared,
+    pub(super) shared_original: Shared,
+}
+
+impl Baseline {
+    /// What is compared with when nothing else is asked for.
+    pub(super) fn default_of(device: &Device, console: &Console) -> Self {
+        match (device, cusparse::missing()) {
+            (Device::Cuda(_), None) => Self::Cusparse,
+            (Device::Cuda(_), Some(reason)) => {
+                console.warn(&format!("compared with nothing: {reason}"));
+                Self::None
+            }
+            _ => Self::Sprs,
+        }
+    }
+
+    /// Every way in which it multiplies on this machine.
+    pub(super) fn peers(self, task: Task, device: &Device, console: &Console) -> Vec<Peer> {
+        let several = task.several != Several::ONE;
+        match self {
+            Self::Sprs if several => {
+                console.warn("sprs is left out: it is compared with one vector at a time");
+                Vec::new()
+            }
+            Self::Sprs => vec![Peer::Sprs],
+            Self::Cusparse if several => SpMm::all().into_iter().map(Peer::SpMm).collect(),
+            Self::Cusparse => {
+                let transposing =
+                    if task.transposed { Algorithm::transposing().to_vec() } else { Vec::new() };
+                let plain = Algorithm::on(device, console).into_iter().map(Peer::Cusparse);
+                plain.chain(transposing.into_iter().map(Peer::CusparseTransposed)).collect()
+            }
+            Self::None => Vec::new(),
+        }
+    }
+}
+
+impl Peer {
+    /// Our own ways that are no plan of the matrix.
+    pub(super) fn own(task: Task) -> Vec<Self> {
+        let several = (task.several != Several::ONE).then_some(Self::OneVector);
+        task.transposed.then_some(Self::Transposed).into_iter().chain(several).collect()
+    }
+
+    /// Engine and plan, as reports name them.
+    pub(super) fn name(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Sprs => ("sprs", "csr"),
+            Self::Cusparse(algorithm) => (cusparse::ENGINE, algorithm.name()),
+            Self::CusparseTransposed(algorithm) => (cusparse::ENGINE, algorithm.transposed_name()),
+            Self::SpMm(spmm) => (cusparse::ENGINE, spmm.name()),
+            Self::Transposed => ("sparseop", "apply_transpose"),
+            Self::OneVector => ("sparseop", "one vector"),
+        }
+    }
+
+    /// Prepares the matrix.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot take part, in one line.
+    pub(super) fn enter<'a, T: Peers>(
+        self,
+        context: &'a Context<'a, T>,
+    ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
+        let Context { a, vectors, builder, device, .. } = *context;
+        let (caches, shared) = (&context.caches, &context.shared);
+        let one = || vectors.on(device, Several::ONE);
+        let original = || context.original.ok_or(Failure::Broken("nothing was transposed".to_owned()));
+        match self {
+            Self::Sprs => {
+                let (multiply, x) = (T::sprs(a).map_err(Failure::Broken)?, vectors.first());
+                Ok(Box::new(OnHost::new(multiply, x, a.nrows(), context.host_caches()?)))
+            }
+            Self::Cusparse(algorithm) => algorithm.enter(a, false, one()?, caches, shared),
+            Self::CusparseTransposed(algorithm) => {
+                algorithm.enter(original()?, true, one()?, caches, &context.shared_original)
+            }
+            Self::SpMm(spmm) => spmm.enter(context),
+            Self::Transposed => {
+                let op = builder.clone().transpose(true).build(&original()?)?;
+                Ok(Box::new(Own::new(op, Which::Transposed, one()?, caches.clone())?))
+            }
+            Self::OneVector => {
+                let which = Which::Plain(Several::ONE);
+                Ok(Box::new(Own::new(builder.build(&a)?, which, one()?, caches.clone())?))
+            }
+        }
+    }
+}
+
+impl<T: Scalar> Context<'_, T> {
+    /// The caches of the CPU, whatever the device, in the state of this contest.
+    fn host_caches(&self) -> Result<Rc<Caches>, Error> {
+        if *self.device == Device::Cpu {
+            return Ok(self.caches.clone());
+        }
+        Caches::new(&Stream::new(&Device::Cpu)?, self.caches.state()).map(Rc::new)
+    }
+}
+
+/// A product with one matrix: `multiply(x, y)`.
+pub(super) type Product<'a, T> = Box<dyn Fn(&[T], &mut [T]) + 'a>;
+
+/// A scalar that every peer can multiply.
+pub(super) trait Peers: Scalar {
+    /// The product of sprs, with 32-bit columns: no index type of its own is faster.
+    fn sprs<'a>(a: CsrView<'a, Self>) -> Result<Product<'a, Self>, String>;
+}
+
+macro_rules! peers {
+    ($($type:ty),+) => {$(
+        impl Peers for $type {
+            fn sprs<'a>(a: CsrView<'a, Self>) -> Result<Product<'a, Self>, String> {
+                let shape = (a.nrows(), a.ncols());
+                let matrix = CsMatViewI::<$type, u32, usize>::try_new(shape, a.row_ptr(), a.col_idx(), a.values());
+                let matrix = matrix.map_err(|(_, _, _, error)| format!("sprs does not take the matrix: {error}"))?;
+                Ok(Box::new(move |x, y| {
+                    y.fill(0.0);
+                    mul_acc_mat_vec_csr(matrix, x, y);
+                }))
+            }
+        }
+    )+};
+}
+
+peers!(f32, f64);

@@ -1,0 +1,301 @@
+//! The contest: everyone packs, is checked, and multiplies in turn.
+
+use super::baseline::{Context, Peer, Peers, Task};
+use super::cusparse::{self, Shared};
+use super::engine::{Engine, Own, Which};
+use super::report::{Details, Failed, Measured, Run};
+use super::task::{Several, Vectors};
+use crate::console::Console;
+use sparseop::analysis::Analysis;
+use sparseop::formats::Traffic;
+use sparseop::matrix::CsrMatrix;
+use sparseop::tuning::caches::{CacheState, Caches};
+use sparseop::tuning::explain::PackedBeside;
+use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race};
+use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
+use std::rc::Rc;
+
+/// Packed bytes that are held at a time; plans beyond it race in groups. Of a GPU's memory, a third of what is free at most.
+const GROUP_BYTES: u64 = 8 << 30;
+
+/// Who takes part, and in what.
+pub(super) struct Contest<'a, T> {
+    pub(super) a: &'a CsrMatrix<T>,
+    /// The matrix before it was transposed, where it was.
+    pub(super) original: Option<&'a CsrMatrix<T>>,
+    pub(super) task: Task,
+    pub(super) analysis: &'a Analysis,
+    /// For this device and this limit.
+    pub(super) builder: &'a SparseOpBuilder,
+    /// Bytes that one packed matrix may take, whoever packs it.
+    pub(super) limit: u64,
+    pub(super) device: &'a Device,
+    pub(super) plans: &'a [Plan],
+    pub(super) peers: &'a [Peer],
+    pub(super) seconds: f64,
+    /// State of the caches that timed products find.
+    pub(super) cache: CacheState,
+}
+
+/// One who takes part.
+struct Entrant<'a, T> {
+    /// Its place among the results.
+    place: usize,
+    engine: Box<dyn Engine<T> + 'a>,
+    traffic: Option<Traffic>,
+    rel_error: f64,
+    deterministic: bool,
+    /// The plan that several vectors are multiplied with, where it is another one.
+    several_plan: Option<String>,
+}
+
+/// The results: plans first, then peers, each in the order given.
+///
+/// # Errors
+///
+/// When not even the vector to multiply with, or what fills its caches, can be brought to the device, or a GPU does not say how much
+/// memory it has left.
+pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> Result<Vec<Run>, Error> {
+    let vectors = Vectors::new(contest.a.view(), contest.task.several.count);
+    let context = contest.context(&vectors)?;
+    let bytes: Vec<u64> =
+        contest.plans.iter().map(|p| p.traffic(contest.analysis, T::KIND).matrix_bytes).collect();
+    let together = match contest.device {
+        Device::Cpu => GROUP_BYTES,
+        gpu => GROUP_BYTES.min(gpu.memory()? / 3),
+    };
+    let groups = groups(&bytes, together);
+    let mut runs: Vec<Option<Run>> = vec![None; contest.plans.len() + contest.peers.len()];
+    let bar = console.bar("{msg} {wide_bar} {pos} of {len} plans");
+    bar.set_length(contest.plans.len() as u64);
+    for group in groups {
+        let mut ready = Vec::new();
+        for place in group.into_iter().chain(contest.plans.len()..runs.len()) {
+            bar.set_message(format!("preparing {}", contest.name(place).1));
+            let checked = contest.enter(place, &context).and_then(|mut entrant| {
+                entrant.check(&vectors, contest.a.nrows())?;
+                Ok(entrant)
+            });
+            match checked {
+                Ok(entrant) => ready.push(entrant),
+                Err(failure) => runs[place] = Some(contest.failed(place, failure)),
+            }
+        }
+        bar.set_message("timing");
+        let times = time(&mut ready, contest);
+        for (entrant, samples) in ready.iter().zip(times) {
+            // Who was there in an earlier group keeps its first result.
+            runs[entrant.place].get_or_insert_with(|| match samples {
+                Ok(samples) => contest.measured(entrant, &samples),
+                Err(error) => contest.failed(entrant.place, error.into()),
+            });
+        }
+        bar.set_position(runs.iter().take(contest.plans.len()).flatten().count() as u64);
+    }
+    bar.finish_and_clear();
+    Ok(runs.into_iter().flatten().collect())
+}
+
+/// Why somebody does not take part.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// More memory or more pieces than allowed, or than makes sense.
+    Refused(String),
+    /// Anything else.
+    Broken(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::MemoryLimit { .. } | Error::PlanLimit { .. } => Self::Refused(error.to_string()),
+            _ => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+impl<T: Peers> Contest<'_, T> {
+    /// Engine and plan of a place.
+    fn name(&self, place: usize) -> (&'static str, String) {
+        match self.plans.get(place) {
+            Some(plan) => ("sparseop", plan.to_string()),
+            None => {
+                let (engine, plan) = self.peers[place - self.plans.len()].name();
+                (engine, plan.to_owned())
+            }
+        }
+    }
+
+    /// What those who enter get.
+    fn context<'c>(&'c self, vectors: &'c Vectors<T>) -> Result<Context<'c, T>, Error> {
+        Ok(Context {
+            a: self.a.view(),
+            original: self.original.map(CsrMatrix::view),
+            task: self.task.several,
+            vectors,
+            builder: self.builder,
+            device: self.device,
+            caches: Rc::new(Caches::new(&Stream::new(self.device)?, self.cache)?),
+            shared: Shared::within(self.limit),
+            shared_original: Shared::within(self.limit),
+        })
+    }
+
+    /// Packs the matrix for a place.
+    fn enter<'c>(&'c self, place: usize, context: &'c Context<'c, T>) -> Result<Entrant<'c, T>, Failure> {
+        let Some(plan) = self.plans.get(place) else {
+            let engine = self.peers[place - self.plans.len()].enter(context)?;
+            return Ok(Entrant::new(place, engine));
+        };
+        let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
+        let op = builder.build_analyzed(self.a, self.analysis)?;
+        let several = self.task.several;
+        let x = context.vectors.on(self.device, several)?;
+        let own = Own::new(op, Which::Plain(several), x, context.caches.clone())?;
+        let (traffic, several_plan) = traffic(own.op(), several);
+        Ok(Entrant { traffic, several_plan, ..Entrant::new(place, Box::new(own)) })
+    }
+
+    fn failed(&self, place: usize, failure: Failure) -> Run {
+        let (engine, plan) = self.name(place);
+        let (error, refused) = match failure {
+            Failure::Refused(error) => (error, true),
+            Failure::Broken(error) => (error, false),
+        };
+        Run::Failed(Failed { engine, version: version(engine), plan, completed: false, error, refused })
+    }
+
+    fn measured(&self, entrant: &Entrant<'_, T>, samples: &Samples) -> Run {
+        let (engine, plan) = self.name(entrant.place);
+        let (median, vectors) = (samples.median(), entrant.engine.several().count);
+        let details = entrant.traffic.map(|traffic| Details {
+            matrix_bytes: traffic.matrix_bytes,
+            traffic_bytes: traffic.bytes(),
+            gflops: 2.0 * (self.a.nnz() * vectors) as f64 / median / 1e9,
+            gbps: traffic.bytes() as f64 / median / 1e9,
+            deterministic: entrant.deterministic,
+        });
+        let (median_us, min_us, rel_error) = (median * 1e6, samples.min() * 1e6, entrant.rel_error);
+        let several_plan = entrant.several_plan.clone();
+        Run::Measured(Measured {
+            engine,
+            version: version(engine),
+            plan,
+            completed: true,
+            median_us,
+            min_us,
+            rel_error,
+            vectors,
+            details,
+            several_plan,
+        })
+    }
+}
+
+/// Version of the library that an engine is, where it is not part of this program.
+fn version(engine: &str) -> Option<String> {
+    (engine == cusparse::ENGINE).then(cusparse::version).flatten()
+}
+
+/// What a product of an operator reads, with the bytes that are there and not those that were told; and the plan that several vectors are
+/// multiplied with, where it is another one.
+fn traffic<T: Scalar>(op: &SparseOp<T>, several: Several) -> (Option<Traffic>, Option<String>) {
+    let beside = op.explain().beside;
+    let (matrix_bytes, plan) = match beside.several {
+        Some(PackedBeside::Own { plan, bytes, .. }) => (bytes, Some(plan.to_string())),
+        _ => (op.memory_bytes(), None),
+    };
+    let of_several = |told: Traffic| Traffic {
+        matrix_bytes,
+        vector_bytes: told.vector_bytes * several.count as u64,
+        ..told
+    };
+    (op.decision().chosen().map(|chosen| of_several(chosen.traffic)), plan)
+}
+
+impl<'a, T: Scalar> Entrant<'a, T> {
+    fn new(place: usize, engine: Box<dyn Engine<T> + 'a>) -> Self {
+        Self { place, engine, traffic: None, rel_error: 0.0, deterministic: false, several_plan: None }
+    }
+
+    /// Compares the answer with the oracle's, and with itself a second time.
+    fn check(&mut self, vectors: &Vectors<T>, nrows: usize) -> Result<(), Failure> {
+        let several = self.engine.several();
+        let mut answer = || {
+            // Whatever is not written stays wrong.
+            let mut y = vec![T::from_f64(f64::NAN); nrows * several.count];
+            self.engine.answer(&mut y).map(|()| y)
+        };
+        let (first, second) = (answer()?, answer()?);
+        let checked = vectors.check(&first, several);
+        self.rel_error = checked.map_err(|wrong| Failure::Broken(format!("wrong answer: {wrong}")))?;
+        self.deterministic = first.iter().zip(&second).all(|(a, b)| a.bits() == b.bits());
+        Ok(())
+    }
+}
+
+/// Lets them multiply in turn.
+fn time<T: Scalar>(ready: &mut [Entrant<'_, T>], contest: &Contest<'_, T>) -> Vec<Result<Samples, Error>> {
+    let policy = Policy::of(contest.device).in_state(contest.cache);
+    let policy = Policy { seconds: contest.seconds * ready.len() as f64, ..policy };
+    let mut batches: Vec<_> = ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
+    let mut contestants: Vec<&mut Contestant<'_>> = batches.iter_mut().map(|b| b as _).collect();
+    race(&mut contestants, policy)
+}
+
+/// Cuts the plans into groups that take at most `limit` bytes each, where they can; the first is in every one, so that all can be
+/// compared through it.
+fn groups(bytes: &[u64], limit: u64) -> Vec<Vec<usize>> {
+    let Some(&first) = bytes.first() else { return vec![Vec::new()] };
+    let mut groups = vec![vec![0]];
+    let mut held = first;
+    for (place, &bytes) in bytes.iter().enumerate().skip(1) {
+        let full = held.saturating_add(bytes) > limit;
+        match groups.last_mut() {
+            Some(group) if !full || group.len() == 1 => group.push(place),
+            _ => {
+                groups.push(vec![0, place]);
+                held = first;
+            }
+        }
+        held = held.saturating_add(bytes);
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine::OnHost;
+    use super::*;
+
+    /// Checks a product with `[1 2; 3 4]`.
+    fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<Entrant<'static, f64>, String> {
+        let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        let caches = Caches::new(&Stream::new(&Device::Cpu).unwrap(), CacheState::Warm).unwrap();
+        let engine = Box::new(OnHost::new(Box::new(multiply), &[1.0, 1.0], 2, Rc::new(caches)));
+        let mut entrant = Entrant::new(0, engine);
+        match entrant.check(&Vectors::of(a.view(), vec![1.0, 1.0], 1), 2) {
+            Ok(()) => Ok(entrant),
+            Err(Failure::Broken(error) | Failure::Refused(error)) => Err(error),
+        }
+    }
+
+    #[test]
+    fn a_wrong_answer_is_not_timed() {
+        let right = check(|_, y| y.copy_from_slice(&[3.0, 7.0])).unwrap_or_else(|error| panic!("{error}"));
+        assert!(right.deterministic && right.rel_error == 0.0);
+        let wrong = check(|_, y| y.copy_from_slice(&[3.0, 7.5])).err();
+        assert_eq!(wrong.as_deref().map(|w| w.starts_with("wrong answer: row 1 is 7.5")), Some(true));
+        let unwritten = check(|_, y| y[0] = 3.0).err();
+        assert_eq!(unwritten.as_deref().map(|w| w.starts_with("wrong answer: row 1 is NaN")), Some(true));
+    }
+
+    #[test]
+    fn groups_stay_below_the_limit_and_share_the_first() {
+        assert_eq!(groups(&[], 10), [Vec::<usize>::new()]);
+        assert_eq!(groups(&[1, 2, 3], 10), [[0, 1, 2]]);
+        assert_eq!(groups(&[4, 5, 6, 1], 10), [vec![0, 1], vec![0, 2], vec![0, 3]]);
+        assert_eq!(groups(&[4, 3, 3, 2, 2], 10), [[0, 1, 2], [0, 3, 4]]);
+        assert_eq!(groups(&[99, 99, 1], 10), [[0, 1], [0, 2]], "too large for any group");
+    }
+}

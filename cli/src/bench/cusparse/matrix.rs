@@ -1,0 +1,210 @@
+//! The matrix in the GPU's memory, in the formats that cuSPARSE reads.
+
+use super::super::contest::Failure;
+use super::layout::{PADDING, rows, slice_offsets, slots};
+use sparseop::device::DeviceArray;
+use sparseop::matrix::CsrView;
+use sparseop::{Device, Error, Scalar};
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+/// Rows of a slice.
+const HEIGHT: usize = 32;
+
+/// A format that cuSPARSE reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    Csr,
+    Coo,
+    SlicedEll,
+}
+
+/// Rows, columns and entries.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) nrows: i64,
+    pub(super) ncols: i64,
+    pub(super) nnz: i64,
+}
+
+/// The arrays of a matrix. All indices are signed, of 64 bits where they are wide, else of 32.
+#[derive(Debug)]
+pub(super) enum Arrays {
+    Csr {
+        offsets: Rc<DeviceArray>,
+        columns: Rc<DeviceArray>,
+        values: Rc<DeviceArray>,
+        wide: bool,
+    },
+    /// Sorted by rows.
+    Coo {
+        rows: Rc<DeviceArray>,
+        columns: Rc<DeviceArray>,
+        values: Rc<DeviceArray>,
+        wide: bool,
+    },
+    /// Slices of `height` rows, column after column in each; a slot without an entry has column -1.
+    SlicedEll {
+        slots: i64,
+        height: i64,
+        offsets: DeviceArray,
+        columns: DeviceArray,
+        values: DeviceArray,
+        wide: bool,
+    },
+}
+
+/// An array that is there as long as somebody uses it.
+#[derive(Debug, Default)]
+struct Kept(RefCell<Weak<DeviceArray>>);
+
+impl Kept {
+    /// The array, made when nobody has it.
+    fn get(&self, make: impl FnOnce() -> Result<DeviceArray, Error>) -> Result<Rc<DeviceArray>, Error> {
+        if let Some(array) = self.0.borrow().upgrade() {
+            return Ok(array);
+        }
+        let array = Rc::new(make()?);
+        self.0.replace(Rc::downgrade(&array));
+        Ok(array)
+    }
+}
+
+/// What the algorithms share of one matrix on one device.
+#[derive(Debug, Default)]
+pub(in super::super) struct Shared {
+    /// Bytes that a format with padding may take: the limit that our own plans have.
+    limit: u64,
+    offsets: Kept,
+    rows: Kept,
+    columns: Kept,
+    values: Kept,
+}
+
+impl Shared {
+    /// Nothing yet, for formats that take at most `limit` bytes.
+    pub(in super::super) fn within(limit: u64) -> Self {
+        Self { limit, ..Self::default() }
+    }
+}
+
+impl Shape {
+    pub(super) fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        // A matrix that is in memory has less than 2^63 of anything.
+        let [nrows, ncols, nnz] = [a.nrows(), a.ncols(), a.nnz()].map(|n| n as i64);
+        Self { nrows, ncols, nnz }
+    }
+
+    /// Whether 32 bits do not hold every index and every offset.
+    fn is_wide(self) -> bool {
+        [self.nrows, self.ncols, self.nnz].iter().any(|&n| n > i64::from(i32::MAX))
+    }
+}
+
+impl Arrays {
+    /// Brings a matrix to the device, all but what is there already.
+    pub(super) fn of<T: Scalar>(
+        a: CsrView<'_, T>,
+        layout: Layout,
+        device: &Device,
+        shared: &Shared,
+    ) -> Result<Self, Failure> {
+        let wide = Shape::of(a).is_wide();
+        if layout == Layout::SlicedEll {
+            return Self::sliced(a, wide, device, shared.limit);
+        }
+        let columns = a.col_idx().iter().map(|&column| i64::from(column));
+        let columns = shared.columns.get(|| indices(device, wide, columns))?;
+        let values = shared.values.get(|| DeviceArray::from_slice(device, a.values()))?;
+        if layout == Layout::Coo {
+            let rows = shared.rows.get(|| indices(device, wide, rows(a).map(|row| row as i64)))?;
+            return Ok(Self::Coo { rows, columns, values, wide });
+        }
+        let offsets = a.row_ptr().iter().map(|&offset| offset as i64);
+        let offsets = shared.offsets.get(|| indices(device, wide, offsets))?;
+        Ok(Self::Csr { offsets, columns, values, wide })
+    }
+
+    fn sliced<T: Scalar>(
+        a: CsrView<'_, T>,
+        wide: bool,
+        device: &Device,
+        limit: u64,
+    ) -> Result<Self, Failure> {
+        let offsets = slice_offsets(a, HEIGHT);
+        let count = offsets.last().copied().unwrap_or(0);
+        let wide = wide || count > i32::MAX as usize;
+        let index = if wide { size_of::<i64>() } else { size_of::<i32>() };
+        let needed = (count * (index + size_of::<T>()) + offsets.len() * index) as u64;
+        if needed > limit {
+            return Err(Failure::Refused(format!(
+                "cusparse sell needs {needed} bytes for the packed matrix, but the limit is {limit} bytes"
+            )));
+        }
+        let (columns, values) = slots(a, HEIGHT, &offsets);
+        let columns = columns.iter().map(|&column| if column == PADDING { -1 } else { i64::from(column) });
+        Ok(Self::SlicedEll {
+            slots: count as i64,
+            height: HEIGHT as i64,
+            columns: indices(device, wide, columns)?,
+            offsets: indices(device, wide, offsets.iter().map(|&offset| offset as i64))?,
+            values: DeviceArray::from_slice(device, &values)?,
+            wide,
+        })
+    }
+}
+
+/// Indices on the device; unless they are wide, 32 bits hold every one.
+fn indices(device: &Device, wide: bool, indices: impl Iterator<Item = i64>) -> Result<DeviceArray, Error> {
+    if wide {
+        DeviceArray::from_slice(device, &indices.collect::<Vec<i64>>())
+    } else {
+        DeviceArray::from_slice(device, &indices.map(|index| index as i32).collect::<Vec<i32>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparseop_testkit::chapter;
+
+    /// What an array on the CPU holds.
+    fn read<N: Copy>(array: &DeviceArray, len: usize) -> Vec<N> {
+        // SAFETY: the tests ask for as many numbers as the array has, of its type.
+        unsafe { std::slice::from_raw_parts(array.address() as *const N, len).to_vec() }
+    }
+
+    #[test]
+    fn csr_and_coo_share_what_they_can() {
+        let (a, shared) = (chapter::matrix::<f32>(), Shared::default());
+        let arrays = |layout| Arrays::of(a.view(), layout, &Device::Cpu, &shared).ok().unwrap();
+        let (csr, coo) = (arrays(Layout::Csr), arrays(Layout::Coo));
+        let Arrays::Csr { offsets, columns, values, wide: false } = &csr else { panic!("{csr:?}") };
+        let Arrays::Coo { rows, columns: also, values: too, wide: false } = &coo else { panic!("{coo:?}") };
+        assert!(Rc::ptr_eq(columns, also) && Rc::ptr_eq(values, too));
+        assert_eq!(read::<i32>(offsets, 5), [0, 2, 2, 5, 7]);
+        assert_eq!(read::<i32>(rows, 7), [0, 0, 2, 2, 2, 3, 3]);
+        assert_eq!(read::<i32>(columns, 7), [0, 2, 1, 2, 3, 0, 3]);
+        assert_eq!(read::<f32>(values, 7), [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
+        let kept = Rc::downgrade(columns);
+        drop((csr, coo));
+        assert!(kept.upgrade().is_none(), "nobody uses it any more");
+    }
+
+    #[test]
+    fn slices_beyond_the_limit_are_refused() {
+        let a = chapter::matrix::<f64>();
+        let refused = Arrays::of(a.view(), Layout::SlicedEll, &Device::Cpu, &Shared::within(1000));
+        let Err(Failure::Refused(text)) = refused else { panic!("{refused:?}") };
+        assert_eq!(text, "cusparse sell needs 1160 bytes for the packed matrix, but the limit is 1000 bytes");
+    }
+
+    #[test]
+    fn indices_have_the_width_that_is_asked_for() {
+        let given = || [7, -1].into_iter();
+        assert_eq!(read::<i32>(&indices(&Device::Cpu, false, given()).unwrap(), 2), [7, -1]);
+        assert_eq!(read::<i64>(&indices(&Device::Cpu, true, given()).unwrap(), 2), [7, -1]);
+        let shape = Shape { nrows: 1, ncols: 1, nnz: 1 << 31 };
+        assert!(shape.is_wide() && !Shape { nnz: (1 << 31) - 1, ..shape }.is_wide());
+    }
+}

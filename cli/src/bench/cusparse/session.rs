@@ -1,0 +1,183 @@
+//! What cuSPARSE makes, owned: handles, descriptors, plans; and its answers as errors.
+
+use super::super::task::Several;
+use super::ffi::{
+    BASE_ZERO, COLUMN_MAJOR, Cusparse, Enum, INDEX_32, INDEX_64, Number, Out, REAL_32, REAL_64,
+};
+use super::ffi::{ROW_MAJOR, Raw, Status};
+use super::matrix::{Arrays, Shape};
+use sparseop::tuning::caches::Caches;
+use sparseop::{DeviceVec, Error, Layout, Scalar, ScalarKind, Stream};
+use std::ptr::{from_ref, null_mut};
+use std::rc::Rc;
+
+/// Something cuSPARSE made, which it destroys when this is dropped.
+#[derive(Debug)]
+pub(super) struct Object {
+    raw: Raw,
+    destroy: unsafe extern "C" fn(Raw) -> Status,
+}
+
+impl Object {
+    /// Valid as long as this is.
+    pub(super) fn raw(&self) -> Raw {
+        self.raw
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: whoever made it said that this destroys it, and nothing else does. An error has nobody left to tell.
+        unsafe { (self.destroy)(self.raw) };
+    }
+}
+
+/// cuSPARSE at work on a stream.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) library: &'static Cusparse,
+    handle: Object,
+    caches: Rc<Caches>,
+}
+
+impl Session {
+    /// One whose work is enqueued on the stream of `caches`, which is a GPU's.
+    pub(super) fn new(library: &'static Cusparse, caches: Rc<Caches>) -> Result<Self, Error> {
+        let (functions, stream) = (&library.functions, caches.stream());
+        let mut raw = null_mut();
+        // SAFETY: it writes one handle. Making the stream has made the GPU's context current.
+        let created = unsafe { (functions.create)(&mut raw) };
+        done(library, stream, "create a handle of cuSPARSE", created)?;
+        let handle = Object { raw, destroy: functions.destroy };
+        // SAFETY: both are alive; the session keeps the stream longer than the handle.
+        let set = unsafe { (functions.set_stream)(handle.raw, stream.raw()) };
+        done(library, stream, "hand its stream to cuSPARSE", set)?;
+        Ok(Self { library, handle, caches })
+    }
+
+    /// The handle.
+    pub(super) fn handle(&self) -> Raw {
+        self.handle.raw
+    }
+
+    /// Where the work is enqueued.
+    pub(super) fn stream(&self) -> &Stream {
+        self.caches.stream()
+    }
+
+    /// The stream, and the state of the caches that timed work finds.
+    pub(super) fn caches(&self) -> &Rc<Caches> {
+        &self.caches
+    }
+
+    /// Whether `action` succeeded.
+    pub(super) fn done(&self, action: &str, status: Status) -> Result<(), Error> {
+        done(self.library, self.stream(), action, status)
+    }
+
+    /// What `create` makes.
+    ///
+    /// # Safety
+    ///
+    /// When it succeeds, it has written something that `destroy` destroys.
+    pub(super) unsafe fn make(
+        &self,
+        action: &str,
+        create: impl FnOnce(Out) -> Status,
+        destroy: unsafe extern "C" fn(Raw) -> Status,
+    ) -> Result<Object, Error> {
+        let mut raw = null_mut();
+        let status = create(&mut raw);
+        self.done(action, status)?;
+        Ok(Object { raw, destroy })
+    }
+
+    /// A descriptor of a vector, which it must not outlive.
+    pub(super) fn vector<T: Scalar>(&self, vector: &DeviceVec<T>) -> Result<Object, Error> {
+        let f = &self.library.functions;
+        let (len, start) = (vector.len() as i64, vector.address() as Raw);
+        // SAFETY: so many numbers of that type begin there.
+        let create = |out| unsafe { (f.create_vector)(out, len, start, data_type::<T>()) };
+        // SAFETY: it makes a descriptor of a vector.
+        unsafe { self.make("describe a vector to cuSPARSE", create, f.destroy_vector) }
+    }
+
+    /// A descriptor of several vectors of `len` elements, which it must not outlive.
+    pub(super) fn dense<T: Scalar>(
+        &self,
+        vectors: &DeviceVec<T>,
+        len: i64,
+        several: Several,
+    ) -> Result<Object, Error> {
+        let (f, count) = (&self.library.several, several.count as i64);
+        let (order, apart) = match several.layout {
+            Layout::RowMajor => (ROW_MAJOR, count),
+            Layout::ColumnMajor => (COLUMN_MAJOR, len),
+        };
+        let start = vectors.address() as Raw;
+        // SAFETY: so many numbers of that type begin there.
+        let create =
+            |out| unsafe { (f.create_dense)(out, len, count, apart, start, data_type::<T>(), order) };
+        // SAFETY: it makes a descriptor of a dense matrix.
+        unsafe { self.make("describe vectors to cuSPARSE", create, f.destroy_dense) }
+    }
+
+    /// A descriptor of a matrix, whose arrays it must not outlive.
+    pub(super) fn matrix<T: Scalar>(&self, shape: Shape, arrays: &Arrays) -> Result<Object, Error> {
+        let f = &self.library.functions;
+        let Shape { nrows, ncols, nnz } = shape;
+        let (value, base) = (data_type::<T>(), BASE_ZERO);
+        // SAFETY: the arrays hold a matrix of that shape, in that format and with indices and values of those types.
+        let create = |out| unsafe {
+            match arrays {
+                Arrays::Csr { offsets, columns, values, wide } => {
+                    let (o, c, v) =
+                        (offsets.address() as Raw, columns.address() as Raw, values.address() as Raw);
+                    let index = index_type(*wide);
+                    (f.create_csr)(out, nrows, ncols, nnz, o, c, v, index, index, base, value)
+                }
+                Arrays::Coo { rows, columns, values, wide } => {
+                    let (r, c, v) =
+                        (rows.address() as Raw, columns.address() as Raw, values.address() as Raw);
+                    (f.create_coo)(out, nrows, ncols, nnz, r, c, v, index_type(*wide), base, value)
+                }
+                Arrays::SlicedEll { slots, height, offsets, columns, values, wide } => {
+                    let (o, c, v) =
+                        (offsets.address() as Raw, columns.address() as Raw, values.address() as Raw);
+                    let (index, slots, height) = (index_type(*wide), *slots, *height);
+                    (f.create_sliced_ell)(
+                        out, nrows, ncols, nnz, slots, height, o, c, v, index, index, base, value,
+                    )
+                }
+            }
+        };
+        // SAFETY: it makes a descriptor of a matrix.
+        unsafe { self.make("describe the matrix to cuSPARSE", create, f.destroy_matrix) }
+    }
+}
+
+/// Whether `action` succeeded.
+fn done(library: &Cusparse, stream: &Stream, action: &str, status: Status) -> Result<(), Error> {
+    if status == 0 {
+        return Ok(());
+    }
+    let (device, action) = (stream.device().to_string(), action.to_owned());
+    Err(Error::Gpu { device, action, message: library.text(status) })
+}
+
+/// The type of the numbers, as cuSPARSE names it.
+pub(super) fn data_type<T: Scalar>() -> Enum {
+    match T::KIND {
+        ScalarKind::F32 => REAL_32,
+        ScalarKind::F64 => REAL_64,
+    }
+}
+
+fn index_type(wide: bool) -> Enum {
+    if wide { INDEX_64 } else { INDEX_32 }
+}
+
+/// A number, as cuSPARSE takes it.
+pub(super) fn number<T: Scalar>(value: &T) -> Number {
+    from_ref(value).cast()
+}

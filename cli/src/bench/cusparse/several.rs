@@ -1,0 +1,151 @@
+//! cuSPARSE's product with several vectors (SpMM).
+
+use super::super::baseline::Context;
+use super::super::contest::Failure;
+use super::super::engine::Engine;
+use super::super::task::Several;
+use super::ffi::{Cusparse, Enum, NON_TRANSPOSE, Raw};
+use super::matrix::{Arrays, Layout, Shape};
+use super::session::{Object, Session, data_type, number};
+use sparseop::device::DeviceArray;
+use sparseop::tuning::caches::Caches;
+use sparseop::{Device, DeviceVec, Error, Layout as VectorLayout, Scalar};
+use std::rc::Rc;
+
+/// One way in which cuSPARSE multiplies several vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct SpMm {
+    name: &'static str,
+    /// Its number in `cusparseSpMMAlg_t`.
+    number: Enum,
+    matrix: Layout,
+    vectors: VectorLayout,
+}
+
+impl SpMm {
+    /// Every algorithm with every layout of the vectors.
+    pub(in super::super) fn all() -> Vec<Self> {
+        use VectorLayout::{ColumnMajor, RowMajor};
+        let way = |name, number, matrix, vectors| Self { name, number, matrix, vectors };
+        vec![
+            way("csr_alg1 row", 4, Layout::Csr, RowMajor),
+            way("csr_alg1 column", 4, Layout::Csr, ColumnMajor),
+            way("csr_alg2 row", 6, Layout::Csr, RowMajor),
+            way("csr_alg2 column", 6, Layout::Csr, ColumnMajor),
+            way("csr_alg3 row", 12, Layout::Csr, RowMajor),
+            way("csr_alg3 column", 12, Layout::Csr, ColumnMajor),
+            way("coo_alg1 row", 1, Layout::Coo, RowMajor),
+            way("coo_alg1 column", 1, Layout::Coo, ColumnMajor),
+            way("coo_alg2 row", 2, Layout::Coo, RowMajor),
+            way("coo_alg2 column", 2, Layout::Coo, ColumnMajor),
+            way("coo_alg3 row", 3, Layout::Coo, RowMajor),
+            way("coo_alg3 column", 3, Layout::Coo, ColumnMajor),
+            way("coo_alg4 row", 5, Layout::Coo, RowMajor),
+            way("coo_alg4 column", 5, Layout::Coo, ColumnMajor),
+        ]
+    }
+
+    /// Its name in reports.
+    pub(in super::super) fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Brings the matrix and the vectors to the device and lets cuSPARSE prepare for many products.
+    pub(in super::super) fn enter<'a, T: Scalar>(
+        self,
+        context: &Context<'_, T>,
+    ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
+        let (a, device) = (context.a, context.device);
+        if *device == Device::Cpu {
+            return Err(Failure::Broken("it needs an NVIDIA GPU, and the device is the CPU".to_owned()));
+        }
+        let library = Cusparse::get().map_err(|reason| Failure::Broken(reason.to_owned()))?;
+        let arrays = Arrays::of(a, self.matrix, device, &context.shared)?;
+        let several = Several { count: context.task.count, layout: self.vectors };
+        let x = context.vectors.on(device, several)?;
+        let y = DeviceVec::zeros(device, a.nrows() * several.count)?;
+        let session = Session::new(library, context.caches.clone())?;
+        Ok(Box::new(Prepared::new(self.number, several, Shape::of(a), arrays, x, y, session)?))
+    }
+}
+
+/// Everything one algorithm needs for its products. What refers to something stands before it, and so is dropped before it.
+struct Prepared<T: Scalar> {
+    algorithm: Enum,
+    several: Several,
+    matrix: Object,
+    x: Object,
+    y: Object,
+    session: Session,
+    buffer: DeviceArray,
+    _arrays: Arrays,
+    _vectors: Rc<DeviceVec<T>>,
+    products: DeviceVec<T>,
+}
+
+impl<T: Scalar> Prepared<T> {
+    fn new(
+        algorithm: Enum,
+        several: Several,
+        shape: Shape,
+        arrays: Arrays,
+        vectors: Rc<DeviceVec<T>>,
+        products: DeviceVec<T>,
+        session: Session,
+    ) -> Result<Self, Error> {
+        let matrix = session.matrix::<T>(shape, &arrays)?;
+        let x = session.dense(&vectors, shape.ncols, several)?;
+        let y = session.dense(&products, shape.nrows, several)?;
+        let (one, zero) = (T::ONE, T::ZERO);
+        let (alpha, beta, kind, op) = (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
+        let (h, a, b, c) = (session.handle(), matrix.raw(), x.raw(), y.raw());
+        let (f, mut bytes) = (&session.library.several, 0);
+        // SAFETY: all of it is alive; one size is written.
+        let status = unsafe { (f.buffer_size)(h, op, op, alpha, a, b, beta, c, kind, algorithm, &mut bytes) };
+        session.done("ask cuSPARSE for the size of its buffer", status)?;
+        let buffer = DeviceArray::zeroed(&session.stream().device(), bytes)?;
+        // SAFETY: as above, with a buffer of the size that was asked for; the matrix keeps it in mind, and lives less long.
+        let status = unsafe {
+            (f.preprocess)(h, op, op, alpha, a, b, beta, c, kind, algorithm, buffer.address() as Raw)
+        };
+        session.done("let cuSPARSE look at the matrix", status)?;
+        Ok(Self {
+            algorithm,
+            several,
+            matrix,
+            x,
+            y,
+            session,
+            buffer,
+            _arrays: arrays,
+            _vectors: vectors,
+            products,
+        })
+    }
+}
+
+impl<T: Scalar> Engine<T> for Prepared<T> {
+    fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
+        self.products.copy_from(y)?;
+        self.multiply()?;
+        self.products.copy_to(y)
+    }
+
+    fn multiply(&mut self) -> Result<(), Error> {
+        let (one, zero) = (T::ONE, T::ZERO);
+        let (alpha, beta, kind, op) = (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
+        let (h, a, b, c) = (self.session.handle(), self.matrix.raw(), self.x.raw(), self.y.raw());
+        let (f, buffer) = (&self.session.library.several, self.buffer.address() as Raw);
+        // SAFETY: all of it is alive; the buffer is as large as was asked for with the same arguments.
+        let status = unsafe { (f.multiply)(h, op, op, alpha, a, b, beta, c, kind, self.algorithm, buffer) };
+        self.session.done("multiply with cuSPARSE", status)
+    }
+
+    fn caches(&self) -> &Rc<Caches> {
+        self.session.caches()
+    }
+
+    fn several(&self) -> Several {
+        self.several
+    }
+}

@@ -1,0 +1,146 @@
+//! Those who multiply: our own operator on any device, and what it is compared with.
+
+use super::baseline::Product;
+use super::task::Several;
+use sparseop::tuning::caches::Caches;
+use sparseop::{DeviceVec, Error, Scalar, SparseOp};
+use std::rc::Rc;
+
+/// One who multiplies one matrix with one vector, or with several.
+pub(super) trait Engine<T> {
+    /// The product once, into `y`, which holds something else.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong.
+    fn answer(&mut self, y: &mut [T]) -> Result<(), Error>;
+
+    /// Enqueues the product on the stream of its [`caches`](Self::caches), with vectors that stay
+    /// on its device.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong.
+    fn multiply(&mut self) -> Result<(), Error>;
+
+    /// Stream of its products, and state of the caches that timed ones find.
+    fn caches(&self) -> &Rc<Caches>;
+
+    /// Seconds of a batch of products.
+    ///
+    /// # Errors
+    ///
+    /// As [`multiply`](Self::multiply).
+    fn batch(&mut self, products: u32) -> Result<f64, Error> {
+        let caches = self.caches().clone();
+        caches.batch(products, || self.multiply())
+    }
+
+    /// What it multiplies.
+    fn several(&self) -> Several {
+        Several::ONE
+    }
+}
+
+/// Which product of an operator.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Which {
+    /// With the matrix.
+    Plain(Several),
+    /// With its transpose.
+    Transposed,
+}
+
+/// Our own operator.
+pub(super) struct Own<T: Scalar> {
+    op: SparseOp<T>,
+    which: Which,
+    caches: Rc<Caches>,
+    x: Rc<DeviceVec<T>>,
+    y: DeviceVec<T>,
+}
+
+impl<T: Scalar> Own<T> {
+    /// The operator at work on the stream of `caches`.
+    pub(super) fn new(
+        op: SparseOp<T>,
+        which: Which,
+        x: Rc<DeviceVec<T>>,
+        caches: Rc<Caches>,
+    ) -> Result<Self, Error> {
+        let len = match which {
+            Which::Plain(several) => several.count * op.nrows(),
+            Which::Transposed => op.ncols(),
+        };
+        let y = DeviceVec::zeros(op.device(), len)?;
+        let mut own = Self { op, which, caches, x, y };
+        // What is made at the first product is made now.
+        own.multiply()?;
+        Ok(own)
+    }
+
+    /// The operator.
+    pub(super) fn op(&self) -> &SparseOp<T> {
+        &self.op
+    }
+}
+
+impl<T: Scalar> Engine<T> for Own<T> {
+    fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
+        self.y.copy_from(y)?;
+        self.multiply()?;
+        self.y.copy_to(y)
+    }
+
+    fn multiply(&mut self) -> Result<(), Error> {
+        let Self { op, caches, x, y, .. } = self;
+        let stream = caches.stream();
+        match self.which {
+            Which::Plain(Several::ONE) => op.apply_device(stream, x, y),
+            Which::Plain(Several { count, layout }) => op.apply_multi_device(stream, count, x, y, layout),
+            Which::Transposed => op.apply_transpose_device(stream, x, y),
+        }
+    }
+
+    fn caches(&self) -> &Rc<Caches> {
+        &self.caches
+    }
+
+    fn several(&self) -> Several {
+        match self.which {
+            Which::Plain(several) => several,
+            Which::Transposed => Several::ONE,
+        }
+    }
+}
+
+/// A product of vectors in host memory.
+pub(super) struct OnHost<'a, T> {
+    multiply: Product<'a, T>,
+    x: &'a [T],
+    y: Vec<T>,
+    caches: Rc<Caches>,
+}
+
+impl<'a, T: Scalar> OnHost<'a, T> {
+    /// A product with `x`, whose `caches` are those of the CPU.
+    pub(super) fn new(multiply: Product<'a, T>, x: &'a [T], nrows: usize, caches: Rc<Caches>) -> Self {
+        Self { multiply, x, y: vec![T::ZERO; nrows], caches }
+    }
+}
+
+impl<T: Scalar> Engine<T> for OnHost<'_, T> {
+    fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
+        (self.multiply)(self.x, y);
+        Ok(())
+    }
+
+    fn multiply(&mut self) -> Result<(), Error> {
+        (self.multiply)(self.x, &mut self.y);
+        Ok(())
+    }
+
+    fn caches(&self) -> &Rc<Caches> {
+        &self.caches
+    }
+}

@@ -1,0 +1,246 @@
+//! `sparseop bench`.
+
+mod baseline;
+mod contest;
+mod cusparse;
+mod engine;
+mod page;
+mod plans;
+mod report;
+mod task;
+
+use super::choice::{Choice, parse_seconds};
+use super::console::Console;
+use super::matrix_arg::{Matrices, Source};
+use super::report::{Page, ReportArg};
+use anyhow::{Result, bail};
+use baseline::{Baseline, Peer, Peers, Task};
+use contest::{Contest, contest};
+use plans::{Asked, Plans};
+use report::{PrepareUs, Report, Summary};
+use sparseop::analysis::Analysis;
+use sparseop::matrix::CsrMatrix;
+use sparseop::tuning::calibrate::Calibration;
+use sparseop::tuning::explain::{Explanation, Preparation, size};
+use sparseop::tuning::select::Decision;
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Device, Plan, ScalarKind, SparseOpBuilder, Tuning};
+use task::{CacheArg, LayoutArg, Several};
+
+/// Times products: every asked plan and baseline, the answers checked before they are timed
+///
+/// All of them multiply in turn, round after round, so that drift of the machine hits all alike; the median is quoted. A wrong
+/// answer is never timed: it is reported, and the exit code is 1.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
+jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen for the matrix,
+`calibrated` the one that a race of the nearest predictions finds, `all` every candidate.
+
+The environment variable SPARSEOP_CUSPARSE names the cuSPARSE to compare with, so that two runs
+compare two versions: SPARSEOP_CUSPARSE=/path/libcusparse.so.12. SpMVOp (spmvop_alg1, spmvop_alg2)
+needs version 12.8 or newer, and its libnvJitLink where the loader looks (LD_LIBRARY_PATH).
+
+Examples:
+  sparseop bench cant.mtx
+  sparseop bench cant.mtx --plans auto,calibrated,csr
+  sparseop bench cant.mtx --plans 'auto,sell(c:32,sigma:512),csr' --seconds 3
+  sparseop bench matrices/ --plans all --baselines none --dtype f32
+  sparseop bench cant.mtx --cache company
+  sparseop bench cant.mtx --vectors 8 --plans auto
+  sparseop bench cant.mtx --transpose --plans auto
+  sparseop bench matrices/ --json > results.jsonl
+  sparseop bench matrices/ --plans all --report results.html")]
+pub(super) struct Args {
+    #[command(flatten)]
+    matrices: Matrices,
+    /// The plans to time: auto, calibrated, all, or spelled out, separated by commas
+    #[arg(long, value_name = "PLAN,...", default_value = "auto,csr")]
+    plans: Plans,
+    /// What to compare with; when not given, cusparse on a GPU and sprs on the CPU
+    #[arg(long, value_name = "BASELINE,...", value_delimiter = ',')]
+    baselines: Option<Vec<Baseline>>,
+    /// Multiply so many vectors at once; compared with one vector, and with cuSPARSE's SpMM in both layouts
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(2..), conflicts_with = "path")]
+    vectors: Option<u16>,
+    /// How several vectors stand in memory
+    #[arg(long, value_name = "LAYOUT", default_value = "row", requires = "vectors")]
+    layout: LayoutArg,
+    /// Multiply with the transposed matrix: plans of the matrix transposed by hand, and the transposed product of the operator
+    #[arg(long, conflicts_with_all = ["vectors", "path"])]
+    transpose: bool,
+    /// What timed products find in the last cache: the L2 of a GPU, the last-level cache of a CPU
+    ///
+    /// Plans and baselines alike. It is filled by ordinary reads and writes of twice its size,
+    /// which are not timed. The race of `calibrated` has --cold instead.
+    #[arg(long, value_name = "STATE", default_value = "warm")]
+    cache: CacheArg,
+    /// Seconds to time each plan and baseline, about
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    seconds: f64,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    report: ReportArg,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    let mut summary = Summary::default();
+    let mut page = args.report.begin("Benchmark")?;
+    args.matrices.for_each(console, |source| {
+        let report = match args.choice.dtype {
+            ScalarKind::F32 => bench::<f32>(args, source, page.as_mut(), console)?,
+            ScalarKind::F64 => bench::<f64>(args, source, page.as_mut(), console)?,
+        };
+        if args.json {
+            console.print_json(&report)?;
+        } else {
+            console.print(&report.table()?)?;
+            summary.add(&report);
+        }
+        Ok(())
+    })?;
+    if !args.json {
+        console.print(&summary.text())?;
+    }
+    args.report.finish(page, console)
+}
+
+impl Args {
+    /// What is multiplied.
+    fn task(&self) -> Task {
+        let several = |count| Several { count: usize::from(count), layout: self.layout.into() };
+        Task { several: self.vectors.map_or(Several::ONE, several), transposed: self.transpose }
+    }
+}
+
+fn bench<T: Peers>(
+    args: &Args,
+    source: &Source,
+    page: Option<&mut Page>,
+    console: &Console,
+) -> Result<Report> {
+    let (builder, task) = (args.choice.builder()?, args.task());
+    let loaded = args.choice.rounded(source.load::<T>(console)?)?;
+    let transposed = task.transposed.then(|| loaded.transpose());
+    let (a, original) = match &transposed {
+        Some(transposed) => (transposed, Some(&loaded)),
+        None => (&loaded, None),
+    };
+    check_room::<T>(a, task.several.count)?;
+    let (analysis, analyze) = timed(|| Analysis::of(a.view()));
+    // Dropped at once: what it takes belongs to the contest.
+    let auto = builder.build_analyzed(a, &analysis)?;
+    let preparation = Preparation { analyze, ..*auto.preparation() };
+    let words = Explanation { preparation: Some(&preparation), ..auto.explain() }.to_string();
+    console.detail(|| words.clone());
+    let prepare_us = PrepareUs::of(&preparation);
+    let (decision, device) = (auto.decision().clone(), auto.device().clone());
+    drop(auto);
+    let calibrated = match args.plans.iter().any(|asked| *asked == Asked::Calibrated) {
+        true => Some(calibrated(&builder, args, a, &analysis, console)?),
+        false => None,
+    };
+    let plans = asked_plans(&args.plans, &decision, calibrated.as_ref());
+    let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
+    let others = baselines.into_iter().flat_map(|b| b.peers(task, &device, console));
+    let peers: Vec<Peer> = Peer::own(task).into_iter().chain(others).collect();
+    // Whatever others hold, everyone may take what the chosen plan might have taken, where it was.
+    let limit = decision.request.memory_limit;
+    let entered = Contest {
+        a,
+        original,
+        task,
+        analysis: &analysis,
+        builder: &builder.device(device.clone()).memory_limit(limit),
+        limit,
+        device: &device,
+        plans: &plans.iter().map(|p| p.0.clone()).collect::<Vec<_>>(),
+        peers: &peers,
+        seconds: args.seconds,
+        cache: args.cache.into(),
+    };
+    let runs = contest(&entered, console)?;
+    for (i, run) in runs.iter().enumerate() {
+        // One of many that is too large is news to nobody; a plan that was asked for by name is.
+        let expected = plans.get(i).is_none_or(|(_, by_name)| !by_name) && run.is_refused();
+        if let (Some(error), false) = (run.error(), expected) {
+            console.error(&format!("{}: {error}", source.name()));
+        }
+    }
+    let report = Report {
+        matrix: source.name(),
+        nrows: a.nrows(),
+        ncols: a.ncols(),
+        nnz: a.nnz(),
+        dtype: T::KIND,
+        value_precision: args.choice.value_precision,
+        device: device.spec().name,
+        cache: entered.cache,
+        vectors: args.vectors.map(usize::from),
+        layout: args.vectors.map(|_| args.layout),
+        transposed: task.transposed,
+        auto_plan: decision.plan.clone(),
+        calibrated_plan: calibrated,
+        prepare_us,
+        runs,
+    };
+    if let Some(page) = page {
+        page.add(page::matrix(&report, &entered, &decision, words, source)?);
+    }
+    Ok(report)
+}
+
+/// Refuses more vectors than the machine has memory for.
+fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
+    /// Copies that there are of every vector at a time: in both layouts, while it is copied, and what its product is compared with.
+    const COPIES: u64 = 4;
+    let elements = ((a.nrows() + a.ncols()) as u64).saturating_mul(count as u64);
+    let (needed, there) = (elements.saturating_mul(COPIES * size_of::<T>() as u64), Device::Cpu.memory()?);
+    if count > 1 && needed > there {
+        bail!(
+            "{count} vectors and their products take {}, and this machine has {}; take fewer vectors",
+            size(needed),
+            size(there)
+        );
+    }
+    Ok(())
+}
+
+/// The plan that a race finds, whether the expected products pay for it or not.
+fn calibrated<T: Peers>(
+    builder: &SparseOpBuilder,
+    args: &Args,
+    a: &CsrMatrix<T>,
+    analysis: &Analysis,
+    console: &Console,
+) -> Result<Plan> {
+    let calibration = Calibration { always: true, ..args.choice.calibration() };
+    let op =
+        builder.clone().tuning(Tuning::Calibrate).calibration(calibration).build_analyzed(a, analysis)?;
+    console.detail(|| op.explain().to_string());
+    Ok(op.plan().clone())
+}
+
+/// Every asked plan once, in the order of asking, and whether it was asked for by name.
+fn asked_plans(asked: &Plans, decision: &Decision, calibrated: Option<&Plan>) -> Vec<(Plan, bool)> {
+    let mut plans: Vec<(Plan, bool)> = Vec::new();
+    for asked in asked.iter() {
+        let (more, by_name) = match asked {
+            Asked::Auto => (vec![decision.plan.clone()], true),
+            Asked::Calibrated => (calibrated.cloned().into_iter().collect(), true),
+            Asked::All => (decision.candidates.iter().map(|c| c.plan.clone()).collect(), false),
+            Asked::Plan(plan) => (vec![plan.clone()], true),
+        };
+        for plan in more {
+            match plans.iter_mut().find(|known| known.0 == plan) {
+                Some(known) => known.1 |= by_name,
+                None => plans.push((plan, by_name)),
+            }
+        }
+    }
+    plans
+}

@@ -1,0 +1,76 @@
+//! The results in pictures.
+
+use super::contest::Contest;
+use super::report::{Report, Run};
+use crate::matrix_arg::Source;
+use crate::report::{self, Raster, Thresholds};
+use anyhow::Result;
+use sparseop::tuning::select::Decision;
+use sparseop::{Plan, Scalar, Tuning};
+
+/// What the page shows of one matrix: `results` of `contest`, and the `decision` that `words` explain.
+///
+/// # Errors
+///
+/// When the GPU's bandwidth cannot be measured, or the picture cannot be encoded.
+pub(super) fn matrix<T: Scalar>(
+    results: &Report,
+    contest: &Contest<'_, T>,
+    decision: &Decision,
+    words: String,
+    source: &Source,
+) -> Result<report::Matrix> {
+    let rows = &contest.analysis.rows;
+    let weights = decision.profile.weights(T::KIND);
+    let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
+    // Our own plans come first, in the order in which they entered.
+    let ours = contest.plans.iter().map(Some).chain(std::iter::repeat(None));
+    let runs = results.runs.iter().zip(ours).map(|(result, plan)| run(result, plan, contest, results));
+    Ok(report::Matrix {
+        name: results.matrix.clone(),
+        class: source.class(),
+        scalar: T::KIND,
+        device: results.device.clone(),
+        measurement: measurement(results),
+        rows: rows.clone(),
+        thresholds: Some(Thresholds::of(plans, &rows.histogram, &weights, T::KIND)),
+        pattern: Some(Raster::of(contest.a.view())?),
+        bandwidth: report::copy_bandwidth(contest.device)?,
+        runs: runs.collect(),
+        decision: words,
+    })
+}
+
+/// State of the caches, and the version of cuSPARSE where it took part.
+fn measurement(results: &Report) -> Vec<(&'static str, String)> {
+    let cusparse = results.runs.iter().find_map(Run::version);
+    let cusparse = cusparse.map(|version| ("cuSPARSE", version.to_owned()));
+    [("cache", results.cache.to_string())].into_iter().chain(cusparse).collect()
+}
+
+fn run<T: Scalar>(
+    result: &Run,
+    plan: Option<&Plan>,
+    contest: &Contest<'_, T>,
+    results: &Report,
+) -> report::Run {
+    let (engine, name) = result.name();
+    let measured = result.measured();
+    report::Run {
+        name: if plan.is_some() { name.to_owned() } else { format!("{engine} {name}") },
+        format: plan.map(Plan::format),
+        chosen: plan == Some(&results.auto_plan),
+        measured: measured.map(|run| run.median_us * 1e-6),
+        predicted: plan.and_then(|plan| predicted(plan, contest)),
+        bytes: measured.and_then(|run| run.details.as_ref()).map(|details| details.traffic_bytes),
+        remark: result.error(),
+    }
+}
+
+/// Seconds a product is predicted to take under a plan, candidate or not.
+fn predicted<T: Scalar>(plan: &Plan, contest: &Contest<'_, T>) -> Option<f64> {
+    let fixed = contest.builder.clone().tuning(Tuning::Fixed(plan.clone()));
+    // A plan that cannot be decided on could not be timed either, which is said there.
+    let decision = fixed.decide(contest.analysis, T::KIND).ok()?;
+    Some(decision.chosen()?.prediction?.product() * 1e-9)
+}

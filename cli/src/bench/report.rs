@@ -1,0 +1,399 @@
+//! What came of it: a table for people, a line of JSON for programs.
+
+use super::task::LayoutArg;
+use crate::console::{Left, Right, duration, table};
+use serde::Serialize;
+use sparseop::tuning::caches::CacheState;
+use sparseop::tuning::explain::{Preparation, size};
+use sparseop::{Plan, Precision, ScalarKind};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+/// The results for one matrix.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) matrix: String,
+    pub(super) nrows: usize,
+    pub(super) ncols: usize,
+    pub(super) nnz: usize,
+    pub(super) dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) value_precision: Option<Precision>,
+    pub(super) device: String,
+    /// What timed products found in the last cache.
+    pub(super) cache: CacheState,
+    /// Where several are multiplied at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vectors: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) layout: Option<LayoutArg>,
+    /// Whether it is the transposed matrix that is multiplied with; rows and columns are those of that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) transposed: bool,
+    pub(super) auto_plan: Plan,
+    pub(super) calibrated_plan: Option<Plan>,
+    pub(super) prepare_us: PrepareUs,
+    pub(super) runs: Vec<Run>,
+}
+
+/// How long it took to prepare `auto`'s operator, in microseconds.
+#[derive(Debug, Serialize)]
+pub(super) struct PrepareUs {
+    analyze: f64,
+    select: f64,
+    pack: f64,
+    upload: f64,
+}
+
+impl PrepareUs {
+    pub(super) fn of(p: &Preparation) -> Self {
+        let [analyze, select, pack, upload] = [p.analyze, p.select, p.pack, p.upload].map(|s| s * 1e6);
+        Self { analyze, select, pack, upload }
+    }
+}
+
+/// What came of one plan or baseline.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(super) enum Run {
+    Measured(Measured),
+    Failed(Failed),
+}
+
+/// It was right, and took so long.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Measured {
+    pub(super) engine: &'static str,
+    /// Version of the engine's library, where it is not part of this program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) version: Option<String>,
+    pub(super) plan: String,
+    pub(super) completed: bool,
+    pub(super) median_us: f64,
+    pub(super) min_us: f64,
+    pub(super) rel_error: f64,
+    /// How many vectors it multiplied.
+    #[serde(skip)]
+    pub(super) vectors: usize,
+    #[serde(flatten)]
+    pub(super) details: Option<Details>,
+    /// The plan that several vectors are multiplied with, where it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) several_plan: Option<String>,
+}
+
+/// What is known of our own plans besides.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Details {
+    pub(super) matrix_bytes: u64,
+    pub(super) traffic_bytes: u64,
+    pub(super) gflops: f64,
+    pub(super) gbps: f64,
+    pub(super) deterministic: bool,
+}
+
+/// It was not timed.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Failed {
+    pub(super) engine: &'static str,
+    /// As of [`Measured`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) version: Option<String>,
+    pub(super) plan: String,
+    pub(super) completed: bool,
+    pub(super) error: String,
+    /// Whether the reason is that it would take too much memory.
+    #[serde(skip)]
+    pub(super) refused: bool,
+}
+
+impl Run {
+    /// Engine and plan.
+    pub(super) fn name(&self) -> (&'static str, &str) {
+        match self {
+            Self::Measured(run) => (run.engine, &run.plan),
+            Self::Failed(run) => (run.engine, &run.plan),
+        }
+    }
+
+    /// Version of the engine's library, where it is not part of this program.
+    pub(super) fn version(&self) -> Option<&str> {
+        match self {
+            Self::Measured(run) => run.version.as_deref(),
+            Self::Failed(run) => run.version.as_deref(),
+        }
+    }
+
+    /// The times, if there are any.
+    pub(super) fn measured(&self) -> Option<&Measured> {
+        match self {
+            Self::Measured(run) => Some(run),
+            Self::Failed(_) => None,
+        }
+    }
+
+    /// Why it was not timed.
+    pub(super) fn error(&self) -> Option<String> {
+        match self {
+            Self::Measured(_) => None,
+            // Such an error names the plan already.
+            Self::Failed(run) if run.refused => Some(run.error.clone()),
+            Self::Failed(run) => Some(format!("{} {}: {}", run.engine, run.plan, run.error)),
+        }
+    }
+
+    /// Whether it was kept out because it would take too much memory.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Self::Failed(run) if run.refused)
+    }
+}
+
+impl Report {
+    fn measured(&self) -> impl Iterator<Item = &Measured> {
+        self.runs.iter().filter_map(Run::measured)
+    }
+
+    /// What the others are compared with: the fastest way of the first baseline, or else plain CSR.
+    fn reference(&self) -> Option<&Measured> {
+        let plain = |run: &&Measured| run.engine == "sparseop" && run.plan == "csr(scalar)";
+        match self.measured().find(|run| run.engine != "sparseop") {
+            Some(first) => {
+                let ways = self.measured().filter(|run| run.engine == first.engine);
+                ways.min_by(|a, b| a.median_us.total_cmp(&b.median_us))
+            }
+            None => self.measured().find(plain),
+        }
+    }
+
+    fn is_auto(&self, run: &Measured) -> bool {
+        run.engine == "sparseop" && run.plan == self.auto_plan.to_string()
+    }
+
+    fn is_calibrated(&self, run: &Measured) -> bool {
+        let plan = self.calibrated_plan.as_ref().map(Plan::to_string);
+        run.engine == "sparseop" && plan.as_ref() == Some(&run.plan)
+    }
+
+    /// The results as a table, fastest first.
+    pub(super) fn table(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
+        let p = &self.prepare_us;
+        writeln!(
+            out,
+            "{}{}: {} x {}, {} entries in {}, cache {}, on {}{}",
+            self.matrix,
+            if self.transposed { ", transposed" } else { "" },
+            self.nrows,
+            self.ncols,
+            self.nnz,
+            self.dtype,
+            self.cache,
+            self.device,
+            self.vectors.map_or_else(String::new, |count| format!(", {count} vectors at once"))
+        )?;
+        let [analyze, select, pack] = [p.analyze, p.select, p.pack].map(|us| duration(us / 1e6));
+        writeln!(
+            out,
+            "auto: {}; {analyze} to analyse, {select} to choose, {pack} to pack\n",
+            self.auto_plan
+        )?;
+        let reference = self.reference();
+        let ratio = reference.map_or_else(String::new, |run| format!("speed-up on {}", short_name(run)));
+        let columns = [
+            ("plan", Left),
+            ("median", Right),
+            ("least", Right),
+            ("Gflop/s", Right),
+            ("GB/s", Right),
+            ("matrix", Right),
+            ("error", Right),
+            (&*ratio, Right),
+            ("", Left),
+        ];
+        let mut runs: Vec<&Measured> = self.measured().collect();
+        runs.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        let row = |run: &Measured| {
+            let name = match run.engine {
+                "sparseop" => run.plan.clone(),
+                engine => format!("{engine} {}", run.plan),
+            };
+            let [median, least] = [run.median_us, run.min_us].map(|us| duration(us / 1e6));
+            let gflops = 2.0 * (self.nnz * run.vectors) as f64 / run.median_us / 1e3;
+            let details = run.details.as_ref();
+            let gbps = details.map_or_else(String::new, |d| format!("{:.2}", d.gbps));
+            let bytes = details.map_or_else(String::new, |d| size(d.matrix_bytes));
+            let comparable = reference.filter(|reference| reference.vectors == run.vectors);
+            let speed_up =
+                comparable.map_or_else(String::new, |r| format!("{:.2}", r.median_us / run.median_us));
+            let mark = match (self.is_auto(run), self.is_calibrated(run)) {
+                (true, true) => "<- auto, calibrated",
+                (true, false) => "<- auto",
+                (false, true) => "<- calibrated",
+                (false, false) => "",
+            };
+            let error = format!("{:.1e}", run.rel_error);
+            vec![name, median, least, format!("{gflops:.2}"), gbps, bytes, error, speed_up, mark.to_owned()]
+        };
+        out += &table(&columns, runs.into_iter().map(row));
+        for error in self.runs.iter().filter_map(Run::error) {
+            writeln!(out, "not timed: {error}")?;
+        }
+        writeln!(out)?;
+        Ok(out)
+    }
+}
+
+/// What a run is called where there is little room.
+fn short_name(run: &Measured) -> &str {
+    if run.engine == "sparseop" { "plain CSR" } else { run.engine }
+}
+
+/// Means over the matrices.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    /// Matrices with a reference.
+    matrices: usize,
+    /// What the reference is; with several, the first.
+    reference: String,
+    /// Sums of the logarithms of the speed-ups, and how many there are, by plan.
+    plans: BTreeMap<String, (f64, usize)>,
+}
+
+/// What stands for the plan chosen for each matrix, whatever it is.
+const AUTO: &str = "auto";
+
+/// What stands for the plan that the race for each matrix found.
+const CALIBRATED: &str = "calibrated";
+
+/// What stands for the fastest plan that was timed.
+const FASTEST: &str = "fastest plan";
+
+impl Summary {
+    /// Takes the results for one matrix.
+    pub(super) fn add(&mut self, report: &Report) {
+        let Some(reference) = report.reference() else { return };
+        if self.matrices == 0 {
+            self.reference = short_name(reference).to_owned();
+        }
+        self.matrices += 1;
+        // One vector beside several is no faster plan.
+        let comparable = |run: &&Measured| run.engine == "sparseop" && run.vectors == reference.vectors;
+        let ours = || report.measured().filter(comparable);
+        let named = ours().map(|run| (run.plan.clone(), run));
+        let auto = ours().find(|run| report.is_auto(run)).map(|run| (AUTO.to_owned(), run));
+        let calibrated = ours().find(|run| report.is_calibrated(run)).map(|run| (CALIBRATED.to_owned(), run));
+        let fastest = ours().min_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        let fastest = fastest.map(|run| (FASTEST.to_owned(), run));
+        for (name, run) in named.chain(auto).chain(calibrated).chain(fastest) {
+            let sum = self.plans.entry(name).or_default();
+            sum.0 += (reference.median_us / run.median_us).ln();
+            sum.1 += 1;
+        }
+    }
+
+    /// A line with the geometric means of those that ran on every matrix; nothing for a single matrix.
+    pub(super) fn text(&self) -> String {
+        if self.matrices < 2 {
+            return String::new();
+        }
+        let everywhere = self.plans.iter().filter(|(_, sum)| sum.1 == self.matrices);
+        let mut means: Vec<(&str, f64)> =
+            everywhere.map(|(name, sum)| (name.as_str(), (sum.0 / sum.1 as f64).exp())).collect();
+        means.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let means: Vec<String> = means.iter().map(|(name, mean)| format!("{name} {mean:.2}")).collect();
+        let (matrices, reference) = (self.matrices, &self.reference);
+        format!("speed-up on {reference}, geometric mean over {matrices} matrices: {}\n", means.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(auto_plan: &str, times: &[(&'static str, &str, f64)]) -> Report {
+        let runs = times.iter().map(|&(engine, plan, median_us)| {
+            let plan = plan.to_owned();
+            Run::Measured(Measured {
+                engine,
+                version: None,
+                plan,
+                completed: true,
+                median_us,
+                min_us: 1.0,
+                rel_error: 0.0,
+                vectors: 1,
+                details: None,
+                several_plan: None,
+            })
+        });
+        Report {
+            matrix: "a".to_owned(),
+            nrows: 1,
+            ncols: 1,
+            nnz: 1,
+            dtype: ScalarKind::F64,
+            value_precision: None,
+            device: String::new(),
+            cache: CacheState::Warm,
+            vectors: None,
+            layout: None,
+            transposed: false,
+            auto_plan: auto_plan.parse().unwrap(),
+            calibrated_plan: (auto_plan == "coo").then(|| "ell".parse().unwrap()),
+            prepare_us: PrepareUs { analyze: 0.0, select: 0.0, pack: 0.0, upload: 0.0 },
+            runs: runs.collect(),
+        }
+    }
+
+    #[test]
+    fn the_reference_is_the_fastest_of_the_first_baseline() {
+        let times = [
+            ("sparseop", "ell", 1.0),
+            ("cusparse", "csr_alg1", 4.0),
+            ("cusparse", "sell", 2.0),
+            ("sprs", "csr", 1.5),
+        ];
+        let report = report("ell", &times);
+        assert_eq!(report.reference().map(|run| run.plan.as_str()), Some("sell"));
+        let table = report.table().unwrap();
+        assert!(table.contains("speed-up on cusparse") && table.contains("cusparse csr_alg1"), "{table}");
+    }
+
+    #[test]
+    fn one_vector_is_not_compared_with_several() {
+        let mut summary = Summary::default();
+        let mut report = report("ell", &[("sparseop", "ell", 4.0), ("sparseop", "csr(scalar)", 8.0)]);
+        report.runs.iter_mut().for_each(|run| match run {
+            Run::Measured(run) => run.vectors = 8,
+            Run::Failed(_) => {}
+        });
+        let one = Measured {
+            plan: "one vector".to_owned(),
+            median_us: 1.0,
+            vectors: 1,
+            ..report.measured().next().unwrap().clone()
+        };
+        report.runs.push(Run::Measured(one));
+        (0..2).for_each(|_| summary.add(&report));
+        let means = "plain CSR, geometric mean over 2 matrices: auto 2.00, ell 2.00, fastest plan 2.00, csr(scalar) 1.00";
+        assert!(summary.text().contains(means), "{}", summary.text());
+        let table = report.table().unwrap();
+        let line = table.lines().find(|line| line.starts_with("one vector")).unwrap();
+        assert!(!line.contains("8.00"), "{table}");
+    }
+
+    #[test]
+    fn means_are_geometric_and_auto_is_whatever_it_chose() {
+        let mut summary = Summary::default();
+        let times = [("sparseop", "ell", 1.0), ("sparseop", "coo", 4.0), ("sprs", "csr", 8.0)];
+        summary.add(&report("ell", &times));
+        assert_eq!(summary.text(), "");
+        summary.add(&report("coo", &times));
+        let table = report("coo", &times).table().unwrap();
+        assert!(table.contains("<- auto\n") && table.contains("<- calibrated\n"), "{table}");
+        assert_eq!(
+            summary.text(),
+            "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto 4.00, coo 2.00\n"
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! The task: one vector or several, and the state of the caches.
+
+use clap::ValueEnum;
+use serde::Serialize;
+use sparseop::matrix::CsrView;
+use sparseop::tuning::caches::CacheState;
+use sparseop::{Device, DeviceVec, Error, Layout, Scalar};
+use sparseop_testkit::{Oracle, x_vector};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// How several vectors stand in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LayoutArg {
+    /// Side by side: element i of all vectors, then element i + 1
+    Row,
+    /// One after the other
+    Column,
+}
+
+impl From<LayoutArg> for Layout {
+    fn from(layout: LayoutArg) -> Self {
+        match layout {
+            LayoutArg::Row => Self::RowMajor,
+            LayoutArg::Column => Self::ColumnMajor,
+        }
+    }
+}
+
+/// What timed products find in the last cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum CacheArg {
+    /// What the product itself leaves there: batches of products behind at least 3 that are not timed
+    Warm,
+    /// Other data before each batch, as between two steps of a solver
+    Company,
+    /// Other data before each product; products are timed one by one
+    Cold,
+}
+
+impl From<CacheArg> for CacheState {
+    fn from(cache: CacheArg) -> Self {
+        match cache {
+            CacheArg::Warm => Self::Warm,
+            CacheArg::Company => Self::Company,
+            CacheArg::Cold => Self::Cold,
+        }
+    }
+}
+
+/// Several vectors and how they stand; of one it does not matter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Several {
+    pub(super) count: usize,
+    pub(super) layout: Layout,
+}
+
+impl Several {
+    /// One vector.
+    pub(super) const ONE: Self = Self { count: 1, layout: Layout::ColumnMajor };
+}
+
+/// What is multiplied with, and what comes of it.
+pub(super) struct Vectors<T: Scalar> {
+    len: usize,
+    /// One after the other.
+    columns: Vec<T>,
+    oracles: Vec<Oracle>,
+    /// What is on the device already.
+    on_device: RefCell<Vec<(Several, Rc<DeviceVec<T>>)>>,
+}
+
+impl<T: Scalar> Vectors<T> {
+    /// `count` vectors for a matrix, the first of them [`x_vector`].
+    pub(super) fn new(a: CsrView<'_, T>, count: usize) -> Self {
+        /// Far from any stride that a matrix has.
+        const APART: usize = 7919;
+        let len = a.ncols();
+        let mut columns = Vec::with_capacity(len * count);
+        for v in 0..count {
+            let mut x = x_vector(len);
+            x.rotate_left(v * APART % len.max(1));
+            columns.append(&mut x);
+        }
+        Self::of(a, columns, count)
+    }
+
+    /// So many vectors, one after the other.
+    pub(super) fn of(a: CsrView<'_, T>, columns: Vec<T>, count: usize) -> Self {
+        let len = a.ncols();
+        let oracles = (0..count).map(|v| Oracle::of(a, &columns[v * len..(v + 1) * len])).collect();
+        Self { len, columns, oracles, on_device: RefCell::default() }
+    }
+
+    /// The first one.
+    pub(super) fn first(&self) -> &[T] {
+        &self.columns[..self.len]
+    }
+
+    /// Some of them on a device.
+    ///
+    /// # Errors
+    ///
+    /// What the device gives.
+    pub(super) fn on(&self, device: &Device, several: Several) -> Result<Rc<DeviceVec<T>>, Error> {
+        let mut known = self.on_device.borrow_mut();
+        if let Some((_, x)) = known.iter().find(|known| known.0 == several) {
+            return Ok(x.clone());
+        }
+        let columns = &self.columns[..self.len * several.count];
+        let x = Rc::new(match several.layout {
+            Layout::RowMajor => DeviceVec::from_slice(device, &rows(columns, self.len, several.count))?,
+            _ => DeviceVec::from_slice(device, columns)?,
+        });
+        known.push((several, x.clone()));
+        Ok(x)
+    }
+
+    /// The largest relative error of products; why they are wrong, where they are.
+    pub(super) fn check(&self, y: &[T], several: Several) -> Result<f64, String> {
+        let Several { count, layout } = several;
+        let nrows = y.len() / count;
+        let mut largest = 0.0f64;
+        for (v, oracle) in self.oracles[..count].iter().enumerate() {
+            let one: Vec<T> = match layout {
+                Layout::RowMajor => y.iter().skip(v).step_by(count).copied().collect(),
+                _ => y[v * nrows..(v + 1) * nrows].to_vec(),
+            };
+            oracle.check(&one).map_err(|wrong| {
+                if count > 1 { format!("vector {v}: {wrong}") } else { wrong.to_string() }
+            })?;
+            largest = largest.max(oracle.rel_error(&one));
+        }
+        Ok(largest)
+    }
+}
+
+/// Vectors one after the other, side by side.
+fn rows<T: Scalar>(columns: &[T], len: usize, count: usize) -> Vec<T> {
+    let mut rows = vec![T::ZERO; len * count];
+    for (v, column) in columns.chunks_exact(len.max(1)).enumerate() {
+        rows.iter_mut().skip(v).step_by(count).zip(column).for_each(|(to, &x)| *to = x);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparseop::matrix::CsrMatrix;
+
+    #[test]
+    fn both_layouts_hold_the_same_and_a_wrong_vector_is_named() {
+        let a = CsrMatrix::try_new(2, 2, vec![0, 1, 2], vec![1, 0], vec![1.0f64, 1.0]).unwrap();
+        let vectors = Vectors::of(a.view(), vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
+        let several = |layout| Several { count: 3, layout };
+        let (row, column) = (several(Layout::RowMajor), several(Layout::ColumnMajor));
+        let x = |several| vectors.on(&Device::Cpu, several).unwrap().to_vec().unwrap();
+        assert_eq!((x(row), x(column)), (vec![1., 3., 5., 2., 4., 6.], vec![1., 2., 3., 4., 5., 6.]));
+        assert_eq!(x(Several::ONE), vectors.first());
+        assert_eq!(vectors.check(&[2.0, 1.0, 4.0, 3.0, 6.0, 5.0], column), Ok(0.0));
+        assert_eq!(vectors.check(&[2.0, 4.0, 6.0, 1.0, 3.0, 5.0], row), Ok(0.0));
+        assert_eq!(vectors.check(&[2.0, 1.0], Several::ONE), Ok(0.0));
+        let wrong = vectors.check(&[2.0, 1.0, 4.0, 3.5, 6.0, 5.0], column).unwrap_err();
+        assert!(wrong.starts_with("vector 1: row 1 is 3.5"), "{wrong}");
+    }
+}

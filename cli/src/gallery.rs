@@ -1,0 +1,115 @@
+//! `sparseop gallery`.
+
+use super::choice::dtype_parser;
+use super::console::{Console, Left, Right, table};
+use anyhow::Result;
+use clap::Subcommand;
+use serde::Serialize;
+use sparseop::matrix::gallery::{self, Spec};
+use sparseop::matrix::market;
+use sparseop::{Scalar, ScalarKind};
+use std::path::{Path, PathBuf};
+
+/// Generated matrices that stand for the structures people have
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop gallery list
+  sparseop gallery list random,seed=1..=40           what these seeds draw
+  sparseop gallery write circuit,rows=30k circuit.mtx.zst
+  sparseop analyze gallery:circuit,rows=30k          without writing it")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Generators and their sizes in the benchmark suite, or the given matrices
+    List {
+        /// NAME[,key=value...], of which a value may be a range: seed=1..4 (1, 2, 3) or seed=1..=4
+        #[arg(value_name = "SPEC", value_parser = Spec::parse_all)]
+        specs: Vec<Vec<Spec>>,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Generate a matrix and write it as a Matrix Market file
+    Write {
+        /// NAME[,key=value...]; numbers may end in k or M. Keys: those of `gallery list`, `values` (random, pattern, few,
+        /// laplacian), `seed`
+        spec: Spec,
+        /// The file; a name that ends in .gz or .zst is compressed. It appears when it is complete
+        file: PathBuf,
+        /// Numbers to generate
+        #[arg(long, value_name = "TYPE", default_value = "f64", value_parser = dtype_parser())]
+        dtype: ScalarKind,
+    },
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    match &args.command {
+        Command::List { specs, json } => list(&specs.concat(), *json, console),
+        Command::Write { spec, file, dtype: ScalarKind::F32 } => write::<f32>(spec, file, console),
+        Command::Write { spec, file, dtype: ScalarKind::F64 } => write::<f64>(spec, file, console),
+    }
+}
+
+/// A generator, for programs.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    structure: String,
+    parameters: Vec<Parameter>,
+    nrows: usize,
+    ncols: usize,
+    nnz: usize,
+}
+
+#[derive(Serialize)]
+struct Parameter {
+    key: &'static str,
+    meaning: &'static str,
+    default: usize,
+}
+
+fn list(given: &[Spec], json: bool, console: &Console) -> Result<()> {
+    let generators = gallery::list().iter().map(|entry| (entry.spec(), entry.structure.to_owned()));
+    let listed: Vec<(Spec, String)> = match given {
+        [] => generators.collect(),
+        _ => given.iter().map(|spec| (spec.clone(), spec.structure())).collect(),
+    };
+    if json {
+        for (spec, structure) in listed {
+            let parameters = spec.entry().parameters.iter();
+            let parameters = parameters
+                .map(|p| Parameter { key: p.key, meaning: p.meaning, default: p.default })
+                .collect();
+            let (name, shape) = (spec.to_string(), spec.shape());
+            let (nrows, ncols, nnz) = (shape.nrows, shape.ncols, shape.nnz);
+            console.print_json(&Listed { name, structure, parameters, nrows, ncols, nnz })?;
+        }
+        return Ok(());
+    }
+    let columns = [("name", Left), ("sizes", Left), ("rows", Right), ("entries", Right), ("structure", Left)];
+    let row = |(spec, structure): (Spec, String)| {
+        let sizes = spec.entry().parameters.iter().zip(spec.sizes());
+        let sizes: Vec<_> = sizes.map(|(p, size)| format!("{}={size}", p.key)).collect();
+        let shape = spec.shape();
+        vec![spec.to_string(), sizes.join(","), shape.nrows.to_string(), shape.nnz.to_string(), structure]
+    };
+    console.print(&table(&columns, listed.into_iter().map(row)))
+}
+
+fn write<T: Scalar>(spec: &Spec, file: &Path, console: &Console) -> Result<()> {
+    let spinner = console.spinner(format!("generating {spec}"));
+    let matrix = spec.generate::<T>()?;
+    spinner.set_message(format!("writing {}", file.display()));
+    let written = market::write(file, matrix.view());
+    spinner.finish_and_clear();
+    written?;
+    console.detail(|| format!("{spec}: {}", spec.structure()));
+    let (nrows, ncols, nnz) = (matrix.nrows(), matrix.ncols(), matrix.nnz());
+    console.note(&format!("wrote {}: {nrows} x {ncols}, {nnz} entries", file.display()));
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! The `sparseop` program: one file for each subcommand, and what they share.
+//!
+//! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failed work, 2 wrong usage.
+
+mod analyze;
+mod apply;
+mod bench;
+mod choice;
+mod console;
+mod devices;
+mod gallery;
+mod matrix_arg;
+mod profile;
+mod rank;
+mod report;
+mod solve;
+mod tune;
+
+use clap::{Parser, Subcommand};
+use console::{Console, Verbosity, cause_chain, is_broken_pipe};
+use std::process::ExitCode;
+
+/// The exit code of a program that Ctrl-C ended: 128 and the number of the signal.
+const INTERRUPTED: i32 = 130;
+
+/// y = A x with a sparse A, as fast as the machine allows
+///
+/// Looks at a sparse matrix, decides how to store it so that products with vectors are fast, and says why.
+#[derive(Debug, Parser)]
+#[command(name = "sparseop", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    verbosity: Verbosity,
+}
+
+const EXAMPLES: &str = "\
+MATRIX is a Matrix Market file (.mtx, .mtx.gz, .mtx.zst), an archive of the SuiteSparse
+collection (.tar.gz), a folder of such files, or generated: gallery:NAME[,key=value...].
+
+Results go to standard output, everything else to standard error.
+The exit code is 0 for success, 1 for failed work, 2 for wrong usage.
+
+Examples:
+  sparseop analyze cant.mtx                         what it looks like, how to store it
+  sparseop bench cant.mtx --plans auto,csr          how much that brings
+  sparseop bench matrices/ --json > results.jsonl   a whole folder, for a program to read
+  sparseop apply cant.mtx --x x.mtx --out y.mtx     one product
+  sparseop solve cant.mtx --rhs b.mtx --out x.mtx   a linear system
+  sparseop analyze gallery:circuit,rows=30k         without a file at hand";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Analyze(analyze::Args),
+    Bench(bench::Args),
+    Apply(apply::Args),
+    Solve(solve::Args),
+    Rank(rank::Args),
+    Tune(tune::Args),
+    Profile(profile::Args),
+    Gallery(gallery::Args),
+    Devices(devices::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let console = Console::new(cli.verbosity);
+    let handler = ctrlc::set_handler(|| {
+        sparseop::abandon_writes();
+        std::process::exit(INTERRUPTED);
+    });
+    if let Err(error) = handler {
+        console.warn(&format!("Ctrl-C may leave temporary files behind: {error}"));
+    }
+    let done = match &cli.command {
+        Command::Analyze(args) => analyze::run(args, &console),
+        Command::Bench(args) => bench::run(args, &console),
+        Command::Apply(args) => apply::run(args, &console),
+        Command::Solve(args) => solve::run(args, &console),
+        Command::Rank(args) => rank::run(args, &console),
+        Command::Tune(args) => tune::run(args, &console),
+        Command::Profile(args) => profile::run(args, &console),
+        Command::Gallery(args) => gallery::run(args, &console),
+        Command::Devices(args) => devices::run(args, &console),
+    };
+    for event in sparseop::device::kernel_log() {
+        console.detail(|| format!("kernel {event}"));
+    }
+    match done {
+        Ok(()) if console.failed() => ExitCode::FAILURE,
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the results has read enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            console.error(&cause_chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The command line, as profiles record what made them.
+fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    std::iter::once("sparseop".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,162 @@
+//! The MATRIX argument: a file, a folder of files, or a matrix of the gallery.
+
+use super::console::{Console, cause_chain, duration, is_broken_pipe};
+use anyhow::{Context, Result, bail};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use sparseop::Scalar;
+use sparseop::matrix::market::{self, Progress, Reader, Stage};
+use sparseop::matrix::{CsrMatrix, gallery};
+use sparseop::tuning::stopwatch::timed;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+/// The matrices a subcommand works on.
+#[derive(Debug, clap::Args)]
+pub(super) struct Matrices {
+    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; a value may be a range,
+    /// seed=1..4 (1, 2, 3) or seed=1..=4
+    #[arg(value_name = "MATRIX", required = true, value_parser = several())]
+    matrices: Vec<Given>,
+}
+
+impl Matrices {
+    /// Does `work` for every matrix; one that fails is reported, and the others go on.
+    pub(super) fn for_each(
+        &self,
+        console: &Console,
+        mut work: impl FnMut(&Source) -> Result<()>,
+    ) -> Result<()> {
+        for given in &self.matrices {
+            for source in &given.expand_or_report(console) {
+                match work(source) {
+                    Err(error) if is_broken_pipe(&error) => return Err(error),
+                    Err(error) => {
+                        let (name, message) = (source.name(), cause_chain(&error));
+                        let said = message.contains(&name);
+                        console.error(&if said { message } else { format!("{name}: {message}") });
+                    }
+                    Ok(()) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An argument that stands for one matrix or for several.
+#[derive(Debug, Clone)]
+pub(super) enum Given {
+    /// Generated ones.
+    Gallery(Vec<gallery::Spec>),
+    /// A file, or a folder of files.
+    Path(PathBuf),
+}
+
+/// Where a matrix comes from.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// It is generated.
+    Gallery(gallery::Spec),
+    /// It is read.
+    Path(PathBuf),
+}
+
+/// Reads an argument that stands for one matrix.
+pub(super) fn parser() -> impl TypedValueParser<Value = Source> {
+    OsStringValueParser::new().try_map(|text| match spelled(&text) {
+        Some(spec) => spec.parse().map(Source::Gallery),
+        None => Ok(Source::Path(text.into())),
+    })
+}
+
+/// Reads an argument that may stand for several matrices.
+pub(super) fn several() -> impl TypedValueParser<Value = Given> {
+    OsStringValueParser::new().try_map(|text| match spelled(&text) {
+        Some(specs) => gallery::Spec::parse_all(specs).map(Given::Gallery),
+        None => Ok(Given::Path(text.into())),
+    })
+}
+
+/// The argument, where it names a generated matrix.
+fn spelled(text: &OsStr) -> Option<&str> {
+    text.to_str().filter(|text| text.starts_with(gallery::Spec::PREFIX))
+}
+
+impl Given {
+    /// Generated matrices in order, those in a folder by name, or a single file.
+    fn expand(&self) -> Result<Vec<Source>> {
+        let folder = match self {
+            Self::Gallery(specs) => return Ok(specs.iter().cloned().map(Source::Gallery).collect()),
+            Self::Path(path) if path.is_dir() => path,
+            Self::Path(path) => return Ok(vec![Source::Path(path.clone())]),
+        };
+        let reading = || format!("cannot read folder {}", folder.display());
+        let entries = std::fs::read_dir(folder).with_context(reading)?;
+        let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
+        let mut paths = paths.with_context(reading)?;
+        paths.retain(|path| market::is_matrix_path(path) && !path.is_dir());
+        if paths.is_empty() {
+            let extensions = market::EXTENSIONS.join(", ");
+            bail!("there is no matrix in {}: no file ends in {extensions}", folder.display());
+        }
+        paths.sort();
+        Ok(paths.into_iter().map(Source::Path).collect())
+    }
+
+    /// The matrices it stands for. A folder that cannot be read is reported.
+    pub(super) fn expand_or_report(&self, console: &Console) -> Vec<Source> {
+        self.expand().unwrap_or_else(|error| {
+            console.error(&cause_chain(&error));
+            Vec::new()
+        })
+    }
+}
+
+impl Source {
+    /// The matrix's name: that of the file, or the specification as it can be typed again.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Gallery(spec) => format!("{}{spec}", gallery::Spec::PREFIX),
+            Self::Path(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+        }
+    }
+
+    /// What matrices like this one are summed up under: the generator's name, or that of the folder.
+    pub(super) fn class(&self) -> String {
+        match self {
+            Self::Gallery(spec) => spec.entry().name.to_owned(),
+            Self::Path(path) => {
+                let folder = path.parent().and_then(|folder| folder.file_name());
+                folder.map_or_else(|| "files".to_owned(), |name| name.to_string_lossy().into_owned())
+            }
+        }
+    }
+
+    /// Reads or generates the matrix.
+    pub(super) fn load<T: Scalar>(&self, console: &Console) -> Result<CsrMatrix<T>> {
+        let (matrix, seconds) = match self {
+            Self::Gallery(spec) => {
+                let spinner = console.spinner(format!("generating {}", self.name()));
+                let generated = timed(|| spec.generate());
+                spinner.finish_and_clear();
+                console.detail(|| format!("{}: {}", self.name(), spec.structure()));
+                generated
+            }
+            Self::Path(path) => {
+                let bar = console.bar("{msg} {wide_bar} {bytes} of {total_bytes}");
+                let name = self.name();
+                let listener = |progress: Progress| {
+                    let doing = if progress.stage == Stage::Decompress { "decompressing" } else { "reading" };
+                    bar.set_length(progress.total);
+                    bar.set_position(progress.done);
+                    bar.set_message(format!("{doing} {name}"));
+                };
+                let read = timed(|| Reader::new().progress(&listener).read(path));
+                bar.finish_and_clear();
+                read
+            }
+        };
+        console.detail(|| format!("{} is there after {}", self.name(), duration(seconds)));
+        Ok(matrix?)
+    }
+}

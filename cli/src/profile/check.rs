@@ -1,0 +1,237 @@
+//! `sparseop profile check`.
+
+use super::{DeviceArg, Profile, device_for, is_current, name, printable, rounded, scalars};
+use crate::console::Console;
+use anyhow::{Result, bail};
+use serde::Serialize;
+use sparseop::ScalarKind;
+use sparseop::tuning::profile::Fit;
+use sparseop::tuning::record::{Record, RecordedRun, Regret};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// What regret a profile of a CPU may have when nothing is said.
+const CPU_BARS: Bars = Bars([1.06, 1.2, 1.5]);
+
+/// And of a GPU, where times vary less.
+const GPU_BARS: Bars = Bars([1.04, 1.2, 1.5]);
+
+/// Times the bandwidth of copies that reading can reach: a copy also writes, which on CPUs may cost a read that it does not count.
+const FASTEST: f64 = 1.5;
+
+/// Share of that bandwidth below which not even the gathers of a matrix without any locality bring its fastest plan.
+const SLOWEST: f64 = 0.01;
+
+/// Caches' worth of bytes from which a product comes from memory, whatever was fitted.
+const FROM_MEMORY: f64 = 4.0;
+
+/// Reasons of one kind that are told, the rest being counted.
+const TOLD: usize = 5;
+
+/// Whether profiles may be relied on here; exits with 1 and tells the reasons if one may not
+///
+/// A profile fails when it cannot be read or is of an unknown schema; when it was measured with other kernels than this program's or on another
+/// device; when kernels are missing; when runs have failed, or were faster or slower than the device can be by its own ceilings; and when its regret, held
+/// out if that is known, is beyond the bars.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop profile check ~/.config/sparseop/profiles/*.ron
+  sparseop profile check models/*.ron --any-device      of whatever device
+  sparseop profile check mine.ron --bars 1.04,1.2,1.5 --json")]
+pub(super) struct Args {
+    /// Profiles, in RON
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The device they are to be used on: auto, cpu, cuda or cuda:N; when not given, what is there of their kind
+    #[arg(long, value_name = "DEVICE", value_parser = DeviceArg::parse)]
+    device: Option<DeviceArg>,
+    /// Do not mind on which device they were measured
+    #[arg(long, conflicts_with = "device")]
+    any_device: bool,
+    /// The regret they may have: geometric mean, 95th percentile and worst; when not given, 1.06,1.2,1.5 on a CPU and 1.04,1.2,1.5
+    /// on a GPU
+    #[arg(long, value_name = "MEAN,P95,WORST", value_parser = Bars::parse)]
+    bars: Option<Bars>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// The most regret there may be: geometric mean, 95th percentile and worst.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Bars([f64; 3]);
+
+impl Bars {
+    fn parse(text: &str) -> Result<Self, String> {
+        let numbers: Option<Vec<f64>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+        match numbers.as_deref() {
+            Some(&[mean, p95, worst]) if [mean, p95, worst].iter().all(|&bar| bar >= 1.0) => {
+                Ok(Self([mean, p95, worst]))
+            }
+            _ => Err("write three numbers of at least 1, such as 1.05,1.2,1.5".to_owned()),
+        }
+    }
+}
+
+/// What is wrong with a profile.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Problem {
+    /// What kind of thing: `unreadable`, `kernels`, `device`, `missing`, `failed`, `outlier`, `regret`.
+    what: &'static str,
+    /// What was found, and what to do.
+    why: String,
+}
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Line {
+    file: String,
+    ok: bool,
+    problems: Vec<Problem>,
+}
+
+pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+    let mut bad = 0;
+    for file in &args.files {
+        let problems = check(file, args)?;
+        bad += usize::from(!problems.is_empty());
+        if args.json {
+            console.print_json(&Line { file: name(file), ok: problems.is_empty(), problems })?;
+        } else {
+            console.print(&text(&name(file), &problems)?)?;
+        }
+    }
+    if bad > 0 {
+        let count = args.files.len();
+        bail!("{bad} of {count} profile{} should not be relied on", if count == 1 { "" } else { "s" });
+    }
+    Ok(())
+}
+
+fn text(file: &str, problems: &[Problem]) -> Result<String> {
+    if problems.is_empty() {
+        return Ok(format!("{file}: in order\n"));
+    }
+    let mut out = format!("{file}:\n");
+    for Problem { what, why } in problems {
+        writeln!(out, "  {what:<11}{why}")?;
+    }
+    Ok(out)
+}
+
+/// Everything that is wrong with a file.
+fn check(file: &Path, args: &Args) -> Result<Vec<Problem>> {
+    let profile = match Profile::read(file) {
+        Ok(profile) => profile,
+        Err(error) => {
+            return Ok(vec![Problem { what: "unreadable", why: printable(&error.to_string()) }]);
+        }
+    };
+    let mut problems: Vec<Problem> = kernels(&profile).into_iter().collect();
+    if !(args.any_device || profile.is_generic()) {
+        problems.extend(device(&profile, args)?);
+    }
+    problems.extend(missing(&profile));
+    problems.extend(failed(&profile.records));
+    problems.extend(outliers(&profile));
+    let usual = if profile.device.gpu.is_some() { GPU_BARS } else { CPU_BARS };
+    problems.extend(regret(&profile, args.bars.unwrap_or(usual)));
+    Ok(problems)
+}
+
+fn kernels(profile: &Profile) -> Option<Problem> {
+    let ours = profile.device.kernels();
+    let why = format!(
+        "measured with kernels {}, and this program has {ours}: make it again with `sparseop tune`",
+        profile.kernels
+    );
+    (!is_current(profile)).then_some(Problem { what: "kernels", why })
+}
+
+fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
+    let measured = &profile.device;
+    let why = match device_for(profile, args.device.as_ref())? {
+        None => format!("measured on {measured}, and there is no GPU here; --any-device leaves this out"),
+        Some(device) if profile.fit(&device.spec()) == Fit::Exact => return Ok(None),
+        // Old kernels are another problem.
+        Some(device) if device.spec().name == measured.name && device.spec().threads == measured.threads => {
+            return Ok(None);
+        }
+        Some(device) => format!("measured on {measured}, and {device} is {}", device.spec()),
+    };
+    Ok(Some(Problem { what: "device", why: printable(&why) }))
+}
+
+fn missing(profile: &Profile) -> Vec<Problem> {
+    let absent = ScalarKind::ALL.into_iter().filter(|&scalar| !scalars(profile).any(|s| s == scalar));
+    let mut whys: Vec<String> = absent.map(|scalar| format!("nothing was measured in {scalar}")).collect();
+    for scalar in scalars(profile) {
+        let kernels = profile.missing_kernels(scalar);
+        if !kernels.is_empty() {
+            whys.push(format!("in {scalar} it does not know {}: never chosen", kernels.join(", ")));
+        }
+    }
+    whys.into_iter().map(|why| Problem { what: "missing", why }).collect()
+}
+
+/// The first few of what is to be told, and how many more there are.
+fn told(what: &'static str, whys: Vec<String>) -> Vec<Problem> {
+    let more = whys.len().saturating_sub(TOLD);
+    let rest = (more > 0).then(|| format!("and {more} more"));
+    whys.into_iter().take(TOLD).chain(rest).map(|why| Problem { what, why }).collect()
+}
+
+/// A run, as messages name it.
+fn run_name(record: &Record, run: &RecordedRun) -> String {
+    printable(&format!("{} in {}, {}", record.matrix, record.scalar, run.plan))
+}
+
+fn failed(records: &[Record]) -> Vec<Problem> {
+    let runs = records.iter().flat_map(|record| record.runs.iter().map(move |run| (record, run)));
+    let failures = runs.filter_map(|(record, run)| {
+        let reason = run.failed.as_ref()?;
+        Some(format!("{}: {}", run_name(record, run), printable(reason)))
+    });
+    told("failed", failures.collect())
+}
+
+/// Runs that are faster than the device can read, and matrices whose fastest run is slower than it can be.
+fn outliers(profile: &Profile) -> Vec<Problem> {
+    let Some(ceiling) = profile.ceilings.copy_bandwidth else { return Vec::new() };
+    let bandwidth = |run: &RecordedRun| {
+        let from_memory = run.traffic_bytes as f64 > FROM_MEMORY * profile.cache_bytes;
+        Some(run.traffic_bytes as f64 / (run.time()? * 1e-6)).filter(|_| from_memory)
+    };
+    let message = |record: &Record, run: &RecordedRun, reached: f64, what: &str| {
+        let [reached, ceiling] = [reached, ceiling].map(|b| rounded(b * 1e-9));
+        let name = run_name(record, run);
+        format!("{name} moved {reached} GB/s, {what}, where copies reach {ceiling} GB/s; measure it again")
+    };
+    let too_fast = |record, run| {
+        let reached = bandwidth(run).filter(|reached| *reached > FASTEST * ceiling)?;
+        Some(message(record, run, reached, "more than it can"))
+    };
+    let too_slow = |record, run| {
+        let reached = bandwidth(run).filter(|reached| *reached < SLOWEST * ceiling)?;
+        Some(message(record, run, reached, "less than any matrix would"))
+    };
+    let mut whys = Vec::new();
+    for record in &profile.records {
+        whys.extend(record.runs.iter().filter_map(|run| too_fast(record, run)));
+        whys.extend(record.fastest().and_then(|run| too_slow(record, run)));
+    }
+    told("outlier", whys)
+}
+
+fn regret(profile: &Profile, bars: Bars) -> Option<Problem> {
+    let regret: &Regret = profile.validation.judged();
+    let found = [regret.geometric_mean, regret.p95, regret.worst];
+    let names = ["geometric mean", "95th percentile", "worst"];
+    let beyond: Vec<String> = (names.into_iter().zip(found).zip(bars.0))
+        .filter(|((_, found), bar)| found > bar)
+        .map(|((name, found), bar)| format!("{name} {found:.3} is beyond {bar}"))
+        .collect();
+    let how = if profile.validation.held_out.is_some() { "held out" } else { "in-sample" };
+    (!beyond.is_empty()).then(|| Problem { what: "regret", why: format!("{how}: {}", beyond.join(", ")) })
+}

@@ -1,0 +1,120 @@
+//! The matrices of a tuning run, and the classes they are held out by.
+
+use super::super::console::Console;
+use super::super::matrix_arg::{Given, Source};
+use anyhow::{Context, Result, anyhow, bail};
+use sparseop::matrix::gallery::{self, Spec, Values};
+use sparseop::matrix::market;
+use sparseop::tuning::offline::Measured;
+use sparseop::tuning::refit::SWEEP;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The classes of matrices that come from files, by the names of those files without their endings.
+#[derive(Debug, Default)]
+pub(super) struct Classes(BTreeMap<String, String>);
+
+impl Classes {
+    /// Reads a table of tab-separated columns, of which those headed `name` and `class` count.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut lines = text.lines();
+        let heading: Vec<&str> = lines.next().unwrap_or_default().split('\t').collect();
+        let column = |name: &str| {
+            heading.iter().position(|found| *found == name).ok_or_else(|| {
+                let columns = heading.join(", ");
+                anyhow!(
+                    "{} has no column `{name}`, but {columns}; columns are separated by tabs",
+                    path.display()
+                )
+            })
+        };
+        let (name, class) = (column("name")?, column("class")?);
+        let row = |line: &str| {
+            let cells: Vec<&str> = line.split('\t').collect();
+            Some(((*cells.get(name)?).to_owned(), (*cells.get(class)?).to_owned()))
+        };
+        Ok(Self(lines.filter_map(row).collect()))
+    }
+
+    /// The class of a matrix by its name: a gallery's generator, what the table says of a file, or else the file by itself. Generated ones
+    /// whose values can be packed are there to fit to.
+    fn of(&self, matrix: &str) -> String {
+        if let Some(spec) = matrix.strip_prefix(Spec::PREFIX) {
+            let made_to_fit = spec.contains("values=");
+            return if made_to_fit { SWEEP } else { spec.split(',').next().unwrap_or(spec) }.to_owned();
+        }
+        let stem = market::EXTENSIONS.iter().find_map(|extension| matrix.strip_suffix(extension));
+        let stem = stem.unwrap_or(matrix);
+        self.0.get(stem).cloned().unwrap_or_else(|| stem.to_owned())
+    }
+
+    /// Gives measurements the classes of this table.
+    pub(super) fn assign(&self, measured: &mut [Measured]) {
+        measured.iter_mut().for_each(|m| m.class = self.of(&m.matrix));
+    }
+}
+
+/// A matrix to measure.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) source: Source,
+    pub(super) name: String,
+    pub(super) class: String,
+}
+
+/// A matrix of the suite, and, of some, the same one with values that can be packed: plans that pack them are measured there.
+fn with_packable_values(spec: Spec) -> Vec<Spec> {
+    /// One of every kind: rows alike and not, columns near and far.
+    const SOME: [&str; 7] = ["poisson3d", "stencil27", "femrandom", "road", "uniform", "rmat", "webbase"];
+    let packable: &[Values] =
+        if SOME.contains(&spec.entry().name) { &[Values::Few, Values::Pattern] } else { &[] };
+    let packed: Vec<Spec> = packable.iter().map(|&values| spec.clone().with_values(values)).collect();
+    std::iter::once(spec).chain(packed).collect()
+}
+
+/// The given matrices, then the suite and the sweep of the given sizes.
+pub(super) fn collect(
+    given: &[Given],
+    suite: &[usize],
+    sweep: &[usize],
+    classes: &Classes,
+    console: &Console,
+) -> Result<Vec<Item>> {
+    let mut sources: Vec<Source> = given.iter().flat_map(|given| given.expand_or_report(console)).collect();
+    for &entries in suite {
+        // What cannot be scaled would be measured again for every size.
+        let scaled = gallery::suite().map(|spec| (spec.scaled_to(entries), spec));
+        let new = scaled.filter(|(scaled, spec)| scaled != spec || entries == suite[0]);
+        sources.extend(new.flat_map(|(scaled, _)| with_packable_values(scaled)).map(Source::Gallery));
+    }
+    sources.extend(sweep.iter().flat_map(|&entries| gallery::sweep(entries)).map(Source::Gallery));
+    if sources.is_empty() {
+        bail!("there is no matrix to measure: name some, or give --suite");
+    }
+    let item = |source: Source| {
+        let name = source.name();
+        Item { class: classes.of(&name), name, source }
+    };
+    Ok(sources.into_iter().map(item).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_come_from_generators_tables_and_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index.tsv");
+        std::fs::write(&path, "rows\tname\tclass\n7\twing\tmesh\n8\ttorn\n").unwrap();
+        let classes = Classes::read(&path).unwrap();
+        let of = |name| classes.of(name);
+        assert_eq!([of("gallery:road,n=30"), of("gallery:lp")], ["road", "lp"]);
+        assert_eq!(of("gallery:road,n=30,values=few"), SWEEP);
+        assert_eq!([of("wing.mtx.zst"), of("torn.mtx"), of("other.tar.gz")], ["mesh", "torn", "other"]);
+        std::fs::write(&path, "name\tkind\n").unwrap();
+        assert!(Classes::read(&path).unwrap_err().to_string().contains("no column `class`, but name, kind"));
+    }
+}

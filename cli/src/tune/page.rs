@@ -1,0 +1,56 @@
+//! A tuning run in pictures: the choices it was judged by, the worst first.
+
+use super::super::report;
+use super::report::{Run, by_regret};
+use sparseop::analysis::RowStats;
+use sparseop::tuning::facts::Facts;
+use sparseop::tuning::refit::Choice;
+
+impl Run<'_> {
+    /// What the page shows of every judged matrix; where classes were held out, by the fit without its own.
+    pub(super) fn matrices(&self) -> impl Iterator<Item = report::Matrix> {
+        by_regret(self.refit).into_iter().map(|choice| self.matrix(choice))
+    }
+
+    fn matrix(&self, choice: &Choice) -> report::Matrix {
+        let (measured, profile) = (&self.measured[choice.measured], &self.refit.profile);
+        let runs = measured.runs.iter().zip(&choice.predictions).map(|(run, predicted)| report::Run {
+            name: run.plan.to_string(),
+            format: Some(run.plan.format()),
+            chosen: run.plan == choice.chosen.plan,
+            measured: Some(run.product * 1e-9),
+            predicted: predicted.map(|ns| ns * 1e-9),
+            bytes: Some(run.traffic.bytes()),
+            remark: None,
+        });
+        report::Matrix {
+            name: measured.matrix.clone(),
+            class: measured.class.clone(),
+            scalar: measured.scalar,
+            device: profile.device.name.clone(),
+            measurement: Vec::new(),
+            rows: rows(&measured.facts),
+            thresholds: None,
+            pattern: None,
+            bandwidth: profile.ceilings.copy_bandwidth,
+            runs: runs.collect(),
+            decision: self.explain(choice),
+        }
+    }
+}
+
+/// As much of the statistics as is kept with measurements; no histogram.
+fn rows(facts: &Facts) -> RowStats {
+    RowStats {
+        nrows: facts.nrows,
+        ncols: facts.ncols,
+        nnz: facts.nnz,
+        empty_rows: facts.empty_rows,
+        max: facts.max,
+        mean: facts.mean,
+        cv: facts.cv,
+        gini: facts.gini,
+        changes: facts.changes,
+        ..RowStats::default()
+    }
+}

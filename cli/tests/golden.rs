@@ -1,0 +1,88 @@
+//! What the program prints, to the letter, with times, devices and the like masked.
+
+mod common;
+
+use common::stdout;
+
+/// Predicts from invented coefficients, which stay when the real ones are measured again.
+const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/profile.ron");
+
+/// Compares what the program prints with the stored text, once `filters` have masked what differs from run to run.
+macro_rules! golden {
+    ($name:literal, $args:expr, $filters:expr) => {
+        insta::with_settings!({ filters => $filters, omit_expression => true }, {
+            insta::assert_snapshot!($name, stdout($args));
+        })
+    };
+}
+
+/// How well the profile fits the machine that runs the test, where it is, and how long the choice took.
+const FIT: [(&str, &str); 4] = [
+    (r"(?m)measured on (this|another) .*$", "[fit]"),
+    (r"(?m)read from .*$", "read from [file]"),
+    (r"(?m)^took     .+ to analyse, .+ to choose", "took     [time] to analyse, [time] to choose"),
+    (r"as long as [0-9.]+ products", "as long as [number] products"),
+];
+
+#[test]
+fn help() {
+    golden!("help", &["--help"], Vec::<(&str, &str)>::new());
+    golden!("help_bench", &["bench", "--help"], Vec::<(&str, &str)>::new());
+    golden!("help_profile", &["profile", "--help"], Vec::<(&str, &str)>::new());
+    golden!("help_profile_check", &["profile", "check", "--help"], Vec::<(&str, &str)>::new());
+}
+
+#[test]
+fn analyze_a_stencil() {
+    golden!("analyze_small", &["analyze", "gallery:small", "--symmetry", "--profile", PROFILE], FIT);
+}
+
+#[test]
+fn analyze_a_skewed_matrix() {
+    let args = ["analyze", "gallery:circuit,rows=30k", "--dtype", "f32", "--profile", PROFILE];
+    golden!("analyze_circuit", &args, FIT);
+}
+
+#[test]
+fn analyze_nothing() {
+    golden!("analyze_empty", &["analyze", "gallery:dense,n=0", "--symmetry", "--profile", PROFILE], FIT);
+}
+
+#[test]
+fn bench() {
+    let args = [
+        "bench",
+        "gallery:small",
+        "gallery:banded,rows=2k",
+        "--plans",
+        "sell(c:16,sigma:128)",
+        "--baselines",
+        "none",
+        "--seconds",
+        "0.01",
+        "--profile",
+        PROFILE,
+    ];
+    let filters = [
+        (r"(?m) on [^:\n]*$", " on [device]"),
+        (r"(?m)^auto: .*$", "auto: [plan]; [times]"),
+        // The widths of the columns follow from the numbers in them.
+        (r" {2,}", "  "),
+        (r"[0-9.]+ (µs|ms|s)  [0-9.]+ (µs|ms|s)  [0-9.]+  [0-9.]+", "[median]  [least]  [rates]"),
+        (r"[0-9.]+e-?[0-9]+", "[error]"),
+        (r"  <- auto", ""),
+    ];
+    golden!("bench", &args, filters);
+}
+
+#[test]
+fn gallery_list() {
+    golden!("gallery_list", &["gallery", "list"], Vec::<(&str, &str)>::new());
+}
+
+#[test]
+fn devices() {
+    let filters =
+        [(r"(?m)^(cpu +).*$", "$1[processor]"), (r"(?m)^(cuda\S* +).*$", "$1[GPU, or why there is none]")];
+    golden!("devices", &["devices"], filters);
+}

@@ -1,0 +1,50 @@
+//! Modules of GPU kernels: kernel files, each compiled with some definitions.
+
+use super::Residency;
+use std::fmt::{self, Display};
+
+/// A kernel file and the definitions it is compiled with; `build.rs` lists those there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Module {
+    /// The file, without its ending.
+    pub(crate) file: &'static str,
+    /// With `SCALED`: `y = alpha A x + beta y` in place of `y = A x`.
+    scaled: bool,
+    /// With `STREAMED`: for a matrix that does not fit the L2.
+    streamed: bool,
+    /// With `SPLIT`: for a matrix of few slices, each of which several warps share.
+    split: bool,
+}
+
+impl From<&'static str> for Module {
+    fn from(file: &'static str) -> Self {
+        Self { file, scaled: false, streamed: false, split: false }
+    }
+}
+
+impl Module {
+    /// The module of a file for a matrix with this residency.
+    pub(crate) fn of(file: &'static str, residency: Residency) -> Self {
+        Self { streamed: residency.streams(), ..Self::from(file) }
+    }
+
+    /// The same for slices that several warps share; there is none that also streams.
+    pub(crate) const fn split(self) -> Self {
+        Self { split: true, streamed: false, ..self }
+    }
+
+    /// The same for scaled products.
+    pub(crate) const fn scaled(self) -> Self {
+        Self { scaled: true, ..self }
+    }
+}
+
+impl Display for Module {
+    /// The name, as `build.rs` makes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, scaled, streamed, split } = self;
+        let endings = [(scaled, "_scaled"), (streamed, "_streamed"), (split, "_split")];
+        f.write_str(file)?;
+        endings.iter().filter(|(is, _)| **is).try_for_each(|(_, ending)| f.write_str(ending))
+    }
+}

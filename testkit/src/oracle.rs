@@ -1,0 +1,174 @@
+//! The product computed in one obvious way, in higher precision, with the error any order of summing may have.
+
+use rayon::prelude::*;
+use sparseop::matrix::CsrView;
+use sparseop::{Scalar, zeroed};
+
+/// What `A x` is, and how far from it a correct kernel may be.
+#[derive(Debug, Clone)]
+pub struct Oracle {
+    /// The product, computed in `f64` for `f32` and in compensated `f64` for `f64`.
+    y: Vec<f64>,
+    /// Σ|a·x| of every row.
+    scale: Vec<f64>,
+    /// Allowed |ŷ − y| of every row.
+    bound: Vec<f64>,
+}
+
+impl Oracle {
+    /// Multiplies, row by row.
+    pub fn of<T: Scalar>(a: CsrView<'_, T>, x: &[T]) -> Self {
+        let rows: Vec<(f64, f64, f64)> = (0..a.nrows())
+            .into_par_iter()
+            .with_min_len(1024)
+            .map(|row| {
+                let (cols, values) = a.row(row);
+                let (mut sum, mut lost, mut scale) = (0.0f64, 0.0f64, 0.0f64);
+                for (&col, &value) in cols.iter().zip(values) {
+                    let (a, x) = (value.to_f64(), x[col as usize].to_f64());
+                    let product = a * x;
+                    // The product's rounding error (two-product), then the sum's (Neumaier).
+                    let error = a.mul_add(x, -product);
+                    let next = sum + product;
+                    lost += if sum.abs() >= product.abs() {
+                        (sum - next) + product
+                    } else {
+                        (product - next) + sum
+                    };
+                    if error.is_finite() {
+                        lost += error;
+                    }
+                    sum = next;
+                    scale += product.abs();
+                }
+                let y = if lost.is_finite() { sum + lost } else { sum };
+                // n products and n − 1 sums, each rounded once; doubled for the reference's own rounding. Results too small for
+                // full precision are rounded to the spacing of the smallest numbers.
+                (y, scale, (cols.len() + 2) as f64 * (T::EPSILON * scale + T::SMALLEST))
+            })
+            .collect();
+        Self {
+            y: rows.iter().map(|r| r.0).collect(),
+            scale: rows.iter().map(|r| r.1).collect(),
+            bound: rows.iter().map(|r| r.2).collect(),
+        }
+    }
+
+    /// What `alpha A x + beta y` is. A factor that is 0 lets nothing through.
+    #[must_use]
+    pub fn scaled<T: Scalar>(mut self, alpha: T, beta: T, y: &[T]) -> Self {
+        let times = |factor: f64, value: f64| if factor == 0.0 { 0.0 } else { factor * value };
+        let (alpha, beta) = (alpha.to_f64(), beta.to_f64());
+        for (row, y) in y.iter().enumerate() {
+            let added = times(beta, y.to_f64());
+            self.y[row] = times(alpha, self.y[row]) + added;
+            self.scale[row] = times(alpha.abs(), self.scale[row]) + added.abs();
+            // Two products and a sum.
+            self.bound[row] =
+                times(alpha.abs(), self.bound[row]) + 4.0 * (T::EPSILON * self.scale[row] + T::SMALLEST);
+        }
+        self
+    }
+
+    /// The largest |ŷ − y| / Σ|a·x| over the rows; infinite when a row is NaN or infinite and should not be, or the
+    /// other way round.
+    pub fn rel_error<T: Scalar>(&self, y: &[T]) -> f64 {
+        assert_eq!(y.len(), self.y.len(), "a product has one element a row");
+        let error = |((&y, &expected), &scale): ((&T, &f64), &f64)| match distance(y.to_f64(), expected) {
+            0.0 => 0.0,
+            distance => distance / scale,
+        };
+        y.iter().zip(&self.y).zip(&self.scale).map(error).fold(0.0, f64::max)
+    }
+
+    /// Whether every row is within its bound; the first that is not, with what it is and should be, otherwise.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about the first row that is wrong.
+    pub fn check<T: Scalar>(&self, y: &[T]) -> Result<(), String> {
+        if y.len() != self.y.len() {
+            return Err(format!("{} rows were expected, not {}", self.y.len(), y.len()));
+        }
+        let wrong = (0..y.len()).find(|&i| {
+            let distance = distance(y[i].to_f64(), self.y[i]);
+            // A row that touches a NaN or Inf has a bound of no use; `distance` has compared such rows exactly.
+            // Where the terms are too large for the type, some order of summing overflows.
+            let overflows =
+                self.scale[i].is_finite() && self.scale[i] > T::LARGEST && !y[i].to_f64().is_finite();
+            distance != 0.0 && !(distance.is_finite() && distance <= self.bound[i]) && !overflows
+        });
+        wrong.map_or(Ok(()), |i| {
+            Err(format!("row {i} is {} and should be {} ± {}", y[i], self.y[i], self.bound[i]))
+        })
+    }
+}
+
+/// |ŷ − y|, where NaN is equal to NaN and an infinity to itself, and both are infinitely far from anything else.
+fn distance(found: f64, expected: f64) -> f64 {
+    if found == expected || (found.is_nan() && expected.is_nan()) {
+        0.0
+    } else if found.is_finite() && expected.is_finite() {
+        (found - expected).abs()
+    } else {
+        f64::INFINITY
+    }
+}
+
+/// A vector to multiply with: numbers in ±[0.5, 1.5], the same for the same length, without a pattern that structure could hide in.
+pub fn x_vector<T: Scalar>(len: usize) -> Vec<T> {
+    let mut x = zeroed(len);
+    x.par_iter_mut().enumerate().for_each(|(i, x)| {
+        // The finaliser of SplitMix64: neighbouring indices give unrelated bits.
+        let mut z = (i as u64).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let magnitude = 0.5 + (z >> 11) as f64 / (1u64 << 53) as f64;
+        *x = T::from_f64(if z & 1 == 0 { magnitude } else { -magnitude });
+    });
+    x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparseop::matrix::CsrMatrix;
+
+    fn one_row(values: Vec<f64>) -> CsrMatrix<f64> {
+        let n = values.len();
+        CsrMatrix::try_new(1, n, vec![0, n], (0..n as u32).collect(), values).unwrap()
+    }
+
+    #[test]
+    fn cancellation_is_seen_through() {
+        let a = one_row(vec![1e16, 1.0, -1e16]);
+        let oracle = Oracle::of(a.view(), &[1.0; 3]);
+        assert_eq!(oracle.y, [1.0]);
+        assert!(oracle.check(&[0.0]).is_ok(), "what a plain sum gives is within its bound");
+        assert!(oracle.check(&[1e6]).is_err());
+    }
+
+    #[test]
+    fn what_is_too_small_or_too_large_for_the_type_is_no_mistake() {
+        let diagonal = CsrMatrix::try_new(1, 1, vec![0, 1], vec![0], vec![1e-40f32]).unwrap();
+        let oracle = Oracle::of(diagonal.view(), &[0.3]);
+        assert!(oracle.check(&[1e-40 * 0.3]).is_ok());
+        let large = CsrMatrix::try_new(1, 3, vec![0, 3], vec![0, 1, 2], vec![-3e38f32; 3]).unwrap();
+        let oracle = Oracle::of(large.view(), &[1.0, 1.0, -1.0]);
+        assert!(oracle.check(&[f32::NEG_INFINITY]).is_ok());
+        assert!(oracle.check(&[0.0]).is_err());
+    }
+
+    #[test]
+    fn nan_and_inf_must_be_where_they_belong() {
+        let a = one_row(vec![1.0, 2.0]);
+        let oracle = Oracle::of(a.view(), &[f64::INFINITY, 1.0]);
+        assert!(oracle.check(&[f64::INFINITY]).is_ok());
+        assert!(oracle.check(&[f64::NAN]).is_err());
+        assert!(oracle.check(&[1.0]).is_err());
+        let finite = Oracle::of(a.view(), &[1.0, 1.0]);
+        assert!(finite.check(&[f64::NAN]).is_err());
+        assert_eq!(finite.rel_error(&[f64::NAN]), f64::INFINITY);
+        assert_eq!(finite.rel_error(&[3.0]), 0.0);
+    }
+}
