@@ -305,19 +305,20 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, resident);                                                \
     }
 
-// So many blocks a multiprocessor shall hold, that each thread has registers for a batch: see KERNEL. Doubles take more of them.
+// Blocks that a multiprocessor shall hold, so that each thread has registers for a batch: see KERNEL. Doubles take
+// more of them, and so do 64-bit row offsets.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-#define RESIDENT(T) 4
+#define RESIDENT(T, O) 4
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-#define RESIDENT(T) 3
+#define RESIDENT(T, O) 3
 #elif defined(SCALED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000)
-#define RESIDENT(T) (sizeof(T) == 8 ? 4 : 5)
+#define RESIDENT(T, O) (sizeof(T) == 8 ? 4 : 5)
 #else
-#define RESIDENT(T) (sizeof(T) == 8 ? 5 : 6)
+#define RESIDENT(T, O) (sizeof(T) == 4 ? 6 : sizeof(O) == 4 ? 5 : 4)
 #endif
 
 #define BALANCED(NAME, RUN, T, O)                                                                                         \
-    KERNEL_WITH(RESIDENT(T))                                                                                              \
+    KERNEL_WITH(RESIDENT(T, O))                                                                                           \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
          OUT_PARAMETERS(T), u64 *parts, u32 resident) {                                                                    \
         rows_by_chunks<RUN>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, resident);                            \

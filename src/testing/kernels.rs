@@ -3,23 +3,37 @@
 
 use crate::Error;
 use crate::device::compiler;
+use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Build-time code, tested here because build scripts have no tests.
 #[path = "../../build/splice.rs"]
 mod splice;
 
-/// The architectures that are compiled for: T4, A100, H100 and H200, B200.
-const ARCHITECTURES: [(u32, u32); 4] = [(7, 5), (8, 0), (9, 0), (10, 0)];
+/// The architectures whose base modules are compiled: T4, A100, H100 and H200, B200, RTX 50.
+const ARCHITECTURES: [(u32, u32); 5] = [(7, 5), (8, 0), (9, 0), (10, 0), (12, 0)];
 
-/// The architecture that modules for a size of matrix are compiled for, too: with all of them the test
-/// would take twice as long.
-const OF_SIZES: (u32, u32) = (9, 0);
+/// The architecture whose variants for large and for small matrices are compiled, too.
+const ALL_MODULES: (u32, u32) = (9, 0);
 
-/// The modules that are compiled for an architecture.
+/// The architectures without [`EVERY_ARCHITECTURE`].
+const FEW: [(u32, u32); 2] = [(7, 5), ALL_MODULES];
+
+/// Set to 1 for all of [`ARCHITECTURES`].
+const EVERY_ARCHITECTURE: &str = "SPARSEOP_EVERY_ARCHITECTURE";
+
+/// Architectures compiled for in this run.
+fn architectures() -> Vec<(u32, u32)> {
+    match std::env::var(EVERY_ARCHITECTURE).is_ok_and(|value| value == "1") {
+        true => ARCHITECTURES.to_vec(),
+        false => FEW.to_vec(),
+    }
+}
+
+/// Modules compiled for an architecture.
 fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
-    let of_size = |module: &str| module.ends_with("_streamed") || module.ends_with("_split");
-    compiler::modules().filter(move |module| arch == OF_SIZES || !of_size(module))
+    let variant = |module: &str| module.ends_with("_streamed") || module.ends_with("_split");
+    compiler::modules().filter(move |module| arch == ALL_MODULES || !variant(module))
 }
 
 /// Set to 1 where NVRTC has to be there.
@@ -72,17 +86,15 @@ fn compiler_name() -> Result<String, &'static str> {
     compiler::compiler()
 }
 
-/// Compiles every kernel for an architecture, given as major and minor number.
+/// Compiles the modules for an architecture, given as major and minor number, on all cores.
 ///
 /// # Errors
 ///
 /// [`Error::KernelCompile`] for the first file that cannot be compiled.
 fn check(arch: (u32, u32)) -> Result<Vec<KernelReport>, Error> {
-    let mut reports = Vec::new();
-    for module in modules_for(arch) {
-        reports.extend(read_account(module, &compiler::account(arch, module)?));
-    }
-    Ok(reports)
+    let modules: Vec<_> = modules_for(arch).collect();
+    let compile = |module: &&'static str| Ok(read_account(module, &compiler::account(arch, module)?));
+    Ok(modules.par_iter().map(compile).collect::<Result<Vec<_>, Error>>()?.concat())
 }
 
 /// Reads what `ptxas -v` prints: for every kernel lines that name it, then its stack and spills, then its registers.
@@ -124,8 +136,9 @@ fn every_kernel_compiles_and_stays_in_registers() {
     if !nvrtc() {
         return;
     }
+    let architectures = architectures();
     let (mut table, mut wrong) = (BTreeMap::new(), Vec::new());
-    for (column, arch) in ARCHITECTURES.into_iter().enumerate() {
+    for (column, &arch) in architectures.iter().enumerate() {
         let reports = reports(arch);
         let with_kernels: BTreeSet<&str> = reports.iter().map(|report| report.module).collect();
         let without = modules_for(arch).filter(|module| !with_kernels.contains(module));
@@ -136,18 +149,15 @@ fn every_kernel_compiles_and_stays_in_registers() {
                 let arch = format!("sm_{}{}", arch.0, arch.1);
                 wrong.push(format!("{name} on {arch}: {spill_bytes} bytes spilled, {stack_bytes} of stack"));
             }
-            let cells = table.entry(name).or_insert([const { String::new() }; ARCHITECTURES.len()]);
+            let cells = table.entry(name).or_insert_with(|| vec![String::new(); architectures.len()]);
             cells[column] = format!("{registers}/{spill_bytes}/{shared_bytes}");
         }
     }
     println!("\nregisters/bytes spilled/bytes shared");
-    println!(
-        "{:<50}{}",
-        "",
-        ARCHITECTURES.map(|(major, minor)| format!("{:>14}", format!("sm_{major}{minor}"))).concat()
-    );
+    let names = architectures.iter().map(|(major, minor)| format!("{:>14}", format!("sm_{major}{minor}")));
+    println!("{:<50}{}", "", names.collect::<String>());
     for (name, cells) in &table {
-        println!("{name:<50}{}", cells.each_ref().map(|cell| format!("{cell:>14}")).concat());
+        println!("{name:<50}{}", cells.iter().map(|cell| format!("{cell:>14}")).collect::<String>());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
