@@ -28,8 +28,8 @@ typedef unsigned long long u64;
 #define KERNEL_OF(THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #define KERNEL_WITH(BLOCKS) KERNEL_OF(BLOCK, BLOCKS)
 
-// 48 registers a thread, or 64 on Turing, whose multiprocessors hold no more than 1024 threads.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+// 48 registers a thread, or 64 on Turing, whose multiprocessors hold 1024 threads, and on sm_120, which holds 1536.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ >= 1200)
 #define KERNEL KERNEL_WITH(4)
 #else
 #define KERNEL KERNEL_WITH(5)

@@ -478,7 +478,7 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
 // are scaled or whose slices are split, need a few registers more.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define BLOCKS(HOPPER) 4
-#elif defined(SCALED) || defined(SPLIT)
+#elif defined(SCALED) || defined(SPLIT) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200)
 #define BLOCKS(HOPPER) (HOPPER - 2)
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define BLOCKS(HOPPER) ((HOPPER) == 8 ? 6 : (HOPPER) - 1)
