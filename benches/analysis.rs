@@ -5,9 +5,10 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::{CsrMatrix, gallery, market};
+use sparseop::tuning::decision::Request;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::refit::JUDGED_ENTRIES;
-use sparseop::tuning::select::{Request, select};
+use sparseop::tuning::select::select;
 use sparseop::tuning::stopwatch::{Policy, race, turn};
 use sparseop::{Device, ScalarKind, SparseOp, SparseOpBuilder, Stream, Tuning};
 use sparseop_testkit::x_vector;

@@ -7,8 +7,8 @@
 
 use sparseop::analysis::Analysis;
 use sparseop::matrix::{CsrMatrix, gallery};
-use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Error, Plan, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
+use std::time::Instant;
 
 /// What is compared: a plan of every format, and packed slices.
 const PLANS: [&str; 9] = [
@@ -22,6 +22,13 @@ const PLANS: [&str; 9] = [
     "tiles",
     "blocked(kib:32)",
 ];
+
+/// The result of some work and its seconds.
+fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed().as_secs_f64())
+}
 
 /// Times something is done that takes long, and that does not.
 const FEW: usize = 10;

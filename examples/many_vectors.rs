@@ -5,9 +5,11 @@
 //! cargo run --release --example many_vectors -- cant.mtx 16
 //! ```
 
+mod common;
+
+use common::medians;
 use sparseop::matrix::{gallery, market};
-use sparseop::tuning::stopwatch::{Policy, race, turn};
-use sparseop::{DeviceVec, Error, Layout, SparseOp, SparseOpBuilder, Stream, Tuning};
+use sparseop::{DeviceVec, Error, Multivector, SparseOp, SparseOpBuilder, Stream, Tuning};
 
 fn main() -> Result<(), Error> {
     let mut args = std::env::args().skip(1);
@@ -19,10 +21,10 @@ fn main() -> Result<(), Error> {
     };
     let op = SparseOp::auto(&a)?;
 
-    // Side by side: element i of vector v is at i · k + v. The matrix is read once for all of them.
+    // Row-major: element i of vector v is at i · k + v. The matrix is read once for all of them.
     let x: Vec<f32> = (0..k * a.ncols()).map(|i| (i % 17) as f32 - 8.0).collect();
     let mut y = vec![0.0; k * a.nrows()];
-    op.apply_multi(k, &x, &mut y, Layout::RowMajor)?;
+    op.apply_multi(Multivector::row_major(&x, k), Multivector::row_major(&mut y, k))?;
 
     // The same, one at a time, and with plain CSR.
     let csr = SparseOpBuilder::new().tuning(Tuning::Fixed("csr".parse()?)).build(&a)?;
@@ -41,18 +43,17 @@ fn main() -> Result<(), Error> {
     let (one, all) = (DeviceVec::from_slice(device, &column)?, DeviceVec::from_slice(device, &x)?);
     let mut products = DeviceVec::zeros(device, k * a.nrows())?;
     let (mut y, mut plain) = (DeviceVec::zeros(device, a.nrows())?, DeviceVec::zeros(device, a.nrows())?);
-    let times = race(
-        &mut [
-            &mut |n| {
-                turn(&stream, n, || op.apply_multi_device(&stream, k, &all, &mut products, Layout::RowMajor))
+    let [together, single, textbook] = medians(
+        &stream,
+        [
+            &mut || {
+                let of_products = Multivector::row_major(&mut products, k);
+                op.apply_multi_device(&stream, Multivector::row_major(&all, k), of_products)
             },
-            &mut |n| turn(&stream, n, || op.apply_device(&stream, &one, &mut y)),
-            &mut |n| turn(&stream, n, || csr.apply_device(&stream, &one, &mut plain)),
+            &mut || op.apply_device(&stream, &one, &mut y),
+            &mut || csr.apply_device(&stream, &one, &mut plain),
         ],
-        Policy::of(device),
-    );
-    let medians: Vec<f64> = times.into_iter().map(|t| Ok(t?.median() * 1e6)).collect::<Result<_, Error>>()?;
-    let [together, single, textbook] = [medians[0], medians[1], medians[2]];
+    )?;
     println!(
         "measured {together:.1} µs for {k} vectors at once on {device}, {single:.1} µs for one, {textbook:.1} with CSR"
     );

@@ -6,8 +6,10 @@
 //! cargo run --release --example quickstart -- gallery:webbase,rows=500k
 //! ```
 
+mod common;
+
+use common::medians;
 use sparseop::matrix::{gallery, market};
-use sparseop::tuning::stopwatch::{Policy, race, turn};
 use sparseop::{DeviceVec, Error, SparseOp, SparseOpBuilder, Stream, Tuning};
 
 fn main() -> Result<(), Error> {
@@ -35,14 +37,10 @@ fn main() -> Result<(), Error> {
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let x = DeviceVec::from_slice(device, &x)?;
     let (mut y, mut plain) = (DeviceVec::zeros(device, a.nrows())?, DeviceVec::zeros(device, a.nrows())?);
-    let times = race(
-        &mut [&mut |n| turn(&stream, n, || op.apply_device(&stream, &x, &mut y)), &mut |n| {
-            turn(&stream, n, || csr.apply_device(&stream, &x, &mut plain))
-        }],
-        Policy::of(device),
-    );
-    let medians: Vec<f64> = times.into_iter().map(|t| Ok(t?.median() * 1e6)).collect::<Result<_, Error>>()?;
-    let (chosen, textbook) = (medians[0], medians[1]);
+    let [chosen, textbook] = medians(
+        &stream,
+        [&mut || op.apply_device(&stream, &x, &mut y), &mut || csr.apply_device(&stream, &x, &mut plain)],
+    )?;
     println!(
         "measured {chosen:.1} µs a product with {} on {device}, {textbook:.1} µs with plain CSR",
         op.plan()

@@ -7,13 +7,12 @@
 use crate::analysis::{Analysis, Fingerprint, Pattern, Symmetry};
 use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
-use crate::formats::Layout;
+use crate::formats::Multivector;
 use crate::matrix::gallery::Spec;
 use crate::matrix::market::{self, Reader};
-use crate::matrix::{CsrMatrix, CsrView, Triplets};
+use crate::matrix::{CsrCow, CsrMatrix, CsrView, Triplets};
 use crate::tuning::trial::{Subject, Trial};
 use crate::{Error, Precision, Scalar, SparseOp, SparseOpBuilder};
-use std::borrow::Cow;
 use std::path::Path;
 
 /// Declares [`Compiled`] from a table, and implements it for every scalar type.
@@ -55,8 +54,8 @@ compiled! {
 
     fn transpose(a: CsrView<'_, Self>) -> CsrMatrix<Self> = CsrView::transpose_impl;
     fn assemble(a: &Triplets<Self>) -> CsrMatrix<Self> = Triplets::to_csr_impl;
-    fn round(a: &CsrMatrix<Self>, to: Precision)
-        -> Result<Cow<'_, CsrMatrix<Self>>, Error> = CsrMatrix::rounded_to_impl;
+    fn round(a: CsrView<'_, Self>, to: Precision)
+        -> Result<CsrCow<'_, Self>, Error> = CsrView::rounded_to_impl;
     fn generate(spec: &Spec) -> Result<CsrMatrix<Self>, Error> = Spec::generate_impl;
     fn read_market(reader: &Reader<'_>, path: &Path)
         -> Result<CsrMatrix<Self>, Error> = Reader::read_impl;
@@ -87,9 +86,9 @@ compiled! {
         pass: Step<'_, Self>
     ) -> Result<(), Error> = Passes::step_impl;
 
-    fn build(builder: &SparseOpBuilder, a: &CsrMatrix<Self>)
+    fn build(builder: &SparseOpBuilder, a: CsrView<'_, Self>)
         -> Result<SparseOp<Self>, Error> = SparseOpBuilder::build_impl;
-    fn build_analyzed(builder: &SparseOpBuilder, a: &CsrMatrix<Self>, analysis: &Analysis)
+    fn build_analyzed(builder: &SparseOpBuilder, a: CsrView<'_, Self>, analysis: &Analysis)
         -> Result<SparseOp<Self>, Error> = SparseOpBuilder::build_analyzed_impl;
     fn build_from_device(builder: &SparseOpBuilder, stream: &Stream, a: &ForeignCsr<Self>)
         -> Result<SparseOp<Self>, Error> = SparseOpBuilder::build_from_device_impl;
@@ -104,18 +103,21 @@ compiled! {
         op: &SparseOp<Self>, stream: &Stream, alpha: Factor<'_, Self>, x: &DeviceVec<Self>,
         beta: Factor<'_, Self>, y: &mut DeviceVec<Self>
     ) -> Result<(), Error> = SparseOp::apply_device_with_impl;
-    fn apply_multi(op: &SparseOp<Self>, k: usize, x: &[Self], y: &mut [Self], layout: Layout)
-        -> Result<(), Error> = SparseOp::apply_multi_impl;
+    fn apply_multi(
+        op: &SparseOp<Self>, alpha: Self, x: Multivector<&[Self]>, beta: Self,
+        y: Multivector<&mut [Self]>
+    ) -> Result<(), Error> = SparseOp::apply_multi_impl;
     fn apply_multi_device(
-        op: &SparseOp<Self>, stream: &Stream, k: usize, x: &DeviceVec<Self>,
-        y: &mut DeviceVec<Self>, layout: Layout
+        op: &SparseOp<Self>, stream: &Stream, alpha: Factor<'_, Self>,
+        x: Multivector<&DeviceVec<Self>>, beta: Factor<'_, Self>,
+        y: Multivector<&mut DeviceVec<Self>>
     ) -> Result<(), Error> = SparseOp::apply_multi_device_impl;
     fn transposed(op: &SparseOp<Self>)
         -> Result<&SparseOp<Self>, Error> = SparseOp::transposed_impl;
     fn to_csr(op: &SparseOp<Self>) -> Result<CsrMatrix<Self>, Error> = SparseOp::to_csr_impl;
     fn update_values(op: &mut SparseOp<Self>, values: &[Self])
         -> Result<(), Error> = SparseOp::update_values_impl;
-    fn update_from(op: &mut SparseOp<Self>, a: &CsrMatrix<Self>)
+    fn update_from(op: &mut SparseOp<Self>, a: CsrView<'_, Self>)
         -> Result<(), Error> = SparseOp::update_from_impl;
     fn update_values_device(op: &mut SparseOp<Self>, stream: &Stream, values: &DeviceVec<Self>)
         -> Result<(), Error> = SparseOp::update_values_device_impl;
@@ -126,6 +128,6 @@ compiled! {
     fn insert(op: &mut SparseOp<Self>, row: usize, col: usize, value: Self)
         -> Result<Option<Self>, Error> = SparseOp::insert_impl;
 
-    fn trial(a: &CsrMatrix<Self>, analysis: &Analysis, subject: Subject<'_>)
+    fn trial(a: CsrView<'_, Self>, analysis: &Analysis, subject: Subject<'_>)
         -> Result<Trial, Error> = Trial::of_impl;
 }

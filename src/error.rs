@@ -49,6 +49,14 @@ pub enum Error {
         /// Columns of the matrix.
         ncols: usize,
     },
+    /// The multivectors of a product differ in number or layout of their vectors.
+    #[error("x has {x} and y has {y}; both need the same number of vectors in the same layout")]
+    MultivectorMismatch {
+        /// Number and layout of the vectors of `x`.
+        x: String,
+        /// Number and layout of the vectors of `y`.
+        y: String,
+    },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -3,7 +3,6 @@
 mod access;
 mod apply;
 mod foreign;
-mod later;
 mod multi;
 mod prepare;
 mod stage;
@@ -13,17 +12,18 @@ mod update;
 use crate::analysis::{Analysis, RowStats, Structure};
 use crate::device::Device;
 use crate::formats::{Placed, Plan, Scaler, Updater};
-use crate::matrix::{CsrMatrix, ToCsr};
+use crate::matrix::{CsrMatrix, CsrView, ToCsr};
 use crate::trace::span;
 use crate::tuning::arena::Source;
 use crate::tuning::calibrate::Calibration;
+use crate::tuning::decision::{Decision, Request};
 use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::lookup::{self, Given};
-use crate::tuning::select::{self, Decision, Request};
+use crate::tuning::select;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Precision, Scalar, memory};
-use later::Later;
 use multi::Several;
+use once_cell::sync::OnceCell;
 use prepare::Prepared;
 use stage::Stage;
 use std::borrow::Cow;
@@ -66,8 +66,8 @@ pub struct SparseOp<T: Scalar> {
     preparation: Preparation,
     /// What it was built with, for what is built later.
     settings: SparseOpBuilder,
-    transposed: Later<Transposed<T>>,
-    several: Later<Several<T>>,
+    transposed: OnceCell<Transposed<T>>,
+    several: OnceCell<Several<T>>,
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -133,6 +133,7 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Where the matrix's entries lie.
+    #[doc(hidden)]
     pub fn structure(&self) -> &Structure {
         &self.structure
     }
@@ -304,6 +305,7 @@ impl SparseOpBuilder {
     /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit; [`Error::NotDeterministic`] when the
     /// given plan's bits do not repeat and were asked to; [`Error::Gpu`] when the GPU does not say how much memory it has left;
     /// [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
+    #[doc(hidden)]
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
         let analysis = &*self.seen(analysis, scalar);
         let device = self.device.clone().unwrap_or_else(Device::auto);
@@ -331,14 +333,14 @@ impl SparseOpBuilder {
     /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR; [`Error::ValueRange`] when a value is beyond the
     /// [precision](Self::value_precision) that it is to be rounded to; otherwise as [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
-        T::build(self, &*a.to_csr()?)
+        T::build(self, a.to_csr()?.view())
     }
 
-    pub(crate) fn build_impl<T: Scalar>(&self, a: &CsrMatrix<T>) -> Result<SparseOp<T>, Error> {
+    pub(crate) fn build_impl<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<SparseOp<T>, Error> {
         let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let a = self.rounded(a)?;
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
-        let mut op = self.build_analyzed(&a, &analysis)?;
+        let mut op = self.build_analyzed_impl(a.view(), &analysis)?;
         op.preparation.analyze = analyze;
         Ok(op)
     }
@@ -349,17 +351,18 @@ impl SparseOpBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidMatrix`] when the analysis is that of a matrix of another size; otherwise as [`SparseOpBuilder::build`].
+    #[doc(hidden)]
     pub fn build_analyzed<T: Scalar>(
         &self,
-        a: &CsrMatrix<T>,
+        a: &impl ToCsr<T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
-        T::build_analyzed(self, a, analysis)
+        T::build_analyzed(self, a.to_csr()?.view(), analysis)
     }
 
     pub(crate) fn build_analyzed_impl<T: Scalar>(
         &self,
-        a: &CsrMatrix<T>,
+        a: CsrView<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let rows = &analysis.rows;
@@ -376,11 +379,11 @@ impl SparseOpBuilder {
             return Err(Error::InvalidMatrix { format: "analysed", message });
         }
         let rounded = self.rounded(a)?;
-        let analysis = match &rounded {
-            Cow::Borrowed(_) => Cow::Borrowed(analysis),
-            Cow::Owned(a) => Cow::Owned(analysis.with_values_of(a.view())),
+        let analysis = match rounded.has_values_of(a) {
+            true => Cow::Borrowed(analysis),
+            false => Cow::Owned(analysis.with_values_of(rounded.view())),
         };
-        let (a, analysis) = (&*rounded, &*analysis);
+        let (a, analysis) = (rounded.view(), &*analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let reason = match self.build_on(device.clone(), a.into(), analysis) {
             Err(error) if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) => {
@@ -417,7 +420,7 @@ impl SparseOpBuilder {
         let settings = announced.leave_room(self);
         let Prepared { decision, mut matrix, preparation } =
             settings.prepare(&device, source, &self.seen(analysis, T::KIND))?;
-        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a.view(), false));
+        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
         let op = SparseOp {
             nrows: a.nrows(),
             ncols: a.ncols(),
@@ -433,8 +436,8 @@ impl SparseOpBuilder {
             decision,
             preparation,
             settings: self.clone(),
-            transposed: Later::default(),
-            several: Later::default(),
+            transposed: OnceCell::new(),
+            several: OnceCell::new(),
         };
         announced.prepare(&op)?;
         Ok(op)

@@ -71,9 +71,11 @@ impl Layout {
 
 impl Precision {
     /// Every precision, those that are read the fastest first among those of the same size.
+    #[doc(hidden)]
     pub const ALL: [Self; 3] = [Self::Bf16, Self::F16, Self::F32];
 
     /// Bytes one number takes.
+    #[doc(hidden)]
     pub const fn size(self) -> usize {
         match self {
             Self::Bf16 | Self::F16 => 2,
@@ -82,6 +84,7 @@ impl Precision {
     }
 
     /// `bf16`, `f16` or `f32`.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bf16 => "bf16",
@@ -91,12 +94,14 @@ impl Precision {
     }
 
     /// The largest finite number: 65504 of f16, about 3.39 · 10³⁸ of bf16 and 3.40 · 10³⁸ of f32.
+    #[doc(hidden)]
     pub fn largest(self) -> f64 {
         let Layout { fraction, .. } = self.layout();
         (2.0 - (-f64::from(fraction)).exp2()) * f64::from(self.layout().bias()).exp2()
     }
 
     /// Whether numbers take fewer bytes than those of a type.
+    #[doc(hidden)]
     pub const fn is_narrower_than(self, scalar: ScalarKind) -> bool {
         self.size() < scalar.size()
     }
@@ -119,6 +124,7 @@ impl Precision {
     /// assert_eq!(Precision::F16.round(70_000.0f32), None);
     /// assert_eq!(Precision::Bf16.round(70_000.0f32), Some(70_144.0));
     /// ```
+    #[doc(hidden)]
     pub fn round<T: Scalar>(self, value: T) -> Option<T> {
         if !self.is_narrower_than(T::KIND) {
             return Some(value);
@@ -141,6 +147,7 @@ impl Precision {
 
     /// Whether it holds a number exactly, bit by bit: zeros have signs, and a NaN has to keep its payload.
     #[inline]
+    #[doc(hidden)]
     pub fn holds<T: Scalar>(self, value: T) -> bool {
         let (wide, own) = (Layout::of(T::KIND), self.layout());
         let Some(lost) = wide.fraction.checked_sub(own.fraction) else { return false };

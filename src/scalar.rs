@@ -18,9 +18,11 @@ pub enum ScalarKind {
 
 impl ScalarKind {
     /// Every kind.
+    #[doc(hidden)]
     pub const ALL: [Self; 2] = [Self::F32, Self::F64];
 
     /// Bytes one number takes.
+    #[doc(hidden)]
     pub const fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -29,6 +31,7 @@ impl ScalarKind {
     }
 
     /// `f32` or `f64`.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -64,16 +67,22 @@ pub trait Scalar:
     + 'static
 {
     /// Zero.
+    #[doc(hidden)]
     const ZERO: Self;
     /// One.
+    #[doc(hidden)]
     const ONE: Self;
     /// Distance from one to the next number, as `f64`.
+    #[doc(hidden)]
     const EPSILON: f64;
     /// The smallest number above zero, as `f64`.
+    #[doc(hidden)]
     const SMALLEST: f64;
     /// The largest finite number, as `f64`.
+    #[doc(hidden)]
     const LARGEST: f64;
     /// This type as data.
+    #[doc(hidden)]
     const KIND: ScalarKind;
 
     /// The nearest number of this type.
@@ -81,8 +90,10 @@ pub trait Scalar:
     /// The same number as `f64`, exactly.
     fn to_f64(self) -> f64;
     /// The bits, widened: equal numbers of one type have equal bits but for the two zeros and NaN.
+    #[doc(hidden)]
     fn bits(self) -> u64;
     /// The number with these [`bits`](Self::bits).
+    #[doc(hidden)]
     fn from_bits(bits: u64) -> Self;
 }
 

@@ -44,6 +44,9 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["cudarc"], &["device/", "formats/"]),
 ];
 
+/// Groups of files that import each other in a loop, at most.
+const CYCLES: usize = 4;
+
 /// Lines a file may have.
 const LINES: usize = 500;
 
@@ -190,6 +193,105 @@ fn imports_go_one_way() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The file of a module, given as the path of its folder or file without an ending.
+fn module_file<'a>(files: &'a BTreeMap<String, String>, path: &str) -> Option<&'a str> {
+    let names = [format!("{path}.rs"), format!("{path}/mod.rs"), format!("{path}/lib.rs")];
+    names.iter().find_map(|name| files.get_key_value(name)).map(|(name, _)| name.as_str())
+}
+
+/// Module of a file, as the path of its folder or file without an ending.
+fn module_of(file: &str) -> &str {
+    let path = file.trim_end_matches(".rs");
+    path.strip_suffix("/mod").or(path.strip_suffix("/lib")).unwrap_or(path)
+}
+
+/// The files that a file imports, except for those of the modules that it is in: what they declare
+/// is the common ground of their folder.
+fn imported_files(files: &BTreeMap<String, String>, file: &str) -> BTreeSet<String> {
+    let (module, code) = (module_of(file), &files[file]);
+    let root = if file.starts_with("cli/") { "cli/" } else { "" };
+    let mut found = BTreeSet::new();
+    for statement in code.split("use ").skip(1) {
+        let statement = statement.split(';').next().unwrap();
+        for path in expand(statement) {
+            let mut at: Vec<&str> = Vec::new();
+            let mut segments = path.split("::").peekable();
+            match segments.peek() {
+                Some(&"crate") => {
+                    segments.next();
+                    at.extend(root.split('/').filter(|part| !part.is_empty()));
+                }
+                Some(&"super") => {
+                    at.extend(module.split('/'));
+                    while segments.next_if_eq(&"super").is_some() {
+                        at.pop();
+                    }
+                }
+                _ => continue,
+            }
+            let mut target = None;
+            for segment in segments {
+                at.push(segment);
+                match module_file(files, &at.join("/")) {
+                    Some(file) => target = Some(file),
+                    None => break,
+                }
+            }
+            let own = |target: &&str| !format!("{module}/").starts_with(&format!("{}/", module_of(target)));
+            found.extend(target.filter(own).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// The paths of a `use`, groups in braces taken apart.
+fn expand(statement: &str) -> Vec<String> {
+    let Some((head, rest)) = statement.split_once('{') else {
+        return vec![statement.split(" as ").next().unwrap().trim().to_owned()];
+    };
+    let body = &rest[..rest.rfind('}').unwrap_or(rest.len())];
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (i, c) in body.char_indices().chain([(body.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&body[start..i]);
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    let paths = parts.into_iter().filter(|part| !part.trim().is_empty());
+    paths.flat_map(|part| expand(&format!("{}{}", head.trim(), part.trim()))).collect()
+}
+
+#[test]
+fn files_import_each_other_in_few_loops() {
+    let files: BTreeMap<String, String> = sources().into_iter().collect();
+    let direct: BTreeMap<&str, BTreeSet<String>> =
+        files.keys().map(|file| (file.as_str(), imported_files(&files, file))).collect();
+    let reach = |from: &str| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
+        while let Some(file) = next.pop() {
+            next.extend(direct[file.as_str()].iter().filter(|file| seen.insert((*file).clone())).cloned());
+        }
+        seen
+    };
+    let reached: BTreeMap<&str, BTreeSet<String>> =
+        files.keys().map(|file| (file.as_str(), reach(file))).collect();
+    let loops: BTreeSet<Vec<&str>> = files
+        .keys()
+        .filter(|file| reached[file.as_str()].contains(*file))
+        .map(|file| {
+            let both =
+                |other: &&str| reached[file.as_str()].contains(*other) && reached[other].contains(file);
+            files.keys().map(String::as_str).filter(both).collect()
+        })
+        .collect();
+    assert!(loops.len() <= CYCLES, "{} loops, {CYCLES} are allowed: {loops:#?}", loops.len());
+}
+
 #[test]
 fn clocks_files_and_the_terminal_are_confined() {
     let mut wrong = Vec::new();
@@ -257,4 +359,9 @@ fn the_scanner_sees_what_it_should() {
     assert_eq!(imports(code), ["Error", "formats", "op", "device", "x"]);
     let text = "a\n// crate::op\n#[cfg(test)]\nmod tests {\n  fn b() {}\n}\nc\n#[cfg(test)]\nuse d;\ne\n";
     assert_eq!(without_tests(text), "a\nc\ne\n");
+    let code = "use super::b::B;\nuse crate::a::{c::{self, C}, D};\nuse std::fmt;";
+    let files = [("a/mod.rs", ""), ("a/b.rs", ""), ("a/c.rs", ""), ("a/e.rs", code)];
+    let files = files.map(|(file, code)| (file.to_owned(), code.to_owned())).into();
+    let expected = ["a/b.rs", "a/c.rs"].map(str::to_owned);
+    assert_eq!(imported_files(&files, "a/e.rs"), expected.into());
 }

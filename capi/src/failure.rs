@@ -35,6 +35,7 @@ impl From<Error> for Failure {
             Error::InvalidMatrix { .. } => Status::InvalidMatrix,
             Error::VectorLength { .. }
             | Error::VectorsLength { .. }
+            | Error::MultivectorMismatch { .. }
             | Error::CopyLength { .. }
             | Error::ValuesLength { .. } => Status::WrongLength,
             Error::PlanText { .. } => Status::InvalidArgument,

@@ -7,7 +7,7 @@ use crate::stream::sparseop_stream;
 use crate::types::sparseop_status::InvalidArgument;
 use crate::types::{SPARSEOP_COLUMN_MAJOR, SPARSEOP_ROW_MAJOR, sparseop_status};
 use sparseop::device::DeviceView;
-use sparseop::{Device, DeviceVec, Layout, Scalar, SparseOp, Stream};
+use sparseop::{Device, DeviceVec, Layout, Multivector, Scalar, SparseOp, Stream};
 use std::ffi::c_void;
 
 /// Which product.
@@ -274,7 +274,10 @@ unsafe fn multiply<T: Scalar>(
         Product::Plain => op.apply(x, y)?,
         Product::Scaled { alpha, beta } => op.apply_with(T::from_f64(alpha), x, T::from_f64(beta), y)?,
         Product::Transposed => op.apply_transpose(x, y)?,
-        Product::Several { count, layout } => op.apply_multi(count, x, y, layout)?,
+        Product::Several { count, layout } => {
+            let y = Multivector::new(y, count, layout);
+            op.apply_multi(Multivector::new(x, count, layout), y)?;
+        }
     }
     Ok(())
 }
@@ -315,7 +318,10 @@ unsafe fn enqueue<T: Scalar>(
             op.apply_device_with(stream, T::from_f64(alpha), &x, T::from_f64(beta), &mut y)?;
         }
         Product::Transposed => op.apply_transpose_device(stream, &x, &mut y)?,
-        Product::Several { count, layout } => op.apply_multi_device(stream, count, &x, &mut y, layout)?,
+        Product::Several { count, layout } => {
+            let of_y = Multivector::new(&mut y, count, layout);
+            op.apply_multi_device(stream, Multivector::new(&x, count, layout), of_y)?;
+        }
     }
     Ok(())
 }

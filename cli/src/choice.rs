@@ -6,7 +6,6 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
 use sparseop::{Device, Error, Precision, Scalar, ScalarKind, SparseOpBuilder, Tuning};
-use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
@@ -79,11 +78,7 @@ impl Choice {
     /// The matrix as it is to be: with rounded values.
     pub(super) fn rounded<T: Scalar>(&self, a: CsrMatrix<T>) -> Result<CsrMatrix<T>> {
         let Some(precision) = self.value_precision else { return Ok(a) };
-        let rounded = match a.rounded_to(precision)? {
-            Cow::Borrowed(_) => None,
-            Cow::Owned(rounded) => Some(rounded),
-        };
-        Ok(rounded.unwrap_or(a))
+        Ok(a.rounded_to(precision)?.into_owned())
     }
 
     /// A builder with these settings.

@@ -1,6 +1,6 @@
 use sparseop::matrix::{Triplets, gallery, market};
 use sparseop::solvers::{Jacobi, Method, SolverBuilder};
-use sparseop::{Layout, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::{Multivector, SparseOp, SparseOpBuilder, Tuning};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -35,7 +35,7 @@ fn large() -> Result<()> {
     let k = 8;
     let xs = vec![1.0; k * a.ncols()];
     let mut ys = vec![0.0; k * a.nrows()];
-    op.apply_multi(k, &xs, &mut ys, Layout::RowMajor)?;
+    op.apply_multi(Multivector::row_major(&xs, k), Multivector::row_major(&mut ys, k))?;
     println!("{} {}", y[0], ys[0]);
     Ok(())
 }

@@ -11,6 +11,7 @@ use super::slices::{Slices, TASK};
 use super::together;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display};
 
 /// Times [`TASK`] rows that a thread takes together, where they are shared.
 const TOGETHER: usize = 4;
@@ -75,13 +76,23 @@ pub struct Quantiles {
     pub p999: u32,
 }
 
+impl Display for RowStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nrows, ncols, nnz, min, max, mean, cv, .. } = self;
+        write!(f, "{nrows} x {ncols}, {nnz} entries; ")?;
+        write!(f, "rows of {min} to {max}, mean {mean:.1}, variation {cv:.2}")
+    }
+}
+
 impl RowStats {
     /// Measures rows of the given lengths in a matrix with `ncols` columns.
+    #[doc(hidden)]
     pub fn of(ncols: usize, row_lengths: &[u32]) -> Self {
         Self::from_histogram(ncols, Histogram::of(row_lengths), changes(row_lengths))
     }
 
     /// Measures a matrix of `ncols` columns whose row lengths are counted in `histogram`.
+    #[doc(hidden)]
     pub fn from_histogram(ncols: usize, histogram: Histogram, changes: u64) -> Self {
         let (nrows, nnz) = (histogram.nrows(), histogram.entries_beyond(0));
         let classes = histogram.classes();

@@ -29,6 +29,7 @@ pub(super) fn open(_: usize) -> Result<Gpu, String> {
 
 impl Gpu {
     /// Its number.
+    #[doc(hidden)]
     pub fn ordinal(&self) -> usize {
         match *self {}
     }

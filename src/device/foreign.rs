@@ -217,6 +217,7 @@ impl<T: Scalar> ForeignCsr<T> {
     }
 
     /// The device whose memory it is in.
+    #[doc(hidden)]
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -227,6 +228,7 @@ impl<T: Scalar> ForeignCsr<T> {
     ///
     /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix, [`Error::WrongDevice`] when the stream is another device's;
     /// what the GPU gives.
+    #[doc(hidden)]
     pub fn to_csr(&self, stream: &Stream) -> Result<CsrMatrix<T>, Error> {
         T::foreign_to_csr(self, stream)
     }

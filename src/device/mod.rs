@@ -8,6 +8,7 @@ mod cuda;
 #[path = "cuda_disabled.rs"]
 mod cuda;
 mod foreign;
+#[doc(hidden)]
 pub mod fused;
 mod kernel_log;
 mod launch;
@@ -25,9 +26,11 @@ pub use cuda::Gpu;
 pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};
+#[doc(hidden)]
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
 pub(crate) use launch::{BLOCK, Launch, Ptr};
 pub(crate) use module::Module;
+#[doc(hidden)]
 pub use residency::Residency;
 pub use scaling::Factor;
 pub(crate) use scaling::{Out, RowKernel, Scaling};
@@ -44,6 +47,7 @@ use std::sync::OnceLock;
 
 /// The environment variable that settles what [`Device::auto`] gives: `cpu` keeps every product on the CPU, `cuda:1` takes the
 /// second GPU.
+#[doc(hidden)]
 pub const DEVICE_VARIABLE: &str = "SPARSEOP_DEVICE";
 
 /// The version of the CPU kernels: raised when their speed changes, so that older measurements are known as such.
@@ -62,6 +66,7 @@ pub enum Device {
 
 /// What is known of a device: enough to choose a plan for it, and to tell whether a profile was measured on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[doc(hidden)]
 pub struct DeviceSpec {
     /// The device's name as it gives it itself.
     pub name: String,
@@ -76,6 +81,7 @@ pub struct DeviceSpec {
 
 /// What is known of a GPU beside what is known of every device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[doc(hidden)]
 pub struct GpuSpec {
     /// Bytes of its L2 cache.
     pub l2_bytes: u64,
@@ -87,6 +93,7 @@ pub struct GpuSpec {
 
 /// What a device reaches at best, by measurement; what is not known is none.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[doc(hidden)]
 pub struct Ceilings {
     /// Bytes a second that a copy within the device's memory reads and writes, on all threads or multiprocessors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,6 +140,7 @@ impl Device {
     }
 
     /// How many GPUs the driver finds, whether they can be used or not.
+    #[doc(hidden)]
     pub fn gpu_count() -> usize {
         cuda::count().unwrap_or(0)
     }
@@ -168,6 +176,7 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::Gpu`] when the GPU does not say.
+    #[doc(hidden)]
     pub fn memory(&self) -> Result<u64, Error> {
         let host = crate::memory::physical();
         match self {
@@ -181,6 +190,7 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::Gpu`] when the GPU failed at it.
+    #[doc(hidden)]
     pub fn synchronize(&self) -> Result<(), Error> {
         match self {
             Self::Cpu => Ok(()),
@@ -198,6 +208,7 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::Gpu`] or [`Error::GpuMemory`] when it cannot be measured.
+    #[doc(hidden)]
     pub fn copy_bandwidth(&self) -> Result<Option<f64>, Error> {
         match self {
             Self::Cpu => Ok(None),
@@ -206,6 +217,7 @@ impl Device {
     }
 
     /// What is known of the device.
+    #[doc(hidden)]
     pub fn spec(&self) -> DeviceSpec {
         /// Asked once: in a virtual machine the processor's answer takes microseconds.
         static BRAND: OnceLock<String> = OnceLock::new();

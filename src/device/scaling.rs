@@ -60,6 +60,11 @@ impl<'a, T: Scalar> Factor<'a, T> {
         }
     }
 
+    /// The number, of a product on the CPU.
+    pub(crate) fn on_host(self) -> T {
+        self.known().expect("vectors of the CPU are in host memory")
+    }
+
     /// As kernels take it: the address, or null and the number beside it.
     fn to(self, launch: Launch) -> Launch {
         match self {

@@ -61,6 +61,7 @@ impl Stream {
     }
 
     /// The device whose work it is.
+    #[doc(hidden)]
     pub fn device(&self) -> Device {
         self.queue().map_or(Device::Cpu, |queue| Device::Cuda(queue.gpu()))
     }
@@ -81,6 +82,7 @@ impl Stream {
     ///
     /// What `work` gives; [`Error::Gpu`] while the stream is captured; [`Error::DeviceUnavailable`] on the CPU, where a clock on the wall does as
     /// well.
+    #[doc(hidden)]
     pub fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         self.on_gpu("time what is enqueued")?.seconds(work)
     }

@@ -111,6 +111,7 @@ impl<T: Scalar> DeviceVec<T> {
     }
 
     /// Whether there are no elements.
+    #[doc(hidden)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -124,6 +125,7 @@ impl<T: Scalar> DeviceVec<T> {
     }
 
     /// The address of the first element: a device pointer on a GPU. For libraries that take one; it is valid as long as the vector.
+    #[doc(hidden)]
     pub fn address(&self) -> u64 {
         match &self.storage {
             Storage::Host(data) => data.as_ptr() as u64,

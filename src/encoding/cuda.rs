@@ -6,7 +6,6 @@ mod several;
 pub(crate) use several::{DeviceVectors, Several};
 
 use super::Header;
-use super::device::Parts;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
@@ -43,6 +42,17 @@ pub(super) struct Long<T> {
     sums: Scratch<T>,
     /// How many pieces of a row are done, at its first piece; zero between products.
     done: Scratch<u32>,
+}
+
+/// Buffers of a packed matrix.
+pub(super) struct Parts<T> {
+    pub(super) headers: Buffer<Header>,
+    pub(super) values: Values<T>,
+    pub(super) dictionary: Buffer<T>,
+    pub(super) index: Buffer<u32>,
+    pub(super) perm: Option<Buffer<u32>>,
+    pub(super) skip: Option<Buffer<u32>>,
+    pub(super) long: Option<Long<T>>,
 }
 
 /// As [`Stored`].

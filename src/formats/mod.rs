@@ -29,7 +29,7 @@ pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use scaled::Scaler;
-pub use several::Layout;
+pub use several::{Layout, Multivector};
 pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
 pub use traffic::Traffic;
 pub(crate) use traffic::{ROW_BATCH, STREAMS, chain_us, gathered, scattered, slot_bytes, vector_bytes};
@@ -301,14 +301,17 @@ macro_rules! registry {
 
         impl FormatKind {
             /// Every format.
+            #[doc(hidden)]
             pub const ALL: &'static [Self] = &[$(Self::$Format),+];
 
             /// The format's name, as plans are spelled.
+            #[doc(hidden)]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$Format => stringify!($module)),+ }
             }
 
             /// One spelling of every kind of plan the format has.
+            #[doc(hidden)]
             pub const fn examples(self) -> &'static [&'static str] {
                 match self { $(Self::$Format => $module::$Format::EXAMPLES),+ }
             }
@@ -325,6 +328,7 @@ macro_rules! registry {
 
         impl Plan {
             /// The plan's format.
+            #[doc(hidden)]
             pub const fn format(&self) -> FormatKind {
                 match self { $(Self::$Format(_) => FormatKind::$Format),+ }
             }
@@ -335,11 +339,13 @@ macro_rules! registry {
             }
 
             /// What one product reads and does under this plan, without packing anything.
+            #[doc(hidden)]
             pub fn traffic(&self, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
                 match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
             }
 
             /// Whether [`Plan::traffic`] tells the bytes of the packed matrix exactly. Otherwise no more than twice as many are packed.
+            #[doc(hidden)]
             pub fn is_exact(&self, analysis: &Analysis) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
             }

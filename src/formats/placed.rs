@@ -1,7 +1,7 @@
 //! A packed matrix where its products run: in host memory or in that of a GPU.
 
 use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler};
-use crate::device::{Device, DeviceVec, Factor, Gpu, Queue, Residency, Scaling, Stream};
+use crate::device::{Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
@@ -91,27 +91,34 @@ impl<T: Scalar> Placed<T> {
         y: &mut DeviceVec<T>,
         by: Scaling<'_, T>,
     ) -> Result<(), Error> {
-        let factors = [("alpha", by.alpha.vector()), ("beta", by.beta.vector())];
-        for (name, vector) in factors {
-            self.check_devices(vector.map(|vector| (name, vector.device())))?;
-        }
+        self.check_factors(by)?;
         self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
             (Self::Gpu(gpu, matrix), Some(queue)) => {
-                let vectors = factors.into_iter().filter_map(|(_, vector)| vector);
-                keep(queue, matrix, vectors.chain([x, &*y]));
+                let factors = [by.alpha.vector(), by.beta.vector()].into_iter().flatten();
+                keep(queue, matrix, factors.chain([x, &*y]));
                 // SAFETY: as in `enqueue`.
                 unsafe { scaler.enqueue(*gpu, &**matrix, queue, x.ptr(), y.ptr(), by) }
             }
             (Self::Host(matrix), _) => {
-                let known =
-                    |factor: Factor<'_, T>| factor.known().expect("the host knows what is in its memory");
-                let (alpha, beta) = (known(by.alpha), known(by.beta));
+                let (alpha, beta) = (by.alpha.on_host(), by.beta.on_host());
                 scaler.multiply(&**matrix, alpha, x.host(), beta, y.host_mut());
                 Ok(())
             }
             (Self::Gpu(..), None) => unreachable!("a stream of a GPU has a queue"),
         }
+    }
+
+    /// Checks that factors which are elements of vectors are where the matrix is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDevice`].
+    pub(super) fn check_factors(&self, by: Scaling<'_, T>) -> Result<(), Error> {
+        for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
+            self.check_devices(factor.vector().map(|vector| (name, vector.device())))?;
+        }
+        Ok(())
     }
 
     /// Whether a product's vectors and its stream are where the matrix is.

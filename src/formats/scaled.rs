@@ -9,6 +9,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// What a row takes to be scaled, in entries of a product.
 const ROW_WORK: u64 = 2;
 
+/// Rows of a launch, which counts them in 32 bits.
+const LAUNCH_ROWS: usize = 1 << 30;
+
 /// What scaled products need beside the matrix, made when it is first needed. On a GPU, nothing where the format's own kernels scale;
 /// else, and on the CPU, room for a product before it is scaled.
 #[derive(Debug)]
@@ -35,24 +38,34 @@ impl<T: Scalar> Scaler<T> {
         Self { nrows, parts, products: Mutex::default(), on_gpu: OnceLock::new() }
     }
 
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.nrows
+    }
+
     /// `y = alpha A x + beta y` on the CPU. With `beta = 0` nothing of `y` is read, with `alpha = 0` nothing of `A` and `x`.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
     pub(crate) fn multiply(&self, matrix: &dyn HostMatrix<T>, alpha: T, x: &[T], beta: T, y: &mut [T]) {
+        self.scale(alpha, beta, y, |y| matrix.spmv(x, y));
+    }
+
+    /// `y = alpha p + beta y` for the product `p` that `multiply` writes.
+    pub(crate) fn scale(&self, alpha: T, beta: T, y: &mut [T], multiply: impl FnOnce(&mut [T])) {
         let (zero, one) = (T::ZERO, T::ONE);
         if alpha == zero && beta == zero {
             self.each_row(y, |_, _| zero);
         } else if alpha == zero {
             self.each_row(y, |_, y| beta * y);
         } else if beta == zero {
-            matrix.spmv(x, y);
+            multiply(y);
             if alpha != one {
                 self.each_row(y, |_, y| alpha * y);
             }
         } else {
             let free = self.products.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut product = free.unwrap_or_else(|| memory::zeroed(self.nrows));
-            matrix.spmv(x, &mut product);
+            multiply(&mut product);
             self.each_row(y, |row, y| alpha * product[row] + beta * y);
             self.products.lock().unwrap_or_else(PoisonError::into_inner).push(product);
         }
@@ -86,16 +99,52 @@ impl<T: Scalar> Scaler<T> {
         y: Ptr<T>,
         by: Scaling<'_, T>,
     ) -> Result<(), Error> {
+        // SAFETY: the caller's promise, for all of it; the product has as many elements as `y`.
+        unsafe {
+            self.enqueue_scale(
+                gpu,
+                queue,
+                y,
+                by,
+                matrix.waits(),
+                &|product| matrix.spmv(queue, x, product),
+                &|| matrix.spmv_scaled(queue, x, y, by),
+            )
+        }
+    }
+
+    /// Enqueues `y = alpha p + beta y` for the product `p` that `multiply` enqueues; or what `fused`
+    /// enqueues, where it can do all at once. `waits`: the product waits for the queue.
+    ///
+    /// # Errors
+    ///
+    /// What the GPU gives.
+    ///
+    /// # Safety
+    ///
+    /// `y` has as many elements as the scaler has rows, in the memory of the GPU, and lives until
+    /// all is done.
+    #[expect(clippy::too_many_arguments, reason = "two closures, and where they work")]
+    pub(crate) unsafe fn enqueue_scale(
+        &self,
+        gpu: Gpu,
+        queue: &Queue,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+        waits: bool,
+        multiply: &dyn Fn(Ptr<T>) -> Result<(), Error>,
+        fused: &dyn Fn() -> Result<bool, Error>,
+    ) -> Result<(), Error> {
         let (alpha, beta) = (by.alpha.known(), by.beta.known());
-        // Not while somebody waits, which may run other work of this thread.
-        let mut turn = if matrix.waits() { None } else { Some(queue.turn()?) };
+        // Not during a wait, in which this thread may run other work.
+        let mut turn = if waits { None } else { Some(queue.turn()?) };
         // SAFETY: the caller's promise, for all of it; a product that is not in `y` has as many elements.
         unsafe {
             if (alpha, beta) == (Some(T::ONE), Some(T::ZERO)) {
-                return matrix.spmv(queue, x, y);
+                return multiply(y);
             }
             let needed = alpha != Some(T::ZERO);
-            if needed && matrix.spmv_scaled(queue, x, y, by)? {
+            if needed && fused()? {
                 return Ok(());
             }
             // Of a matrix whose products wait, another may be under way on this queue. Dropping it waits for the queue.
@@ -104,23 +153,28 @@ impl<T: Scalar> Scaler<T> {
                 Ptr::NULL
             } else if beta == Some(T::ZERO) {
                 y
-            } else if matrix.waits() {
+            } else if waits {
                 own = gpu.unset(self.nrows)?;
                 own.ptr()
             } else {
                 self.on_gpu(gpu)?.product.on(queue)?
             };
             if needed {
-                matrix.spmv(queue, x, product)?;
+                multiply(product)?;
             }
             if turn.is_none() {
                 turn = Some(queue.turn()?);
             }
-            let launch = Launch::over(self.nrows, 1).arg(product).arg(self.nrows as u32);
-            // These are the parameters of `scaled`, which without a product only multiplies `y`.
-            let scaled = self.on_gpu(gpu)?.kernel.launch(queue, Out::scaled(y, by).to(launch));
+            let kernel = self.on_gpu(gpu)?.kernel;
+            for first in (0..self.nrows).step_by(LAUNCH_ROWS) {
+                let rows = LAUNCH_ROWS.min(self.nrows - first);
+                // Without a product the kernel only multiplies `y`.
+                let product = if needed { product.add(first) } else { product };
+                let launch = Launch::over(rows, 1).arg(product).arg(rows as u32);
+                kernel.launch(queue, Out::scaled(y.add(first), by).to(launch))?;
+            }
             drop(turn);
-            scaled
+            Ok(())
         }
     }
 

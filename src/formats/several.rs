@@ -7,10 +7,11 @@
 
 use super::csr::HostVectors;
 use super::packed::{Index, Packing};
+use super::scaled::Scaler;
 use super::{Placed, Plan, csr, sell};
 use crate::analysis::Analysis;
 use crate::device::cpu::Output;
-use crate::device::{BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch, Stream};
+use crate::device::{BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream};
 use crate::encoding::{self, DeviceVectors};
 use crate::memory::zeroed;
 use crate::{Error, Scalar};
@@ -37,6 +38,60 @@ pub enum Layout {
     RowMajor,
     /// One after the other: element `i` of vector `v` is at `v · n + i`.
     ColumnMajor,
+}
+
+/// Several vectors in one array, with their number and layout: an operand of
+/// [`SparseOp::apply_multi`](crate::SparseOp::apply_multi).
+///
+/// `data` is anything that borrows as a slice, or a [`DeviceVec`], of `count` times the length of a
+/// vector; the product checks that length.
+///
+/// ```
+/// # use sparseop::{Layout, Multivector};
+/// // (1, 2) and (10, 20).
+/// let rows = Multivector::row_major([1.0, 10.0, 2.0, 20.0], 2);
+/// let columns = Multivector::column_major([1.0, 2.0, 10.0, 20.0], 2);
+/// assert_eq!((rows.layout(), columns.layout()), (Layout::RowMajor, Layout::ColumnMajor));
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Multivector<V> {
+    pub(crate) data: V,
+    pub(crate) count: usize,
+    pub(crate) layout: Layout,
+}
+
+impl<V> Multivector<V> {
+    /// `count` vectors in a layout.
+    pub fn new(data: V, count: usize, layout: Layout) -> Self {
+        Self { data, count, layout }
+    }
+
+    /// `count` vectors in [`Layout::RowMajor`], the faster one.
+    pub fn row_major(data: V, count: usize) -> Self {
+        Self::new(data, count, Layout::RowMajor)
+    }
+
+    /// `count` vectors in [`Layout::ColumnMajor`].
+    pub fn column_major(data: V, count: usize) -> Self {
+        Self::new(data, count, Layout::ColumnMajor)
+    }
+
+    /// Number of vectors.
+    #[doc(hidden)]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Order of the elements.
+    #[doc(hidden)]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The same vectors, their data seen in another way.
+    pub(crate) fn map<W>(self, f: impl FnOnce(V) -> W) -> Multivector<W> {
+        Multivector { data: f(self.data), count: self.count, layout: self.layout }
+    }
 }
 
 /// Several vectors and their products.
@@ -170,13 +225,15 @@ impl<T: Scalar> Placed<T> {
         unsafe { on_gpu.multiply(slices, queue, shape, x, y) }
     }
 
-    /// The products with several vectors, at once on the CPU and enqueued on a GPU.
+    /// `Y = A X`, or `Y = alpha A X + beta Y` where it is `scaled`, at once on the CPU and enqueued
+    /// on a GPU.
     ///
-    /// `x` and `y` have the lengths that `shape` says: the caller has checked.
+    /// `x` and `y` have the lengths that `shape` says, and the scaler is for all elements of `y`:
+    /// the caller has checked.
     ///
     /// # Errors
     ///
-    /// As [`Placed::enqueue`].
+    /// As [`Placed::enqueue_scaled`].
     pub(crate) fn enqueue_several(
         &self,
         several: &Several<T>,
@@ -184,21 +241,42 @@ impl<T: Scalar> Placed<T> {
         shape: Shape,
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
+        scaled: Option<(&Scaler<T>, Scaling<'_, T>)>,
     ) -> Result<(), Error> {
+        scaled.map_or(Ok(()), |(_, by)| self.check_factors(by))?;
         self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
-            (Self::Gpu(_, matrix), Some(queue)) => {
+            (Self::Gpu(gpu, matrix), Some(queue)) => {
                 let _turn = queue.turn()?;
                 if queue.records() {
-                    [x.share(), y.share()].into_iter().flatten().for_each(|memory| queue.keep(memory));
+                    let factors = scaled.map(|(_, by)| [by.alpha.vector(), by.beta.vector()]);
+                    let factors = factors.into_iter().flatten().flatten();
+                    let vectors = factors.chain([x, &*y]).filter_map(DeviceVec::share);
+                    vectors.for_each(|memory| queue.keep(memory));
                     queue.keep(Arc::new(matrix.clone()));
                 }
                 // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for work that uses it, and a
                 // graph keeps it.
-                unsafe { self.enqueue_several_at(several, queue, shape, x.ptr(), y.ptr()) }
+                unsafe {
+                    let multiply = |y| self.enqueue_several_at(several, queue, shape, x.ptr(), y);
+                    match scaled {
+                        None => multiply(y.ptr()),
+                        Some((scaler, by)) => {
+                            let fused = &|| Ok(false);
+                            scaler.enqueue_scale(*gpu, queue, y.ptr(), by, false, &multiply, fused)
+                        }
+                    }
+                }
             }
             _ => {
-                self.multiply_several(several, shape, x.host(), y.host_mut());
+                let multiply = |y: &mut [T]| self.multiply_several(several, shape, x.host(), y);
+                match scaled {
+                    None => multiply(y.host_mut()),
+                    Some((scaler, by)) => {
+                        let (alpha, beta) = (by.alpha.on_host(), by.beta.on_host());
+                        scaler.scale(alpha, beta, y.host_mut(), multiply);
+                    }
+                }
                 Ok(())
             }
         }

@@ -3,6 +3,7 @@
 //! A [`CsrMatrix`] is checked when it is made and never again. Rows may hold their columns in any order, and a
 //! column may occur more than once in a row: such entries add up in a product.
 
+mod arrays;
 mod assemble;
 mod convert;
 pub mod gallery;
@@ -11,6 +12,7 @@ mod precision;
 mod transpose;
 mod triplets;
 
+pub use arrays::{CsrCow, Index};
 pub use convert::ToCsr;
 pub(crate) use precision::rounded;
 pub use triplets::Triplets;
@@ -53,20 +55,22 @@ pub struct CsrView<'a, T> {
 }
 
 impl<T: Scalar> CsrMatrix<T> {
-    /// Takes the three arrays of CSR and checks them.
+    /// Takes the three arrays of CSR and checks them: `nrows + 1` offsets, and a column and a value
+    /// for every entry. Arrays of 64-bit offsets and of 32-bit columns are kept, others converted.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidMatrix`], naming the offending position, when a dimension exceeds [`MAX_DIMENSION`],
     /// `row_ptr` does not have `nrows + 1` offsets rising from 0 to the number of entries, `col_idx` and `values`
     /// differ in length, or a column is not below `ncols`.
-    pub fn try_new(
+    pub fn try_new<O: Index, C: Index>(
         nrows: usize,
         ncols: usize,
-        row_ptr: Vec<usize>,
-        col_idx: Vec<u32>,
+        row_ptr: Vec<O>,
+        col_idx: Vec<C>,
         values: Vec<T>,
     ) -> Result<Self, Error> {
+        let (row_ptr, col_idx) = (O::into_offsets(row_ptr)?, C::into_columns(col_idx, ncols)?);
         check(nrows, ncols, &row_ptr, &col_idx, values.len())?;
         Ok(Self { nrows, ncols, row_ptr, col_idx, values })
     }
@@ -77,6 +81,7 @@ impl<T: Scalar> CsrMatrix<T> {
     ///
     /// The arrays must satisfy everything [`try_new`](Self::try_new) checks: the kernels read `x` and write `y`
     /// without looking again.
+    #[doc(hidden)]
     pub unsafe fn new_unchecked(
         nrows: usize,
         ncols: usize,
@@ -93,6 +98,7 @@ impl<T: Scalar> CsrMatrix<T> {
     /// # Errors
     ///
     /// [`Error::InvalidMatrix`] when a dimension exceeds [`MAX_DIMENSION`].
+    #[doc(hidden)]
     pub fn zeros(nrows: usize, ncols: usize) -> Result<Self, Error> {
         check_dimensions("CSR", nrows, ncols)?;
         Ok(Self { nrows, ncols, row_ptr: vec![0; nrows + 1], col_idx: Vec::new(), values: Vec::new() })
@@ -156,6 +162,7 @@ impl<'a, T: Scalar> CsrView<'a, T> {
     /// # Errors
     ///
     /// As [`CsrMatrix::try_new`].
+    #[doc(hidden)]
     pub fn try_new(
         nrows: usize,
         ncols: usize,
@@ -198,22 +205,26 @@ impl<'a, T: Scalar> CsrView<'a, T> {
     }
 
     /// The entries of row `row`, as a range into [`col_idx`](Self::col_idx) and [`values`](Self::values).
+    #[doc(hidden)]
     pub fn row_range(self, row: usize) -> Range<usize> {
         self.row_ptr[row]..self.row_ptr[row + 1]
     }
 
     /// Number of entries in row `row`.
+    #[doc(hidden)]
     pub fn row_len(self, row: usize) -> usize {
         self.row_ptr[row + 1] - self.row_ptr[row]
     }
 
     /// Columns and values of row `row`.
+    #[doc(hidden)]
     pub fn row(self, row: usize) -> (&'a [u32], &'a [T]) {
         let range = self.row_range(row);
         (&self.col_idx[range.clone()], &self.values[range])
     }
 
     /// A copy that owns its arrays.
+    #[doc(hidden)]
     pub fn to_owned(self) -> CsrMatrix<T> {
         CsrMatrix {
             nrows: self.nrows,

@@ -1,6 +1,6 @@
 //! Matrices whose values come in another precision, or go to one.
 
-use super::{CsrMatrix, CsrView};
+use super::{CsrCow, CsrMatrix, CsrView, Index};
 use crate::{Error, Precision, Scalar};
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -20,44 +20,42 @@ impl<T: Scalar> CsrMatrix<T> {
     /// # Errors
     ///
     /// As [`try_new`](Self::try_new).
-    pub fn try_from_values<V: Copy + Into<T>>(
+    pub fn try_from_values<V: Copy + Into<T>, O: Index, C: Index>(
         nrows: usize,
         ncols: usize,
-        row_ptr: Vec<usize>,
-        col_idx: Vec<u32>,
+        row_ptr: Vec<O>,
+        col_idx: Vec<C>,
         values: &[V],
     ) -> Result<Self, Error> {
         Self::try_new(nrows, ncols, row_ptr, col_idx, values.iter().map(|&value| value.into()).collect())
     }
 
     /// The same matrix in a wider type: products in f64 of values that are f32.
+    #[doc(hidden)]
     pub fn widen<W: Scalar + From<T>>(&self) -> CsrMatrix<W> {
         let values = self.values.par_iter().map(|&value| value.into()).collect();
         let (row_ptr, col_idx) = (self.row_ptr.clone(), self.col_idx.clone());
         CsrMatrix { nrows: self.nrows, ncols: self.ncols, row_ptr, col_idx, values }
     }
 
-    /// The matrix with every value rounded to a precision: see [`Precision::round`]. Borrowed where none changes.
+    /// The matrix with every value rounded to a precision: see [`Precision::round`]. Values are
+    /// borrowed where none changes, the pattern always.
     ///
     /// # Errors
     ///
     /// [`Error::ValueRange`], naming the first finite value that would become infinite.
-    pub fn rounded_to(&self, precision: Precision) -> Result<Cow<'_, Self>, Error> {
-        T::round(self, precision)
-    }
-
-    pub(crate) fn rounded_to_impl(&self, precision: Precision) -> Result<Cow<'_, Self>, Error> {
-        let values = match rounded(&self.values, precision) {
-            Ok(Cow::Borrowed(_)) => return Ok(Cow::Borrowed(self)),
-            Ok(Cow::Owned(values)) => values,
-            Err(entry) => return Err(self.view().beyond(entry, precision)),
-        };
-        let (row_ptr, col_idx) = (self.row_ptr.clone(), self.col_idx.clone());
-        Ok(Cow::Owned(Self { nrows: self.nrows, ncols: self.ncols, row_ptr, col_idx, values }))
+    #[doc(hidden)]
+    pub fn rounded_to(&self, precision: Precision) -> Result<CsrCow<'_, T>, Error> {
+        T::round(self.view(), precision)
     }
 }
 
-impl<T: Scalar> CsrView<'_, T> {
+impl<'a, T: Scalar> CsrView<'a, T> {
+    pub(crate) fn rounded_to_impl(self, precision: Precision) -> Result<CsrCow<'a, T>, Error> {
+        let values = rounded(self.values, precision).map_err(|entry| self.beyond(entry, precision))?;
+        Ok(CsrCow { values, ..self.into() })
+    }
+
     /// What is wrong with an entry that cannot be rounded.
     fn beyond(self, entry: usize, precision: Precision) -> Error {
         // The last row that begins no later; rows without entries begin with the next one.
@@ -103,11 +101,11 @@ mod tests {
     #[test]
     fn rounding_borrows_names_and_keeps() {
         let exact = matrix(vec![1.5, -0.0, 65504.0]);
-        assert!(matches!(exact.rounded_to(Precision::F16), Ok(Cow::Borrowed(_))));
+        assert!(matches!(exact.rounded_to(Precision::F16).unwrap().values, Cow::Borrowed(_)));
         let rounded = matrix(vec![0.1, f64::INFINITY, 1e-9]);
         let rounded = rounded.rounded_to(Precision::F16).unwrap();
-        assert_eq!(rounded.values(), [0.0999755859375, f64::INFINITY, 0.0]);
-        assert_eq!(rounded.col_idx(), exact.col_idx());
+        assert_eq!(rounded.view().values(), [0.0999755859375, f64::INFINITY, 0.0]);
+        assert_eq!(rounded.view().col_idx(), exact.col_idx());
         let refused = matrix(vec![0.1, 7.0, -1e6]).rounded_to(Precision::F16).unwrap_err().to_string();
         assert_eq!(
             refused,
@@ -117,6 +115,6 @@ mod tests {
         let refused = matrix(vec![1e300, 7.0, 1.0]).rounded_to(Precision::F32).unwrap_err();
         assert!(matches!(refused, Error::ValueRange { entry: 0, place: Some((0, 2)), .. }), "{refused}");
         let single = CsrMatrix::try_new(1, 1, vec![0, 1], vec![0], vec![0.1f32]).unwrap();
-        assert!(matches!(single.rounded_to(Precision::F32), Ok(Cow::Borrowed(_))));
+        assert!(matches!(single.rounded_to(Precision::F32).unwrap().values, Cow::Borrowed(_)));
     }
 }

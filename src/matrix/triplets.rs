@@ -85,11 +85,13 @@ impl<T: Scalar> Triplets<T> {
     }
 
     /// Entries so far, repeated places counted each time.
+    #[doc(hidden)]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
     /// Whether there are no entries.
+    #[doc(hidden)]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

@@ -66,6 +66,7 @@ impl<T: Scalar> SparseOp<T> {
     /// # Errors
     ///
     /// [`Error::NoAccess`] as for [`get`](Self::get).
+    #[doc(hidden)]
     pub fn slots(&self) -> Result<usize, Error> {
         Ok(self.access()?.slot_count())
     }
@@ -75,6 +76,7 @@ impl<T: Scalar> SparseOp<T> {
     /// # Errors
     ///
     /// [`Error::NoAccess`] as for [`get`](Self::get).
+    #[doc(hidden)]
     pub fn position(&self, slot: usize) -> Result<Option<(usize, usize)>, Error> {
         Ok(self.access()?.position(slot).map(|(row, col)| (row, col as usize)))
     }

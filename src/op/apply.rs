@@ -165,13 +165,7 @@ impl<T: Scalar> SparseOp<T> {
     ) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
         let by = Scaling { alpha, beta };
-        for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
-            if let Factor::Element(vector, at) = factor
-                && at >= vector.len()
-            {
-                return Err(self.wrong_length(name, at.saturating_add(1), vector.len()));
-            }
-        }
+        self.check_factors(by)?;
         let _span = self.product_span(1);
         self.matrix.enqueue_scaled(&self.scaler, stream, x, y, by)
     }
@@ -213,6 +207,18 @@ impl<T: Scalar> SparseOp<T> {
         for (vector, expected, found) in [("x", self.ncols, x), ("y", self.nrows, y)] {
             if expected != found {
                 return Err(self.wrong_length(vector, expected, found));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that vectors of factors have the elements that are named.
+    pub(super) fn check_factors(&self, by: Scaling<'_, T>) -> Result<(), Error> {
+        for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
+            if let Factor::Element(vector, at) = factor
+                && at >= vector.len()
+            {
+                return Err(self.wrong_length(name, at.saturating_add(1), vector.len()));
             }
         }
         Ok(())

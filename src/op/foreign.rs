@@ -8,7 +8,6 @@ use crate::trace::span;
 use crate::tuning::arena::Source;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
-use std::borrow::Cow;
 
 impl SparseOpBuilder {
     /// As [`build`](Self::build), of a matrix whose arrays lie in the memory of a device, once everything enqueued on `stream` is done; the
@@ -50,11 +49,11 @@ impl SparseOpBuilder {
             Ok::<_, Error>((copied, there))
         });
         let (copied, there) = copied?;
-        let rounded = self.rounded(&copied)?;
+        let rounded = self.rounded(copied.view())?;
         // Values that were rounded are not those that lie there.
-        let there = there.filter(|_| matches!(rounded, Cow::Borrowed(_)));
+        let there = there.filter(|_| rounded.has_values_of(copied.view()));
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
-        let source = Source { a: &rounded, there: there.as_ref() };
+        let source = Source { a: rounded.view(), there: there.as_ref() };
         let mut op = self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
         op.preparation.analyze = copy + analyze;
         Ok(op)

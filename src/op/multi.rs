@@ -3,13 +3,15 @@
 use super::stage::Stage;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
-use crate::device::{Device, DeviceVec, Gpu, Stream};
-use crate::formats::{self, Layout, Placed, Plan, Shape, multiplies_several, several_plan};
+use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
+#[cfg(doc)]
+use crate::formats::Layout;
+use crate::formats::{self, Multivector, Placed, Plan, Scaler, Shape, multiplies_several, several_plan};
 use crate::tuning::arena::Ready;
 use crate::tuning::explain::PackedBeside;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, ScalarKind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What multiplies with several vectors.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(super) struct Several<T: Scalar> {
     means: formats::Several<T>,
     /// What products with vectors in host memory go through on a GPU, all for the same number of vectors.
     stages: Mutex<Vec<Stage<T>>>,
+    /// Epilogue of the latest number of elements.
+    scaler: Mutex<Option<Arc<Scaler<T>>>>,
 }
 
 /// A second packing.
@@ -57,66 +61,121 @@ impl<T: Scalar> Several<T> {
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// `Y = A X` for `k` vectors at once: the matrix is read once for up to 16 of them or more, which takes far less time than `k`
-    /// products. `x` holds `k · ncols` elements and `y` has `k · nrows`, in the given [`Layout`]; [`Layout::RowMajor`] is the faster one.
-    /// `y` is overwritten without being read, and for more than one vector its bits are the same for every call, whatever the plan.
+    /// `Y = A X` for several vectors (SpMM). The matrix is read once for up to 16 of them or more,
+    /// which takes far less time than a product each.
     ///
-    /// On the CPU these products go through the rows of CSR, on a GPU through packed slices. An operator that holds the matrix in another
-    /// way packs it a second time at the first such product; [`explain`](Self::explain) says so, and [`memory_bytes`](Self::memory_bytes)
-    /// counts it. One vector is multiplied as by [`apply`](Self::apply).
+    /// `x` has vectors of `ncols` elements, `y` as many of `nrows` in the same [`Layout`];
+    /// [`Layout::RowMajor`] is the faster one. `y` is overwritten without being read. For more than
+    /// one vector its bits are the same for every call, whatever the plan.
     ///
-    /// On a GPU `x` is copied to it and `y` from it: see [`apply_multi_device`](Self::apply_multi_device).
+    /// On the CPU these products use the rows of CSR, on a GPU packed SELL. An operator with another
+    /// plan packs the matrix a second time at the first such product; [`explain`](Self::explain)
+    /// says so, and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
+    /// [`apply`](Self::apply).
+    ///
+    /// On a GPU `x` is copied to it and `y` from it: see
+    /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
+    /// those of [`transposed`](Self::transposed).
     ///
     /// # Errors
     ///
-    /// [`Error::VectorsLength`] when `x` or `y` has the wrong length; `y` is then untouched. [`Error::MemoryLimit`] when the second packing
-    /// does not fit what is left of the [limit](SparseOpBuilder::memory_limit): then multiply one by one. [`Error::Gpu`] and
+    /// [`Error::MultivectorMismatch`] when numbers of vectors or layouts differ;
+    /// [`Error::VectorsLength`] when `x` or `y` has the wrong length; `y` is then untouched.
+    /// [`Error::MemoryLimit`] when the second packing does not fit what is left of the
+    /// [limit](SparseOpBuilder::memory_limit): then multiply one by one. [`Error::Gpu`] and
     /// [`Error::GpuMemory`].
     ///
     /// ```
-    /// # use sparseop::{Layout, SparseOp, matrix::Triplets};
+    /// # use sparseop::{Multivector, SparseOp, matrix::Triplets};
     /// let mut t = Triplets::new(2, 2)?;
     /// t.push(0, 0, 2.0f64)?;
     /// t.push(1, 0, 1.0)?;
     /// let op = SparseOp::auto(&t)?;
+    /// // (3, 4) and (10, 20).
+    /// let x = [3.0, 10.0, 4.0, 20.0];
     /// let mut y = [0.0; 4];
-    /// // (3, 4) and (10, 20), side by side.
-    /// op.apply_multi(2, &[3.0, 10.0, 4.0, 20.0], &mut y, Layout::RowMajor)?;
+    /// op.apply_multi(Multivector::row_major(&x, 2), Multivector::row_major(&mut y, 2))?;
     /// assert_eq!(y, [6.0, 20.0, 3.0, 10.0]);
     /// # Ok::<(), sparseop::Error>(())
     /// ```
-    pub fn apply_multi(&self, k: usize, x: &[T], y: &mut [T], layout: Layout) -> Result<(), Error> {
-        T::apply_multi(self, k, x, y, layout)
+    pub fn apply_multi(
+        &self,
+        x: Multivector<impl AsRef<[T]>>,
+        y: Multivector<impl AsMut<[T]>>,
+    ) -> Result<(), Error> {
+        self.apply_multi_with(T::ONE, x, T::ZERO, y)
+    }
+
+    /// `Y = alpha A X + beta Y` for several vectors. Zeros and NaN among the factors mean what they
+    /// mean in [`apply_with`](Self::apply_with).
+    ///
+    /// Otherwise as [`apply_multi`](Self::apply_multi). Unless a factor is 0, or `alpha` is 1 and
+    /// `beta` 0, the product is computed beside `Y` and then added. Working memory of as many
+    /// elements is kept for the next such product with the same number of vectors.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply_multi`](Self::apply_multi).
+    pub fn apply_multi_with(
+        &self,
+        alpha: T,
+        x: Multivector<impl AsRef<[T]>>,
+        beta: T,
+        mut y: Multivector<impl AsMut<[T]>>,
+    ) -> Result<(), Error> {
+        let x = Multivector::new(x.data.as_ref(), x.count, x.layout);
+        let y = Multivector::new(y.data.as_mut(), y.count, y.layout);
+        T::apply_multi(self, alpha, x, beta, y)
     }
 
     pub(crate) fn apply_multi_impl(
         &self,
-        k: usize,
-        x: &[T],
-        y: &mut [T],
-        layout: Layout,
+        alpha: T,
+        x: Multivector<&[T]>,
+        beta: T,
+        y: Multivector<&mut [T]>,
     ) -> Result<(), Error> {
-        let shape = self.shape_of(k, x.len(), y.len(), layout)?;
-        // Without rows there may be any number of vectors, and nothing to be done.
-        if k == 0 || y.is_empty() {
+        let shape = self.shape_of(x.map(<[T]>::len), &y, y.data.len())?;
+        let (x, y) = (x.data, y.data);
+        // A matrix without rows has products with any number of vectors.
+        if shape.count == 0 || y.is_empty() {
             return Ok(());
         }
-        if k == 1 {
-            return self.apply(x, y);
+        if shape.count == 1 {
+            return match (alpha, beta) == (T::ONE, T::ZERO) {
+                true => self.apply(x, y),
+                false => self.apply_with(alpha, x, beta, y),
+            };
         }
         let several = self.several()?;
-        let _span = self.product_span(k);
+        let _span = self.product_span(shape.count);
         let matrix = several.matrix(&self.matrix);
+        let plain = (alpha, beta) == (T::ONE, T::ZERO);
+        let scaler = (!plain).then(|| several.scaler(y.len()));
         match &self.device {
             Device::Cpu => {
-                matrix.multiply_several(&several.means, shape, x, y);
+                let multiply = |y: &mut [T]| matrix.multiply_several(&several.means, shape, x, y);
+                match scaler {
+                    None => multiply(y),
+                    Some(scaler) => scaler.scale(alpha, beta, y, multiply),
+                }
                 Ok(())
             }
             Device::Cuda(gpu) => {
+                let by = Scaling { alpha: alpha.into(), beta: beta.into() };
                 let mut stage = several.stage(*gpu, x.len(), y.len())?;
-                stage.through(x, y, false, |queue, x, y| {
+                stage.through(x, y, beta != T::ZERO, |queue, x, y| {
                     // SAFETY: the stage's memory has these lengths, and outlives the product.
-                    unsafe { matrix.enqueue_several_at(&several.means, queue, shape, x, y) }
+                    unsafe {
+                        let multiply = |y| matrix.enqueue_several_at(&several.means, queue, shape, x, y);
+                        match &scaler {
+                            None => multiply(y),
+                            Some(scaler) => {
+                                let fused = &|| Ok(false);
+                                scaler.enqueue_scale(*gpu, queue, y, by, false, &multiply, fused)
+                            }
+                        }
+                    }
                 })?;
                 several.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
                 Ok(())
@@ -124,51 +183,85 @@ impl<T: Scalar> SparseOp<T> {
         }
     }
 
-    /// `Y = A X` for `k` vectors at once that live on the operator's device; otherwise as [`apply_multi`](Self::apply_multi), and enqueued
-    /// as by [`apply_device`](Self::apply_device).
+    /// `Y = A X` for several vectors on the operator's device; otherwise as
+    /// [`apply_multi`](Self::apply_multi), and enqueued as by [`apply_device`](Self::apply_device).
     ///
-    /// The first such product may pack the matrix a second time, and waits for that; later ones neither wait nor allocate, but for the
-    /// working memory that vectors take on a stream of their own for the first time: 64 bytes for every column where they have to be
-    /// brought side by side, which is with [`Layout::ColumnMajor`] and where `k` vectors are no multiple of 8 bytes in f32 and of 16 in f64.
+    /// The first such product may pack the matrix a second time, and waits for that. Later ones
+    /// neither wait nor allocate, except for working memory at the first product on a stream: 64
+    /// bytes for every column where vectors have to be interleaved, which is in
+    /// [`Layout::ColumnMajor`] and where a row of the vectors is no multiple of 8 bytes in f32 and
+    /// of 16 in f64.
     ///
     /// # Errors
     ///
-    /// As [`apply_multi`](Self::apply_multi), and [`Error::WrongDevice`] when a vector or the stream is another device's.
+    /// As [`apply_multi`](Self::apply_multi), and [`Error::WrongDevice`] when a vector or the stream
+    /// is another device's.
     pub fn apply_multi_device(
         &self,
         stream: &Stream,
-        k: usize,
-        x: &DeviceVec<T>,
-        y: &mut DeviceVec<T>,
-        layout: Layout,
+        x: Multivector<&DeviceVec<T>>,
+        y: Multivector<&mut DeviceVec<T>>,
     ) -> Result<(), Error> {
-        T::apply_multi_device(self, stream, k, x, y, layout)
+        self.apply_multi_device_with(stream, T::ONE, x, T::ZERO, y)
+    }
+
+    /// `Y = alpha A X + beta Y` for several vectors on the operator's device; otherwise as
+    /// [`apply_multi_with`](Self::apply_multi_with) and
+    /// [`apply_multi_device`](Self::apply_multi_device). The factors may be elements of vectors
+    /// there, as of [`apply_device_with`](Self::apply_device_with).
+    ///
+    /// # Errors
+    ///
+    /// As [`apply_multi_device`](Self::apply_multi_device), and [`Error::VectorLength`] when the
+    /// vector of a factor has no such element.
+    pub fn apply_multi_device_with<'a>(
+        &self,
+        stream: &Stream,
+        alpha: impl Into<Factor<'a, T>>,
+        x: Multivector<&DeviceVec<T>>,
+        beta: impl Into<Factor<'a, T>>,
+        y: Multivector<&mut DeviceVec<T>>,
+    ) -> Result<(), Error> {
+        T::apply_multi_device(self, stream, alpha.into(), x, beta.into(), y)
     }
 
     pub(crate) fn apply_multi_device_impl(
         &self,
         stream: &Stream,
-        k: usize,
-        x: &DeviceVec<T>,
-        y: &mut DeviceVec<T>,
-        layout: Layout,
+        alpha: Factor<'_, T>,
+        x: Multivector<&DeviceVec<T>>,
+        beta: Factor<'_, T>,
+        y: Multivector<&mut DeviceVec<T>>,
     ) -> Result<(), Error> {
-        let shape = self.shape_of(k, x.len(), y.len(), layout)?;
-        if k == 0 || y.is_empty() {
+        let shape = self.shape_of(x.map(DeviceVec::len), &y, y.data.len())?;
+        let (x, y, by) = (x.data, y.data, Scaling { alpha, beta });
+        self.check_factors(by)?;
+        if shape.count == 0 || y.is_empty() {
             return Ok(());
         }
-        if k == 1 {
-            return self.apply_device(stream, x, y);
+        if shape.count == 1 {
+            return match (alpha.known(), beta.known()) == (Some(T::ONE), Some(T::ZERO)) {
+                true => self.apply_device(stream, x, y),
+                false => self.apply_device_with(stream, alpha, x, beta, y),
+            };
         }
         let several = self.several()?;
-        let _span = self.product_span(k);
-        several.matrix(&self.matrix).enqueue_several(&several.means, stream, shape, x, y)
+        let _span = self.product_span(shape.count);
+        let plain = (alpha.known(), beta.known()) == (Some(T::ONE), Some(T::ZERO));
+        let scaled = (!plain).then(|| (several.scaler(y.len()), by));
+        let scaled = scaled.as_ref().map(|(scaler, by)| (&**scaler, *by));
+        several.matrix(&self.matrix).enqueue_several(&several.means, stream, shape, x, y, scaled)
     }
 
-    fn shape_of(&self, count: usize, x: usize, y: usize, layout: Layout) -> Result<Shape, Error> {
-        let (nrows, ncols) = (self.nrows, self.ncols);
-        for (vectors, len, found) in [("x", ncols, x), ("y", nrows, y)] {
-            // More than there can be is the wrong length, too.
+    fn shape_of<V>(&self, x: Multivector<usize>, y: &Multivector<V>, y_len: usize) -> Result<Shape, Error> {
+        let (nrows, ncols, count, layout) = (self.nrows, self.ncols, x.count, x.layout);
+        if (count, layout) != (y.count, y.layout) {
+            let text = |count, layout| format!("{count} vectors in {layout:?} layout");
+            let (x, y) = (text(count, layout), text(y.count, y.layout));
+            return Err(Error::MultivectorMismatch { x, y });
+        }
+        for (vectors, len, found) in [("x", ncols, x.data), ("y", nrows, y_len)] {
+            // A number of elements beyond `usize` is no length.
             if count.checked_mul(len) != Some(found) {
                 return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
             }
@@ -178,10 +271,10 @@ impl<T: Scalar> SparseOp<T> {
 
     /// What multiplies with several vectors, made when it is first needed.
     fn several(&self) -> Result<&Several<T>, Error> {
-        self.several.get_or_make(|| {
-            let stages = Mutex::default();
+        self.several.get_or_try_init(|| {
+            let (stages, scaler) = (Mutex::default(), Mutex::default());
             if let Some(means) = formats::Several::of(&self.matrix, self.ncols)? {
-                return Ok(Several { second: None, means, stages });
+                return Ok(Several { second: None, means, stages, scaler });
             }
             self.check_copies("with several vectors")?;
             let (second, seconds) = timed(|| self.second_packing());
@@ -189,7 +282,7 @@ impl<T: Scalar> SparseOp<T> {
             let Some(means) = formats::Several::of(&matrix, self.ncols)? else {
                 unreachable!("the plan is one that can multiply several vectors")
             };
-            Ok(Several { second: Some(Second { plan, matrix, seconds }), means, stages })
+            Ok(Several { second: Some(Second { plan, matrix, seconds }), means, stages, scaler })
         })
     }
 
@@ -201,7 +294,7 @@ impl<T: Scalar> SparseOp<T> {
         let plan = builder.plan_for_several(&analysis, &self.device, T::KIND);
         // What it takes is known here, and held to the limit, given plan or chosen.
         let plan = builder.tuning(Tuning::Fixed(plan)).decide(&analysis, T::KIND)?.plan;
-        let ready = Ready::pack(&plan, &a, &self.device)?;
+        let ready = Ready::pack(&plan, a.view(), &self.device)?;
         Ok((plan, ready.matrix))
     }
 }
@@ -217,6 +310,17 @@ impl<T: Scalar> Several<T> {
                 drop(stages);
                 Stage::new(gpu, y, x)
             }
+        }
+    }
+}
+
+impl<T: Scalar> Several<T> {
+    /// The axpby epilogue of products with so many elements.
+    fn scaler(&self, elements: usize) -> Arc<Scaler<T>> {
+        let mut kept = self.scaler.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some(scaler) if scaler.rows() == elements => scaler.clone(),
+            _ => kept.insert(Arc::new(Scaler::new(elements))).clone(),
         }
     }
 }

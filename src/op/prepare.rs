@@ -4,12 +4,12 @@ use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint};
 use crate::device::{Device, DeviceSpec};
 use crate::formats::Placed;
-use crate::matrix::CsrMatrix;
+use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::arena::{DeviceArena, Ready, Source};
-use crate::tuning::calibrate::{Basis, Limits, calibrate, field, stakes};
+use crate::tuning::calibrate::{Limits, calibrate, field, stakes};
+use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
-use crate::tuning::select::{Decision, Request};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{Entry, Key, Miss, STORE_VARIABLE, Store};
 use crate::{Error, Scalar};
@@ -64,7 +64,7 @@ impl SparseOpBuilder {
     /// Where the decision is kept, if it is to be.
     fn shelf<T: Scalar>(
         &self,
-        a: &CsrMatrix<T>,
+        a: CsrView<'_, T>,
         analysis: &Analysis,
         spec: &DeviceSpec,
         decision: &mut Decision,
@@ -76,7 +76,7 @@ impl SparseOpBuilder {
             decision.store = Some(format!("there is no folder to remember in; name one in {STORE_VARIABLE}"));
             return None;
         };
-        let (structure, cold) = (Fingerprint::of(a.view()), self.calibration.cold);
+        let (structure, cold) = (Fingerprint::of(a), self.calibration.cold);
         let key = Key::new(structure, analysis, spec, &decision.request, self.memory_limit, cold);
         Some(Shelf { store, key })
     }

@@ -3,7 +3,7 @@
 use super::multi::Several;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{DeviceVec, Stream};
-use crate::matrix::CsrMatrix;
+use crate::matrix::{CsrMatrix, CsrView};
 use crate::tuning::explain::{Beside, PackedBeside};
 use crate::{Error, Scalar};
 
@@ -71,7 +71,7 @@ impl<T: Scalar> SparseOp<T> {
 
     pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
         self.check_copies("with the transposed matrix")?;
-        let made = self.transposed.get_or_make(|| Transposition::of(&self.to_csr()?).make(self))?;
+        let made = self.transposed.get_or_try_init(|| Transposition::of(self.to_csr()?.view()).make(self))?;
         Ok(match made {
             Transposed::Same => self,
             Transposed::Own(op) => op,
@@ -113,13 +113,13 @@ pub(super) enum Transposition<T> {
 }
 
 impl<T: Scalar> Transposition<T> {
-    fn of(a: &CsrMatrix<T>) -> Self {
+    fn of(a: CsrView<'_, T>) -> Self {
         let transposed = a.transpose();
-        if a.view().equals_transpose(&transposed) { Self::Same } else { Self::Other(transposed) }
+        if a.equals_transpose(&transposed) { Self::Same } else { Self::Other(transposed) }
     }
 
     /// What the settings announce.
-    pub(super) fn announced(settings: &SparseOpBuilder, a: &CsrMatrix<T>) -> Self {
+    pub(super) fn announced(settings: &SparseOpBuilder, a: CsrView<'_, T>) -> Self {
         if settings.transpose { Self::of(a) } else { Self::NotAsked }
     }
 
@@ -140,7 +140,7 @@ impl<T: Scalar> Transposition<T> {
     pub(super) fn prepare(self, op: &SparseOp<T>) -> Result<(), Error> {
         match self {
             Self::NotAsked => Ok(()),
-            announced => op.transposed.get_or_make(|| announced.make(op)).map(drop),
+            announced => op.transposed.get_or_try_init(|| announced.make(op)).map(drop),
         }
     }
 

@@ -1,14 +1,14 @@
 //! New values on the same pattern.
 
-use super::later::Later;
 use super::multi::Several;
 use super::{SparseOp, SparseOpBuilder};
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Updater};
-use crate::matrix::{CsrMatrix, ToCsr, rounded};
+use crate::matrix::{CsrCow, CsrView, ToCsr, rounded};
 use crate::trace::{Entered, span};
 use crate::{Error, ExactIn, Scalar, ScalarKind};
+use once_cell::sync::OnceCell;
 use std::borrow::Cow;
 use tracing::field::display;
 
@@ -70,14 +70,15 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::OtherPattern`] when the pattern is another one, [`Error::InvalidMatrix`] when the matrix cannot be read as CSR;
     /// otherwise as [`update_values`](Self::update_values).
     pub fn update_from(&mut self, a: &impl ToCsr<T>) -> Result<(), Error> {
-        T::update_from(self, &*a.to_csr()?)
+        T::update_from(self, a.to_csr()?.view())
     }
 
-    pub(crate) fn update_from_impl(&mut self, a: &CsrMatrix<T>) -> Result<(), Error> {
+    pub(crate) fn update_from_impl(&mut self, a: CsrView<'_, T>) -> Result<(), Error> {
         let _span = self.update_span();
         let a = self.settings.rounded(a)?;
+        let a = a.view();
         let (updater, matrix) = self.prepare_updates()?;
-        updater.check_pattern(a.view())?;
+        updater.check_pattern(a)?;
         updater.update(matrix, a.values())?;
         self.forget_copies();
         Ok(())
@@ -136,9 +137,9 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Gives up what was packed from the values of before; it is packed anew when it is needed.
     pub(super) fn forget_copies(&mut self) {
-        self.transposed = Later::default();
+        self.transposed = OnceCell::new();
         if !self.several.get().is_some_and(Several::is_shared) {
-            self.several = Later::default();
+            self.several = OnceCell::new();
         }
     }
 
@@ -186,8 +187,8 @@ impl SparseOpBuilder {
     /// # Errors
     ///
     /// [`Error::ValueRange`].
-    pub(super) fn rounded<'a, T: Scalar>(&self, a: &'a CsrMatrix<T>) -> Result<Cow<'a, CsrMatrix<T>>, Error> {
-        self.value_precision.map_or(Ok(Cow::Borrowed(a)), |precision| a.rounded_to(precision))
+    pub(super) fn rounded<'a, T: Scalar>(&self, a: CsrView<'a, T>) -> Result<CsrCow<'a, T>, Error> {
+        self.value_precision.map_or(Ok(a.into()), |precision| T::round(a, precision))
     }
 
     /// Values as they are to be.

@@ -2,6 +2,7 @@
 //! `docs/formats.md` is what is found here.
 
 use super::conformance::{devices, scattered};
+use super::several::apply_multi;
 use super::{Oracle, x_vector};
 use crate::device::Device;
 use crate::formats::{FormatKind, Layout, Plan};
@@ -77,7 +78,7 @@ fn several(op: &SparseOp<f64>, context: &str) -> Cell {
             Layout::ColumnMajor => x.repeat(2),
         };
         let mut y = vec![f64::NAN; 120];
-        op.apply_multi(2, &twice, &mut y, layout).unwrap();
+        apply_multi(op, 2, &twice, &mut y, layout).unwrap();
         let second: Vec<f64> = match layout {
             Layout::RowMajor => y.iter().skip(k).step_by(2).copied().collect(),
             Layout::ColumnMajor => y[k..].to_vec(),

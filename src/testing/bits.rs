@@ -2,6 +2,7 @@
 //! `tests/determinism.rs`.
 
 use super::conformance::{MEMORY_LIMIT, devices, scattered};
+use super::several::apply_multi_device;
 use super::x_vector;
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -75,10 +76,10 @@ fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 
         }),
         ("transposed", op.ncols(), |op, v, y| op.apply_transpose_device(&v.stream, &v.across, y)),
         ("side by side", EVEN * op.nrows(), |op, v, y| {
-            op.apply_multi_device(&v.stream, EVEN, &v.even, y, Layout::RowMajor)
+            apply_multi_device(op, &v.stream, EVEN, &v.even, y, Layout::RowMajor)
         }),
         ("one after the other", ODD * op.nrows(), |op, v, y| {
-            op.apply_multi_device(&v.stream, ODD, &v.odd, y, Layout::ColumnMajor)
+            apply_multi_device(op, &v.stream, ODD, &v.odd, y, Layout::ColumnMajor)
         }),
     ]
 }

@@ -1,6 +1,7 @@
 //! What an operator does after any sequence of changes, compared with entries in lists: nothing that was made before may be used after it.
 
 use super::conformance::{devices, scattered};
+use super::several::{apply_multi, apply_multi_device};
 use crate::device::Graph;
 use crate::formats::{FormatKind, Layout};
 use crate::matrix::CsrMatrix;
@@ -86,7 +87,7 @@ fn check(op: &SparseOp<f64>, model: &Model, dice: &mut Dice, context: &str) {
             let (k, x) = (1 + dice.below(5), dice.vector(5 * ncols));
             let x = &x[..k * ncols];
             let mut y = vec![f64::NAN; k * nrows];
-            op.apply_multi(k, x, &mut y, Layout::ColumnMajor).unwrap();
+            apply_multi(op, k, x, &mut y, Layout::ColumnMajor).unwrap();
             let expected: Vec<f64> = x.chunks(ncols).flat_map(|x| model.product(x)).collect();
             assert_eq!(y, expected, "{k} vectors, {context}");
         }
@@ -208,7 +209,7 @@ fn copies_that_are_made_while_new_values_are_under_way_hold_them() {
                     "several vectors" => {
                         let both = DeviceVec::from_slice(device, &x.repeat(2)).unwrap();
                         let mut y = DeviceVec::zeros(device, 1000).unwrap();
-                        op.apply_multi_device(&stream, 2, &both, &mut y, Layout::ColumnMajor).unwrap();
+                        apply_multi_device(&op, &stream, 2, &both, &mut y, Layout::ColumnMajor).unwrap();
                         assert_eq!(y.to_vec().unwrap(), model.product(&x).repeat(2), "{context}");
                     }
                     _ => {

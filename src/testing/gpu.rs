@@ -243,7 +243,7 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
         let packed = |plan: &Plan| plan.to_string().contains("index:packed") && !narrow(&plan.to_string());
         for plan in plans(&a).into_iter().filter(packed) {
             assert!(Placed::packs_there(&plan, a.view()), "{plan} on {spec}");
-            let there = Ready::pack(&plan, &a, device).unwrap().matrix;
+            let there = Ready::pack(&plan, a.view(), device).unwrap().matrix;
             assert_eq!(there.unpack().unwrap(), a, "{plan} on {spec}");
             let here = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
             assert_eq!(there.bytes(), here.bytes(), "{plan} on {spec}");
@@ -283,7 +283,7 @@ fn packing_on_the_gpu_takes_few_products() {
     for class in ["poisson2d", "fem3d", "femrandom", "road", "uniform", "webbase", "lp"] {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
-        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let arena = DeviceArena::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
         let csr = csr_product(&arena);
         let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
         for text in SLICES {
@@ -338,7 +338,7 @@ fn update_times<T: Scalar>() {
     for class in ["stencil27", "fem3d", "femrandom", "banded", "webbase", "rmat"] {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(30_000_000).generate::<T>().unwrap();
-        let arena = DeviceArena::new(&a, device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let arena = DeviceArena::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
         let (csr, analysis) = (csr_product(&arena), Analysis::of(a.view()));
         let limit = 8 * a.nnz() as u64 * (4 + size_of::<T>() as u64);
         let (stream, values) =

@@ -6,7 +6,7 @@ use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Plan};
 use crate::matrix::{CsrMatrix, gallery};
-use crate::{Error, Layout, Precision, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
+use crate::{Error, Multivector, Precision, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
 /// Numbers at the borders of a precision: the largest, the smallest, subnormal ones and both zeros.
 fn borders(precision: Precision) -> Vec<f64> {
@@ -176,7 +176,7 @@ fn check_products<T: Scalar>(op: &SparseOp<T>, a: &CsrMatrix<T>) {
     for k in [2, 3, 8] {
         let several: Vec<T> = x.iter().flat_map(|&x| vec![x; k]).collect();
         let mut y = vec![T::ZERO; k * a.nrows()];
-        op.apply_multi(k, &several, &mut y, Layout::RowMajor).unwrap();
+        op.apply_multi(Multivector::row_major(&several, k), Multivector::row_major(&mut y, k)).unwrap();
         for v in 0..k {
             oracle.check(&y.iter().skip(v).step_by(k).copied().collect::<Vec<_>>()).unwrap_or_else(fail);
         }
@@ -209,7 +209,7 @@ fn check_rounded<T: Scalar>(precision: Precision) {
             let mut b = a.clone();
             b.values_mut().iter_mut().for_each(|value| *value = *value * T::from_f64(3.7));
             op.update_values(b.values()).unwrap();
-            check_products(&op, &b.rounded_to(precision).unwrap());
+            check_products(&op, &b.rounded_to(precision).unwrap().into_owned());
             op.update_from(&a).unwrap();
             check_products(&op, &rounded);
         }

@@ -2,6 +2,7 @@
 //! overlap is seen to by the borrows: see `SparseOp::apply`.
 
 use super::conformance::{devices, scattered};
+use super::several::{apply_multi, apply_multi_device};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::Layout::RowMajor;
 use crate::matrix::CsrMatrix;
@@ -49,7 +50,7 @@ fn shapes_in_host_memory() {
             assert_eq!(length(op.apply_transpose(&long[..x], &mut y[..to])), culprit);
         }
         for (x, to, culprit) in [(17, 12, ("x", 18)), (18, 13, ("y", 12)), (9, 6, ("x", 18))] {
-            assert_eq!(length(op.apply_multi(2, &long[..x], &mut y[..to], RowMajor)), culprit);
+            assert_eq!(length(apply_multi(&op, 2, &long[..x], &mut y[..to], RowMajor)), culprit);
         }
         assert_eq!(y, [UNTOUCHED; 20]);
         assert!(matches!(op.get(6, 0), Err(Error::OutOfBounds { .. })));
@@ -68,8 +69,8 @@ fn shapes_on_the_device() {
         assert_eq!(length(op.apply_device_with(&stream, 1.0, &vector(9), 1.0, &mut nine)), ("y", 6));
         assert_eq!(length(op.apply_transpose_device(&stream, &vector(9), &mut nine)), ("x", 6));
         assert_eq!(length(op.apply_transpose_device(&stream, &vector(6), &mut six)), ("y", 9));
-        assert_eq!(length(op.apply_multi_device(&stream, 2, &vector(9), &mut nine, RowMajor)), ("x", 18));
-        assert_eq!(length(op.apply_multi_device(&stream, 2, &vector(18), &mut nine, RowMajor)), ("y", 12));
+        assert_eq!(length(apply_multi_device(&op, &stream, 2, &vector(9), &mut nine, RowMajor)), ("x", 18));
+        assert_eq!(length(apply_multi_device(&op, &stream, 2, &vector(18), &mut nine, RowMajor)), ("y", 12));
         assert!(matches!(six.copy_from(&[0.0; 5]), Err(Error::CopyLength { expected: 6, found: 5 })));
         assert_eq!((six.to_vec().unwrap(), nine.to_vec().unwrap()), (vec![UNTOUCHED; 6], vec![UNTOUCHED; 9]));
         // It goes on after all that.
@@ -95,7 +96,7 @@ fn what_is_on_another_device() {
         let (x, x_there) = (ones(here, 18), ones(there, 18));
         let (mut y, mut y_there) = (ones(here, 12), ones(there, 12));
         let multi = |stream: &Stream, x: &DeviceVec<f64>, y: &mut DeviceVec<f64>| {
-            misplaced(op.apply_multi_device(stream, 2, x, y, RowMajor))
+            misplaced(apply_multi_device(&op, stream, 2, x, y, RowMajor))
         };
         assert_eq!(multi(&stream, &x_there, &mut y), "x");
         assert_eq!(multi(&stream, &x, &mut y_there), "y");

@@ -3,8 +3,8 @@
 use super::conformance::{MEMORY_LIMIT, awkward, devices, scattered};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
-use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{FormatKind, Layout, Plan};
+use crate::device::{Device, DeviceVec, Factor, Stream};
+use crate::formats::{FormatKind, Layout, Multivector, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
@@ -98,11 +98,34 @@ fn nothing<T: Scalar>(len: usize) -> Vec<T> {
     vec![T::from_f64(f64::NAN); len]
 }
 
+/// `Y = A X` with vectors in host memory.
+pub(super) fn apply_multi<T: Scalar>(
+    op: &SparseOp<T>,
+    k: usize,
+    x: &[T],
+    y: &mut [T],
+    layout: Layout,
+) -> Result<(), Error> {
+    op.apply_multi(Multivector::new(x, k, layout), Multivector::new(y, k, layout))
+}
+
+/// `Y = A X` with vectors on the device.
+pub(super) fn apply_multi_device<T: Scalar>(
+    op: &SparseOp<T>,
+    stream: &Stream,
+    k: usize,
+    x: &DeviceVec<T>,
+    y: &mut DeviceVec<T>,
+    layout: Layout,
+) -> Result<(), Error> {
+    op.apply_multi_device(stream, Multivector::new(x, k, layout), Multivector::new(y, k, layout))
+}
+
 fn on_device<T: Scalar>(op: &SparseOp<T>, k: usize, layout: Layout, x: &[T]) -> Vec<T> {
     let stream = Stream::new(op.device()).unwrap();
     let x = DeviceVec::from_slice(op.device(), x).unwrap();
     let mut y = DeviceVec::from_slice(op.device(), &nothing(k * op.nrows())).unwrap();
-    op.apply_multi_device(&stream, k, &x, &mut y, layout).unwrap();
+    apply_multi_device(op, &stream, k, &x, &mut y, layout).unwrap();
     y.to_vec().unwrap()
 }
 
@@ -130,7 +153,7 @@ fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
         for layout in LAYOUTS {
             let x = case.x(k, layout);
             let mut y = nothing(k * case.a.nrows());
-            op.apply_multi(k, &x, &mut y, layout).unwrap();
+            apply_multi(op, k, &x, &mut y, layout).unwrap();
             case.check(k, layout, &y, context);
             let also = on_device(op, k, layout, &x);
             case.check(k, layout, &also, context);
@@ -261,8 +284,9 @@ fn graphs_of_marching_blocks_own_what_they_use() {
         let expected = on_device(&op, 8, Layout::RowMajor, &x);
         let x = DeviceVec::from_slice(device, &x).unwrap();
         let mut y = DeviceVec::from_slice(device, &nothing(8 * case.a.nrows())).unwrap();
-        let graph =
-            stream.capture(&mut || op.apply_multi_device(&stream, 8, &x, &mut y, Layout::RowMajor)).unwrap();
+        let graph = stream
+            .capture(&mut || apply_multi_device(&op, &stream, 8, &x, &mut y, Layout::RowMajor))
+            .unwrap();
         let bytes = op.memory_bytes();
         drop((op, x));
         // What would be free now is taken, in pieces of all sizes.
@@ -294,9 +318,61 @@ fn any_number_of_vectors_without_elements_takes_no_time() {
         let stream = Stream::new(device).unwrap();
         let nothing = || DeviceVec::zeros(device, 0).unwrap();
         for layout in LAYOUTS {
-            op.apply_multi(usize::MAX, &[], &mut [], layout).unwrap();
-            op.apply_multi_device(&stream, usize::MAX, &nothing(), &mut nothing(), layout).unwrap();
+            apply_multi(&op, usize::MAX, &[], &mut [], layout).unwrap();
+            apply_multi_device(&op, &stream, usize::MAX, &nothing(), &mut nothing(), layout).unwrap();
         }
+    }
+}
+
+#[test]
+fn the_epilogue_of_several_vectors() {
+    let case = skewed::<f64>();
+    let plans = ["csr", "sell", "hyb(width:2)"].map(|plan| plan.parse::<Plan>().unwrap());
+    for (device, plan) in devices().iter().flat_map(|device| plans.iter().map(move |plan| (device, plan))) {
+        let (op, stream) = (case.operator(device, plan), Stream::new(device).unwrap());
+        for (k, layout) in [(1, Layout::RowMajor), (3, Layout::ColumnMajor), (8, Layout::RowMajor)] {
+            let x = case.x(k, layout);
+            let mut product = nothing(k * op.nrows());
+            apply_multi(&op, k, &x, &mut product, layout).unwrap();
+            let before: Vec<f64> = (0..product.len()).map(|i| (i % 13) as f64).collect();
+            for (alpha, beta) in [(1.0, 0.0), (2.0, 0.0), (0.0, 3.0), (0.0, 0.0), (-0.5, 1.0), (2.0, -3.0)] {
+                let expected = |i: usize| match (alpha, beta) {
+                    (0.0, 0.0) => 0.0,
+                    (0.0, _) => beta * before[i],
+                    (_, 0.0) => alpha * product[i],
+                    _ => alpha * product[i] + beta * before[i],
+                };
+                let expected: Vec<f64> = (0..before.len()).map(expected).collect();
+                let context = format!("{alpha} A X + {beta} Y, {k} vectors, {plan} on {device}");
+                let start = if beta == 0.0 { nothing(before.len()) } else { before.clone() };
+                let mut y = start.clone();
+                let (of_x, of_y) = (Multivector::new(&x, k, layout), Multivector::new(&mut y, k, layout));
+                op.apply_multi_with(alpha, of_x, beta, of_y).unwrap();
+                // A fused multiplication rounds once where the sum here rounds twice.
+                let near = |a: &f64, b: &f64| {
+                    (a - b).abs() <= 1e-12 * (1.0 + a.abs() + b.abs())
+                        || a.to_bits() == b.to_bits()
+                        || (a.is_nan() && b.is_nan())
+                };
+                assert!(y.iter().zip(&expected).all(|(a, b)| near(a, b)), "{context}");
+                let on_device = DeviceVec::from_slice(device, &x).unwrap();
+                let factors = DeviceVec::from_slice(device, &[beta, alpha]).unwrap();
+                let mut there = DeviceVec::from_slice(device, &start).unwrap();
+                let of_x = Multivector::new(&on_device, k, layout);
+                let of_y = Multivector::new(&mut there, k, layout);
+                if beta == 0.0 {
+                    op.apply_multi_device_with(&stream, alpha, of_x, beta, of_y).unwrap();
+                } else {
+                    let alpha = Factor::Element(&factors, 1);
+                    op.apply_multi_device_with(&stream, alpha, of_x, &factors, of_y).unwrap();
+                }
+                assert!(same_bits(&there.to_vec().unwrap(), &y), "on the device, {context}");
+            }
+        }
+        let (x, mut y) = (case.x(2, Layout::RowMajor), nothing::<f64>(2 * op.nrows()));
+        let of_y = Multivector::column_major(&mut y, 2);
+        let refused = op.apply_multi(Multivector::row_major(&x, 2), of_y).unwrap_err().to_string();
+        assert!(refused.contains("x has 2 vectors in RowMajor layout and y has 2"), "{refused}");
     }
 }
 
@@ -306,21 +382,21 @@ fn wrong_lengths_are_refused_and_y_is_untouched() {
         let a = CsrMatrix::try_new(2, 3, vec![0, 1, 2], vec![2, 0], vec![1.0f64, 4.0]).unwrap();
         let op = SparseOpBuilder::new().device(device.clone()).build(&a).unwrap();
         let mut y = [7.0; 8];
-        let wrong = op.apply_multi(4, &[1.0; 8], &mut y, Layout::RowMajor).unwrap_err().to_string();
+        let wrong = apply_multi(&op, 4, &[1.0; 8], &mut y, Layout::RowMajor).unwrap_err().to_string();
         assert!(
             wrong.contains("`x` has 8 elements, but 4 vectors for a matrix of 2 x 3 have 4 x 3"),
             "{wrong}"
         );
-        let short = op.apply_multi(4, &[1.0; 12], &mut y[..7], Layout::ColumnMajor).unwrap_err();
+        let short = apply_multi(&op, 4, &[1.0; 12], &mut y[..7], Layout::ColumnMajor).unwrap_err();
         assert!(
             matches!(short, Error::VectorsLength { vectors: "y", count: 4, len: 2, found: 7, .. }),
             "{short}"
         );
-        let many = op.apply_multi(usize::MAX, &[1.0; 3], &mut y, Layout::RowMajor).unwrap_err();
+        let many = apply_multi(&op, usize::MAX, &[1.0; 3], &mut y, Layout::RowMajor).unwrap_err();
         assert!(matches!(many, Error::VectorsLength { vectors: "x", .. }), "{many}");
         assert_eq!(y, [7.0; 8]);
-        op.apply_multi(0, &[], &mut [], Layout::RowMajor).unwrap();
-        op.apply_multi(4, &[1.0; 12], &mut y, Layout::ColumnMajor).unwrap();
+        apply_multi(&op, 0, &[], &mut [], Layout::RowMajor).unwrap();
+        apply_multi(&op, 4, &[1.0; 12], &mut y, Layout::ColumnMajor).unwrap();
         assert_eq!(y, [1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0]);
     }
 }
@@ -333,18 +409,18 @@ fn a_second_packing_is_counted_explained_and_limited() {
         let before = op.memory_bytes();
         let x = case.x(2, Layout::RowMajor);
         let mut y = nothing(2 * case.a.nrows());
-        op.apply_multi(2, &x, &mut y, Layout::RowMajor).unwrap();
+        apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
         let text = op.explain().to_string();
         assert!(op.memory_bytes() > before && text.contains("\nvectors  "), "{text}");
         let builder = SparseOpBuilder::new().device(device.clone()).memory_limit(before);
         let limited = builder.tuning(Tuning::Fixed("coo".parse().unwrap())).build(&case.a).unwrap();
-        let refused = limited.apply_multi(2, &x, &mut y, Layout::RowMajor).unwrap_err();
+        let refused = apply_multi(&limited, 2, &x, &mut y, Layout::RowMajor).unwrap_err();
         assert!(matches!(refused, Error::MemoryLimit { limit: 0, .. }), "{refused}");
         let shared =
             if *device == Device::Cpu { "csr(balanced)" } else { "sell(c:32,sigma:512,index:packed)" };
         let op = case.operator(device, &shared.parse().unwrap());
         let before = op.memory_bytes();
-        op.apply_multi(2, &x, &mut y, Layout::RowMajor).unwrap();
+        apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
         assert!(op.memory_bytes() == before && op.explain().to_string().contains("the same arrays"));
     }
 }
@@ -362,7 +438,7 @@ fn captured_products_are_those_that_are_enqueued() {
                 let x = DeviceVec::from_slice(device, &x).unwrap();
                 let mut y = DeviceVec::from_slice(device, &nothing(k * case.a.nrows())).unwrap();
                 let graph =
-                    stream.capture(&mut || op.apply_multi_device(&stream, k, &x, &mut y, layout)).unwrap();
+                    stream.capture(&mut || apply_multi_device(&op, &stream, k, &x, &mut y, layout)).unwrap();
                 drop(x);
                 for _ in 0..3 {
                     graph.launch(&stream).unwrap();
@@ -386,7 +462,7 @@ fn threads_and_streams_share_an_operator() {
                     let x = case.x(k, layout);
                     let mut y = nothing(k * case.a.nrows());
                     for _ in 0..5 {
-                        op.apply_multi(k, &x, &mut y, layout).unwrap();
+                        apply_multi(op, k, &x, &mut y, layout).unwrap();
                         case.check(k, layout, &y, "threads");
                         case.check(k, layout, &on_device(op, k, layout, &x), "streams");
                     }

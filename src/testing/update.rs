@@ -1,6 +1,7 @@
 //! New values on the same pattern: what every plan must do with them, on every device.
 
 use super::conformance::{devices, product, scattered};
+use super::several::apply_multi;
 use super::{Oracle, chapter, x_vector};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Plan, Updater};
@@ -303,7 +304,7 @@ fn check_copies(op: &SparseOp<f64>, a: &CsrMatrix<f64>) {
     Oracle::of(a.transpose().view(), &x).check(&y).unwrap();
     let x: Vec<f64> = x_vector::<f64>(a.ncols());
     let (twice, mut y) = (x.iter().flat_map(|&x| [x, x]).collect::<Vec<_>>(), vec![f64::NAN; 2 * a.nrows()]);
-    op.apply_multi(2, &twice, &mut y, Layout::RowMajor).unwrap();
+    apply_multi(op, 2, &twice, &mut y, Layout::RowMajor).unwrap();
     let oracle = Oracle::of(a.view(), &x);
     for vector in 0..2 {
         let y: Vec<f64> = y.iter().skip(vector).step_by(2).copied().collect();
@@ -369,7 +370,7 @@ fn copies_are_refused_where_a_graph_updates() {
     let graph = stream.capture(&mut || op.update_values_device(&stream, &values)).unwrap();
     graph.launch(&stream).unwrap();
     assert!(matches!(op.transposed(), Err(Error::UpdatedByGraph { .. })));
-    let refused = op.apply_multi(2, &[0.0; 1400], &mut [0.0; 1800], Layout::RowMajor);
+    let refused = apply_multi(&op, 2, &[0.0; 1400], &mut [0.0; 1800], Layout::RowMajor);
     assert!(matches!(refused, Err(Error::UpdatedByGraph { .. })));
     assert_eq!(op.to_csr().unwrap(), a);
 }

@@ -4,7 +4,7 @@ use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{DeviceCsr, Placed, Plan};
-use crate::matrix::CsrMatrix;
+use crate::matrix::CsrView;
 use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
 use std::cell::RefCell;
@@ -34,13 +34,13 @@ pub(crate) trait Arena {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a, T: Scalar> {
     /// In host memory.
-    pub(crate) a: &'a CsrMatrix<T>,
+    pub(crate) a: CsrView<'a, T>,
     /// The same in the memory of the GPU that it is packed for, if it is there already.
     pub(crate) there: Option<&'a DeviceCsr<T>>,
 }
 
-impl<'a, T: Scalar> From<&'a CsrMatrix<T>> for Source<'a, T> {
-    fn from(a: &'a CsrMatrix<T>) -> Self {
+impl<'a, T: Scalar> From<CsrView<'a, T>> for Source<'a, T> {
+    fn from(a: CsrView<'a, T>) -> Self {
         Self { a, there: None }
     }
 }
@@ -74,7 +74,7 @@ impl<T: Scalar> Ready<Placed<T>> {
         let a = source.a;
         let (packed, pack) = timed(|| {
             let span = pack_span(plan, a);
-            let packed = plan.pack(a.view())?;
+            let packed = plan.pack(a)?;
             span.record("bytes", packed.matrix_bytes());
             Ok::<_, Error>(packed)
         });
@@ -93,14 +93,14 @@ impl<T: Scalar> Ready<Placed<T>> {
     fn packed_there(plan: &Plan, source: Source<'_, T>, device: &Device) -> Result<Option<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Ok(None) };
         let Source { a, there } = source;
-        if !Placed::packs_there(plan, a.view()) {
+        if !Placed::packs_there(plan, a) {
             return Ok(None);
         }
         let (csr, upload) = match there {
             Some(_) => (Ok(None), 0.0),
             None => timed(|| {
                 let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(device));
-                DeviceCsr::upload(a.view(), *gpu).map(Some)
+                DeviceCsr::upload(a, *gpu).map(Some)
             }),
         };
         let (packed, pack) = timed(|| {
@@ -120,12 +120,12 @@ impl<T: Scalar> Ready<Placed<T>> {
 }
 
 /// Bytes of a matrix in CSR as it is copied.
-fn csr_bytes<T: Scalar>(a: &CsrMatrix<T>) -> usize {
+fn csr_bytes<T: Scalar>(a: CsrView<'_, T>) -> usize {
     size_of_val(a.row_ptr()) + size_of_val(a.col_idx()) + size_of_val(a.values())
 }
 
 /// The span of packing; its bytes are recorded when they are known.
-fn pack_span<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>) -> Entered {
+fn pack_span<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Entered {
     span!(DEBUG, "pack", plan = display(plan), rows = a.nrows(), nnz = a.nnz(); bytes)
 }
 

@@ -31,6 +31,7 @@ static GENERIC: BuiltIn = BuiltIn::new("generic", include_str!("../../models/gen
 
 impl Profile {
     /// The profile that comes with the library for a device.
+    #[doc(hidden)]
     pub fn builtin(device: &Device) -> Arc<Self> {
         Self::builtin_for(&device.spec()).1
     }
@@ -49,6 +50,7 @@ impl Profile {
     /// multiprocessors and to compare the bandwidths of copies. None for the profile of a CPU.
     ///
     /// `command` is what is recorded as having made it.
+    #[doc(hidden)]
     pub fn generic(&self, command: &str) -> Option<Self> {
         let share = 1.0 / self.device.threads as f64;
         let gpu = self.device.gpu.as_ref()?;

@@ -5,7 +5,7 @@
 //! by where its arrays lie, and the one that is kept is the one that counts. Which of them is the fastest is told by every other round, and by
 //! how much by the rounds between: of many that are alike chance favours one, and would otherwise be charged to the operator.
 
-use super::calibrate::Race;
+use super::decision::Race;
 use super::offline::{Measured, Run};
 use super::record::Regret;
 use super::stopwatch::Samples;
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::formats::Traffic;
-    use crate::tuning::calibrate::{Entrant, Outcome};
+    use crate::tuning::decision::{Entrant, Outcome};
     use crate::tuning::facts::Facts;
 
     const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];

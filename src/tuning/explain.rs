@@ -1,8 +1,7 @@
 //! The decision in words.
 
-use super::calibrate::{Basis, Race};
+use super::decision::{Basis, Candidate, Decision, Race, Request, Verdict};
 use super::scale::Scale;
-use super::select::{Candidate, Decision, Request, Verdict};
 use crate::analysis::RowStats;
 use crate::device::Residency;
 use crate::formats::packed::ValueEncoding;
@@ -28,6 +27,24 @@ impl Preparation {
     /// All of it together.
     pub fn total(&self) -> f64 {
         self.analyze + self.select + self.calibrate + self.pack + self.upload
+    }
+}
+
+impl Display for Preparation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            ("analysis", self.analyze),
+            ("choice", self.select),
+            ("calibration", self.calibrate),
+            ("packing", self.pack),
+            ("upload", self.upload),
+        ];
+        write!(f, "{}", seconds(self.total()))?;
+        let parts = parts.into_iter().filter(|(_, time)| *time > 0.0).enumerate();
+        for (i, (name, time)) in parts {
+            write!(f, "{}{name} {}", if i == 0 { ": " } else { ", " }, seconds(time))?;
+        }
+        Ok(())
     }
 }
 
@@ -74,6 +91,7 @@ pub enum PackedBeside<'a> {
 impl Explanation<'_> {
     /// Products after which the chosen plan is predicted to have paid for its packing, against the best plan of CSR; none when it never
     /// does or is one of CSR itself.
+    #[doc(hidden)]
     pub fn break_even(&self) -> Option<f64> {
         let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
         let prepare = |c: &Candidate| c.prediction.map(|p| p.prepare * 1e-9);
@@ -83,6 +101,7 @@ impl Explanation<'_> {
 
     /// As [`break_even`](Self::break_even), but for all of the preparation as it was measured, with the analysis, the choice and a race;
     /// and where both plans were raced, for their measured products.
+    #[doc(hidden)]
     pub fn measured_break_even(&self) -> Option<f64> {
         let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
         let measured = |c: &Candidate| self.decision.race()?.entrant(&c.plan)?.median;
@@ -110,11 +129,7 @@ impl Explanation<'_> {
 
     fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rows, decision) = (self.rows, self.decision);
-        writeln!(
-            f,
-            "matrix   {} x {}, {} entries; rows of {} to {}, mean {:.1}, variation {:.2}",
-            rows.nrows, rows.ncols, rows.nnz, rows.min, rows.max, rows.mean, rows.cv
-        )?;
+        writeln!(f, "matrix   {rows}")?;
         if let Some(reason) = &decision.fallback {
             writeln!(f, "device   on the CPU: {reason}")?;
         }

@@ -9,6 +9,7 @@ pub mod calibrated;
 pub mod ceilings;
 pub mod correction;
 pub mod cost;
+pub mod decision;
 pub mod explain;
 pub mod facts;
 pub mod fit;

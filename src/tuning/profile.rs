@@ -88,6 +88,7 @@ pub enum Fit {
 
 impl Fit {
     /// The fit in words.
+    #[doc(hidden)]
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Exact => "measured on this device",
@@ -111,6 +112,7 @@ impl Profile {
     ///
     /// [`Error::Profile`] when the text is not RON, of a schema that is not known, or holds numbers that cannot be: a coefficient that is
     /// not finite and at least 0, a ceiling that is not above 0, a regret below 1.
+    #[doc(hidden)]
     pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
         let fail = |message: String| Error::Profile { origin: origin.to_owned(), message };
         let profile = Self::deserialize_any_schema(text).map_err(fail)?;
@@ -185,7 +187,11 @@ impl Profile {
     /// # Errors
     ///
     /// [`Error::Io`] when it cannot be read, [`Error::Profile`] when it is too large or not UTF-8, else as [`Profile::parse`].
-    pub fn read(path: &Path) -> Result<Self, Error> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::read_file(path.as_ref())
+    }
+
+    fn read_file(path: &Path) -> Result<Self, Error> {
         let fail = |message: String| Error::Profile { origin: path.display().to_string(), message };
         let io = |e| Error::io("read", path, e);
         let mut bytes = Vec::new();
@@ -203,7 +209,11 @@ impl Profile {
     /// # Errors
     ///
     /// [`Error::Io`] when it cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), Error> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.write_file(path.as_ref())
+    }
+
+    fn write_file(&self, path: &Path) -> Result<(), Error> {
         let style = ron::ser::PrettyConfig::new().depth_limit(4).struct_names(false);
         let text = ron::ser::to_string_pretty(self, style).map_err(|e| Error::Profile {
             origin: path.display().to_string(),
@@ -216,6 +226,7 @@ impl Profile {
     }
 
     /// How well the profile fits a device.
+    #[doc(hidden)]
     pub fn fit(&self, device: &DeviceSpec) -> Fit {
         match self.fit_of_device(device) {
             Fit::OtherKind => Fit::OtherKind,
@@ -225,6 +236,7 @@ impl Profile {
     }
 
     /// Whether it is meant to be scaled to any GPU; see [`Profile::generic`].
+    #[doc(hidden)]
     pub fn is_generic(&self) -> bool {
         self.device.instructions == ANY
     }
@@ -245,6 +257,7 @@ impl Profile {
     }
 
     /// The kernels of plans for such a device that it does not know in a scalar: those plans are never chosen.
+    #[doc(hidden)]
     pub fn missing_kernels(&self, scalar: ScalarKind) -> Vec<&'static str> {
         let on = Target::of(&self.device);
         let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
@@ -256,6 +269,7 @@ impl Profile {
 
     /// The coefficients of a kernel, if it was measured; of one that also multiplies rows kept apart, or whose values take fewer bytes or
     /// none, else those of the same one that does not.
+    #[doc(hidden)]
     pub fn coefficients(&self, scalar: ScalarKind, kernel: &str) -> Option<&Coefficients> {
         self.of_kernel(scalar, kernel).map(|(_, coefficients)| coefficients)
     }
@@ -274,6 +288,7 @@ impl Profile {
     /// matrix. For a GPU every one counts as gathered: rows so uneven that they have tails seldom hold columns that follow one another.
     /// For the CPU none does: that makes up for the rows of the COO part, which are not counted either (counting gathers took the
     /// gallery's `circuit` in f64 from width 6 to 5, a tenth slower on Zen 4).
+    #[doc(hidden)]
     pub fn weights(&self, scalar: ScalarKind) -> Weights {
         /// The cost of a section, at least: what is lost of its strips.
         const LEAST: f64 = jds::DEFAULT_SECTION_SLOTS as f64;

@@ -3,9 +3,9 @@
 //! In two ways. *Successive*: each race begins with what the one before has decided, as runs of `sparseop tune` do that remember. *Fresh*:
 //! each race begins with the prediction, as if nothing were remembered.
 
+use super::decision::TIE_BAND;
 use super::offline::{Measured, Run};
 use super::record::Regret;
-use super::select::TIE_BAND;
 use crate::ScalarKind;
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Target};

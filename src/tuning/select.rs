@@ -1,19 +1,16 @@
 //! The choice: every candidate's prediction, limits and ties, and the reasons in words.
 
 use super::bounds;
-use super::calibrate::{Basis, Outcome};
-use super::cost::{Amounts, Prediction, Term};
+use super::cost::Term;
+use super::decision::{Basis, Candidate, Cause, Decision, Request, TIE_BAND, Verdict};
 use super::facts::Facts;
-use super::lookup::{Found, Origin};
+use super::lookup::Found;
 use super::predictor::Predictor;
-use super::profile::{Fit, Profile};
-use super::scale::Scale;
+use super::profile::Profile;
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
-use crate::formats::{Plan, Target, Traffic};
-use crate::{Error, Precision, ScalarKind};
-use std::fmt::{self, Display};
-use std::sync::Arc;
+use crate::formats::{Plan, Target};
+use crate::{Error, ScalarKind};
 
 /// Products an application is taken to make when it does not say: a solver's few hundred iterations, a few times over.
 pub const DEFAULT_CALLS: u64 = 1000;
@@ -25,24 +22,6 @@ pub const DEFAULT_LIMIT_RATIO: u64 = 8;
 /// See [`DEFAULT_LIMIT_RATIO`].
 pub const DEFAULT_LIMIT_FLOOR: u64 = 64 << 20;
 
-/// Predictions closer than this are ties: no prediction is better than that, and two runs must choose the same plan.
-pub const TIE_BAND: f64 = 0.02;
-
-/// What the choice depends on beside the matrix and the device.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    /// Products over which preparation is amortised.
-    pub expected_calls: u64,
-    /// Bytes the packed matrix may take.
-    pub memory_limit: u64,
-    /// The scalar of the matrix.
-    pub scalar: ScalarKind,
-    /// Whether only plans whose bits repeat may be chosen.
-    pub deterministic: bool,
-    /// What the values were rounded to.
-    pub value_precision: Option<Precision>,
-}
-
 impl Request {
     /// The defaults for a matrix on a device with `available` bytes of memory.
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
@@ -53,146 +32,31 @@ impl Request {
     }
 }
 
-/// A plan that was considered.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
-    /// The plan.
-    pub plan: Plan,
-    /// What its product reads and does.
-    pub traffic: Traffic,
-    /// The amounts the prediction is made from.
-    pub amounts: Amounts,
-    /// What it is predicted to take; none when the profile has no coefficients for its kernel.
-    pub prediction: Option<Prediction>,
-    /// What became of it.
-    pub verdict: Verdict,
-}
-
-/// What became of a candidate.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Verdict {
-    /// It was chosen.
-    Chosen,
-    /// As fast within [`TIE_BAND`], but behind in the fixed order.
-    Tied,
-    /// Slower: so many times the time of the chosen plan, mostly for this reason.
-    Slower {
-        /// Time over that of the chosen plan, preparation included.
-        ratio: f64,
-        /// Where most of the difference comes from.
-        because: Cause,
-    },
-    /// It would take more memory than allowed.
-    TooLarge {
-        /// Bytes allowed.
-        limit: u64,
-    },
-    /// Its products wait, and cannot be captured in a graph, or are launched in more pieces than they need: it has to be asked for.
-    OnRequest,
-    /// A lower bound of its product's time, from the row lengths, is so many times what plain CSR takes with
-    /// equal work for all.
-    OutOfBounds {
-        /// The bound over the time of `csr(balanced)`.
-        ratio: f64,
-    },
-    /// Its bits may differ from product to product, and were asked to repeat.
-    NotDeterministic,
-    /// The profile knows nothing of its kernel.
-    Unknown,
-    /// It took part in a race that it did not win.
-    Raced(Outcome),
-}
-
-/// Where a loser loses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// More of one term.
-    Term(Term),
-    /// A piece of work that cannot be shared.
-    Imbalance,
-    /// Preparation that so few products do not pay for.
-    Preparation,
-    /// More time for the same amounts.
-    Kernel,
-    /// Plans like it took longer than their amounts say.
-    Experience,
-}
-
-impl Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Term(term) => write!(f, "more time for {}", term.describe()),
-            Self::Imbalance => f.write_str("one long row or slice keeps a thread busy while the others wait"),
-            Self::Kernel => f.write_str("its kernel takes longer for the same work"),
-            Self::Experience => {
-                f.write_str("on matrices like this its kernel took longer than its work says")
-            }
-            Self::Preparation => f.write_str("its preparation does not pay off in so few products"),
-        }
-    }
-}
-
-/// The choice and everything it was made from.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
-    /// The chosen plan.
-    pub plan: Plan,
-    /// Whether the plan was given rather than chosen.
-    pub fixed: bool,
-    /// What the choice rests on: predictions, or a race.
-    pub basis: Basis,
-    /// What the decision store had to say; none when it was not asked.
-    pub store: Option<String>,
-    /// Every candidate, best first.
-    pub candidates: Vec<Candidate>,
-    /// What was asked for.
-    pub request: Request,
-    /// The profile that predicted, as it was measured.
-    pub profile: Arc<Profile>,
-    /// Where the profile is from.
-    pub origin: Origin,
-    /// How well the profile fits the device.
-    pub fit: Fit,
-    /// What its times were multiplied by.
-    pub scale: Scale,
-    /// What was wrong with profiles that would have come before it, a line each.
-    pub warnings: Vec<String>,
-    /// Why it is for the CPU and not for the GPU that would have been taken; none when there was no such GPU, or nothing went wrong.
-    pub fallback: Option<String>,
-}
-
-impl Decision {
-    fn new(
-        plan: Plan,
-        fixed: bool,
-        candidates: Vec<Candidate>,
-        request: Request,
-        found: Found,
-        device: &DeviceSpec,
-    ) -> Self {
-        let (fit, scale) = (found.profile.fit(device), found.scale(device));
-        let Found { profile, origin, warnings, .. } = found;
-        let (basis, store, fallback) = (Basis::Predicted, None, None);
-        Self {
-            plan,
-            fixed,
-            basis,
-            store,
-            candidates,
-            request,
-            profile,
-            origin,
-            fit,
-            scale,
-            warnings,
-            fallback,
-        }
-    }
-
-    /// The chosen plan as a candidate.
-    pub fn chosen(&self) -> Option<&Candidate> {
-        self.candidates.iter().find(|c| c.plan == self.plan)
+/// A decision by prediction.
+fn decision(
+    plan: Plan,
+    fixed: bool,
+    candidates: Vec<Candidate>,
+    request: Request,
+    found: Found,
+    device: &DeviceSpec,
+) -> Decision {
+    let (fit, scale) = (found.profile.fit(device), found.scale(device));
+    let Found { profile, origin, warnings, .. } = found;
+    let (basis, store, fallback) = (Basis::Predicted, None, None);
+    Decision {
+        plan,
+        fixed,
+        basis,
+        store,
+        candidates,
+        request,
+        profile,
+        origin,
+        fit,
+        scale,
+        warnings,
+        fallback,
     }
 }
 
@@ -281,7 +145,7 @@ pub fn select(
     winner.verdict = Verdict::Chosen;
     let plan = winner.plan.clone();
     candidates.insert(0, winner);
-    Ok(Decision::new(plan, false, candidates, request, found, device))
+    Ok(decision(plan, false, candidates, request, found, device))
 }
 
 /// The error when no candidate can be chosen.
@@ -334,7 +198,7 @@ pub fn fixed(
         return Err(Error::NotDeterministic { plan: plan.to_string() });
     }
     candidate.verdict = Verdict::Chosen;
-    Ok(Decision::new(plan, true, vec![candidate], request, found, device))
+    Ok(decision(plan, true, vec![candidate], request, found, device))
 }
 
 /// The part in which the loser exceeds the winner most.
@@ -368,6 +232,7 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::matrix::gallery;
+    use std::sync::Arc;
 
     fn analysis(spec: &str) -> Analysis {
         Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view())

@@ -4,8 +4,7 @@
 //! of something else than it should be is a miss, with its reason, and where nothing can be written nothing is kept. Entries appear
 //! whole, so that any number of processes may share a folder.
 
-use super::calibrate::Race;
-use super::select::Request;
+use super::decision::{Race, Request};
 use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
@@ -270,7 +269,7 @@ mod tests {
     use super::*;
     use crate::device::{Device, GpuSpec};
     use crate::testing::chapter;
-    use crate::tuning::calibrate::{Entrant, Outcome};
+    use crate::tuning::decision::{Entrant, Outcome};
     use std::time::{Duration, SystemTime};
 
     fn key() -> Key {

@@ -3,16 +3,15 @@
 use super::arena::{Arena, DeviceArena, Ready};
 use super::caches::CacheState;
 use super::calibrate::judge::{Incumbent, Judge};
-use super::calibrate::{Entrant, Outcome, Race};
+use super::decision::{Decision, Entrant, Outcome, Race, Request};
 use super::facts::Facts;
 use super::offline::{Measured, Run};
 use super::repeat::Decisions;
-use super::select::{Decision, Request};
 use super::stopwatch::{Clock, Contestant, Policy, Samples, WallClock, race_until};
 use crate::analysis::{Analysis, Fingerprint};
 use crate::device::Device;
 use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
-use crate::matrix::CsrMatrix;
+use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 
 /// What was measured on one matrix.
@@ -62,12 +61,16 @@ impl Trial {
     /// # Errors
     ///
     /// What the device gives. A plan that cannot be packed or run is recorded as failed.
-    pub fn of<T: Scalar>(a: &CsrMatrix<T>, analysis: &Analysis, subject: Subject<'_>) -> Result<Self, Error> {
+    pub fn of<T: Scalar>(
+        a: CsrView<'_, T>,
+        analysis: &Analysis,
+        subject: Subject<'_>,
+    ) -> Result<Self, Error> {
         T::trial(a, analysis, subject)
     }
 
     pub(crate) fn of_impl<T: Scalar>(
-        a: &CsrMatrix<T>,
+        a: CsrView<'_, T>,
         analysis: &Analysis,
         subject: Subject<'_>,
     ) -> Result<Self, Error> {
@@ -96,7 +99,7 @@ impl Trial {
         let empty = Measured {
             matrix: subject.matrix.to_owned(),
             class: subject.class.to_owned(),
-            fingerprint: Fingerprint::of(a.view()),
+            fingerprint: Fingerprint::of(a),
             scalar: T::KIND,
             facts: Facts::from(analysis),
             runs: Vec::new(),

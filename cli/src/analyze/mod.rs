@@ -13,7 +13,7 @@ use sparseop::analysis::{Analysis, Fingerprint, Histogram, Pattern, Symmetry};
 use sparseop::formats::hyb::{Rule, Width};
 use sparseop::formats::jds::{Method, Split};
 use sparseop::formats::{FormatKind, Traffic, hyb};
-use sparseop::tuning::select::Decision;
+use sparseop::tuning::decision::Decision;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Scalar, ScalarKind};
 

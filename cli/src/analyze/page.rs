@@ -7,8 +7,8 @@ use crate::report::{self, Raster, Thresholds};
 use anyhow::Result;
 use sparseop::Scalar;
 use sparseop::matrix::CsrView;
+use sparseop::tuning::decision::{Candidate, Verdict};
 use sparseop::tuning::explain::{Beside, Explanation, reason};
-use sparseop::tuning::select::{Candidate, Verdict};
 
 /// What the page shows of one matrix.
 ///

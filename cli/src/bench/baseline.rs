@@ -1,8 +1,8 @@
 //! What the plans are compared with.
 
-use super::contest::Failure;
 use super::cusparse::{self, Algorithm, Shared, SpMm};
-use super::engine::{Engine, OnHost, Own, Which};
+use super::engine::{Engine, OnHost, Own, Product, Which};
+use super::failure::Failure;
 use super::task::{Several, Vectors};
 use crate::console::Console;
 use clap::ValueEnum;
@@ -160,9 +160,6 @@ impl<T: Scalar> Context<'_, T> {
         Caches::new(&Stream::new(&Device::Cpu)?, self.caches.state()).map(Rc::new)
     }
 }
-
-/// A product with one matrix: `multiply(x, y)`.
-pub(super) type Product<'a, T> = Box<dyn Fn(&[T], &mut [T]) + 'a>;
 
 /// A scalar that every peer can multiply.
 pub(super) trait Peers: Scalar {

@@ -3,6 +3,7 @@
 use super::baseline::{Context, Peer, Peers, Task};
 use super::cusparse::{self, Shared};
 use super::engine::{Engine, Own, Which};
+use super::failure::Failure;
 use super::report::{Details, Failed, Measured, Run};
 use super::task::{Several, Vectors};
 use crate::console::Console;
@@ -94,24 +95,6 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
     }
     bar.finish_and_clear();
     Ok(runs.into_iter().flatten().collect())
-}
-
-/// Why somebody does not take part.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// More memory or more pieces than allowed, or than makes sense.
-    Refused(String),
-    /// Anything else.
-    Broken(String),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::MemoryLimit { .. } | Error::PlanLimit { .. } => Self::Refused(error.to_string()),
-            _ => Self::Broken(error.to_string()),
-        }
-    }
 }
 
 impl<T: Peers> Contest<'_, T> {

@@ -1,9 +1,8 @@
 //! Those who multiply: our own operator on any device, and what it is compared with.
 
-use super::baseline::Product;
 use super::task::Several;
 use sparseop::tuning::caches::Caches;
-use sparseop::{DeviceVec, Error, Scalar, SparseOp};
+use sparseop::{DeviceVec, Error, Multivector, Scalar, SparseOp};
 use std::rc::Rc;
 
 /// One who multiplies one matrix with one vector, or with several.
@@ -97,7 +96,10 @@ impl<T: Scalar> Engine<T> for Own<T> {
         let stream = caches.stream();
         match self.which {
             Which::Plain(Several::ONE) => op.apply_device(stream, x, y),
-            Which::Plain(Several { count, layout }) => op.apply_multi_device(stream, count, x, y, layout),
+            Which::Plain(Several { count, layout }) => {
+                let of_y = Multivector::new(y, count, layout);
+                op.apply_multi_device(stream, Multivector::new(x, count, layout), of_y)
+            }
             Which::Transposed => op.apply_transpose_device(stream, x, y),
         }
     }
@@ -113,6 +115,9 @@ impl<T: Scalar> Engine<T> for Own<T> {
         }
     }
 }
+
+/// A product with one matrix: `multiply(x, y)`.
+pub(super) type Product<'a, T> = Box<dyn Fn(&[T], &mut [T]) + 'a>;
 
 /// A product of vectors in host memory.
 pub(super) struct OnHost<'a, T> {

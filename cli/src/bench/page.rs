@@ -5,7 +5,7 @@ use super::report::{Report, Run};
 use crate::matrix_arg::Source;
 use crate::report::{self, Raster, Thresholds};
 use anyhow::Result;
-use sparseop::tuning::select::Decision;
+use sparseop::tuning::decision::Decision;
 use sparseop::{Plan, Scalar, Tuning};
 
 /// What the page shows of one matrix: `results` of `contest`, and the `decision` that `words` explain.

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn large_matrices_shrink_and_empty_ones_have_no_picture() {
-        let a = CsrMatrix::<f32>::try_new(1000, 0, vec![0; 1001], vec![], vec![]).unwrap();
+        let a = CsrMatrix::<f32>::zeros(1000, 0).unwrap();
         let raster = Raster::of(a.view()).unwrap();
         assert_eq!((raster.cell, raster.density), ((4, 1), None));
         assert_eq!(raster.caption(), "There are no entries.");

@@ -88,7 +88,7 @@ fn many_matrices_are_summed_up_and_folded() {
 
 #[test]
 fn a_page_of_nothing_much_is_still_a_page() {
-    let a = sparseop::matrix::CsrMatrix::<f32>::try_new(0, 0, vec![0], vec![], vec![]).unwrap();
+    let a = sparseop::matrix::CsrMatrix::<f32>::zeros(0, 0).unwrap();
     let mut bare = matrix("nothing");
     bare.rows = Analysis::of(a.view()).rows;
     (bare.pattern, bare.thresholds, bare.bandwidth) = (Some(Raster::of(a.view()).unwrap()), None, None);

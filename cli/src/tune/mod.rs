@@ -355,7 +355,7 @@ impl How<'_> {
             races: self.args.repeat.into(),
             also: &also,
         };
-        let mut trial = Trial::of(&a, &analysis, subject)?;
+        let mut trial = Trial::of(a.view(), &analysis, subject)?;
         let repeat = before.and_then(|(known, key)| self.decided(&trial, &known, key, console));
         let measured = trial.races.swap_remove(0);
         let judge = |op: &SparseOp<T>| calibrating::judge(op, &a, &analysis, &measured, self.policy);

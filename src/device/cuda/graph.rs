@@ -1,16 +1,11 @@
 //! Graphs: what is enqueued on a stream, captured to be launched again and again.
 
-use super::queue::Recorded;
+use super::queue::{Kept, Recorded};
 use super::{Gpu, Queue};
 use crate::Error;
 use cudarc::driver::{result, sys};
-use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-
-/// What a graph uses.
-pub(super) type Kept = Vec<Arc<dyn Any + Send + Sync>>;
 
 impl Queue {
     /// What `work` enqueues, as a graph; first waits for what was enqueued before.

@@ -14,6 +14,7 @@ mod nvrtc;
 mod overlap;
 mod queue;
 mod residence;
+mod target;
 
 pub(crate) use graph::Recording;
 pub(crate) use memory::{Buffer, Pinned};
@@ -169,6 +170,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
 
 impl Gpu {
     /// Its number.
+    #[doc(hidden)]
     pub fn ordinal(&self) -> usize {
         self.0.ordinal
     }

@@ -3,7 +3,7 @@
 //! `cudarc` panics where the library or one of its functions is missing, and takes every result for one that it knows. Here the
 //! functions are looked up once, and results stay numbers.
 
-use super::compiler::Target;
+use super::target::Target;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;

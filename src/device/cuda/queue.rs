@@ -2,7 +2,6 @@
 
 use super::driver::Attempt;
 use super::event::Event;
-use super::graph::Kept;
 use super::hold::Hold;
 use super::{Gpu, Kernel, overlap};
 use crate::Error;
@@ -13,6 +12,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, ThreadId};
+
+/// Memory and operators that a graph uses.
+pub(super) type Kept = Vec<Arc<dyn Any + Send + Sync>>;
 
 /// Numbers of queues: one that no living queue has, nor one whose work may still be under way.
 static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, free: Vec::new(), retired: Vec::new() });

@@ -10,14 +10,14 @@ mod values;
 mod wide;
 mod work;
 
-use super::cuda::{Long, Uploaded, Values};
+use super::cuda::{Parts, Uploaded};
 use super::index::{LANES, UNIT};
 use super::order::Order;
-use super::{Header, Packing, ValueEncoding};
+use super::{Packing, ValueEncoding};
 use crate::device::{Buffer, Device, ForeignCsr, Gpu, Ptr};
 use crate::matrix::CsrView;
 use crate::{Error, Scalar};
-use slices::Chosen;
+use wide::Chosen;
 use work::Work;
 
 /// A matrix in CSR in the memory of a GPU.
@@ -209,17 +209,6 @@ impl<T: Scalar> Packer<'_, T> {
     fn row_ptr(&self) -> Ptr<u64> {
         Ptr::from_address(self.a.row_ptr.ptr().address())
     }
-}
-
-/// The buffers of a packed matrix.
-pub(super) struct Parts<T> {
-    pub(super) headers: Buffer<Header>,
-    pub(super) values: Values<T>,
-    pub(super) dictionary: Buffer<T>,
-    pub(super) index: Buffer<u32>,
-    pub(super) perm: Option<Buffer<u32>>,
-    pub(super) skip: Option<Buffer<u32>>,
-    pub(super) long: Option<Long<T>>,
 }
 
 #[cfg(test)]

@@ -3,20 +3,10 @@
 use super::super::Header;
 use super::super::cuda::Values;
 use super::values::Table;
-use super::wide::Wide;
+use super::wide::Chosen;
 use super::{LANES, Packer};
-use crate::device::{Buffer, Launch, Ptr};
+use crate::device::{Launch, Ptr};
 use crate::{Error, Scalar};
-
-/// The slices before they are written.
-pub(super) struct Chosen {
-    pub(super) headers: Buffer<Header>,
-    /// The lanes of every slice whose rows are kept apart.
-    pub(super) skip: Buffer<u32>,
-    /// Of every slice the first with its index.
-    pub(super) owners: Ptr<u32>,
-    pub(super) wide: Wide,
-}
 
 /// The table of slots that slices have in common.
 struct Shared {

@@ -1,8 +1,8 @@
 //! Wide slices: those with a row that one warp would be at when all others are done. Each part of them has a warp.
 
-use super::slices::Chosen;
+use super::super::Header;
 use super::{LANES, Packer};
-use crate::device::{Launch, Ptr};
+use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
 /// Entries of a row in a part; `PART` in kernels/pack_slice.cuh.
@@ -16,6 +16,16 @@ pub(super) struct Wide {
     /// Their slots, where rows are in their order: how many, how many of them every lane has, and a hash.
     counted: Ptr<[u64; 2]>,
     most: usize,
+}
+
+/// The slices before they are written.
+pub(super) struct Chosen {
+    pub(super) headers: Buffer<Header>,
+    /// The lanes of every slice whose rows are kept apart.
+    pub(super) skip: Buffer<u32>,
+    /// Of every slice the first with its index.
+    pub(super) owners: Ptr<u32>,
+    pub(super) wide: Wide,
 }
 
 /// Parts that slices of so many rows with so many entries may have at most.

@@ -5,7 +5,7 @@ mod of_faer;
 #[cfg(feature = "nalgebra")]
 mod of_nalgebra;
 
-use super::{CsrMatrix, CsrView, Triplets, check_dimensions};
+use super::{CsrCow, CsrMatrix, CsrView, Triplets, check, check_dimensions};
 use crate::{Error, Scalar};
 use sprs::{CsMatBase, SpIndex};
 use std::borrow::Cow;
@@ -13,9 +13,10 @@ use std::ops::Deref;
 
 /// A matrix that can be read as CSR: what [`SparseOp::auto`](crate::SparseOp::auto) takes.
 ///
-/// Implemented for [`CsrMatrix`], [`CsrView`] (copied), [`Triplets`] and the matrices of `sprs`, owned or borrowed, compressed by row or
+/// Implemented for [`CsrMatrix`], [`CsrView`], [`CsrCow`], [`Triplets`] and the matrices of `sprs`, owned or borrowed, compressed by row or
 /// by column, of any index type. With the feature `nalgebra` also for the `CsrMatrix`, `CscMatrix` and `CooMatrix` of `nalgebra-sparse`,
-/// with the feature `faer` for its `SparseRowMat` and `SparseColMat`, owned or borrowed, of any index type. They are copied; entries of a
+/// with the feature `faer` for its `SparseRowMat` and `SparseColMat`, owned or borrowed, of any index type. Their indices are
+/// copied, their values unless they are compressed by column; entries of a
 /// `CooMatrix` that have the same place are summed.
 pub trait ToCsr<T: Scalar> {
     /// The matrix in CSR; borrowed where it is one already.
@@ -23,24 +24,30 @@ pub trait ToCsr<T: Scalar> {
     /// # Errors
     ///
     /// [`Error::InvalidMatrix`] when the matrix does not fit 32-bit column indices.
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error>;
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error>;
 }
 
 impl<T: Scalar> ToCsr<T> for CsrMatrix<T> {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
-        Ok(Cow::Borrowed(self))
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
+        Ok(self.view().into())
     }
 }
 
 impl<T: Scalar> ToCsr<T> for CsrView<'_, T> {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
-        Ok(Cow::Owned(CsrView::to_owned(*self)))
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
+        Ok((*self).into())
+    }
+}
+
+impl<T: Scalar> ToCsr<T> for CsrCow<'_, T> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
+        Ok(self.view().into())
     }
 }
 
 impl<T: Scalar> ToCsr<T> for Triplets<T> {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
-        Ok(Cow::Owned(Triplets::to_csr(self)))
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
+        Ok(Triplets::to_csr(self).into())
     }
 }
 
@@ -54,7 +61,7 @@ where
     IndStorage: Deref<Target = [I]>,
     DataStorage: Deref<Target = [T]>,
 {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         let compressed = Compressed {
             format: "sprs",
             shape: self.shape(),
@@ -62,7 +69,7 @@ where
             by_rows: self.is_csr(),
         };
         // sprs lets its users build matrices without checks, so the arrays are checked as any others.
-        compressed.into_csr(self.indices().iter().map(|i| i.index()), self.data().to_vec())
+        compressed.into_csr(self.indices().iter().map(|i| i.index()), Cow::Borrowed(self.data()))
     }
 }
 
@@ -82,15 +89,17 @@ impl Compressed {
     fn into_csr<'a, T: Scalar>(
         self,
         indices: impl Iterator<Item = usize>,
-        values: Vec<T>,
-    ) -> Result<Cow<'a, CsrMatrix<T>>, Error> {
+        values: Cow<'a, [T]>,
+    ) -> Result<CsrCow<'a, T>, Error> {
         let Self { format, shape: (nrows, ncols), ptr, by_rows } = self;
         check_dimensions(format, nrows, ncols)?;
         // An index that does not fit becomes one that is out of range, for the check below to find.
-        let indices = indices.map(|i| u32::try_from(i).unwrap_or(u32::MAX)).collect();
+        let indices: Vec<u32> = indices.map(|i| u32::try_from(i).unwrap_or(u32::MAX)).collect();
         let (outer, inner) = if by_rows { (nrows, ncols) } else { (ncols, nrows) };
-        let compressed = CsrMatrix::try_new(outer, inner, ptr, indices, values)?;
-        Ok(Cow::Owned(if by_rows { compressed } else { compressed.transpose() }))
+        check(outer, inner, &ptr, &indices, values.len())?;
+        let (row_ptr, col_idx) = (Cow::Owned(ptr), Cow::Owned(indices));
+        let compressed = CsrCow { nrows: outer, ncols: inner, row_ptr, col_idx, values };
+        Ok(if by_rows { compressed } else { compressed.view().transpose().into() })
     }
 }
 
@@ -111,12 +120,12 @@ mod tests {
     #[test]
     fn sprs_of_either_order_and_any_index_type() {
         let expected = CsrMatrix::try_new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0, 2.0, 3.0]).unwrap();
-        assert_eq!(*ToCsr::to_csr(&example::<usize, usize>()).unwrap(), expected);
-        assert_eq!(*ToCsr::to_csr(&example::<u16, u32>()).unwrap(), expected);
-        assert_eq!(*ToCsr::to_csr(&example::<i32, u64>()).unwrap(), expected);
+        assert_eq!(ToCsr::to_csr(&example::<usize, usize>()).unwrap().into_owned(), expected);
+        assert_eq!(ToCsr::to_csr(&example::<u16, u32>()).unwrap().into_owned(), expected);
+        assert_eq!(ToCsr::to_csr(&example::<i32, u64>()).unwrap().into_owned(), expected);
         let csc = example::<u32, usize>().to_csc();
-        assert_eq!(*ToCsr::to_csr(&csc).unwrap(), expected);
+        assert_eq!(ToCsr::to_csr(&csc).unwrap().into_owned(), expected);
         let view = csc.view();
-        assert_eq!(*ToCsr::to_csr(&view).unwrap(), expected);
+        assert_eq!(ToCsr::to_csr(&view).unwrap().into_owned(), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! Sparse matrices of faer.
 
 use super::{Compressed, ToCsr};
-use crate::matrix::CsrMatrix;
+use crate::matrix::CsrCow;
 use crate::{Error, Scalar};
 use faer::Index;
 use faer::sparse::{SparseColMat, SparseColMatRef, SparseRowMat, SparseRowMatRef};
@@ -20,25 +20,25 @@ use std::borrow::Cow;
 /// # Ok::<(), sparseop::Error>(())
 /// ```
 impl<T: Scalar, I: Index> ToCsr<T> for SparseColMat<I, T> {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         of_parts(self.as_ref().parts().0.parts(), self.val(), false)
     }
 }
 
 impl<T: Scalar, I: Index> ToCsr<T> for SparseColMatRef<'_, I, T> {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         of_parts(self.symbolic().parts(), self.val(), false)
     }
 }
 
 impl<T: Scalar, I: Index> ToCsr<T> for SparseRowMat<I, T> {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         of_parts(self.as_ref().parts().0.parts(), self.val(), true)
     }
 }
 
 impl<T: Scalar, I: Index> ToCsr<T> for SparseRowMatRef<'_, I, T> {
-    fn to_csr(&self) -> Result<Cow<'_, CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         of_parts(self.symbolic().parts(), self.val(), true)
     }
 }
@@ -51,7 +51,7 @@ fn of_parts<'a, T: Scalar, I: Index>(
     (nrows, ncols, begins, counts, indices): Parts<'_, I>,
     values: &[T],
     by_rows: bool,
-) -> Result<Cow<'a, CsrMatrix<T>>, Error> {
+) -> Result<CsrCow<'a, T>, Error> {
     let range = |outer: usize| {
         let begin = begins[outer].zx();
         begin..counts.map_or_else(|| begins[outer + 1].zx(), |counts| begin + counts[outer].zx())
@@ -63,13 +63,15 @@ fn of_parts<'a, T: Scalar, I: Index>(
     });
     let ptr = std::iter::once(0).chain(ends).collect();
     let compressed = Compressed { format: "faer", shape: (nrows, ncols), ptr, by_rows };
-    let values = ranges().flat_map(|range| &values[range]).copied().collect();
-    compressed.into_csr(ranges().flat_map(|range| &indices[range]).map(|index| index.zx()), values)
+    let values: Vec<T> = ranges().flat_map(|range| &values[range]).copied().collect();
+    compressed
+        .into_csr(ranges().flat_map(|range| &indices[range]).map(|index| index.zx()), Cow::Owned(values))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matrix::CsrMatrix;
     use faer::sparse::{SymbolicSparseColMatRef, SymbolicSparseRowMatRef, Triplet};
 
     fn expected() -> CsrMatrix<f64> {
@@ -81,13 +83,13 @@ mod tests {
         let entries = [Triplet::new(0usize, 2usize, 1.0), Triplet::new(1, 0, 2.0), Triplet::new(1, 1, 3.0)];
         let col = SparseColMat::try_new_from_triplets(2, 3, &entries).unwrap();
         let row = SparseRowMat::try_new_from_triplets(2, 3, &entries).unwrap();
-        assert_eq!(*ToCsr::to_csr(&col).unwrap(), expected());
-        assert_eq!(*ToCsr::to_csr(&col.as_ref()).unwrap(), expected());
-        assert_eq!(*ToCsr::to_csr(&row).unwrap(), expected());
-        assert_eq!(*ToCsr::to_csr(&row.as_ref()).unwrap(), expected());
+        assert_eq!(ToCsr::to_csr(&col).unwrap().into_owned(), expected());
+        assert_eq!(ToCsr::to_csr(&col.as_ref()).unwrap().into_owned(), expected());
+        assert_eq!(ToCsr::to_csr(&row).unwrap().into_owned(), expected());
+        assert_eq!(ToCsr::to_csr(&row.as_ref()).unwrap().into_owned(), expected());
         let narrow = entries.map(|entry| Triplet::new(entry.row as u32, entry.col as u32, entry.val));
         let narrow = SparseColMat::<u32, f64>::try_new_from_triplets(2, 3, &narrow).unwrap();
-        assert_eq!(*ToCsr::to_csr(&narrow).unwrap(), expected());
+        assert_eq!(ToCsr::to_csr(&narrow).unwrap().into_owned(), expected());
     }
 
     #[test]
@@ -100,7 +102,7 @@ mod tests {
             &[0, 2, 0, 0, 1, 2, 0],
         );
         let a = SparseRowMatRef::new(rows, &[9.0, 1.0, 9.0, 2.0, 3.0, 9.0, 9.0]);
-        assert_eq!(*ToCsr::to_csr(&a).unwrap(), expected());
+        assert_eq!(ToCsr::to_csr(&a).unwrap().into_owned(), expected());
         let cols = SymbolicSparseColMatRef::<usize>::new_checked(
             2,
             3,
@@ -109,6 +111,6 @@ mod tests {
             &[1, 0, 1, 0, 0],
         );
         let a = SparseColMatRef::new(cols, &[2.0, 9.0, 3.0, 9.0, 1.0]);
-        assert_eq!(*ToCsr::to_csr(&a).unwrap(), expected());
+        assert_eq!(ToCsr::to_csr(&a).unwrap().into_owned(), expected());
     }
 }

@@ -1,7 +1,7 @@
 //! Sparse matrices of nalgebra.
 
 use super::{Compressed, ToCsr};
-use crate::matrix::{self, Triplets};
+use crate::matrix::{self, CsrCow, Triplets};
 use crate::{Error, Scalar};
 use nalgebra_sparse::{CooMatrix, CscMatrix, CsrMatrix};
 use std::borrow::Cow;
@@ -21,31 +21,31 @@ const FORMAT: &str = "nalgebra-sparse";
 /// # Ok::<(), sparseop::Error>(())
 /// ```
 impl<T: Scalar> ToCsr<T> for CsrMatrix<T> {
-    fn to_csr(&self) -> Result<Cow<'_, matrix::CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         let (offsets, indices, values) = self.csr_data();
         let shape = (self.nrows(), self.ncols());
         let compressed = Compressed { format: FORMAT, shape, ptr: offsets.to_vec(), by_rows: true };
-        compressed.into_csr(indices.iter().copied(), values.to_vec())
+        compressed.into_csr(indices.iter().copied(), Cow::Borrowed(values))
     }
 }
 
 impl<T: Scalar> ToCsr<T> for CscMatrix<T> {
-    fn to_csr(&self) -> Result<Cow<'_, matrix::CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         let (offsets, indices, values) = self.csc_data();
         let shape = (self.nrows(), self.ncols());
         let compressed = Compressed { format: FORMAT, shape, ptr: offsets.to_vec(), by_rows: false };
-        compressed.into_csr(indices.iter().copied(), values.to_vec())
+        compressed.into_csr(indices.iter().copied(), Cow::Borrowed(values))
     }
 }
 
 impl<T: Scalar> ToCsr<T> for CooMatrix<T> {
-    fn to_csr(&self) -> Result<Cow<'_, matrix::CsrMatrix<T>>, Error> {
+    fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         matrix::check_dimensions(FORMAT, self.nrows(), self.ncols())?;
         // The library keeps indices below the dimensions.
         let narrow = |indices: &[usize]| indices.iter().map(|&i| i as u32).collect();
         let (rows, cols) = (narrow(self.row_indices()), narrow(self.col_indices()));
         let triplets = Triplets::from_parts(self.nrows(), self.ncols(), rows, cols, self.values().to_vec())?;
-        Ok(Cow::Owned(triplets.to_csr()))
+        Ok(triplets.to_csr().into())
     }
 }
 
@@ -62,11 +62,11 @@ mod tests {
         }
         let expected =
             matrix::CsrMatrix::try_new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0f64, 2.0, 3.0]).unwrap();
-        assert_eq!(*ToCsr::to_csr(&coo).unwrap(), expected);
-        assert_eq!(*ToCsr::to_csr(&CsrMatrix::from(&coo)).unwrap(), expected);
-        assert_eq!(*ToCsr::to_csr(&CscMatrix::from(&coo)).unwrap(), expected);
+        assert_eq!(ToCsr::to_csr(&coo).unwrap().into_owned(), expected);
+        assert_eq!(ToCsr::to_csr(&CsrMatrix::from(&coo)).unwrap().into_owned(), expected);
+        assert_eq!(ToCsr::to_csr(&CscMatrix::from(&coo)).unwrap().into_owned(), expected);
         let empty = CscMatrix::<f32>::zeros(3, 0);
-        assert_eq!(*ToCsr::to_csr(&empty).unwrap(), matrix::CsrMatrix::zeros(3, 0).unwrap());
+        assert_eq!(ToCsr::to_csr(&empty).unwrap().into_owned(), matrix::CsrMatrix::zeros(3, 0).unwrap());
     }
 
     #[test]

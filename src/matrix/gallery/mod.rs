@@ -20,11 +20,14 @@ mod structure;
 mod tests;
 mod values;
 
+#[doc(hidden)]
 pub use registry::{Entry, Parameter, Shape};
 pub use spec::Spec;
+#[doc(hidden)]
 pub use values::Values;
 
 /// Every generator, in the order of the suite; those that are not in it come last.
+#[doc(hidden)]
 pub fn list() -> &'static [Entry] {
     &registry::ENTRIES
 }
@@ -38,12 +41,14 @@ pub fn list() -> &'static [Entry] {
 /// }
 /// # Ok::<(), sparseop::Error>(())
 /// ```
+#[doc(hidden)]
 pub fn suite() -> impl Iterator<Item = Spec> {
     list().iter().filter(|entry| entry.in_suite).map(Entry::spec)
 }
 
 /// Matrices of about `nnz` entries that spread what the cost of a product depends on: the length of rows, how uneven they are, and how
 /// far from one another their columns lie.
+#[doc(hidden)]
 pub fn sweep(nnz: usize) -> impl Iterator<Item = Spec> {
     /// Rows of one entry up to such as many threads share.
     const LENGTHS: [usize; 7] = [1, 3, 8, 20, 50, 150, 600];

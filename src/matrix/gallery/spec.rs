@@ -40,27 +40,33 @@ pub struct Spec {
 
 impl Spec {
     /// The seed where none is given.
+    #[doc(hidden)]
     pub const DEFAULT_SEED: u64 = 1;
 
     /// What `NAME[,key=value...]` begins with where it stands beside file names.
+    #[doc(hidden)]
     pub const PREFIX: &'static str = "gallery:";
 
     /// The generator.
+    #[doc(hidden)]
     pub fn entry(&self) -> &'static Entry {
         self.entry
     }
 
     /// The sizes, one for every [parameter](Entry::parameters), in that order.
+    #[doc(hidden)]
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
     /// What the entries will be.
+    #[doc(hidden)]
     pub fn values(&self) -> Values {
         self.values.or_else(|| Some(self.drawn()?.values)).unwrap_or_default()
     }
 
     /// The structure in words: that of the generator, or, for `random`, the one that the seed draws.
+    #[doc(hidden)]
     pub fn structure(&self) -> String {
         self.drawn().map_or_else(
             || self.entry.structure.to_owned(),
@@ -74,11 +80,13 @@ impl Spec {
     }
 
     /// The seed of everything that is random.
+    #[doc(hidden)]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
     /// The same matrix with other values in the same places.
+    #[doc(hidden)]
     pub fn with_values(self, values: Values) -> Self {
         // Those that the generator has anyway are not spelled out, so that equal matrices have equal names.
         let asked = values != Values::default() || self.entry.name == RANDOM;
@@ -86,12 +94,14 @@ impl Spec {
     }
 
     /// The same kind of matrix from other random numbers.
+    #[doc(hidden)]
     pub fn with_seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
     /// The same kind of matrix with about `nnz` entries: as near as the first size gets, the sizes that follow it in
     /// proportion. `small` stays as it is.
+    #[doc(hidden)]
     pub fn scaled_to(&self, nnz: usize) -> Self {
         if !self.entry.scales {
             return self.clone();
@@ -139,12 +149,14 @@ impl Spec {
     ///
     /// [`Error::GalleryText`] when the text is no specification, a range is empty, or they stand for more than 10 000
     /// matrices.
+    #[doc(hidden)]
     pub fn parse_all(text: &str) -> Result<Vec<Self>, Error> {
         let texts = expand(text).map_err(|message| Error::GalleryText { text: text.to_owned(), message })?;
         texts.iter().map(|text| text.parse()).collect()
     }
 
     /// Rows, columns and expected nonzeros, without generating anything.
+    #[doc(hidden)]
     pub fn shape(&self) -> Shape {
         let shape = (self.entry.shape)(&self.sizes, self.seed);
         Shape { nnz: shape.nnz.min(shape.nrows.saturating_mul(shape.ncols)), ..shape }

@@ -40,9 +40,11 @@ use std::path::Path;
 const NO_ZSTD: &str = "this build of sparseop cannot compress or decompress zstd; enable its feature `zstd`";
 
 /// How the names of files that may hold a matrix end.
+#[doc(hidden)]
 pub const EXTENSIONS: [&str; 5] = [".mtx", ".mtx.gz", ".mtx.zst", ".tar.gz", ".tgz"];
 
 /// Whether a file is a matrix by its name: one of [`EXTENSIONS`], in any case, after at least one more character.
+#[doc(hidden)]
 pub fn is_matrix_path(path: impl AsRef<Path>) -> bool {
     let name = path.as_ref().file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     EXTENSIONS.iter().any(|extension| name.len() > extension.len() && name.ends_with(extension))
@@ -76,6 +78,7 @@ pub fn read<T: Scalar>(path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
 /// # Errors
 ///
 /// [`Error::Market`], as [`read`].
+#[doc(hidden)]
 pub fn parse<T: Scalar>(text: &[u8]) -> Result<CsrMatrix<T>, Error> {
     Reader::new().parse(text)
 }
@@ -167,6 +170,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// As [`parse`]; [`Error::Market`] when the memory limit is exceeded.
+    #[doc(hidden)]
     pub fn parse<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
         T::parse_market(self, text)
     }

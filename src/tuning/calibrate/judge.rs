@@ -5,17 +5,14 @@
 //! slows both. Ratios far from the median are drawn in to a few median absolute deviations of it, so that an interrupt weighs no more
 //! than an ordinary round, and an interval for the mean is taken from Student's distribution, as for winsorised samples.
 
-use super::Outcome;
 use crate::Error;
+use crate::tuning::decision::{Outcome, RACE_BAND as BAND};
 use crate::tuning::stopwatch::Samples;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
 
 /// Rounds both must have run before they are compared.
 pub(in crate::tuning) const MIN_ROUNDS: usize = 5;
-
-/// Measured times closer than this are ties: a predicted plan is not changed for less.
-pub(super) const BAND: f64 = 0.01;
 
 /// A plan that an earlier race has decided for is not changed for less than this. Two races of the same plans differ by more than one of
 /// them can know, by where arrays lie and how the clocks run, so that the band of those who stood a race before is wider.

@@ -10,17 +10,15 @@ mod tests;
 
 use super::arena::{Arena, Ready};
 use super::caches::CacheState;
+use super::decision::{Candidate, Decision, Entrant, Outcome, Race, Verdict};
 use super::profile::Fit;
-use super::select::{Candidate, Decision, Verdict};
 use super::stopwatch::{Clock, Contestant, Policy, Samples, race_until};
 use crate::Error;
 use crate::device::{Device, DeviceSpec};
-use crate::formats::{Plan, Target};
+use crate::formats::Target;
 pub use judge::HOLD;
-use judge::{BAND, Incumbent, Judge, MIN_ROUNDS};
-use serde::{Deserialize, Serialize};
+use judge::{Incumbent, Judge, MIN_ROUNDS};
 use std::collections::VecDeque;
-use std::fmt::{self, Display};
 
 /// Plans that are raced at most.
 pub const MAX_ENTRANTS: usize = 10;
@@ -74,153 +72,12 @@ impl Calibration {
     }
 }
 
-/// What a choice rests on.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Basis {
-    /// Predictions.
-    Predicted,
-    /// Predictions: a race was asked for, but so few products would not pay for it.
-    Unpaid {
-        /// Seconds that the race could be expected to save.
-        gain: f64,
-        /// Seconds that it was predicted to take.
-        cost: f64,
-    },
-    /// A race.
-    Raced(Race),
-    /// A race that was run before.
-    Remembered {
-        /// That race.
-        race: Race,
-        /// Seconds since.
-        age: u64,
-    },
-}
-
-/// A race and its result.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Race {
-    /// Who won.
-    pub winner: Plan,
-    /// Whether caches were cold.
-    pub cold: bool,
-    /// Who took part or was to, by predicted time; first the plan that would have been chosen without the race.
-    pub entrants: Vec<Entrant>,
-    /// Races it took: more than one when not all packed matrices fit into memory together.
-    pub heats: usize,
-    /// Seconds of everything but packing the winner.
-    pub seconds: f64,
-    /// Of them, seconds of packing the others.
-    pub packing: f64,
-    /// Bytes that packed matrices took at a time at most.
-    pub held_bytes: u64,
-    /// Whether more rounds would have changed nothing.
-    pub decided: bool,
-}
-
-/// One plan in a race.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entrant {
-    /// The plan.
-    pub plan: Plan,
-    /// Seconds it took to pack and to bring to the device.
-    pub prepare: Option<f64>,
-    /// Seconds of a product, the middle of all rounds.
-    pub median: Option<f64>,
-    /// Median absolute deviation from it, over it.
-    pub spread: Option<f64>,
-    /// Rounds it ran.
-    pub rounds: usize,
-    /// What became of it.
-    pub outcome: Outcome,
-}
-
-/// What became of a plan in a race.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// It won.
-    Won,
-    /// It was not told from the winner of its heat.
-    Tied {
-        /// Its time over the winner's, preparation included.
-        ratio: f64,
-    },
-    /// It was slower than the winner of its heat.
-    Slower {
-        /// Its time over the winner's, preparation included.
-        ratio: f64,
-        /// Whether that was clear before the race was over.
-        early: bool,
-    },
-    /// Time was up before anything could be told.
-    Undecided,
-    /// It could not be packed, or its products failed.
-    Failed {
-        /// Why.
-        reason: String,
-    },
-    /// There was no memory for it beside the champion.
-    NoRoom {
-        /// Bytes it needs.
-        needed: u64,
-        /// Bytes that were left of those that packed matrices may take together.
-        left: u64,
-    },
-    /// Packing it would have taken longer than there was time.
-    NoTime,
-}
-
-impl Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Won => f.write_str("measured fastest"),
-            Self::Tied { ratio } if (ratio - 1.0).abs() <= BAND => {
-                write!(f, "measured {ratio:.3} times as long: a tie")
-            }
-            Self::Tied { ratio } => write!(f, "measured {ratio:.2} times as long, but not surely"),
-            Self::Slower { ratio, early } => {
-                write!(f, "measured {ratio:.2} times as long{}", if *early { ", out early" } else { "" })
-            }
-            Self::Undecided => f.write_str("time was up before it could be told apart"),
-            Self::Failed { reason } => write!(f, "disqualified: {reason}"),
-            Self::NoRoom { needed, left } => {
-                write!(f, "not raced: needs {needed} bytes beside the others, which leave {left}")
-            }
-            Self::NoTime => f.write_str("not raced: packing it would have taken too long"),
-        }
-    }
-}
-
 impl Entrant {
     /// Writes down the times of its rounds.
     pub(super) fn ran(&mut self, samples: &Samples) {
         self.median = (!samples.is_empty()).then(|| samples.median());
         self.spread = self.median.map(|median| samples.deviation() / median);
         self.rounds = samples.len();
-    }
-}
-
-impl Race {
-    /// What became of a plan, if it was to take part.
-    pub fn entrant(&self, plan: &Plan) -> Option<&Entrant> {
-        self.entrants.iter().find(|entrant| entrant.plan == *plan)
-    }
-
-    /// Where a plan stands: its measured time, or behind all that were measured.
-    pub(crate) fn rank(&self, plan: &Plan) -> f64 {
-        self.entrant(plan).and_then(|entrant| entrant.median).unwrap_or(f64::INFINITY)
-    }
-
-    /// The plan that would have been chosen without the race.
-    pub fn predicted(&self) -> &Plan {
-        self.entrants.first().map_or(&self.winner, |entrant| &entrant.plan)
-    }
-
-    /// Rounds of the one that ran most.
-    pub fn rounds(&self) -> usize {
-        self.entrants.iter().map(|entrant| entrant.rounds).max().unwrap_or(0)
     }
 }
 

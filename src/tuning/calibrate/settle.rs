@@ -1,22 +1,14 @@
 //! What a race makes of a decision.
 
-use super::{Basis, Race};
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::Plan;
+use crate::tuning::decision::{Basis, Candidate, Decision, Verdict};
 use crate::tuning::explain::reason;
 use crate::tuning::predictor::Predictor;
-use crate::tuning::select::{Candidate, Decision, Verdict, predict};
+use crate::tuning::select::predict;
 
 impl Decision {
-    /// The race that the choice rests on, run now or remembered.
-    pub fn race(&self) -> Option<&Race> {
-        match &self.basis {
-            Basis::Raced(race) | Basis::Remembered { race, .. } => Some(race),
-            Basis::Predicted | Basis::Unpaid { .. } => None,
-        }
-    }
-
     fn predict(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Candidate {
         let predictor = Predictor { profile: &self.profile, device, scale: self.scale };
         predict(plan.clone(), analysis, &predictor, &self.request)

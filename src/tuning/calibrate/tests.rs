@@ -3,11 +3,12 @@
 use super::*;
 use crate::ScalarKind;
 use crate::analysis::Analysis;
-use crate::formats::Traffic;
+use crate::formats::{Plan, Traffic};
 use crate::matrix::gallery;
 use crate::tuning::cost::{Prediction, Term};
+use crate::tuning::decision::{Basis, Request};
 use crate::tuning::profile::Profile;
-use crate::tuning::select::{Request, select};
+use crate::tuning::select::select;
 use std::cell::Cell;
 
 /// What a plan does on the scripted device; bytes and the prediction are those of its candidate.

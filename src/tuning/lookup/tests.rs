@@ -1,7 +1,8 @@
 use super::*;
 use crate::analysis::Analysis;
 use crate::matrix::gallery;
-use crate::tuning::select::{self, Request};
+use crate::tuning::decision::Request;
+use crate::tuning::select;
 use proptest::prelude::*;
 use std::fs;
 use tempfile::TempDir;

@@ -5,8 +5,8 @@ use crate::analysis::{Analysis, Fingerprint};
 use crate::device::Device;
 use crate::formats::Weights;
 use crate::matrix::gallery;
+use crate::tuning::decision::TIE_BAND;
 use crate::tuning::facts::Facts;
-use crate::tuning::select::TIE_BAND;
 
 /// A matrix as a tuning run sees it, before it is timed.
 struct Subject {

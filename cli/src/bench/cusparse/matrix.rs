@@ -1,6 +1,6 @@
 //! The matrix in the GPU's memory, in the formats that cuSPARSE reads.
 
-use super::super::contest::Failure;
+use super::super::failure::Failure;
 use super::layout::{PADDING, rows, slice_offsets, slots};
 use sparseop::device::DeviceArray;
 use sparseop::matrix::CsrView;

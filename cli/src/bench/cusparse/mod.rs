@@ -9,8 +9,8 @@ mod several;
 pub(super) use matrix::Shared;
 pub(super) use several::SpMm;
 
-use super::contest::Failure;
 use super::engine::Engine;
+use super::failure::Failure;
 use crate::console::Console;
 use ffi::{Cusparse, Enum, NON_TRANSPOSE, Raw, TRANSPOSE};
 use matrix::{Arrays, Layout, Shape};

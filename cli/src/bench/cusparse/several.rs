@@ -1,8 +1,8 @@
 //! cuSPARSE's product with several vectors (SpMM).
 
 use super::super::baseline::Context;
-use super::super::contest::Failure;
 use super::super::engine::Engine;
+use super::super::failure::Failure;
 use super::super::task::Several;
 use super::ffi::{Cusparse, Enum, NON_TRANSPOSE, Raw};
 use super::matrix::{Arrays, Layout, Shape};

@@ -1,0 +1,21 @@
+//! Errors of plans and baselines before they are timed.
+
+use sparseop::Error;
+
+/// Reason why a plan or a baseline is not timed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// More memory or more pieces than allowed, or than makes sense.
+    Refused(String),
+    /// Anything else.
+    Broken(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::MemoryLimit { .. } | Error::PlanLimit { .. } => Self::Refused(error.to_string()),
+            _ => Self::Broken(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Targets of the CUDA compilers.
+
+use super::embedded::runs_on;
+use std::fmt::{self, Display};
+
+/// Target of a compilation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// Machine code for an architecture: 90 for `sm_90`.
+    Cubin(u32),
+    /// Assembly for a virtual architecture and all later ones.
+    Ptx(u32),
+}
+
+impl Target {
+    /// The option that asks for it.
+    pub(super) fn option(self) -> String {
+        format!("--gpu-architecture={self}")
+    }
+
+    /// The best that a compiler with these architectures, or with unknown ones, can do for `arch`: machine code that runs there, else
+    /// assembly that the driver can take further.
+    pub(super) fn best(arch: u32, supported: &[u32]) -> Option<Self> {
+        if supported.is_empty() {
+            return Some(Self::Cubin(arch));
+        }
+        let cubin = runs_on(arch, supported.iter().copied()).map(Self::Cubin);
+        cubin.or_else(|| supported.iter().copied().filter(|known| *known <= arch).max().map(Self::Ptx))
+    }
+}
+
+impl Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cubin(arch) => write!(f, "sm_{arch}"),
+            Self::Ptx(arch) => write!(f, "compute_{arch}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_does_what_it_can() {
+        let supported = [75, 80, 86, 87, 89, 90, 100];
+        for (arch, expected) in [
+            (90, Some(Target::Cubin(90))),
+            (103, Some(Target::Cubin(100))),
+            (120, Some(Target::Ptx(100))),
+            (70, None),
+        ] {
+            assert_eq!(Target::best(arch, &supported), expected, "sm_{arch}");
+        }
+        assert_eq!(Target::best(70, &[]), Some(Target::Cubin(70)));
+        assert_eq!(Target::Cubin(90).option(), "--gpu-architecture=sm_90");
+        assert_eq!(Target::Ptx(75).option(), "--gpu-architecture=compute_75");
+    }
+}
