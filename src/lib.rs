@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Matrices come from Matrix Market files ([`matrix::market`]), from `sprs`, nalgebra-sparse or faer ([`matrix::ToCsr`]), from triplets, from
-//! raw arrays, from arrays on a GPU ([`device::ForeignCsr`]), or from the [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`], and on top of it
-//! [`solvers`].
+//! raw arrays, from arrays on a GPU ([`device::ForeignCsr`]), or from the [`matrix::gallery`] of generated ones. The way from there is [`analysis`], [`tuning`], [`formats`], [`SparseOp`].
+//! The package `sparseop-solvers` has iterative solvers.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
@@ -38,7 +38,6 @@ mod memory;
 mod op;
 mod precision;
 mod scalar;
-pub mod solvers;
 #[cfg(test)]
 mod testing;
 mod trace;

@@ -1,5 +1,5 @@
 use sparseop::matrix::{Triplets, gallery, market};
-use sparseop::solvers::{Jacobi, Method, SolverBuilder};
+use sparseop_solvers::{Jacobi, Method, SolverBuilder};
 use sparseop::{Layout, SparseOp, SparseOpBuilder, Tuning};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

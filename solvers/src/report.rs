@@ -1,6 +1,6 @@
 //! How an iteration went.
 
-use crate::Error;
+use sparseop::Error;
 
 /// What an iteration ended with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,12 +6,11 @@ use super::chebyshev::{Chebyshev, estimate_bounds};
 use super::driver::{
     BREAKDOWN, CONVERGED, Driver, EXHAUSTED, HISTORY, ITERATIONS, LIMIT, Observer, RR, RZ, TARGET,
 };
-use super::driver::{outcome, ring, status};
+use super::driver::{outcome, ring, status, timed};
 use super::gmres::Gmres;
 use super::{Jacobi, Method, Outcome, Progress, Report, Settings, check_finite};
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Partner, Passes, Program, STATUS};
-use crate::tuning::stopwatch::timed;
-use crate::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use sparseop::device::fused::{Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::Debug;
 
 /// What the recurrences of a method aim at, of the tolerance: they drift away from the true residual.
@@ -326,7 +325,7 @@ impl<T: Scalar> Solver<'_, T> {
         op.apply_device(stream, x, r)?;
         let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
         let difference = Combine {
-            keep: Some(Coefficient::minus(crate::device::fused::ONE)),
+            keep: Some(Coefficient::minus(ONE)),
             add: Some((Coefficient::ONE, &*b)),
             diagonal: diagonal.as_ref(),
             sums: [Partner::Itself, second],

@@ -5,8 +5,8 @@ use super::driver::{
     status,
 };
 use super::{Outcome, Progress, Settings, check_finite};
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
-use crate::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 
 /// p·q and q·q, where q = A p: the eigenvalue as far as it is known.
 const LAMBDA: u16 = OWN;

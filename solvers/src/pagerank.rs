@@ -2,9 +2,9 @@
 
 use super::driver::{Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status};
 use super::{Outcome, Progress, Settings};
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
-use crate::matrix::{CsrMatrix, CsrView};
-use crate::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
+use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use sparseop::matrix::{CsrMatrix, CsrView};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
 
 const METHOD: &str = "pagerank";
 
