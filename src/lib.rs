@@ -72,17 +72,18 @@
 //!
 //! # Solvers
 //!
-//! CG, BiCGSTAB, GMRES, Chebyshev iteration, power iteration and PageRank:
+//! CG, BiCGSTAB, GMRES, Chebyshev iteration, power iteration and PageRank are in the package
+//! `sparseop-solvers`:
 //!
 //! ```
 //! use sparseop::{SparseOp, matrix::gallery};
-//! use sparseop::solvers::{Method, SolverBuilder};
+//! use sparseop_solvers::{Method, SolverBuilder};
 //!
 //! let a = "poisson2d,n=30,values=laplacian".parse::<gallery::Spec>()?.generate::<f64>()?;
 //! let op = SparseOp::auto(&a)?;
 //! let (b, mut x) = (vec![1.0; a.nrows()], vec![0.0; a.ncols()]);
 //! let report = SolverBuilder::new(Method::Cg).build(&op)?.solve(&b, &mut x)?;
-//! println!("{} iterations", report.iterations);
+//! println!("{report}");
 //! # assert!(report.converged().is_ok());
 //! # Ok::<(), sparseop::Error>(())
 //! ```
@@ -123,7 +124,6 @@ mod memory;
 mod op;
 mod precision;
 mod scalar;
-pub mod solvers;
 #[cfg(test)]
 mod testing;
 mod trace;

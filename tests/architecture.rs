@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules from the bottom to the top; a module may import from itself and from lower layers, not from its neighbours. The
-/// program is a package of its own, above all of them.
-const LAYERS: [&[&str]; 9] = [
+/// The modules from the bottom to the top; a module may import from itself and from lower layers,
+/// not from its neighbours.
+const LAYERS: [&[&str]; 8] = [
     &["error", "files", "memory", "precision", "scalar", "trace"],
     &["matrix"],
     &["device"],
@@ -16,7 +16,14 @@ const LAYERS: [&[&str]; 9] = [
     &["formats"],
     &["tuning"],
     &["op"],
-    &["solvers"],
+];
+
+/// The packages beside the library, each with the packages of this workspace that it may depend on.
+const PACKAGES: [(&str, &[&str]); 4] = [
+    ("capi", &["sparseop"]),
+    ("cli", &["sparseop", "sparseop-solvers", "sparseop-testkit"]),
+    ("solvers", &["sparseop"]),
+    ("testkit", &["sparseop"]),
 ];
 
 /// The bottom: these may import from each other.
@@ -25,10 +32,11 @@ const BOTTOM: &[&str] = LAYERS[0];
 /// The table of functions that are compiled in the library: it names all layers, for the scalar types.
 const TABLE: (&str, &str) = ("compiled", "scalar");
 
-/// What only these files may touch; paths and folders below `src`.
+/// What only these files may touch; paths and folders below `src`, those of other packages with the
+/// package's folder before them.
 const CONFINED: [(&[&str], &[&str]); 4] = [
-    (&["Instant"], &["tuning/stopwatch.rs"]),
-    (&["println!", "print!", "eprintln!", "eprint!"], &["cli/"]),
+    (&["Instant"], &["tuning/stopwatch.rs", "solvers/driver.rs"]),
+    (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "testkit/devices.rs"]),
     (
         &["fs", "File"],
         &[
@@ -77,20 +85,24 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Path below `src`, that of the program's sources with `cli/` before it, and code without comments,
-/// `#[cfg(test)]` items and test files.
+/// Path below `src`, that of another package's sources with the package's folder before it, and code
+/// without comments, `#[cfg(test)]` items and test files. The C interface is not among them.
 fn sources() -> Vec<(String, String)> {
-    let program = repository().join("cli/src");
-    let files = rust_files(&root()).into_iter().chain(rust_files(&program)).filter_map(|path| {
-        let name = match path.strip_prefix(&program) {
-            Ok(name) => Path::new("cli").join(name),
-            Err(_) => path.strip_prefix(root()).unwrap().to_owned(),
-        };
-        let name = name.to_str().unwrap().replace('\\', "/");
-        let is_test = name.starts_with("testing/") || name.contains("/tests/") || name.ends_with("tests.rs");
-        (!is_test).then(|| (name, without_tests(&fs::read_to_string(path).unwrap())))
-    });
-    files.collect()
+    let packages = PACKAGES.iter().map(|(folder, _)| *folder).filter(|folder| *folder != "capi");
+    let mut sources = Vec::new();
+    for package in packages.chain([""]) {
+        let root = repository().join(package).join("src");
+        for path in rust_files(&root) {
+            let name = Path::new(package).join(path.strip_prefix(&root).unwrap());
+            let name = name.to_str().unwrap().replace('\\', "/");
+            let is_test =
+                name.starts_with("testing/") || name.contains("/tests/") || name.ends_with("tests.rs");
+            if !is_test {
+                sources.push((name, without_tests(&fs::read_to_string(path).unwrap())));
+            }
+        }
+    }
+    sources
 }
 
 /// The code without comments and `#[cfg(test)]` items.
@@ -173,11 +185,12 @@ fn imports_go_one_way() {
     let reexports = reexports();
     let mut wrong = Vec::new();
     for (file, code) in sources() {
-        // The compiler keeps packages from importing what is not theirs.
-        if file == "lib.rs" || file == "compiled.rs" || file.starts_with("cli/") {
+        let module = file.split(['/', '.']).next().unwrap();
+        // Packages import by their dependencies, which another test reads.
+        let is_package = PACKAGES.iter().any(|(folder, _)| *folder == module) && file.contains('/');
+        if file == "lib.rs" || file == "compiled.rs" || is_package {
             continue;
         }
-        let module = file.split(['/', '.']).next().unwrap();
         let own = layer(module).unwrap_or_else(|| panic!("src/{file}: `{module}` is in no layer"));
         for name in imports(&code) {
             let target = reexports.get(&name).unwrap_or(&name);
@@ -293,6 +306,22 @@ fn files_import_each_other_in_few_loops() {
 }
 
 #[test]
+fn packages_depend_one_way() {
+    let mut wrong = Vec::new();
+    for (folder, allowed) in PACKAGES.into_iter().chain([(".", &[] as &[&str])]) {
+        let manifest = fs::read_to_string(repository().join(folder).join("Cargo.toml")).unwrap();
+        let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+        let dependencies = dependencies.split("\n[").next().unwrap();
+        for name in dependencies.lines().filter_map(|line| line.split([' ', '.']).next()) {
+            if name.starts_with("sparseop") && !allowed.contains(&name) {
+                wrong.push(format!("{folder}/Cargo.toml depends on {name}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
 fn clocks_files_and_the_terminal_are_confined() {
     let mut wrong = Vec::new();
     for (file, code) in sources() {
@@ -341,9 +370,9 @@ fn every_format_has_its_kernels_and_they_include_one_header() {
 
 #[test]
 fn no_source_file_is_long() {
-    let folders = ["src", "tests", "capi", "cli", "testkit"].map(|folder| repository().join(folder));
+    let folders = PACKAGES.iter().map(|(folder, _)| *folder).chain(["src", "tests", "examples", "benches"]);
     let mut wrong = Vec::new();
-    for path in folders.iter().flat_map(|folder| rust_files(folder)) {
+    for path in folders.flat_map(|folder| rust_files(&repository().join(folder))) {
         let lines = fs::read_to_string(&path).unwrap().lines().count();
         let excused = LONG.iter().any(|(file, _)| path.ends_with(file));
         if lines > LINES && !excused {

@@ -12,7 +12,7 @@ Time the peers on Matrix Market files (.mtx, .mtx.gz, .mtx.zst):
 
 Compare with sparseop, on files or on the gallery suite, whose missing files sparseop writes into DIR:
 
-    cargo build --release
+    cargo build --release -p sparseop-cli
     peers/bin/python spmv.py --sparseop target/release/sparseop --suite DIR --markdown table.md
 
 Tables go to stderr, one JSON object per matrix and dtype to stdout.

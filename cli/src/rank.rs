@@ -7,9 +7,9 @@ use super::solve::parse_tolerance;
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::matrix::market;
-use sparseop::solvers::{Outcome, PageRank, Progress, Settings};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Precision, Scalar, ScalarKind};
+use sparseop_solvers::{Outcome, PageRank, Progress, Settings};
 use std::path::PathBuf;
 
 /// PageRank of a graph: which pages a random walk along its links is at

@@ -7,9 +7,9 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparseop::matrix::{CsrMatrix, market};
-use sparseop::solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
 use sparseop::tuning::stopwatch::{Policy, race, timed, turn};
 use sparseop::{DeviceVec, Plan, Precision, Scalar, ScalarKind, SparseOp, Stream, Tuning};
+use sparseop_solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
 use std::path::PathBuf;
 
 /// A linear system: x with A x = b, or with --method power an eigenvalue

@@ -1,6 +1,6 @@
 use sparseop::matrix::{Triplets, gallery, market};
-use sparseop::solvers::{Jacobi, Method, SolverBuilder};
 use sparseop::{Multivector, SparseOp, SparseOpBuilder, Tuning};
+use sparseop_solvers::{Jacobi, Method, SolverBuilder};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

@@ -1,11 +1,11 @@
 //! What an operator does after any sequence of changes, compared with entries in lists: nothing that was made before may be used after it.
 
 use super::conformance::{devices, scattered};
+use super::devices::keep_busy;
 use super::several::{apply_multi, apply_multi_device};
-use crate::device::Graph;
 use crate::formats::{FormatKind, Layout};
 use crate::matrix::CsrMatrix;
-use crate::{Device, DeviceVec, Error, SparseOp, SparseOpBuilder, Stream, Tuning};
+use crate::{DeviceVec, Error, SparseOp, SparseOpBuilder, Stream, Tuning};
 
 /// Numbers without a pattern, always the same.
 struct Dice(u64);
@@ -165,22 +165,6 @@ fn any_sequence_of_changes_and_products_agrees_with_the_definition() {
             }
         }
     }
-}
-
-/// Has a GPU multiply for some milliseconds; what it is busy with, to be kept as long.
-pub(crate) fn keep_busy(
-    op: &SparseOp<f64>,
-    stream: &Stream,
-    x: &DeviceVec<f64>,
-    y: &mut DeviceVec<f64>,
-) -> Option<Graph> {
-    if *op.device() == Device::Cpu {
-        return None;
-    }
-    // Launched one by one, they would be done as fast as they are enqueued.
-    let graph = stream.capture(&mut || (0..1000).try_for_each(|_| op.apply_device(stream, x, y))).unwrap();
-    (0..20).for_each(|_| graph.launch(stream).unwrap());
-    Some(graph)
 }
 
 #[test]

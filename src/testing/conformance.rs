@@ -1,5 +1,6 @@
 //! What every plan of every format must do, on awkward shapes.
 
+pub(super) use super::devices::devices;
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -7,7 +8,6 @@ use crate::formats::{FormatKind, Placed, Plan, Target};
 use crate::matrix::CsrMatrix;
 use crate::{Scalar, ScalarKind};
 use proptest::prelude::*;
-use std::sync::OnceLock;
 
 /// The tests of one format, over both scalars.
 macro_rules! format_suite {
@@ -86,22 +86,6 @@ fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind,
         _ => found - found / 10..=found + found / 10,
     };
     assert!(about.contains(&told), "{told} bytes were told, {found} were found: {context}");
-}
-
-/// Set to 1 where a GPU has to be there.
-const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
-
-/// Where plans are checked: on the CPU, and on the first GPU if there is one; if not, it is said once, and fails where one is required.
-pub(crate) fn devices() -> &'static [Device] {
-    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-    DEVICES.get_or_init(|| match Device::why_no_gpu() {
-        None => vec![Device::Cpu, Device::auto()],
-        Some(reason) => {
-            assert!(std::env::var(REQUIRED).as_deref() != Ok("1"), "{REQUIRED}=1, but no GPU: {reason}");
-            eprintln!("checked on the CPU alone; no GPU: {reason}");
-            vec![Device::Cpu]
-        }
-    })
 }
 
 /// `A x` under a plan on a device, over a `y` full of NaN.

@@ -8,6 +8,9 @@ mod changes;
 #[path = "../../testkit/src/chapter.rs"]
 pub(crate) mod chapter;
 mod conformance;
+#[allow(unreachable_pub)]
+#[path = "../../testkit/src/devices.rs"]
+mod devices;
 mod foreign;
 mod gpu;
 #[cfg(feature = "cuda")]
@@ -22,7 +25,7 @@ mod scaled;
 mod several;
 mod update;
 
-pub(crate) use changes::keep_busy;
-pub(crate) use conformance::{awkward, check_format, devices, format_suite, product};
+pub(crate) use conformance::{awkward, check_format, format_suite, product};
+pub(crate) use devices::devices;
 pub(crate) use oracle::{Oracle, x_vector};
 pub(crate) use several::check_several;

@@ -1,8 +1,11 @@
-//! Oracle, error bounds, test vectors and small matrices for sparse matrix–vector products.
+//! Oracle, error bounds, test vectors, small matrices and devices for tests of sparse matrix–vector
+//! products.
 //!
 //! The modules are also part of the unit tests of `sparseop`, which include them by path.
 
 pub mod chapter;
+mod devices;
 mod oracle;
 
+pub use devices::{devices, keep_busy};
 pub use oracle::{Oracle, x_vector};

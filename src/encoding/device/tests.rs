@@ -1,9 +1,9 @@
 //! Whether a GPU packs the very bytes that the host does; nothing is tested where there is no GPU.
 
-use super::super::ValueEncoding;
 use super::super::cuda::Uploaded;
 use super::super::slices::PackedSlices;
 use super::super::value::Stored;
+use super::super::{Header, ValueEncoding};
 use super::*;
 use crate::device::Device;
 use crate::matrix::{CsrMatrix, gallery};

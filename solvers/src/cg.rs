@@ -3,10 +3,12 @@
 use super::driver::{
     CONVERGED, EXHAUSTED, INDEFINITE, ITERATIONS, NOT_FINITE, OWN, RR, RZ, SECOND, THIRD, ZERO, counted,
 };
-use super::solver::{Iteration, System};
-use crate::device::Device;
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program, Step};
-use crate::{DeviceVec, Error, Scalar};
+use super::system::{Iteration, System};
+use sparseop::device::Device;
+use sparseop::device::fused::{
+    Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program, Step,
+};
+use sparseop::{DeviceVec, Error, Scalar};
 
 const PQ: u16 = OWN;
 const ALPHA: u16 = OWN + 1;

@@ -1,8 +1,8 @@
 use super::*;
-use crate::matrix::{CsrMatrix, Triplets, gallery};
-use crate::testing::{Oracle, devices, keep_busy, x_vector};
-use crate::{Device, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use proptest::prelude::*;
+use sparseop::matrix::{CsrMatrix, Triplets, gallery};
+use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder, Stream, Tuning};
+use sparseop_testkit::{Oracle, devices, keep_busy, x_vector};
 
 const METHODS: [Method; 4] =
     [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 30 }, Method::Chebyshev { bounds: None }];
@@ -83,10 +83,8 @@ fn solves<T: Scalar>(
     assert_eq!(report.history.len(), report.iterations + 1, "{context}");
     // Again, from other vectors and from vectors on the device: the same bits.
     let again = solver.solve(&b, &mut vec![T::ZERO; a.nrows()]).unwrap();
-    let (on, mut y) = (
-        crate::DeviceVec::from_slice(device, &b).unwrap(),
-        crate::DeviceVec::zeros(device, b.len()).unwrap(),
-    );
+    let (on, mut y) =
+        (DeviceVec::from_slice(device, &b).unwrap(), DeviceVec::zeros(device, b.len()).unwrap());
     let third = solver.solve_device(&on, &mut y).unwrap();
     for other in [again, third] {
         assert_eq!((&other.history, other.residual), (&report.history, report.residual), "{context}");
@@ -325,8 +323,8 @@ fn wrong_input_is_refused() {
         b[17] = f64::NAN;
         let expected = "element 17 of vector `b` is NaN";
         assert!(solver.solve(&b, &mut x).unwrap_err().to_string().contains(expected));
-        let on = crate::DeviceVec::from_slice(device, &b).unwrap();
-        let mut y = crate::DeviceVec::zeros(device, n).unwrap();
+        let on = DeviceVec::from_slice(device, &b).unwrap();
+        let mut y = DeviceVec::zeros(device, n).unwrap();
         assert!(solver.solve_device(&on, &mut y).unwrap_err().to_string().contains(expected));
         assert_eq!(x, vec![0.0; n]);
         // It goes on after that; and of nothing comes nothing.
@@ -359,12 +357,12 @@ fn vectors_that_are_still_being_made_on_another_stream_are_waited_for() {
         let a = poisson::<f64>();
         let op = op(device, &a);
         let n = a.nrows();
-        let x = crate::DeviceVec::from_slice(device, &x_vector::<f64>(n)).unwrap();
+        let x = DeviceVec::from_slice(device, &x_vector::<f64>(n)).unwrap();
         let expected = product(&a, &x_vector(n));
         let mut solver = SolverBuilder::new(Method::Cg).build(&op).unwrap();
-        let stream = crate::Stream::new(device).unwrap();
-        let mut b = crate::DeviceVec::zeros(device, n).unwrap();
-        let mut y = crate::DeviceVec::zeros(device, n).unwrap();
+        let stream = Stream::new(device).unwrap();
+        let mut b = DeviceVec::zeros(device, n).unwrap();
+        let mut y = DeviceVec::zeros(device, n).unwrap();
         // A solver that did not wait would find zeros, and `x` 0 without an iteration.
         let _busy = keep_busy(&op, &stream, &y, &mut b);
         op.apply_device(&stream, &x, &mut b).unwrap();

@@ -4,82 +4,17 @@ use super::bicgstab::BiCgStab;
 use super::cg::Cg;
 use super::chebyshev::{Chebyshev, estimate_bounds};
 use super::driver::{
-    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, HISTORY, ITERATIONS, LIMIT, Observer, RR, RZ, TARGET,
+    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, ITERATIONS, LIMIT, Observer, RR, RZ, TARGET, outcome, timed,
 };
-use super::driver::{outcome, ring, status};
 use super::gmres::Gmres;
+use super::system::{Iteration, System};
 use super::{Jacobi, Method, Outcome, Progress, Report, Settings, check_finite};
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Partner, Passes, Program, STATUS};
-use crate::tuning::stopwatch::timed;
-use crate::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use sparseop::device::fused::{Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::Debug;
 
 /// What the recurrences of a method aim at, of the tolerance: they drift away from the true residual.
 const MARGIN: f64 = 0.95;
-
-/// The system, and the vectors that every method has.
-#[derive(Debug)]
-pub(super) struct System<'a, T: Scalar> {
-    pub(super) op: &'a SparseOp<T>,
-    pub(super) stream: Stream,
-    /// The inverse of the diagonal, where there is a preconditioner.
-    pub(super) diagonal: Option<DeviceVec<T>>,
-    pub(super) b: DeviceVec<T>,
-    pub(super) x: DeviceVec<T>,
-    pub(super) r: DeviceVec<T>,
-    /// The `x` that the method was last begun anew from.
-    kept: DeviceVec<T>,
-}
-
-/// What an iteration has come to since it was last looked at.
-pub(super) struct Seen {
-    /// ‖r‖ after each iteration.
-    pub(super) residuals: Vec<f64>,
-    /// Why it has ended; 0 while it goes on.
-    pub(super) status: u16,
-}
-
-/// A method.
-pub(super) trait Iteration<T: Scalar>: Debug {
-    /// Begins with the residual `system.r`, whose sums are in `registers`; these are then written.
-    fn start(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        registers: &mut Vec<f64>,
-    ) -> Result<(), Error>;
-
-    /// The number of the next batch; none when the method has to begin anew.
-    fn next(&self) -> Option<usize> {
-        Some(0)
-    }
-
-    /// Enqueues a batch of iterations, always the same for a number.
-    fn batch(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        number: usize,
-        every: usize,
-    ) -> Result<(), Error>;
-
-    /// What the registers say after a batch, where `before` iterations had been made before it.
-    fn observe(&mut self, registers: &[f64], before: usize) -> Seen {
-        let now = registers[usize::from(ITERATIONS)] as usize;
-        let residuals = ring(registers, HISTORY, before, now).map(f64::sqrt).collect();
-        Seen { residuals, status: status(registers) }
-    }
-
-    /// Brings `system.x` up to date, where iterations leave it behind.
-    fn finish(&mut self, _: &mut System<'_, T>, _: &mut Passes<T>, _status: u16) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// What a new beginning has to bring, of the residual before, to be worth another.
-    fn progress(&self) -> f64 {
-        0.5
-    }
-}
 
 /// How a system is to be solved.
 pub struct SolverBuilder<'a, T: Scalar> {
@@ -326,7 +261,7 @@ impl<T: Scalar> Solver<'_, T> {
         op.apply_device(stream, x, r)?;
         let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
         let difference = Combine {
-            keep: Some(Coefficient::minus(crate::device::fused::ONE)),
+            keep: Some(Coefficient::minus(ONE)),
             add: Some((Coefficient::ONE, &*b)),
             diagonal: diagonal.as_ref(),
             sums: [Partner::Itself, second],

@@ -1,6 +1,7 @@
 //! How an iteration went.
 
-use crate::Error;
+use sparseop::Error;
+use std::fmt::{self, Display};
 
 /// What an iteration ended with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,21 @@ impl Outcome {
     }
 }
 
+impl Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A time in words.
+pub(super) fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} µs", s * 1e6),
+    }
+}
+
 /// How far an iteration is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
@@ -89,6 +105,14 @@ pub struct Report {
     pub restarts: usize,
     /// Seconds that the iterations took, on the wall; copies from and to host memory and preparations not counted.
     pub seconds: f64,
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { method, outcome, iterations, residual, .. } = self;
+        write!(f, "{method}: {outcome} after {iterations} iterations, ")?;
+        write!(f, "relative residual {residual:.2e}, {}", seconds(self.seconds))
+    }
 }
 
 impl Report {

@@ -1,13 +1,15 @@
 //! PageRank of a graph.
 //!
 //! ```text
-//! cargo run --release --example pagerank                # a generated graph
-//! cargo run --release --example pagerank -- web.mtx     # yours: entry (i, j) is a link from page i to page j
+//! cargo run --release -p sparseop-solvers --example pagerank                # a generated graph
+//! cargo run --release -p sparseop-solvers --example pagerank -- web.mtx     # a Matrix Market file
 //! ```
+//!
+//! Entry (i, j) is a link from page i to page j.
 
 use sparseop::matrix::{gallery, market};
-use sparseop::solvers::{PageRank, Settings};
 use sparseop::{Error, SparseOpBuilder, Tuning};
+use sparseop_solvers::{PageRank, Settings};
 
 fn main() -> Result<(), Error> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "gallery:rmat,scale=16,values=pattern".to_owned());

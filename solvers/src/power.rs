@@ -4,9 +4,11 @@ use super::driver::{
     BREAKDOWN, Driver, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ZERO, counted, outcome,
     status,
 };
+use super::report::seconds;
 use super::{Outcome, Progress, Settings, check_finite};
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
-use crate::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use std::fmt::{self, Display};
 
 /// p·q and q·q, where q = A p: the eigenvalue as far as it is known.
 const LAMBDA: u16 = OWN;
@@ -35,6 +37,14 @@ pub struct Eigenpair<T> {
     pub history: Vec<f64>,
     /// Seconds that the iterations took, on the wall.
     pub seconds: f64,
+}
+
+impl<T> Display for Eigenpair<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { value, outcome, iterations, .. } = self;
+        write!(f, "eigenvalue {value}: {outcome} after {iterations} iterations, ")?;
+        write!(f, "relative residual {:.2e}, {}", self.residual(), seconds(self.seconds))
+    }
 }
 
 impl<T> Eigenpair<T> {

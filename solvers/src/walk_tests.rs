@@ -2,9 +2,9 @@
 
 use super::tests::{matrix, norm, op};
 use super::*;
-use crate::matrix::CsrMatrix;
-use crate::testing::{devices, x_vector};
-use crate::{Device, SparseOpBuilder};
+use sparseop::matrix::CsrMatrix;
+use sparseop::{Device, SparseOpBuilder};
+use sparseop_testkit::{devices, x_vector};
 
 #[test]
 fn power_iteration_finds_the_largest_eigenvalue() {

@@ -4,12 +4,12 @@ use super::Method;
 use super::driver::{
     BREAKDOWN, CONVERGED, HISTORY, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring,
 };
-use super::solver::{Iteration, Seen, System};
-use crate::device::Device;
-use crate::device::fused::{
+use super::system::{Iteration, Seen, System};
+use sparseop::device::Device;
+use sparseop::device::fused::{
     Code, Coefficient, Combine, Dots, Instruction, ONE, Partner, Passes, Program, WINDOW,
 };
-use crate::{DeviceVec, Error, Scalar};
+use sparseop::{DeviceVec, Error, Scalar};
 
 /// ‖w‖² when all that is in the basis has been taken off, its root, and the inverse of that.
 const WW: u16 = OWN;

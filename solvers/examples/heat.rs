@@ -1,13 +1,13 @@
 //! The heat equation: implicit steps, each a linear system that conjugate gradients solve from the temperatures before.
 //!
 //! ```text
-//! cargo run --release --example heat           # a cube of 64 x 64 x 64 points
-//! cargo run --release --example heat -- 160    # larger
+//! cargo run --release -p sparseop-solvers --example heat           # a cube of 64 x 64 x 64 points
+//! cargo run --release -p sparseop-solvers --example heat -- 160    # larger
 //! ```
 
 use sparseop::matrix::{CsrMatrix, gallery};
-use sparseop::solvers::{Method, Settings, SolverBuilder};
 use sparseop::{Error, SparseOp, SparseOpBuilder, Tuning};
+use sparseop_solvers::{Method, Settings, SolverBuilder};
 
 /// How far heat gets in a step, in squares of the distance between points.
 const STEP: f64 = 2.0;

@@ -2,11 +2,11 @@
 
 use super::cg::finish_step;
 use super::driver::{DIVERGED, OWN, RR, SECOND, THIRD, ZERO, counted, ring};
-use super::solver::{Iteration, System};
+use super::system::{Iteration, System};
 use super::{Jacobi, Method, Outcome, Settings, SolverBuilder};
-use crate::device::Device;
-use crate::device::fused::{Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step};
-use crate::{DeviceVec, Error, Scalar, SparseOp};
+use sparseop::device::Device;
+use sparseop::device::fused::{Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp};
 
 const RHO: u16 = OWN;
 const BETA: u16 = OWN + 1;

@@ -1,7 +1,7 @@
 //! The diagonal as a preconditioner.
 
-use crate::matrix::CsrView;
-use crate::{Error, Scalar};
+use sparseop::matrix::CsrView;
+use sparseop::{Error, Scalar};
 
 /// Jacobi preconditioning: every residual is divided by the matrix's diagonal. Costs next to nothing, and helps where the rows of a matrix are
 /// of different magnitude; where the diagonal is the same everywhere it changes nothing.

@@ -1,22 +1,24 @@
-//! Iterative methods on top of [`SparseOp`]: linear systems, a dominant eigenpair, PageRank.
+//! Iterative solvers on auto-tuned sparse matrix–vector products: CG, BiCGSTAB, GMRES, Chebyshev,
+//! power iteration, PageRank.
 //!
 //! | | |
 //! | --- | --- |
 //! | [`Method::Cg`] | symmetric positive definite matrices: conjugate gradients |
 //! | [`Method::BiCgStab`] | any matrix; short recurrences, two products an iteration |
-//! | [`Method::Gmres`] | any matrix; never loses ground, keeps a vector for every iteration up to a restart |
+//! | [`Method::Gmres`] | any matrix; the residual never grows, one stored vector an iteration up to a restart |
 //! | [`Method::Chebyshev`] | symmetric positive definite matrices; no inner products |
 //! | [`power`] | the eigenvalue of largest magnitude and its vector |
 //! | [`PageRank`] | the stationary distribution of a random walk with jumps |
 //!
-//! Everything goes through the public interface of this library: products by [`SparseOp::apply_device`], vectors in [`DeviceVec`]s, what
-//! happens between products in [fused passes](crate::device::fused). On a GPU nothing of an iteration reaches the host: step lengths stay in
-//! the GPU's memory, iterations are captured in a graph, and every [`check_every`](Settings::check_every)-th time the host looks how far it
-//! has come. What an iteration finds does not depend on how often that is: it ends by itself where it has converged. Given the same plan
-//! and device, the bits of results repeat.
+//! A product is a call of [`SparseOp::apply_device`], vectors are [`DeviceVec`]s, and the vector
+//! operations between two products are [fused passes](sparseop::device::fused). On a GPU the step
+//! lengths stay in its memory, iterations are captured in a graph, and the host reads the state of
+//! the iteration every [`check_every`](Settings::check_every) iterations. Results do not depend on
+//! that number: an iteration ends on the device where it has converged. With the same plan and
+//! device, the bits of results repeat.
 //!
 //! ```
-//! use sparseop::solvers::{Method, SolverBuilder};
+//! use sparseop_solvers::{Method, SolverBuilder};
 //! use sparseop::{SparseOp, matrix::gallery};
 //!
 //! let a = "poisson2d,n=50,values=laplacian".parse::<gallery::Spec>()?.generate::<f64>()?;
@@ -28,8 +30,12 @@
 //! # Ok::<(), sparseop::Error>(())
 //! ```
 //!
-//! Sources: Y. Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 6.18, 7.7, 9.1, 9.5 and 12.1; H. A. van der Vorst (1992) for
-//! BiCGSTAB; S. Kamvar et al. (2003) for the rank that dangling pages give away.
+//! Sources: Y. Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 6.18, 7.7, 9.1,
+//! 9.5 and 12.1; H. A. van der Vorst (1992) for BiCGSTAB; S. Kamvar et al. (2003) for the rank of
+//! dangling pages.
+//!
+//! Errors are variants of [`Error`], which is the library's.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod bicgstab;
 mod cg;
@@ -39,8 +45,11 @@ mod gmres;
 mod jacobi;
 mod pagerank;
 mod power;
+#[cfg(test)]
+mod refusal_tests;
 mod report;
 mod solver;
+mod system;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -53,12 +62,10 @@ pub use power::{Eigenpair, power};
 pub use report::{Outcome, Progress, Report};
 pub use solver::{Solver, SolverBuilder};
 
+use sparseop::device::fused::RING;
+use sparseop::{Device, Error, Scalar};
 #[cfg(doc)]
-use crate::{DeviceVec, SparseOp};
-
-use crate::Error;
-use crate::device::Device;
-use crate::device::fused::RING;
+use sparseop::{DeviceVec, SparseOp};
 
 /// How a linear system is solved.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -142,7 +149,7 @@ impl Settings {
 }
 
 /// Refuses a vector with an element that is no finite number.
-fn check_finite<T: crate::Scalar>(vector: &'static str, elements: &[T]) -> Result<(), Error> {
+fn check_finite<T: Scalar>(vector: &'static str, elements: &[T]) -> Result<(), Error> {
     match elements.iter().position(|element| !element.to_f64().is_finite()) {
         None => Ok(()),
         Some(index) => Err(Error::NotFinite { vector, index, value: elements[index].to_f64() }),

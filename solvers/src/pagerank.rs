@@ -1,10 +1,12 @@
 //! PageRank.
 
 use super::driver::{Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status};
+use super::report::seconds;
 use super::{Outcome, Progress, Settings};
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
-use crate::matrix::{CsrMatrix, CsrView};
-use crate::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
+use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use sparseop::matrix::{CsrMatrix, CsrView};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
+use std::fmt::{self, Display};
 
 const METHOD: &str = "pagerank";
 
@@ -33,6 +35,15 @@ pub struct Ranking<T> {
     pub history: Vec<f64>,
     /// Seconds that the iterations took, on the wall.
     pub seconds: f64,
+}
+
+impl<T> Display for Ranking<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranks, outcome, iterations, history, .. } = self;
+        let moved = history.last().copied().unwrap_or(0.0);
+        write!(f, "PageRank of {} pages: {outcome} after {iterations} iterations, ", ranks.len())?;
+        write!(f, "{moved:.2e} of the rank moved in the last, {}", seconds(self.seconds))
+    }
 }
 
 impl<T: Scalar> Ranking<T> {

@@ -1,10 +1,10 @@
 //! What all iterations share: where things are in the registers, and batches of iterations as graphs.
 
 use super::{Outcome, Progress, Settings};
-use crate::device::Graph;
-use crate::device::fused::{Code, Instruction, Passes, RING, STATUS};
-use crate::tuning::stopwatch::timed;
-use crate::{Device, Error, Scalar, Stream};
+use sparseop::device::Graph;
+use sparseop::device::fused::{Code, Instruction, ONE, Passes, RING, STATUS};
+use sparseop::{Device, Error, Scalar, Stream};
+use std::time::Instant;
 
 /// Registers that every iteration has; those of a method begin at [`OWN`].
 pub(super) const ITERATIONS: u16 = 2;
@@ -58,7 +58,7 @@ pub(super) fn counted(of: u16) -> [Instruction; 5] {
     [
         Instruction::StopUnlessFinite(NOT_FINITE, of),
         Instruction::Push(HISTORY, of, ITERATIONS),
-        Instruction::Add(ITERATIONS, ITERATIONS, crate::device::fused::ONE),
+        Instruction::Add(ITERATIONS, ITERATIONS, ONE),
         Instruction::StopAtMost(CONVERGED, of, TARGET),
         Instruction::StopAtMost(EXHAUSTED, LIMIT, ITERATIONS),
     ]
@@ -67,6 +67,13 @@ pub(super) fn counted(of: u16) -> [Instruction; 5] {
 /// Those elements of a ring that iterations `from..to` have left, of which there are no more than the ring has places.
 pub(super) fn ring(registers: &[f64], base: u16, from: usize, to: usize) -> impl Iterator<Item = f64> {
     (from..to).map(move |i| registers[usize::from(base) + i % usize::from(RING)])
+}
+
+/// The result of `work`, and the seconds that it took on the wall clock.
+pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed().as_secs_f64())
 }
 
 /// Who is told how far an iteration is.

@@ -1,10 +1,10 @@
 //! Stabilised bi-conjugate gradients.
 
 use super::driver::{BREAKDOWN, NOT_FINITE, OWN, RR, RZ, ZERO, counted};
-use super::solver::{Iteration, System};
-use crate::device::Device;
-use crate::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program};
-use crate::{DeviceVec, Error, Scalar};
+use super::system::{Iteration, System};
+use sparseop::device::Device;
+use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program};
+use sparseop::{DeviceVec, Error, Scalar};
 
 /// Σ r̂ v, also where sums for [`OMEGA`] begin.
 const RV: u16 = OWN;

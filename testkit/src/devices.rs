@@ -1,0 +1,49 @@
+//! The devices that tests run on, and work that keeps a GPU busy.
+
+use sparseop::device::Graph;
+use sparseop::{Device, DeviceVec, SparseOp, Stream};
+use std::sync::OnceLock;
+
+/// Set to 1 on machines whose GPU has to take part in the tests.
+const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
+
+/// The CPU, and the first GPU if there is one. The reason why there is none is printed.
+///
+/// # Panics
+///
+/// Without a GPU where `SPARSEOP_REQUIRE_GPU` is 1.
+pub fn devices() -> &'static [Device] {
+    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+    DEVICES.get_or_init(|| match Device::why_no_gpu() {
+        None => vec![Device::Cpu, Device::auto()],
+        Some(reason) => {
+            let required = std::env::var(REQUIRED).as_deref() == Ok("1");
+            assert!(!required, "{REQUIRED}=1, but no GPU: {reason}");
+            eprintln!("checked on the CPU alone; no GPU: {reason}");
+            vec![Device::Cpu]
+        }
+    })
+}
+
+/// Enqueues products that take a GPU some milliseconds. The graph has to live as long as they run;
+/// on the CPU there is none, and nothing is multiplied.
+///
+/// # Panics
+///
+/// When a product cannot be captured or launched.
+pub fn keep_busy(
+    op: &SparseOp<f64>,
+    stream: &Stream,
+    x: &DeviceVec<f64>,
+    y: &mut DeviceVec<f64>,
+) -> Option<Graph> {
+    if *op.device() == Device::Cpu {
+        return None;
+    }
+    // Products that are launched one by one are done as fast as they are enqueued.
+    let graph = stream
+        .capture(&mut || (0..1000).try_for_each(|_| op.apply_device(stream, x, y)))
+        .expect("products can be captured");
+    (0..20).for_each(|_| graph.launch(stream).expect("the graph can be launched"));
+    Some(graph)
+}
