@@ -3,7 +3,7 @@
 //! The plan that would be chosen without it always takes part, and stays unless another one is surely faster. All that fit into memory
 //! together race at once, else in heats, each against the champion of the heat before; of a pair that does not fit, the champion stays.
 
-pub(in crate::tuning) mod judge;
+mod judge;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,9 @@ use crate::Error;
 use crate::device::{Device, DeviceSpec};
 use crate::formats::{Plan, Target};
 pub use judge::HOLD;
-use judge::{BAND, Incumbent, Judge, MIN_ROUNDS};
+use judge::{BAND, MIN_ROUNDS};
+#[doc(hidden)]
+pub use judge::{Incumbent, Judge};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
@@ -195,7 +197,8 @@ impl Display for Outcome {
 
 impl Entrant {
     /// Writes down the times of its rounds.
-    pub(super) fn ran(&mut self, samples: &Samples) {
+    #[doc(hidden)]
+    pub fn ran(&mut self, samples: &Samples) {
         self.median = (!samples.is_empty()).then(|| samples.median());
         self.spread = self.median.map(|median| samples.deviation() / median);
         self.rounds = samples.len();
