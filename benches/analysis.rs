@@ -7,7 +7,6 @@ use sparseop::analysis::Analysis;
 use sparseop::matrix::{CsrMatrix, gallery, market};
 use sparseop::tuning::decision::Request;
 use sparseop::tuning::profile::Profile;
-use sparseop::tuning::refit::JUDGED_ENTRIES;
 use sparseop::tuning::select::select;
 use sparseop::tuning::stopwatch::{Policy, race, turn};
 use sparseop::{Device, ScalarKind, SparseOp, SparseOpBuilder, Stream, Tuning};
@@ -16,6 +15,9 @@ use std::ffi::OsStr;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Least entries of a file that is compared: the least of a matrix that profiles are judged by.
+const LEAST_ENTRIES: u64 = 100_000;
 
 /// The suite is cut to about so many entries.
 const ENTRIES: usize = 10_000_000;
@@ -81,7 +83,7 @@ fn files(folder: &Path) {
     for path in paths {
         let name = path.file_name().unwrap_or(OsStr::new("")).to_string_lossy();
         match market::read::<f64>(&path) {
-            Ok(a) if (a.nnz() as u64) < JUDGED_ENTRIES => {}
+            Ok(a) if (a.nnz() as u64) < LEAST_ENTRIES => {}
             Ok(a) => costs.push(compare(&format!("{name}, {} entries", a.nnz()), &a, &plain_csr(&a))),
             Err(error) => eprintln!("{error}"),
         }

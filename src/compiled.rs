@@ -7,11 +7,11 @@
 use crate::analysis::{Analysis, Fingerprint, Pattern, Symmetry};
 use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
-use crate::formats::Multivector;
+use crate::formats::{Multivector, Plan};
 use crate::matrix::gallery::Spec;
 use crate::matrix::market::{self, Reader};
 use crate::matrix::{CsrCow, CsrMatrix, CsrView, Triplets};
-use crate::tuning::trial::{Subject, Trial};
+use crate::tuning::{PackedPlan, PlanBench};
 use crate::{Error, Precision, Scalar, SparseOp, SparseOpBuilder};
 use std::path::Path;
 
@@ -128,6 +128,8 @@ compiled! {
     fn insert(op: &mut SparseOp<Self>, row: usize, col: usize, value: Self)
         -> Result<Option<Self>, Error> = SparseOp::insert_impl;
 
-    fn trial(a: CsrView<'_, Self>, analysis: &Analysis, subject: Subject<'_>)
-        -> Result<Trial, Error> = Trial::of_impl;
+    fn bench_pack(bench: &PlanBench<'_, Self>, plan: &Plan)
+        -> Result<PackedPlan<Self>, Error> = PlanBench::pack_impl;
+    fn bench_products(bench: &PlanBench<'_, Self>, packed: &PackedPlan<Self>, repeats: u32)
+        -> Result<f64, Error> = PlanBench::products_impl;
 }

@@ -19,11 +19,12 @@ const LAYERS: [&[&str]; 8] = [
 ];
 
 /// The packages beside the library, each with the packages of this workspace that it may depend on.
-const PACKAGES: [(&str, &[&str]); 4] = [
+const PACKAGES: [(&str, &[&str]); 5] = [
     ("capi", &["sparseop"]),
-    ("cli", &["sparseop", "sparseop-solvers", "sparseop-testkit"]),
+    ("cli", &["sparseop", "sparseop-solvers", "sparseop-testkit", "sparseop-tune"]),
     ("solvers", &["sparseop"]),
     ("testkit", &["sparseop"]),
+    ("tune", &["sparseop", "sparseop-testkit"]),
 ];
 
 /// The bottom: these may import from each other.
@@ -47,6 +48,8 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
             "tuning/store.rs",
             "device/cuda/cache.rs",
             "cli/",
+            "tune/collection.rs",
+            "tune/measurements.rs",
         ],
     ),
     (&["cudarc"], &["device/", "formats/"]),

@@ -221,8 +221,9 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 }
 
 /// The kinds of device there are plans for.
+#[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// The processor.
     Cpu,
     /// A GPU.
@@ -231,7 +232,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// The kind of a device.
-    pub(crate) fn of(device: &DeviceSpec) -> Self {
+    pub fn of(device: &DeviceSpec) -> Self {
         if device.gpu.is_some() { Self::Gpu } else { Self::Cpu }
     }
 }
@@ -334,7 +335,8 @@ macro_rules! registry {
             }
 
             /// The kernel that runs the plan there: the key of its coefficients in a profile.
-            pub(crate) fn kernel(&self, on: Target) -> &'static str {
+            #[doc(hidden)]
+            pub fn kernel(&self, on: Target) -> &'static str {
                 match self { $(Self::$Format(plan) => $module::$Format::kernel(plan, on)),+ }
             }
 
@@ -361,7 +363,8 @@ macro_rules! registry {
             }
 
             /// Whether it may be chosen for such a device, and not only be taken where it is given.
-            pub(crate) fn is_eligible(&self, on: Target) -> bool {
+            #[doc(hidden)]
+            pub fn is_eligible(&self, on: Target) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
@@ -374,7 +377,8 @@ macro_rules! registry {
             }
 
             /// Every format's plans worth considering on a kind of device, in registry order.
-            pub(crate) fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
+            #[doc(hidden)]
+            pub fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
                 let mut all = Vec::new();
                 $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
                 all

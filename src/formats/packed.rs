@@ -103,7 +103,8 @@ impl Display for Index {
 
 /// What ends the names of kernels that also multiply rows kept apart. A profile without such a kernel predicts by the one of the same name
 /// without the ending.
-pub(crate) const APART: &str = ".long";
+#[doc(hidden)]
+pub const APART: &str = ".long";
 
 /// What ends the names of kernels that multiply tiles and blocks of one value; those of the same name without the ending stand for them, too.
 pub(crate) const SAME: &str = ".same";
@@ -139,7 +140,8 @@ pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
 
 /// The kernels that stand for one that was not measured, the nearest first: without rows kept apart, and, where values take fewer bytes or
 /// none, with values as they are, since there is nothing but the bytes between them.
-pub(crate) fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
+#[doc(hidden)]
+pub fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
     let wide = Precision::ALL.iter().find_map(|precision| {
         let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
         Some(format!("{order}{rest}"))

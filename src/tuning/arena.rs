@@ -129,6 +129,57 @@ fn pack_span<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Entered {
     span!(DEBUG, "pack", plan = display(plan), rows = a.nrows(), nnz = a.nnz(); bytes)
 }
 
+/// Products of one matrix under any plan on a device, with warm caches: the timing runs of offline
+/// tuning.
+pub struct PlanBench<'a, T: Scalar>(DeviceArena<'a, T>);
+
+/// A matrix packed under one plan in the memory of its device.
+pub struct PackedPlan<T: Scalar>(Ready<Placed<T>>);
+
+impl<'a, T: Scalar> PlanBench<'a, T> {
+    /// Allocates the vectors of the products.
+    ///
+    /// # Errors
+    ///
+    /// What the device gives when there is no room for the vectors.
+    pub fn new(a: CsrView<'a, T>, device: &'a Device) -> Result<Self, Error> {
+        Ok(Self(DeviceArena::new(a, device, &vec![T::ONE; a.ncols()], CacheState::Warm)?))
+    }
+
+    /// Packs the matrix and brings it to the device.
+    ///
+    /// # Errors
+    ///
+    /// What packing and the device give.
+    pub fn pack(&self, plan: &Plan) -> Result<PackedPlan<T>, Error> {
+        T::bench_pack(self, plan)
+    }
+
+    pub(crate) fn pack_impl(&self, plan: &Plan) -> Result<PackedPlan<T>, Error> {
+        self.0.pack(plan).map(PackedPlan)
+    }
+
+    /// Seconds of a number of products.
+    ///
+    /// # Errors
+    ///
+    /// What the device gives.
+    pub fn products(&self, packed: &PackedPlan<T>, repeats: u32) -> Result<f64, Error> {
+        T::bench_products(self, packed, repeats)
+    }
+
+    pub(crate) fn products_impl(&self, packed: &PackedPlan<T>, repeats: u32) -> Result<f64, Error> {
+        self.0.products(&packed.0.matrix, repeats)
+    }
+}
+
+impl<T: Scalar> PackedPlan<T> {
+    /// Seconds of packing and of the copy to the device.
+    pub fn seconds(&self) -> f64 {
+        self.0.pack + self.0.upload
+    }
+}
+
 /// A matrix and the vectors of its products on a device.
 pub(crate) struct DeviceArena<'a, T: Scalar> {
     source: Source<'a, T>,

@@ -5,24 +5,23 @@ mod bounds;
 mod builtin;
 pub mod caches;
 pub mod calibrate;
-pub mod calibrated;
 pub mod ceilings;
 pub mod correction;
 pub mod cost;
 pub mod decision;
 pub mod explain;
 pub mod facts;
-pub mod fit;
 pub mod lookup;
-pub mod offline;
 mod predictor;
 pub mod profile;
 pub mod record;
-pub mod refit;
-pub mod repeat;
 pub mod scale;
 mod schema1;
 pub mod select;
 pub mod stopwatch;
 pub mod store;
-pub mod trial;
+
+#[doc(hidden)]
+pub use arena::{PackedPlan, PlanBench};
+#[doc(hidden)]
+pub use predictor::Predictor;

@@ -11,7 +11,7 @@ use crate::formats::{Plan, Target, Traffic, packed};
 
 /// A profile, the device it predicts for, and what its times are multiplied by there.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Predictor<'a> {
+pub struct Predictor<'a> {
     /// The measurements.
     pub(super) profile: &'a Profile,
     /// Where products are to run.
@@ -22,12 +22,12 @@ pub(super) struct Predictor<'a> {
 
 impl<'a> Predictor<'a> {
     /// For the device that was measured.
-    pub(super) fn at_home(profile: &'a Profile) -> Self {
+    pub fn at_home(profile: &'a Profile) -> Self {
         Self { profile, device: &profile.device, scale: Scale::NONE }
     }
 
     /// What a product does, and what it is predicted to take; none when the profile does not know the kernel.
-    pub(super) fn predict(
+    pub fn predict(
         &self,
         plan: &Plan,
         traffic: &Traffic,

@@ -87,16 +87,18 @@ pub(super) fn predict(
 }
 
 /// What [`choose`] found.
-pub(super) struct Choice {
+#[doc(hidden)]
+pub struct Choice {
     /// Where the chosen one stands.
-    pub(super) place: usize,
+    pub place: usize,
     /// Times up to this are ties with the least.
     tied_below: f64,
 }
 
 /// The rule of choice over `(time, bytes)` in the order of the formats: of the times within [`TIE_BAND`] of the least, the fewest
 /// bytes, and of those the first. None when no time is finite.
-pub(super) fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
+#[doc(hidden)]
+pub fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
     let least = plans.iter().map(|p| p.0).min_by(f64::total_cmp).filter(|time| time.is_finite())?;
     let tied_below = least * (1.0 + TIE_BAND);
     let ties = plans.iter().enumerate().filter(|(_, p)| p.0 <= tied_below);

@@ -1,8 +1,5 @@
 //! `sparseop tune`.
 
-mod calibrating;
-mod collection;
-mod measurements;
 mod page;
 mod races;
 mod report;
@@ -12,21 +9,22 @@ use super::console::{Console, cause_chain, duration};
 use super::matrix_arg::{self, Given, Source};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
-use calibrating::Calibrating;
-use collection::{Classes, Item, collect};
-use measurements::{Header, Journal};
 use report::{Run, WORST};
-use sparseop::analysis::{Analysis, Fingerprint};
+use sparseop::analysis::Fingerprint;
 use sparseop::device::Ceilings;
-use sparseop::tuning::calibrated::{Calibrated, Calibrations};
 use sparseop::tuning::ceilings;
-use sparseop::tuning::offline::Measured;
-use sparseop::tuning::refit::{self, Provenance};
-use sparseop::tuning::repeat::{Repeat, Repeatability};
 use sparseop::tuning::stopwatch::{Clock, Policy, WallClock};
-use sparseop::tuning::store::{Entry, Key, Store};
-use sparseop::tuning::trial::{Known, Subject, Trial, load_kernels};
-use sparseop::{Device, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder};
+use sparseop::tuning::store::Store;
+use sparseop::{Device, Scalar, ScalarKind};
+use sparseop_tune::calibrated::{Calibrated, Calibrations};
+use sparseop_tune::calibrating::Calibrating;
+use sparseop_tune::campaign::{Campaign, Found};
+use sparseop_tune::collection::{self, Classes};
+use sparseop_tune::measurements::{self, Header, Journal, Kept, Opened};
+use sparseop_tune::offline::Measured;
+use sparseop_tune::refit::{self, Provenance};
+use sparseop_tune::repeat::{Repeat, Repeatability};
+use sparseop_tune::trial::load_kernels;
 use std::path::{Path, PathBuf};
 
 /// Measures every plan on a collection of matrices and writes the coefficients of the cost model
@@ -150,7 +148,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     let collected = match &args.out {
         Some(out) if args.from.is_empty() => measure_all(args, out, classes.unwrap_or_default(), console)?,
         _ => {
-            let (header, mut measured) = measurements::read_all(&args.from, console)?;
+            let Kept { header, mut measured, .. } = read_kept(&args.from, console)?;
             if let Some(classes) = classes {
                 classes.assign(&mut measured);
             }
@@ -215,7 +213,7 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
 
 /// Measures what no earlier run has measured.
 fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> Result<Collected> {
-    let items = collect(&args.matrices, &args.suite, &args.sweep, &classes, console)?;
+    let items = collect(args, &classes, console)?;
     let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
     let device = args.device.get()?;
     // After the first few rounds only those near the fastest go on.
@@ -230,7 +228,9 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     }
     let mut journal_path = out.as_os_str().to_owned();
     journal_path.push(".journal");
-    let (mut journal, earlier) = Journal::open(journal_path.into(), &header, args.fresh, console)?;
+    let opened = Journal::open(journal_path.into(), &header, args.fresh)?;
+    let Opened { mut journal, measured: earlier, discarded } = opened;
+    discarded.iter().for_each(|sentence| console.note(sentence));
     if !earlier.is_empty() {
         console.note(&format!("{} measurements of an earlier run are used", earlier.len()));
     }
@@ -238,9 +238,10 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
     bar.set_length((items.len() * scalars.len()) as u64);
     let clock = WallClock::start();
-    let calibrating = args.calibrate.then(|| Calibrating::by(&args.held_out, &classes, &device, console));
+    let calibrating = args.calibrate.then(|| calibrating(&args.held_out, &classes, &device, console));
     let calibrating = calibrating.transpose()?;
-    let how = How { device: &device, policy, args, store: store(args, console), calibrating };
+    let (races, store) = (args.repeat.into(), store(args, console));
+    let campaign = Campaign { device: &device, policy, races, store, calibrating };
     let (mut measured, mut repeats, mut left_out, mut reused) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut calibrated = Vec::new();
     for (item, &scalar) in items.iter().flat_map(|item| scalars.iter().map(move |scalar| (item, scalar))) {
@@ -254,20 +255,23 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
             continue;
         }
         let measure = match scalar {
-            ScalarKind::F32 => How::measure::<f32>,
-            ScalarKind::F64 => How::measure::<f64>,
+            ScalarKind::F32 => measure::<f32>,
+            ScalarKind::F64 => measure::<f64>,
         };
-        match measure(&how, item, known, console) {
-            Ok(found) => {
+        match measure(&campaign, item, known, console) {
+            Ok(Some(found)) => {
                 repeats.extend(found.repeat);
                 calibrated.extend(found.calibrated);
-                if found.is_new {
-                    journal.append(&found.measured)?;
-                } else {
-                    reused += 1;
-                }
+                journal.append(&found.measured)?;
                 report_failures(&found.measured, console);
                 measured.push(found.measured);
+            }
+            Ok(None) => {
+                let reuse = |known: &Measured| Measured { class: item.class.clone(), ..known.clone() };
+                let known = known.map(reuse);
+                known.iter().for_each(|known| report_failures(known, console));
+                reused += known.iter().len();
+                measured.extend(known);
             }
             Err(error) => console.error(&cause_chain(&error)),
         }
@@ -275,7 +279,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     }
     bar.finish_and_clear();
     console.detail(|| format!("measured for {}", duration(clock.seconds())));
-    let calibrated = how.calibrating.map(|by| (calibrated, by.is_held_out()));
+    let calibrated = campaign.calibrating.map(|by| (calibrated, by.is_held_out()));
     Ok(Collected { header, measured, reused, left_out, repeats, calibrated, journal: Some(journal) })
 }
 
@@ -299,100 +303,71 @@ fn provenance(device: &Device, console: &Console) -> Provenance {
     Provenance { kernels: device.kernels().to_owned(), device, ceilings, date, command }
 }
 
-/// How matrices are measured.
-struct How<'a> {
-    device: &'a Device,
-    policy: Policy,
-    args: &'a Args,
-    store: Option<Store>,
-    calibrating: Option<Calibrating>,
+/// A matrix to measure.
+struct Item {
+    source: Source,
+    name: String,
+    class: String,
 }
 
-/// What was found on a matrix.
-struct Found {
-    /// The times of the first race.
-    measured: Measured,
-    /// Whether they are new.
-    is_new: bool,
-    repeat: Option<Repeat>,
-    calibrated: Option<Calibrated>,
+/// The given matrices, then the suite and the sweep.
+fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item>> {
+    let given = args.matrices.iter().flat_map(|given| given.expand_or_report(console));
+    let generated = collection::generated(&args.suite, &args.sweep).into_iter().map(Source::Gallery);
+    let item = |source: Source| {
+        let name = source.name();
+        Item { class: classes.of(&name), name, source }
+    };
+    let items: Vec<Item> = given.chain(generated).map(item).collect();
+    if items.is_empty() {
+        bail!("there is no matrix to measure: name some, or give --suite");
+    }
+    Ok(items)
 }
 
-impl How<'_> {
-    /// Races a matrix; what is known is taken when it is of the same structure.
-    fn measure<T: Scalar>(&self, item: &Item, known: Option<&Measured>, console: &Console) -> Result<Found> {
-        let reuse = |known: &Measured| Found {
-            measured: Measured { class: item.class.clone(), ..known.clone() },
-            is_new: false,
-            repeat: None,
-            calibrated: None,
-        };
-        // The specification of a generated matrix says all of it.
-        if let (Some(known), Source::Gallery(_)) = (known, &item.source) {
-            return Ok(reuse(known));
-        }
-        let a = item.source.load::<T>(console)?;
-        let structure = Fingerprint::of(a.view());
-        if let Some(known) = known.filter(|known| known.fingerprint == structure) {
-            return Ok(reuse(known));
-        }
-        let analysis = Analysis::of(a.view());
-        let name = format!("{} {}", item.name, T::KIND);
-        let warn = |what: &str, error: anyhow::Error| {
-            console.warn(&format!("{name} is not {what}: {}", cause_chain(&error)));
-        };
-        let calibrate = |by: &Calibrating| by.operator(self.device, &a, &analysis, &item.class);
-        let op = self.calibrating.as_ref().map(calibrate);
-        let op = op.and_then(|op| op.map_err(|error| warn("calibrated", error)).ok());
-        let before = self.before(structure, &analysis, T::KIND);
-        let before = before.map_err(|error| warn("remembered", error)).ok();
-        let also: Vec<Plan> = before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
-        let subject = Subject {
-            matrix: &item.name,
-            class: &item.class,
-            device: self.device,
-            policy: self.policy,
-            races: self.args.repeat.into(),
-            also: &also,
-        };
-        let mut trial = Trial::of(a.view(), &analysis, subject)?;
-        let repeat = before.and_then(|(known, key)| self.decided(&trial, &known, key, console));
-        let measured = trial.races.swap_remove(0);
-        let judge = |op: &SparseOp<T>| calibrating::judge(op, &a, &analysis, &measured, self.policy);
-        let calibrated = op.as_ref().map(judge).and_then(|calibrated| {
-            calibrated.map_err(|error| warn("judged by its calibration", error)).ok().flatten()
-        });
-        Ok(Found { measured, is_new: true, repeat, calibrated })
-    }
+/// Reads kept measurements; warns of files that were read in part.
+fn read_kept(files: &[PathBuf], console: &Console) -> Result<Kept> {
+    let kept = measurements::read_all(files)?;
+    kept.incomplete.iter().for_each(|sentence| console.warn(sentence));
+    Ok(kept)
+}
 
-    /// What is known of a matrix before it is raced: the choice of the defaults, and what is remembered under their key.
-    fn before(
-        &self,
-        structure: Fingerprint,
-        analysis: &Analysis,
-        scalar: ScalarKind,
-    ) -> Result<(Known, Key)> {
-        let spec = self.device.spec();
-        let predicted = SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
-        let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
-        // What is damaged or out of date is as good as nothing, and replaced.
-        let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
-        let remembered = entry.map(|entry| entry.race.winner);
-        Ok((Known { predicted, remembered }, key))
+/// Calibration by profiles that are fitted to kept measurements, or by the one in use without files.
+fn calibrating(
+    files: &[PathBuf],
+    classes: &Classes,
+    device: &Device,
+    console: &Console,
+) -> Result<Calibrating> {
+    if files.is_empty() {
+        return Ok(Calibrating::default());
     }
+    let Kept { header, mut measured, .. } = read_kept(files, console)?;
+    classes.assign(&mut measured);
+    let spinner = console.spinner("fitting".to_owned());
+    let calibrating = Calibrating::held_out(&header, measured, device);
+    spinner.finish_and_clear();
+    calibrating
+}
 
-    /// What the races of a matrix decide for; the last decision is kept, as a race of the defaults would be kept.
-    fn decided(&self, trial: &Trial, known: &Known, key: Key, console: &Console) -> Option<Repeat> {
-        let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
-        let decisions = trial.decisions(known)?;
-        let race = decisions.successive.last().and_then(|winner| trial.race(known, winner));
-        if let (Some(store), Some(race)) = (&self.store, race)
-            && let Err(error) = store.keep(&Entry::now(key, &spec, race))
-        {
-            console.warn(&format!("a decision is not remembered: {error}"));
-        }
-        Repeat::of(&trial.races, &decisions, calls, &spec)
+/// Measures a matrix; none where the known measurements are of the same structure.
+fn measure<T: Scalar>(
+    campaign: &Campaign<'_>,
+    item: &Item,
+    known: Option<&Measured>,
+    console: &Console,
+) -> Result<Option<Found>> {
+    // The specification of a generated matrix determines its structure.
+    if known.is_some() && matches!(item.source, Source::Gallery(_)) {
+        return Ok(None);
     }
+    let a = item.source.load::<T>(console)?;
+    if known.is_some_and(|known| known.fingerprint == Fingerprint::of(a.view())) {
+        return Ok(None);
+    }
+    let found = campaign.measure(&a, &item.name, &item.class)?;
+    found.problems.iter().for_each(|problem| console.warn(&cause_chain(problem)));
+    Ok(Some(found))
 }
 
 fn report_failures(measured: &Measured, console: &Console) {

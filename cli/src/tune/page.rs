@@ -4,7 +4,7 @@ use super::super::report;
 use super::report::{Run, by_regret};
 use sparseop::analysis::RowStats;
 use sparseop::tuning::facts::Facts;
-use sparseop::tuning::refit::Choice;
+use sparseop_tune::refit::Choice;
 
 impl Run<'_> {
     /// What the page shows of every judged matrix; where classes were held out, by the fit without its own.

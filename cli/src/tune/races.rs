@@ -2,10 +2,10 @@
 
 use super::super::console::{Left, Right, duration, percent, table};
 use super::report::WORST;
-use sparseop::tuning::calibrated::{Calibrated, Calibrations, Timed};
 use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::record::Regret;
-use sparseop::tuning::repeat::{Agreement, Decided, Differing, Repeatability};
+use sparseop_tune::calibrated::{Calibrated, Calibrations, Timed};
+use sparseop_tune::repeat::{Agreement, Decided, Differing, Repeatability};
 use std::fmt::Write;
 
 /// Matrices on which fresh races differ that are named: of successive ones all are.

@@ -4,12 +4,12 @@ use super::super::console::{Left, Right, duration, table};
 use super::races;
 use serde::Serialize;
 use sparseop::ScalarKind;
-use sparseop::tuning::calibrated::Calibrations;
 use sparseop::tuning::cost::Term;
-use sparseop::tuning::offline::Measured;
 use sparseop::tuning::record::{Regret, Validation};
-use sparseop::tuning::refit::{Choice, Predicted, Refit};
-use sparseop::tuning::repeat::Repeatability;
+use sparseop_tune::calibrated::Calibrations;
+use sparseop_tune::offline::Measured;
+use sparseop_tune::refit::{Choice, Predicted, Refit};
+use sparseop_tune::repeat::Repeatability;
 
 /// Matrices that the summary names.
 pub(super) const WORST: usize = 5;

@@ -87,8 +87,8 @@ impl Ratio {
 /// The plan that stands before a race, by its place, and what it rests on: who wants to take its place has to be faster by more than its
 /// band.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::tuning) enum Incumbent {
-    /// Predictions: [`BAND`].
+pub enum Incumbent {
+    /// Predictions: 1 %.
     Predicted(usize),
     /// An earlier race: [`HOLD`].
     Remembered(usize),
@@ -112,7 +112,7 @@ impl Incumbent {
 
 /// Rules on one race.
 #[derive(Debug)]
-pub(in crate::tuning) struct Judge {
+pub struct Judge {
     /// Seconds of preparation for every product that is expected.
     shares: Vec<f64>,
     /// Who was sent home early.
@@ -123,7 +123,7 @@ pub(in crate::tuning) struct Judge {
 
 impl Judge {
     /// For contestants whose preparation is so many seconds of every product.
-    pub(in crate::tuning) fn new(shares: Vec<f64>) -> Self {
+    pub fn new(shares: Vec<f64>) -> Self {
         Self { out: vec![false; shares.len()], shares, decided: false }
     }
 
@@ -142,11 +142,7 @@ impl Judge {
     }
 
     /// Sends home who is clearly slower than the one that leads; whether it is still open how the others compare.
-    pub(in crate::tuning) fn send_home(
-        &mut self,
-        results: &[Result<Samples, Error>],
-        going: &mut [bool],
-    ) -> bool {
+    pub fn send_home(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) -> bool {
         let alive: Vec<usize> = (0..going.len()).filter(|&i| going[i] && results[i].is_ok()).collect();
         let time = |i: &usize| self.time(results, *i);
         let leader = alive.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
@@ -177,7 +173,7 @@ impl Judge {
     /// Contestants are compared in the rounds that both ran. Those who were sent home early count too: who was slower than one that led for
     /// a while may be faster than the incumbent. And an incumbent that was sent home early says little of those who went on: who beats one
     /// that beats it has won, too.
-    pub(in crate::tuning) fn winner(
+    pub fn winner(
         &self,
         results: &[Result<Samples, Error>],
         incumbent: Incumbent,
@@ -212,12 +208,7 @@ impl Judge {
     }
 
     /// What became of contestant `i` of a race that `winner` has won.
-    pub(in crate::tuning) fn outcome(
-        &self,
-        results: &[Result<Samples, Error>],
-        i: usize,
-        winner: usize,
-    ) -> Outcome {
+    pub fn outcome(&self, results: &[Result<Samples, Error>], i: usize, winner: usize) -> Outcome {
         if let Err(error) = &results[i] {
             return Outcome::Failed { reason: error.to_string() };
         }

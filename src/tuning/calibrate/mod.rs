@@ -3,7 +3,7 @@
 //! The plan that would be chosen without it always takes part, and stays unless another one is surely faster. All that fit into memory
 //! together race at once, else in heats, each against the champion of the heat before; of a pair that does not fit, the champion stays.
 
-pub(in crate::tuning) mod judge;
+mod judge;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,9 @@ use crate::Error;
 use crate::device::{Device, DeviceSpec};
 use crate::formats::Target;
 pub use judge::HOLD;
-use judge::{Incumbent, Judge, MIN_ROUNDS};
+use judge::MIN_ROUNDS;
+#[doc(hidden)]
+pub use judge::{Incumbent, Judge};
 use std::collections::VecDeque;
 
 /// Plans that are raced at most.
@@ -74,7 +76,8 @@ impl Calibration {
 
 impl Entrant {
     /// Writes down the times of its rounds.
-    pub(super) fn ran(&mut self, samples: &Samples) {
+    #[doc(hidden)]
+    pub fn ran(&mut self, samples: &Samples) {
         self.median = (!samples.is_empty()).then(|| samples.median());
         self.spread = self.median.map(|median| samples.deviation() / median);
         self.rounds = samples.len();

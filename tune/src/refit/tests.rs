@@ -1,12 +1,12 @@
 //! Synthetic truth: a device whose times follow a known law.
 
 use super::*;
-use crate::analysis::{Analysis, Fingerprint};
-use crate::device::Device;
-use crate::formats::Weights;
-use crate::matrix::gallery;
-use crate::tuning::decision::TIE_BAND;
-use crate::tuning::facts::Facts;
+use sparseop::analysis::{Analysis, Fingerprint};
+use sparseop::device::Device;
+use sparseop::formats::{Traffic, Weights};
+use sparseop::matrix::gallery;
+use sparseop::tuning::decision::TIE_BAND;
+use sparseop::tuning::facts::Facts;
 
 /// A matrix as a tuning run sees it, before it is timed.
 struct Subject {
@@ -14,7 +14,7 @@ struct Subject {
     class: String,
     fingerprint: Fingerprint,
     facts: Facts,
-    plans: Vec<(Plan, crate::formats::Traffic)>,
+    plans: Vec<(Plan, Traffic)>,
 }
 
 /// The suite at two sizes, and a sweep.
@@ -43,7 +43,7 @@ fn time(
     subjects: &[Subject],
     noise: f64,
     run: u64,
-    law: impl Fn(&Subject, &str, &crate::formats::Traffic) -> f64,
+    law: impl Fn(&Subject, &str, &Traffic) -> f64,
 ) -> Vec<Measured> {
     let truth = Profile { correction: None, ..(*Profile::builtin(&Device::Cpu)).clone() };
     let predictor = Predictor::at_home(&truth);
@@ -56,7 +56,7 @@ fn time(
         (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     };
     let mut measure = |s: &Subject| {
-        let run = |(plan, traffic): &(Plan, crate::formats::Traffic)| {
+        let run = |(plan, traffic): &(Plan, Traffic)| {
             let kernel = plan.kernel(Target::Cpu);
             let sum = predictor.predict(plan, traffic, &s.facts, ScalarKind::F64).1.unwrap();
             let product = sum.product() * law(s, kernel, traffic) * (noise * uniform()).exp();
@@ -109,7 +109,7 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
 #[test]
 fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
     // On bands alone, what is best elsewhere takes three times as long.
-    let law = |s: &Subject, kernel: &str, _: &crate::formats::Traffic| {
+    let law = |s: &Subject, kernel: &str, _: &Traffic| {
         if s.class == "banded" && !kernel.starts_with("csr.scalar") { 3.0 } else { 1.0 }
     };
     let measured = time(&subjects(), 0.0, 1, law);
@@ -123,7 +123,7 @@ fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
 #[test]
 fn what_no_sum_can_say_is_learned_where_it_helps() {
     // Slices come to their best with many rows: a product of a feature and the whole time.
-    let law = |s: &Subject, kernel: &str, _: &crate::formats::Traffic| {
+    let law = |s: &Subject, kernel: &str, _: &Traffic| {
         if kernel.starts_with("csr") { 1.0 } else { (0.4 * (12.0 - (s.facts.nrows as f64).log2())).exp() }
     };
     let measured = time(&subjects(), 0.01, 1, law);
@@ -176,8 +176,8 @@ fn a_kernel_that_was_hardly_run_is_left_to_the_one_that_stands_for_it() {
     let refit = profile(&measured, &provenance()).profile;
     let kernels = &refit.coefficients[&ScalarKind::F64];
     assert!(kernels.contains_key("sell.packed") && !kernels.contains_key("sell.packed.f32"));
-    let (stand_in, _) = refit.of_kernel(ScalarKind::F64, "sell.packed.f32").unwrap();
-    assert_eq!(stand_in, "sell.packed");
+    let stand_in = refit.coefficients(ScalarKind::F64, "sell.packed.f32");
+    assert_eq!(stand_in, kernels.get("sell.packed"));
 }
 
 #[test]

@@ -1,18 +1,17 @@
 //! Offline tuning at work: every plan of a matrix packed once and raced, once or several times, and what the races decide for.
 
-use super::arena::{Arena, DeviceArena, Ready};
-use super::caches::CacheState;
-use super::calibrate::judge::{Incumbent, Judge};
-use super::decision::{Decision, Entrant, Outcome, Race, Request};
-use super::facts::Facts;
-use super::offline::{Measured, Run};
-use super::repeat::Decisions;
-use super::stopwatch::{Clock, Contestant, Policy, Samples, WallClock, race_until};
-use crate::analysis::{Analysis, Fingerprint};
-use crate::device::Device;
-use crate::formats::{FormatKind, Placed, Plan, Target, Traffic, Weights};
-use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Scalar};
+use crate::offline::{Measured, Run};
+use crate::repeat::Decisions;
+use sparseop::analysis::{Analysis, Fingerprint};
+use sparseop::device::Device;
+use sparseop::formats::{FormatKind, Plan, Target, Traffic, Weights};
+use sparseop::matrix::{CsrMatrix, CsrView};
+use sparseop::tuning::calibrate::{Incumbent, Judge};
+use sparseop::tuning::decision::{Decision, Entrant, Outcome, Race, Request};
+use sparseop::tuning::facts::Facts;
+use sparseop::tuning::stopwatch::{Clock, Contestant, Policy, Samples, WallClock, race_until};
+use sparseop::tuning::{PackedPlan, PlanBench};
+use sparseop::{Error, Scalar};
 
 /// What was measured on one matrix.
 #[derive(Debug, Clone)]
@@ -66,14 +65,6 @@ impl Trial {
         analysis: &Analysis,
         subject: Subject<'_>,
     ) -> Result<Self, Error> {
-        T::trial(a, analysis, subject)
-    }
-
-    pub(crate) fn of_impl<T: Scalar>(
-        a: CsrView<'_, T>,
-        analysis: &Analysis,
-        subject: Subject<'_>,
-    ) -> Result<Self, Error> {
         /// Packed matrices held at once, in memory limits of one.
         const TOGETHER: u64 = 8;
         let (clock, device) = (WallClock::start(), subject.device);
@@ -82,7 +73,7 @@ impl Trial {
         let limit = Request::new(analysis, T::KIND, available).memory_limit;
         let together = match device {
             Device::Cpu => limit.saturating_mul(TOGETHER),
-            Device::Cuda(_) => limit.saturating_mul(TOGETHER).min(available / 2),
+            _ => limit.saturating_mul(TOGETHER).min(available / 2),
         };
         let mut plans = Plan::candidates(analysis, &Weights::default(), on);
         for plan in subject.also {
@@ -95,7 +86,7 @@ impl Trial {
             .map(|plan| (plan.clone(), plan.traffic(analysis, T::KIND)))
             .filter(|(_, traffic)| traffic.matrix_bytes <= limit)
             .collect();
-        let arena = DeviceArena::new(a, device, &vec![T::ONE; a.ncols()], CacheState::Warm)?;
+        let bench = PlanBench::new(a, device)?;
         let empty = Measured {
             matrix: subject.matrix.to_owned(),
             class: subject.class.to_owned(),
@@ -117,18 +108,18 @@ impl Trial {
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
-            trial.group(&arena, group, subject.policy);
+            trial.group(&bench, group, subject.policy);
         }
         trial.seconds = clock.seconds();
         Ok(trial)
     }
 
     /// Packs some plans and races them.
-    fn group<T: Scalar>(&mut self, arena: &DeviceArena<'_, T>, plans: &[(Plan, Traffic)], policy: Policy) {
-        let mut packed: Vec<(&(Plan, Traffic), Ready<_>)> = Vec::new();
+    fn group<T: Scalar>(&mut self, bench: &PlanBench<'_, T>, plans: &[(Plan, Traffic)], policy: Policy) {
+        let mut packed: Vec<(&(Plan, Traffic), PackedPlan<T>)> = Vec::new();
         for entry in plans {
-            match arena.pack(&entry.0) {
-                Ok(ready) => packed.push((entry, ready)),
+            match bench.pack(&entry.0) {
+                Ok(matrix) => packed.push((entry, matrix)),
                 Err(error) => self.races.iter_mut().for_each(|race| race.fail(&entry.0, &error)),
             }
         }
@@ -137,7 +128,7 @@ impl Trial {
         let eligible: Vec<bool> = packed.iter().map(|(entry, _)| entry.0.is_eligible(self.on)).collect();
         for (measured, rounds) in self.races.iter_mut().zip(&mut self.rounds) {
             let mut turns: Vec<_> =
-                packed.iter().map(|(_, ready)| |repeats| arena.products(&ready.matrix, repeats)).collect();
+                packed.iter().map(|(_, matrix)| |repeats| bench.products(matrix, repeats)).collect();
             let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
             // By their products alone: for how many of them a plan is prepared is asked later.
             let mut judge = Judge::new(vec![0.0; packed.len()]);
@@ -145,14 +136,14 @@ impl Trial {
             let results = race_until(&mut contestants, policy, &clock, &mut |results, going| {
                 narrow(&mut judge, &eligible, results, going)
             });
-            for (((plan, traffic), ready), samples) in packed.iter().zip(results) {
+            for (((plan, traffic), matrix), samples) in packed.iter().zip(results) {
                 match samples {
                     Ok(samples) => {
                         measured.runs.push(Run {
                             plan: plan.clone(),
                             traffic: *traffic,
                             product: samples.median() * 1e9,
-                            prepare: (ready.pack + ready.upload) * 1e9,
+                            prepare: matrix.seconds() * 1e9,
                         });
                         rounds.push(samples);
                     }
@@ -162,7 +153,7 @@ impl Trial {
         }
     }
 
-    /// What the races decide for, by the rule of [`calibrate`](super::calibrate) and with a share of the preparation in every product; none
+    /// What the races decide for, by the rule of [`calibrate`](sparseop::tuning::calibrate) and with a share of the preparation in every product; none
     /// when no plan can be chosen.
     pub fn decisions(&self, known: &Known) -> Option<Decisions> {
         let (mut fresh, mut successive) = (Vec::new(), Vec::new());
@@ -281,8 +272,9 @@ impl Measured {
 /// What the device gives.
 pub fn load_kernels<T: Scalar>(device: &Device) -> Result<(), Error> {
     let a = CsrMatrix::try_new(4, 4, vec![0, 2, 2, 5, 7], vec![0, 2, 1, 2, 3, 0, 3], vec![T::ONE; 7])?;
+    let bench = PlanBench::new(a.view(), device)?;
     for text in FormatKind::ALL.iter().flat_map(|kind| kind.examples()) {
-        Placed::on(device, text.parse::<Plan>()?.pack(a.view())?)?;
+        bench.pack(&text.parse()?)?;
     }
     Ok(())
 }

@@ -5,14 +5,14 @@
 //! by where its arrays lie, and the one that is kept is the one that counts. Which of them is the fastest is told by every other round, and by
 //! how much by the rounds between: of many that are alike chance favours one, and would otherwise be charged to the operator.
 
-use super::decision::Race;
-use super::offline::{Measured, Run};
-use super::record::Regret;
-use super::stopwatch::Samples;
-use crate::ScalarKind;
-use crate::device::DeviceSpec;
-use crate::formats::{Plan, Target};
+use crate::offline::{Measured, Run};
 use serde::Serialize;
+use sparseop::ScalarKind;
+use sparseop::device::DeviceSpec;
+use sparseop::formats::{Plan, Target};
+use sparseop::tuning::decision::Race;
+use sparseop::tuning::record::Regret;
+use sparseop::tuning::stopwatch::Samples;
 use statrs::statistics::{Data, OrderStatistics};
 use std::collections::BTreeMap;
 
@@ -168,10 +168,10 @@ impl Calibrations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::formats::Traffic;
-    use crate::tuning::decision::{Entrant, Outcome};
-    use crate::tuning::facts::Facts;
+    use sparseop::device::Device;
+    use sparseop::formats::Traffic;
+    use sparseop::tuning::decision::{Entrant, Outcome};
+    use sparseop::tuning::facts::Facts;
 
     const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];
 

@@ -1,29 +1,27 @@
-//! Calibration of each matrix of a tuning run, as an application would have it: to be compared with the race of every plan.
+//! Calibration of each matrix of a campaign, as in an application, and its judgement by another timing
+//! run.
 
-use super::super::console::Console;
-use super::collection::Classes;
-use super::measurements;
+use crate::calibrated::{self, Calibrated};
+use crate::measurements::Header;
+use crate::offline::Measured;
+use crate::refit;
 use anyhow::{Context, Result, bail};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::tuning::calibrated::{self, Calibrated};
-use sparseop::tuning::offline::Measured;
 use sparseop::tuning::profile::Profile;
-use sparseop::tuning::refit;
 use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race, turn};
-use sparseop::{Device, DeviceVec, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
+use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Products that are expected: so many that preparation is nothing to them.
 const MANY: u64 = 1_000_000_000;
 
-/// What calibration's predictions are from: the profile in use, where there are no measurements to hold classes out of.
+/// The source of calibration's predictions; by default the profile in use.
 #[derive(Default)]
-pub(super) struct Calibrating {
+pub struct Calibrating {
     held_out: Option<HeldOut>,
 }
 
@@ -35,41 +33,37 @@ struct HeldOut {
 }
 
 impl Calibrating {
-    /// With profiles that are fitted to kept measurements; with the one in use where there are no files.
-    pub(super) fn by(
-        files: &[PathBuf],
-        classes: &Classes,
-        device: &Device,
-        console: &Console,
-    ) -> Result<Self> {
-        if files.is_empty() {
-            return Ok(Self::default());
-        }
-        let (header, mut measured) = measurements::read_all(files, console)?;
+    /// Predictions by profiles that are fitted to kept measurements without the matrix's class.
+    ///
+    /// # Errors
+    ///
+    /// Measurements of another device.
+    pub fn held_out(header: &Header, measured: Vec<Measured>, device: &Device) -> Result<Self> {
         let (theirs, ours) = (&header.provenance.device.name, device.spec().name);
         if *theirs != ours {
             bail!("the measurements to hold classes out of are of {theirs}, and this is {ours}");
         }
-        classes.assign(&mut measured);
-        let spinner = console.spinner("fitting".to_owned());
         let whole = refit::profile(&measured, &header.provenance).profile;
-        spinner.finish_and_clear();
         Ok(Self { held_out: Some(HeldOut { measured, whole, fitted: RefCell::default() }) })
     }
 
     /// Whether each class is predicted without having been fitted to.
-    pub(super) fn is_held_out(&self) -> bool {
+    pub fn is_held_out(&self) -> bool {
         self.held_out.is_some()
     }
 
-    /// What calibration makes of a matrix of a class: from nothing that is remembered, with warm caches.
-    pub(super) fn operator<T: Scalar>(
+    /// The calibrated operator of a matrix of a class, without remembered decisions, with warm caches.
+    ///
+    /// # Errors
+    ///
+    /// As [`SparseOpBuilder::build_analyzed`].
+    pub fn operator<T: Scalar>(
         &self,
         device: &Device,
         a: &CsrMatrix<T>,
         analysis: &Analysis,
         class: &str,
-    ) -> Result<SparseOp<T>> {
+    ) -> Result<SparseOp<T>, Error> {
         let calibration = Calibration { always: true, ..Calibration::default() };
         let mut builder = SparseOpBuilder::new()
             .device(device.clone())
@@ -79,12 +73,18 @@ impl Calibrating {
         if let Some(held_out) = &self.held_out {
             builder = builder.profile(held_out.without(class));
         }
-        Ok(builder.build_analyzed(a, analysis)?)
+        builder.build_analyzed(a, analysis)
     }
 }
 
-/// Judges the choice of an operator: races it as it is, in turns of `policy`, with the rivals that a race of every plan names, packed anew.
-pub(super) fn judge<T: Scalar>(
+/// Judges the choice of an operator in a timing run by `policy`, against the
+/// [rivals](calibrated::rivals) that a timing run of every plan names, packed again. None without
+/// rivals.
+///
+/// # Errors
+///
+/// An operator that was not calibrated; what the device gives.
+pub fn judge<T: Scalar>(
     op: &SparseOp<T>,
     a: &CsrMatrix<T>,
     analysis: &Analysis,

@@ -3,13 +3,13 @@
 //! In two ways. *Successive*: each race begins with what the one before has decided, as runs of `sparseop tune` do that remember. *Fresh*:
 //! each race begins with the prediction, as if nothing were remembered.
 
-use super::decision::TIE_BAND;
-use super::offline::{Measured, Run};
-use super::record::Regret;
-use crate::ScalarKind;
-use crate::device::DeviceSpec;
-use crate::formats::{Plan, Target};
+use crate::offline::{Measured, Run};
 use serde::Serialize;
+use sparseop::ScalarKind;
+use sparseop::device::DeviceSpec;
+use sparseop::formats::{Plan, Target};
+use sparseop::tuning::decision::TIE_BAND;
+use sparseop::tuning::record::Regret;
 use statrs::statistics::{Data, OrderStatistics};
 
 /// What the races of one matrix decide for, in their order.
@@ -171,9 +171,9 @@ impl Repeatability {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::formats::Traffic;
-    use crate::tuning::facts::Facts;
+    use sparseop::device::Device;
+    use sparseop::formats::Traffic;
+    use sparseop::tuning::facts::Facts;
 
     const PLANS: [&str; 3] = ["csr(scalar)", "ell", "coo"];
 

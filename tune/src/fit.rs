@@ -1,14 +1,14 @@
 //! Fitting coefficients and corrections to measured times.
 
-use super::correction::{Feature, Features};
-use super::cost::{Amounts, Coefficients, PACKED, Term};
+use sparseop::tuning::correction::{Feature, Features};
+use sparseop::tuning::cost::{Amounts, Coefficients, PACKED, Term};
 
 /// One measured plan on one matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
     /// What the product did.
     pub amounts: Amounts,
-    /// What was packed; see [`cost::packed`](super::cost::packed).
+    /// What was packed; see [`cost::packed`](sparseop::tuning::cost::packed).
     pub packed: [f64; PACKED],
     /// Nanoseconds of a product.
     pub product: f64,

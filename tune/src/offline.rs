@@ -1,12 +1,12 @@
-//! Offline tuning: the times of every plan on a matrix. [`Trial`](super::trial::Trial) takes them; what a profile makes of them is in
-//! [`refit`](super::refit).
+//! Offline tuning: the times of every plan on a matrix. [`Trial`](crate::trial::Trial) takes them; what a profile makes of them is in
+//! [`refit`](crate::refit).
 
-use super::facts::Facts;
-use super::record::{Record, RecordedRun, RecordedStats};
-use crate::ScalarKind;
-use crate::analysis::Fingerprint;
-use crate::formats::{Plan, Target, Traffic};
 use serde::{Deserialize, Serialize};
+use sparseop::ScalarKind;
+use sparseop::analysis::Fingerprint;
+use sparseop::formats::{Plan, Target, Traffic};
+use sparseop::tuning::facts::Facts;
+use sparseop::tuning::record::{Record, RecordedRun, RecordedStats};
 
 /// The measured times of every plan on one matrix, with all that a fit needs: they can be kept, and fitted again without measuring.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,13 +48,13 @@ impl Measured {
     }
 
     /// The fastest of the plans that can be chosen for a kind of device; of equal ones the first.
-    pub(super) fn fastest(&self, on: Target) -> Option<&Run> {
+    pub(crate) fn fastest(&self, on: Target) -> Option<&Run> {
         let runs = self.runs.iter().filter(|run| run.plan.is_eligible(on));
         runs.min_by(|a, b| a.product.total_cmp(&b.product))
     }
 
     /// As profiles keep it.
-    pub(super) fn record(&self, chosen: Option<&Plan>, held_out: Option<&Plan>) -> Record {
+    pub(crate) fn record(&self, chosen: Option<&Plan>, held_out: Option<&Plan>) -> Record {
         let facts = &self.facts;
         let run = |r: &Run| RecordedRun {
             plan: r.plan.to_string(),

@@ -1,22 +1,24 @@
-//! The matrices of a tuning run, and the classes they are held out by.
+//! The generated matrices of a campaign, and the classes that are held out together.
 
-use super::super::console::Console;
-use super::super::matrix_arg::{Given, Source};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::offline::Measured;
+use crate::refit::SWEEP;
+use anyhow::{Context, Result, anyhow};
 use sparseop::matrix::gallery::{self, Spec, Values};
 use sparseop::matrix::market;
-use sparseop::tuning::offline::Measured;
-use sparseop::tuning::refit::SWEEP;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The classes of matrices that come from files, by the names of those files without their endings.
 #[derive(Debug, Default)]
-pub(super) struct Classes(BTreeMap<String, String>);
+pub struct Classes(BTreeMap<String, String>);
 
 impl Classes {
     /// Reads a table of tab-separated columns, of which those headed `name` and `class` count.
-    pub(super) fn read(path: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, or has no such column.
+    pub fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut lines = text.lines();
@@ -40,7 +42,7 @@ impl Classes {
 
     /// The class of a matrix by its name: a gallery's generator, what the table says of a file, or else the file by itself. Generated ones
     /// whose values can be packed are there to fit to.
-    fn of(&self, matrix: &str) -> String {
+    pub fn of(&self, matrix: &str) -> String {
         if let Some(spec) = matrix.strip_prefix(Spec::PREFIX) {
             let made_to_fit = spec.contains("values=");
             return if made_to_fit { SWEEP } else { spec.split(',').next().unwrap_or(spec) }.to_owned();
@@ -51,17 +53,9 @@ impl Classes {
     }
 
     /// Gives measurements the classes of this table.
-    pub(super) fn assign(&self, measured: &mut [Measured]) {
+    pub fn assign(&self, measured: &mut [Measured]) {
         measured.iter_mut().for_each(|m| m.class = self.of(&m.matrix));
     }
-}
-
-/// A matrix to measure.
-#[derive(Debug)]
-pub(super) struct Item {
-    pub(super) source: Source,
-    pub(super) name: String,
-    pub(super) class: String,
 }
 
 /// A matrix of the suite, and, of some, the same one with values that can be packed: plans that pack them are measured there.
@@ -74,30 +68,17 @@ fn with_packable_values(spec: Spec) -> Vec<Spec> {
     std::iter::once(spec).chain(packed).collect()
 }
 
-/// The given matrices, then the suite and the sweep of the given sizes.
-pub(super) fn collect(
-    given: &[Given],
-    suite: &[usize],
-    sweep: &[usize],
-    classes: &Classes,
-    console: &Console,
-) -> Result<Vec<Item>> {
-    let mut sources: Vec<Source> = given.iter().flat_map(|given| given.expand_or_report(console)).collect();
+/// The suite scaled to each of some numbers of entries, then the sweep of each of others.
+pub fn generated(suite: &[usize], sweep: &[usize]) -> Vec<Spec> {
+    let mut specs = Vec::new();
     for &entries in suite {
-        // What cannot be scaled would be measured again for every size.
+        // A matrix that cannot be scaled is taken for the first size alone.
         let scaled = gallery::suite().map(|spec| (spec.scaled_to(entries), spec));
         let new = scaled.filter(|(scaled, spec)| scaled != spec || entries == suite[0]);
-        sources.extend(new.flat_map(|(scaled, _)| with_packable_values(scaled)).map(Source::Gallery));
+        specs.extend(new.flat_map(|(scaled, _)| with_packable_values(scaled)));
     }
-    sources.extend(sweep.iter().flat_map(|&entries| gallery::sweep(entries)).map(Source::Gallery));
-    if sources.is_empty() {
-        bail!("there is no matrix to measure: name some, or give --suite");
-    }
-    let item = |source: Source| {
-        let name = source.name();
-        Item { class: classes.of(&name), name, source }
-    };
-    Ok(sources.into_iter().map(item).collect())
+    specs.extend(sweep.iter().flat_map(|&entries| gallery::sweep(entries)));
+    specs
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! Measurements in files: a line of RON each, after a line that says where they come from.
 //!
-//! The journal of a run grows by a line for every matrix and is what the next run goes on from; the measurements of a finished
-//! one can be kept, compressed, to fit other profiles to them without measuring again.
+//! The journal of a campaign grows by a line for every matrix, and an interrupted campaign continues
+//! from it. The measurements of a finished campaign can be kept, compressed, and fitted again.
 
-use super::super::console::Console;
+use crate::offline::Measured;
+use crate::refit::Provenance;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use sparseop::tuning::offline::Measured;
-use sparseop::tuning::refit::Provenance;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -21,18 +20,19 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Bytes that a file has at most when it is unpacked: records of some hundred thousand matrices.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The first line.
+/// The first line: the origin of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Header {
+pub struct Header {
     layout: u32,
     /// How long and how often plans were run.
     policy: String,
     /// Where the measurements come from.
-    pub(super) provenance: Provenance,
+    pub provenance: Provenance,
 }
 
 impl Header {
-    pub(super) fn new(policy: String, provenance: Provenance) -> Self {
+    /// The header of measurements by a policy.
+    pub fn new(policy: String, provenance: Provenance) -> Self {
         Self { layout: LAYOUT, policy, provenance }
     }
 
@@ -98,8 +98,18 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
     Ok(Contents { header, measured, good, broken })
 }
 
-/// Reads measurements that were kept, compressed or not.
-pub(super) fn read(path: &Path, console: &Console) -> Result<(Header, Vec<Measured>)> {
+/// Kept measurements on one device.
+pub struct Kept {
+    /// Their origin.
+    pub header: Header,
+    /// The measurements.
+    pub measured: Vec<Measured>,
+    /// One sentence for each file that was read in part.
+    pub incomplete: Vec<String>,
+}
+
+/// Reads kept measurements, compressed or not.
+fn read(path: &Path) -> Result<Kept> {
     let reading = || format!("cannot use the measurements in {}", path.display());
     let mut file = File::open(path).with_context(reading)?;
     let mut magic = Vec::new();
@@ -111,24 +121,28 @@ pub(super) fn read(path: &Path, console: &Console) -> Result<(Header, Vec<Measur
         read_lines(BufReader::new(file))
     };
     let contents = contents.with_context(reading)?;
-    if let Some(broken) = &contents.broken {
-        console.warn(&format!("{} is read as far as it goes: {broken}", path.display()));
-    }
-    Ok((contents.header, contents.measured))
+    let incomplete = |broken| format!("{} is read as far as it goes: {broken}", path.display());
+    let Contents { header, measured, broken, .. } = contents;
+    Ok(Kept { header, measured, incomplete: broken.into_iter().map(incomplete).collect() })
 }
 
 /// Reads several files of measurements on one device.
-pub(super) fn read_all(paths: &[PathBuf], console: &Console) -> Result<(Header, Vec<Measured>)> {
+///
+/// # Errors
+///
+/// A file that cannot be read, or whose measurements do not go with those of the first.
+pub fn read_all(paths: &[PathBuf]) -> Result<Kept> {
     let [first, others @ ..] = paths else { bail!("there is no file of measurements") };
-    let (header, mut measured) = read(first, console)?;
+    let mut kept = read(first)?;
     for path in others {
-        let (other, more) = read(path, console)?;
-        if let Some(reason) = header.differs(&other) {
+        let other = read(path)?;
+        if let Some(reason) = kept.header.differs(&other.header) {
             bail!("{} does not go with {}: {reason}", path.display(), first.display());
         }
-        measured.extend(more);
+        kept.measured.extend(other.measured);
+        kept.incomplete.extend(other.incomplete);
     }
-    Ok((header, measured))
+    Ok(kept)
 }
 
 /// A line of RON.
@@ -136,8 +150,12 @@ fn line(value: &impl Serialize) -> Result<String> {
     Ok(ron::to_string(value)? + "\n")
 }
 
-/// Keeps measurements in a file, compressed where its name ends in `.zst`.
-pub(super) fn write(path: &Path, header: &Header, measured: &[Measured]) -> Result<()> {
+/// Writes measurements to a file, compressed where its name ends in `.zst`.
+///
+/// # Errors
+///
+/// A file that cannot be written.
+pub fn write(path: &Path, header: &Header, measured: &[Measured]) -> Result<()> {
     let mut text = line(header)?;
     for one in measured {
         text += &line(one)?;
@@ -150,24 +168,34 @@ pub(super) fn write(path: &Path, header: &Header, measured: &[Measured]) -> Resu
 /// Small files, and still at hundreds of megabytes a second.
 const LEVEL: i32 = 9;
 
-/// The journal of a run.
-pub(super) struct Journal {
+/// The journal of a campaign.
+pub struct Journal {
     path: PathBuf,
     file: File,
 }
 
+/// An opened journal.
+pub struct Opened {
+    /// The journal.
+    pub journal: Journal,
+    /// The measurements of an interrupted campaign.
+    pub measured: Vec<Measured>,
+    /// One sentence where an existing journal was discarded.
+    pub discarded: Option<String>,
+}
+
 impl Journal {
-    /// Opens the journal at `path` and gives what an earlier run measured; where there is none, or one that does not fit, begins anew.
-    pub(super) fn open(
-        path: PathBuf,
-        header: &Header,
-        fresh: bool,
-        console: &Console,
-    ) -> Result<(Self, Vec<Measured>)> {
+    /// Opens the journal at `path`. A journal under another header is discarded, and any journal if
+    /// `fresh`.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or written.
+    pub fn open(path: PathBuf, header: &Header, fresh: bool) -> Result<Opened> {
         let opening = || format!("cannot keep the journal {}", path.display());
         let options = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = options().with_context(opening)?;
-        let mut kept = Vec::new();
+        let (mut measured, mut discarded) = (Vec::new(), None);
         let mut good = 0;
         let is_new = file.metadata().with_context(opening)?.len() == 0;
         if !fresh && !is_new {
@@ -175,8 +203,8 @@ impl Journal {
             let usable =
                 found.and_then(|c| c.header.differs(header).map_or(Ok(c), |reason| Err(reason.to_owned())));
             match usable {
-                Ok(contents) => (kept, good) = (contents.measured, contents.good),
-                Err(reason) => console.note(&format!("{} is begun anew: {reason}", path.display())),
+                Ok(contents) => (measured, good) = (contents.measured, contents.good),
+                Err(reason) => discarded = Some(format!("{} is begun anew: {reason}", path.display())),
             }
         }
         file.set_len(good).with_context(opening)?;
@@ -185,11 +213,15 @@ impl Journal {
         if good == 0 {
             journal.add(&line(header)?)?;
         }
-        Ok((journal, kept))
+        Ok(Opened { journal, measured, discarded })
     }
 
-    /// Adds the measurements of a matrix; when this returns they are on the disk.
-    pub(super) fn append(&mut self, measured: &Measured) -> Result<()> {
+    /// Appends the measurements of a matrix, which are on the disk when this returns.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be written.
+    pub fn append(&mut self, measured: &Measured) -> Result<()> {
         self.add(&line(measured)?)
     }
 
@@ -198,8 +230,12 @@ impl Journal {
         written.with_context(|| format!("cannot write to {}", self.path.display()))
     }
 
-    /// Removes it: what it was for is done.
-    pub(super) fn remove(self) -> Result<()> {
+    /// Removes the journal of a finished campaign.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be removed.
+    pub fn remove(self) -> Result<()> {
         std::fs::remove_file(&self.path)
             .with_context(|| format!("cannot remove the journal {}", self.path.display()))
     }

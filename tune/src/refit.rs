@@ -1,19 +1,18 @@
 //! A profile from measurements: fitted, and judged on classes of matrices that it was not fitted to.
 
-use super::correction::{Correction, Feature, Features, features};
-use super::cost::{self, Amounts, Prediction, Reach, Term};
-use super::fit::{Observation, fit_sharing, ridge};
-use super::offline::{Measured, Run};
-use super::predictor::Predictor;
-use super::profile::{Profile, SCHEMA};
-use super::record::{Regret, Validation};
-use super::select;
-use crate::ScalarKind;
-use crate::device::{Ceilings, DeviceSpec};
-use crate::formats::packed::{APART, stand_ins};
-use crate::formats::{Plan, Target};
+use crate::fit::{Observation, fit_sharing, ridge};
+use crate::offline::{Measured, Run};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use sparseop::ScalarKind;
+use sparseop::device::{Ceilings, DeviceSpec};
+use sparseop::formats::packed::{APART, stand_ins};
+use sparseop::formats::{Plan, Target};
+use sparseop::tuning::correction::{Correction, Feature, Features, features};
+use sparseop::tuning::cost::{self, Amounts, Prediction, Reach, Term};
+use sparseop::tuning::profile::{Profile, SCHEMA};
+use sparseop::tuning::record::{Record, Regret, Validation};
+use sparseop::tuning::{Predictor, select};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The class of matrices that are made to spread amounts, not to stand for what people have: fitted to, and not judged by.
@@ -264,11 +263,7 @@ fn validation(
     }
 }
 
-fn records(
-    measured: &[Measured],
-    profile: &Profile,
-    held_out: Option<&Vec<Choice>>,
-) -> Vec<super::record::Record> {
+fn records(measured: &[Measured], profile: &Profile, held_out: Option<&Vec<Choice>>) -> Vec<Record> {
     let of = |(i, m): (usize, &Measured)| {
         let held_out = held_out.and_then(|choices| choices.iter().find(|c| c.measured == i));
         m.record(choice(m, profile), held_out.map(|c| &c.chosen.plan))

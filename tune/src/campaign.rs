@@ -1,0 +1,113 @@
+//! A measuring campaign: timing runs of one matrix after another, the decisions that follow from them,
+//! and the choice of calibration.
+
+use crate::calibrated::Calibrated;
+use crate::calibrating::{self, Calibrating};
+use crate::offline::Measured;
+use crate::repeat::Repeat;
+use crate::trial::{Known, Subject, Trial};
+use sparseop::analysis::{Analysis, Fingerprint};
+use sparseop::matrix::CsrMatrix;
+use sparseop::tuning::stopwatch::Policy;
+use sparseop::tuning::store::{Entry, Key, Store};
+use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder};
+
+/// The settings of a campaign on one device.
+pub struct Campaign<'a> {
+    /// The device.
+    pub device: &'a Device,
+    /// Rounds and seconds of a timing run.
+    pub policy: Policy,
+    /// Timing runs of each matrix, which is packed once for all of them.
+    pub races: usize,
+    /// The store of decisions, read and written; none to ignore earlier decisions and keep none.
+    pub store: Option<Store>,
+    /// Calibration of each matrix, if it is to be judged.
+    pub calibrating: Option<Calibrating>,
+}
+
+/// The results of one matrix.
+#[derive(Debug)]
+pub struct Found {
+    /// The times of the first timing run.
+    pub measured: Measured,
+    /// Agreement of the timing runs; none where no plan can be chosen.
+    pub repeat: Option<Repeat>,
+    /// The choice of calibration, where it is judged.
+    pub calibrated: Option<Calibrated>,
+    /// Reasons why something beside the times is missing.
+    pub problems: Vec<anyhow::Error>,
+}
+
+impl<'a> Campaign<'a> {
+    /// One timing run of each matrix by the device's policy, without a store and without calibration.
+    pub fn new(device: &'a Device) -> Self {
+        let policy = Policy::of(device);
+        Self { device, policy, races: 1, store: None, calibrating: None }
+    }
+
+    /// Times every plan of a matrix, under the name and the class it is recorded by. The last decision
+    /// is kept in the store.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the device. A plan that cannot be packed or run is recorded as failed.
+    pub fn measure<T: Scalar>(&self, a: &CsrMatrix<T>, matrix: &str, class: &str) -> Result<Found, Error> {
+        let analysis = Analysis::of(a.view());
+        let mut problems = Vec::new();
+        let mut note = |what: &str, error: anyhow::Error| {
+            problems.push(error.context(format!("{matrix} {} is not {what}", T::KIND)));
+        };
+        let calibrate = |by: &Calibrating| by.operator(self.device, a, &analysis, class);
+        let op = self.calibrating.as_ref().map(calibrate);
+        let op = op.and_then(|op| op.map_err(|error| note("calibrated", error.into())).ok());
+        let before = self.before(Fingerprint::of(a.view()), &analysis, T::KIND);
+        let before = before.map_err(|error| note("remembered", error.into())).ok();
+        let also: Vec<Plan> = before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
+        let (device, policy, races) = (self.device, self.policy, self.races);
+        let subject = Subject { matrix, class, device, policy, races, also: &also };
+        let mut trial = Trial::of(a.view(), &analysis, subject)?;
+        let repeat = before.and_then(|(known, key)| {
+            let (repeat, kept) = self.decided(&trial, &known, key)?;
+            if let Err(error) = kept {
+                note("remembered", error.into());
+            }
+            repeat
+        });
+        let measured = trial.races.swap_remove(0);
+        let judge = |op: &SparseOp<T>| calibrating::judge(op, a, &analysis, &measured, policy);
+        let calibrated = op.as_ref().map(judge).and_then(|calibrated| {
+            calibrated.map_err(|error| note("judged by its calibration", error)).ok().flatten()
+        });
+        Ok(Found { measured, repeat, calibrated, problems })
+    }
+
+    /// The decision of the defaults, and the one in the store under their key.
+    fn before(
+        &self,
+        structure: Fingerprint,
+        analysis: &Analysis,
+        scalar: ScalarKind,
+    ) -> Result<(Known, Key), Error> {
+        let spec = self.device.spec();
+        let predicted = SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
+        let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
+        // An entry that is damaged or out of date counts as none, and is replaced.
+        let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
+        let remembered = entry.map(|entry| entry.race.winner);
+        Ok((Known { predicted, remembered }, key))
+    }
+
+    /// The agreement of the timing runs of a matrix, and whether the last decision was kept, as a
+    /// decision of the defaults is kept. None when no plan can be chosen.
+    fn decided(&self, trial: &Trial, known: &Known, key: Key) -> Option<(Option<Repeat>, Result<(), Error>)> {
+        let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
+        let decisions = trial.decisions(known)?;
+        let race = decisions.successive.last().and_then(|winner| trial.race(known, winner));
+        let kept = match (&self.store, race) {
+            (Some(store), Some(race)) => store.keep(&Entry::now(key, &spec, race)),
+            _ => Ok(()),
+        };
+        Some((Repeat::of(&trial.races, &decisions, calls, &spec), kept))
+    }
+}
