@@ -307,7 +307,6 @@ impl SparseOpBuilder {
     /// [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
     #[doc(hidden)]
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
-        let analysis = &*self.seen(analysis, scalar);
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
         let available = device.memory()?;
@@ -315,6 +314,7 @@ impl SparseOpBuilder {
         request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
         request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
         request.deterministic = self.deterministic;
+        request.updatable = self.updatable;
         request.value_precision = self.value_precision.filter(|p| p.is_narrower_than(scalar));
         let mut spec = device.spec();
         if self.deterministic && spec.gpu.is_none() {
@@ -418,8 +418,7 @@ impl SparseOpBuilder {
         let a = source.a;
         let announced = Transposition::announced(self, a);
         let settings = announced.leave_room(self);
-        let Prepared { decision, mut matrix, preparation } =
-            settings.prepare(&device, source, &self.seen(analysis, T::KIND))?;
+        let Prepared { decision, mut matrix, preparation } = settings.prepare(&device, source, analysis)?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
         let op = SparseOp {
             nrows: a.nrows(),

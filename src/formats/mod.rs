@@ -154,12 +154,16 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// Bytes of the packed arrays.
     fn matrix_bytes(&self) -> u64;
 
-    /// The same arrays in the memory of a GPU, with the kernels that multiply with them.
+    /// Copies the packed matrix to a GPU. A format without GPU kernels keeps the default, which
+    /// refuses, and its plans are not [eligible](Format::eligible) there.
     ///
     /// # Errors
     ///
-    /// What allocating, copying and compiling give.
-    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error>;
+    /// [`Error::GpuMemory`] and what compiling kernels gives; [`Error::DeviceUnavailable`] by default.
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        let reason = "this format has no GPU kernels; take another plan, or the CPU".to_owned();
+        Err(Error::DeviceUnavailable { device: gpu.to_string(), reason })
+    }
 }
 
 /// A matrix packed in one format, in the memory of a GPU. Many threads and queues may use it at once.

@@ -2,12 +2,11 @@
 
 use super::multi::Several;
 use super::{SparseOp, SparseOpBuilder};
-use crate::analysis::{Analysis, Distinct};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Updater};
 use crate::matrix::{CsrCow, CsrView, ToCsr, rounded};
 use crate::trace::{Entered, span};
-use crate::{Error, ExactIn, Scalar, ScalarKind};
+use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
 use std::borrow::Cow;
 use tracing::field::display;
@@ -160,23 +159,6 @@ impl<T: Scalar> SparseOp<T> {
 }
 
 impl SparseOpBuilder {
-    /// An analysis as choosing is to see it: where values are to change, nothing is made of what they are
-    /// but that they are rounded.
-    pub(super) fn seen<'a>(&self, analysis: &'a Analysis, scalar: ScalarKind) -> Cow<'a, Analysis> {
-        let structure = &analysis.structure;
-        let stays = self.value_precision.map_or(ExactIn::NOTHING, ExactIn::only).below(scalar);
-        let exact_in = structure.exact_in.and(stays);
-        let known = structure.distinct_values != Distinct::Many || structure.all_ones;
-        if !self.updatable || !(known || exact_in != structure.exact_in) {
-            return Cow::Borrowed(analysis);
-        }
-        let mut seen = analysis.clone();
-        seen.structure.distinct_values = Distinct::Many;
-        seen.structure.all_ones = false;
-        seen.structure.exact_in = exact_in;
-        Cow::Owned(seen)
-    }
-
     /// Whether values are to be rounded.
     pub(super) fn rounds<T: Scalar>(&self) -> bool {
         self.value_precision.is_some_and(|precision| precision.is_narrower_than(T::KIND))

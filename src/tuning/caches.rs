@@ -1,63 +1,11 @@
-//! State of the caches in which products are timed, and the filling that brings it about.
+//! Batches of products in a state of the caches.
 
+pub use super::cache_state::CacheState;
 use super::stopwatch::turn;
 use crate::Error;
 use crate::device::fused::{Code, Coefficient, Combine, Dots, Passes, Program};
 use crate::device::{Device, DeviceVec, Stream};
-use serde::Serialize;
 use std::cell::RefCell;
-use std::fmt::{self, Display};
-
-/// State of the caches in which products are timed.
-///
-/// The cache is the last before the memory: the L2 of a GPU, the last-level cache of a CPU. Other
-/// data are what [`Caches`] reads and writes. Filling the cache is never timed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheState {
-    /// Repeated products: a batch behind warm-up products that are not recorded, so that the cache
-    /// is as the product itself leaves it.
-    #[default]
-    Warm,
-    /// A batch as long as in [`Warm`](Self::Warm), without warm-up products, behind a filling of
-    /// the cache with other data, as between two steps of a solver.
-    Company,
-    /// Single products, the cache filled with other data before each; a sample is one product.
-    Cold,
-}
-
-impl CacheState {
-    /// Seconds of `products` products in this state: `fill` fills the cache, `time` runs as many
-    /// products as it is told and gives their seconds.
-    pub(super) fn batch(
-        self,
-        products: u32,
-        mut fill: impl FnMut() -> Result<(), Error>,
-        mut time: impl FnMut(u32) -> Result<f64, Error>,
-    ) -> Result<f64, Error> {
-        match self {
-            Self::Warm => time(products),
-            Self::Company => {
-                fill()?;
-                time(products)
-            }
-            Self::Cold => (0..products).try_fold(0.0, |seconds, _| {
-                fill()?;
-                Ok(seconds + time(1)?)
-            }),
-        }
-    }
-}
-
-impl Display for CacheState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Warm => "warm",
-            Self::Company => "company",
-            Self::Cold => "cold",
-        })
-    }
-}
 
 /// Times batches of products on one stream in one [`CacheState`].
 #[derive(Debug)]

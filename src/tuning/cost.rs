@@ -233,7 +233,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// What new profiles are given, and those of schema 1 meant: 32 KiB and 1 MiB of a core, half of them `x`, and what Zen 4 learns
+    /// What new profiles are given: 32 KiB and 1 MiB of a core, half of them `x`, and what Zen 4 learns
     /// (2000 to 30,000 fit alike); of a GPU the L1 of a multiprocessor, 256 KiB of an H200, and its L2.
     pub fn usual(device: &DeviceSpec) -> Self {
         /// Entries whose `x` half of an H200's L2 of 60 MiB holds.

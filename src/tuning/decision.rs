@@ -27,6 +27,9 @@ pub struct Request {
     pub scalar: ScalarKind,
     /// Whether only plans whose bits repeat may be chosen.
     pub deterministic: bool,
+    /// Whether values are to be replaced later: plans may then rely on nothing about them but the
+    /// precision that they are rounded to.
+    pub updatable: bool,
     /// What the values were rounded to.
     pub value_precision: Option<Precision>,
 }

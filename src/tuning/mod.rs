@@ -3,6 +3,7 @@
 pub(crate) mod arena;
 mod bounds;
 mod builtin;
+mod cache_state;
 pub mod caches;
 pub mod calibrate;
 pub mod ceilings;
@@ -16,7 +17,6 @@ mod predictor;
 pub mod profile;
 pub mod record;
 pub mod scale;
-mod schema1;
 pub mod select;
 pub mod stopwatch;
 pub mod store;

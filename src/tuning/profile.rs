@@ -3,7 +3,6 @@
 use super::correction::Correction;
 use super::cost::{Coefficients, Reach};
 use super::record::{Record, Validation};
-use super::schema1::Profile1;
 use crate::device::{Ceilings, DeviceSpec};
 use crate::formats::{FormatKind, Plan, Target, Weights, coo, jds, packed};
 use crate::{Error, ScalarKind};
@@ -61,7 +60,7 @@ fn is_plain(name: &str) -> bool {
     name.chars().count() <= MAX_NAME && !name.chars().any(char::is_control)
 }
 
-/// What every schema has.
+/// The part that every schema has.
 #[derive(Deserialize)]
 struct Header {
     schema: u32,
@@ -106,7 +105,7 @@ impl Fit {
 }
 
 impl Profile {
-    /// Reads a profile from RON text; `origin` names it in errors. Older schemas are read as the present one.
+    /// Reads a profile from RON text; `origin` names it in errors.
     ///
     /// # Errors
     ///
@@ -115,25 +114,23 @@ impl Profile {
     #[doc(hidden)]
     pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
         let fail = |message: String| Error::Profile { origin: origin.to_owned(), message };
-        let profile = Self::deserialize_any_schema(text).map_err(fail)?;
+        let not_a_profile = |e: ron::error::SpannedError| fail(format!("not a profile: {e}"));
+        let profile: Self = match ron::from_str(text) {
+            Ok(profile) => profile,
+            // A profile of another schema has other fields.
+            Err(error) => match ron::from_str::<Header>(text).map_err(not_a_profile)?.schema {
+                SCHEMA => return Err(not_a_profile(error)),
+                other => return Err(fail(Self::other_schema(other))),
+            },
+        };
+        if profile.schema != SCHEMA {
+            return Err(fail(Self::other_schema(profile.schema)));
+        }
         profile.defect().map_or(Ok(profile), |defect| Err(fail(defect)))
     }
 
-    fn deserialize_any_schema(text: &str) -> Result<Self, String> {
-        let not_a_profile = |e: ron::error::SpannedError| format!("not a profile: {e}");
-        // Nearly all are of the present one: a header is looked for where they are not.
-        let present = ron::from_str::<Self>(text).map_err(not_a_profile);
-        if present.as_ref().is_ok_and(|profile| profile.schema == SCHEMA) {
-            return present;
-        }
-        match ron::from_str::<Header>(text).map_err(not_a_profile)?.schema {
-            SCHEMA => present,
-            1 => ron::from_str::<Profile1>(text).map(Self::from).map_err(not_a_profile),
-            other => {
-                let hint = "make it again with `sparseop tune`";
-                Err(format!("schema {other} is none of 1 to {SCHEMA}; {hint}"))
-            }
-        }
+    fn other_schema(schema: u32) -> String {
+        format!("its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop tune`")
     }
 
     /// What cannot be, if anything is.
@@ -328,7 +325,7 @@ mod tests {
         for (text, expected) in [
             (String::new(), "not a profile"),
             ("[1, 2".to_owned(), "not a profile"),
-            (good.replacen("schema: 2", "schema: 99", 1), "schema 99 is none of 1 to 2"),
+            (good.replacen("schema: 2", "schema: 99", 1), "its schema is 99, this version reads 2"),
             (good.replacen("cache_bytes: ", "cache_bytes: -", 1), "at least 1"),
             (good.replacen("near: ", "near: -", 1), "reach"),
             (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),
@@ -363,19 +360,6 @@ mod tests {
         let old = Profile { kernels: "old".to_owned(), ..current.clone() };
         assert_eq!(old.fit(&here), Fit::OldKernels);
         assert!(Fit::Exact < Fit::Generic && Fit::Generic < Fit::OldKernels);
-    }
-
-    #[test]
-    fn older_schemas_are_read_for_ever() {
-        let old = Profile::parse("old", include_str!("../../tests/data/profile-schema1.ron")).unwrap();
-        let new = Profile::parse("new", include_str!("../../tests/data/profile.ron")).unwrap();
-        assert_eq!(old, new);
-        let gpu = "gpu: Some((l2_bytes: 1, memory_bytes: 2, driver: \"13.0\", copy_bandwidth: Some(4e12)))";
-        let text = include_str!("../../tests/data/profile-schema1.ron")
-            .replacen("threads: 2", &format!("threads: 2, {gpu}"), 1)
-            .replacen("p95_regret: 1.0", "p95_regret: 1.5", 1);
-        let old = Profile::parse("old", &text).unwrap();
-        assert_eq!((old.ceilings.copy_bandwidth, old.validation.in_sample.p95), (Some(4e12), 1.5));
     }
 
     #[test]

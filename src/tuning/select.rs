@@ -7,10 +7,11 @@ use super::facts::Facts;
 use super::lookup::Found;
 use super::predictor::Predictor;
 use super::profile::Profile;
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Distinct};
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Target};
-use crate::{Error, ScalarKind};
+use crate::{Error, ExactIn, ScalarKind};
+use std::borrow::Cow;
 
 /// Products an application is taken to make when it does not say: a solver's few hundred iterations, a few times over.
 pub const DEFAULT_CALLS: u64 = 1000;
@@ -27,8 +28,28 @@ impl Request {
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
         let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
         let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
-        let (expected_calls, deterministic) = (DEFAULT_CALLS, false);
-        Self { expected_calls, memory_limit, scalar, deterministic, value_precision: None }
+        Self {
+            expected_calls: DEFAULT_CALLS,
+            memory_limit,
+            scalar,
+            deterministic: false,
+            updatable: false,
+            value_precision: None,
+        }
+    }
+
+    /// The part of an analysis that plans may rely on: not on values that are to be replaced.
+    pub(super) fn reliable<'a>(&self, analysis: &'a Analysis) -> Cow<'a, Analysis> {
+        if !self.updatable {
+            return Cow::Borrowed(analysis);
+        }
+        let mut analysis = analysis.clone();
+        let structure = &mut analysis.structure;
+        let rounded = self.value_precision.map_or(ExactIn::NOTHING, ExactIn::only).below(self.scalar);
+        structure.exact_in = structure.exact_in.and(rounded);
+        structure.distinct_values = Distinct::Many;
+        structure.all_ones = false;
+        Cow::Owned(analysis)
     }
 }
 
@@ -120,7 +141,7 @@ pub fn select(
     found: impl Into<Found>,
     request: Request,
 ) -> Result<Decision, Error> {
-    let found = found.into();
+    let (found, analysis) = (found.into(), &*request.reliable(analysis));
     let profile = &*found.profile;
     let predictor = Predictor { profile, device, scale: found.scale(device) };
     let plans = Plan::candidates(analysis, &profile.weights(request.scalar), Target::of(device));
@@ -184,7 +205,7 @@ pub fn fixed(
     found: impl Into<Found>,
     request: Request,
 ) -> Result<Decision, Error> {
-    let found = found.into();
+    let (found, analysis) = (found.into(), &*request.reliable(analysis));
     // A plan that was put together by hand is held to the same rules as one that is spelled.
     let plan: Plan = plan.to_string().parse()?;
     let predictor = Predictor { profile: &found.profile, device, scale: found.scale(device) };

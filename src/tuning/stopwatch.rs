@@ -1,6 +1,6 @@
 //! Time: the only place that reads a clock.
 
-use super::caches::CacheState;
+use super::cache_state::CacheState;
 use crate::Error;
 use crate::device::{Device, Stream};
 use statrs::statistics::{Data, Min, OrderStatistics};

@@ -83,6 +83,7 @@ impl Key {
         memory_limit: Option<u64>,
         cold: bool,
     ) -> Self {
+        let analysis = request.reliable(analysis);
         let values = match analysis.structure.distinct_values {
             _ if analysis.structure.all_ones => Values::Ones,
             Distinct::Exactly(_) => Values::Few,

@@ -1,12 +1,14 @@
 //! What races are worth, in words: how well their decisions repeat, and how well calibration chooses.
 
 use super::super::console::{Left, Right, duration, percent, table};
-use super::report::WORST;
 use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::record::Regret;
 use sparseop_tune::calibrated::{Calibrated, Calibrations, Timed};
 use sparseop_tune::repeat::{Agreement, Decided, Differing, Repeatability};
 use std::fmt::Write;
+
+/// Matrices that the summary names.
+pub(super) const WORST: usize = 5;
 
 /// Matrices on which fresh races differ that are named: of successive ones all are.
 const FRESH: usize = 10;

@@ -1,7 +1,7 @@
 //! What a tuning run says at its end: regret by class, the worst matrices and why, and the whole as JSON.
 
 use super::super::console::{Left, Right, duration, table};
-use super::races;
+use super::races::{self, WORST};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::tuning::cost::Term;
@@ -10,9 +10,6 @@ use sparseop_tune::calibrated::Calibrations;
 use sparseop_tune::offline::Measured;
 use sparseop_tune::refit::{Choice, Predicted, Refit};
 use sparseop_tune::repeat::Repeatability;
-
-/// Matrices that the summary names.
-pub(super) const WORST: usize = 5;
 
 /// One line of `--json`.
 #[derive(Serialize)]

@@ -170,12 +170,16 @@ pub(crate) fn simd_name() -> &'static str {
 pub(crate) fn brand() -> String {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::__cpuid;
+        use std::arch::x86_64::{__cpuid, CpuidResult};
         const BRAND: std::ops::RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
-        if __cpuid(0x8000_0000).eax >= *BRAND.end() {
+        // Safe in later versions of Rust.
+        #[allow(unused_unsafe)]
+        // SAFETY: every x86-64 processor has the instruction.
+        let cpuid = |leaf: u32| -> CpuidResult { unsafe { __cpuid(leaf) } };
+        if cpuid(0x8000_0000).eax >= *BRAND.end() {
             let bytes: Vec<u8> = BRAND
                 .flat_map(|leaf| {
-                    let r = __cpuid(leaf);
+                    let r = cpuid(leaf);
                     [r.eax, r.ebx, r.ecx, r.edx]
                 })
                 .flat_map(u32::to_le_bytes)

@@ -11,7 +11,7 @@ use crate::tuning::select::predict;
 impl Decision {
     fn predict(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Candidate {
         let predictor = Predictor { profile: &self.profile, device, scale: self.scale };
-        predict(plan.clone(), analysis, &predictor, &self.request)
+        predict(plan.clone(), &self.request.reliable(analysis), &predictor, &self.request)
     }
 
     /// Why a plan may not be chosen, whatever it takes; none when it may.
