@@ -1,6 +1,7 @@
-//! Embeds the GPU kernels: their sources always, their machine code when this machine has a CUDA compiler.
+//! Embeds the GPU kernels: always their sources, and their machine code if this machine has a CUDA
+//! compiler.
 //!
-//! Writes `kernels.rs` for `src/device/cuda/embedded.rs`. Without the feature `cuda` nothing is done.
+//! Writes `kernels.rs` for `src/device/cuda/embedded.rs`. Does nothing without the feature `cuda`.
 
 #[path = "build/nvcc.rs"]
 mod nvcc;
@@ -16,32 +17,32 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{env, fs, thread};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Where the kernels are.
+/// Folder of the kernels.
 const FOLDER: &str = "kernels";
 
-/// The architectures that get machine code: one of every generation that is sold for computing.
+/// Architectures that get machine code: one of every generation sold for computing.
 const ARCHITECTURES: [u32; 4] = [80, 90, 100, 120];
 
-/// The oldest architecture the kernels are written for.
+/// Oldest architecture that the kernels support.
 const OLDEST: u32 = 70;
 
-/// Options on which the machine code depends, with the same meaning to nvcc and to NVRTC.
+/// Options that the machine code depends on, with the same meaning for nvcc and NVRTC.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];
 
-/// Beginnings of the names of kernel files that are also compiled for `y = alpha A x + beta y`.
+/// Prefixes of the kernel files that are also compiled for `y = alpha A x + beta y`.
 const SCALED: [&str; 5] = ["csr", "ell", "jds", "packed_", "sell"];
 
-/// Beginnings of the names of kernel files that are also compiled for matrices that do not fit the L2.
+/// Prefixes of the kernel files that are also compiled for matrices that do not fit the L2.
 const STREAMED: [&str; 9] = ["blocked", "coo", "csr", "ell", "jds", "multi_", "packed_", "sell", "tiles"];
 
-/// Beginnings of the names of kernel files that are also compiled for matrices of few slices.
+/// Prefixes of the kernel files that are also compiled for matrices of few slices.
 const SPLIT: [&str; 1] = ["packed_"];
 
 /// A kernel file, compiled with some definitions.
 struct Module {
     name: String,
     hash: String,
-    /// The complete source in the output folder.
+    /// The complete source, in the output folder.
     source: PathBuf,
 }
 
@@ -71,7 +72,8 @@ fn embed() -> Result<(), Box<dyn Error>> {
     Ok(fs::write(out.join("kernels.rs"), table(&modules, &images)?)?)
 }
 
-/// The modules: the kernel files in the order of their names, each made complete, with every choice of its definitions.
+/// Returns the modules: the kernel files sorted by name, with their includes spliced in, in every
+/// variant of their definitions.
 fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
     let folder = Path::new(FOLDER);
     if !folder.is_dir() {
@@ -108,8 +110,8 @@ fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
     Ok(modules)
 }
 
-/// What is added to the name of a kernel file for each of its modules, and their definitions; named as in
-/// `src/device/module.rs`.
+/// Returns the suffixes of the modules of a kernel file, with their definitions. The names are
+/// those of `src/device/module.rs`.
 fn variants(file: &str) -> Vec<(String, String)> {
     let listed = |files: &[&str]| files.iter().any(|beginning| file.starts_with(beginning));
     let scaled = [("", "")].into_iter().chain(listed(&SCALED).then_some(("_scaled", "#define SCALED\n")));
@@ -120,7 +122,7 @@ fn variants(file: &str) -> Vec<(String, String)> {
     both.map(|both| (both.map(|(ending, _)| ending).concat(), both.map(|(_, text)| text).concat())).collect()
 }
 
-/// The CUDA compiler, if there is one that works.
+/// Returns the CUDA compiler, if there is a working one.
 fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
     if env::var_os("DOCS_RS").is_some() {
         return Ok(None);
@@ -140,7 +142,8 @@ fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
     }
 }
 
-/// Compiles every kernel file for every target, as many at once as cargo allows: the file, the target, the result.
+/// Compiles every module for every target, with as many jobs as cargo allows. Returns the module,
+/// the target and the output file.
 fn compile(nvcc: &Nvcc, modules: &[Module], out: &Path) -> Result<Vec<(String, Target, PathBuf)>, String> {
     let targets = nvcc.targets(&ARCHITECTURES, OLDEST);
     let jobs: Vec<(&Module, Target)> =
@@ -169,14 +172,14 @@ fn compile(nvcc: &Nvcc, modules: &[Module], out: &Path) -> Result<Vec<(String, T
     Ok(images)
 }
 
-/// Ends a text with the zero byte that the driver looks for.
+/// Appends the zero byte that the driver expects at the end of PTX.
 fn terminate(path: &Path) -> std::io::Result<()> {
     let mut text = fs::read(path)?;
     text.push(0);
     fs::write(path, text)
 }
 
-/// The Rust code of the table.
+/// Generates the Rust code of the table of modules.
 fn table(modules: &[Module], images: &[(String, Target, PathBuf)]) -> Result<String, std::fmt::Error> {
     let mut identity = OPTIONS.join(" ");
     let mut code = String::new();

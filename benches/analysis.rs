@@ -1,6 +1,8 @@
-//! What an analysis and a choice by predictions cost, beside one product with the plain CSR plan: they should stay below five of them.
+//! Time of an analysis, and of an analysis with a choice by predictions, in products with the plain
+//! CSR plan. Both should stay below five products.
 //!
-//! `cargo bench --bench analysis [-- CLASS]`, and with `SPARSEOP_MATRICES=FOLDER` on the files of a folder in place of the gallery's classes.
+//! `cargo bench --bench analysis [-- CLASS]`. With `SPARSEOP_MATRICES=FOLDER`, the files of a
+//! folder replace the classes of the gallery.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use sparseop::analysis::Analysis;
@@ -16,10 +18,11 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Least entries of a file that is compared: the least of a matrix that profiles are judged by.
+/// Least number of entries of a compared file: the minimum for a matrix that profiles are judged
+/// by.
 const LEAST_ENTRIES: u64 = 100_000;
 
-/// The suite is cut to about so many entries.
+/// Approximate number of entries to which the matrices of the suite are scaled.
 const ENTRIES: usize = 10_000_000;
 
 fn plain_csr(a: &CsrMatrix<f64>) -> SparseOp<f64> {
@@ -28,7 +31,8 @@ fn plain_csr(a: &CsrMatrix<f64>) -> SparseOp<f64> {
     builder.build(a).expect("CSR fits")
 }
 
-/// Prints what an analysis of `a` costs, and one with a choice; the latter in products.
+/// Prints the time of an analysis of `a`, and of an analysis with a choice. Returns the latter in
+/// products.
 fn compare(name: &str, a: &CsrMatrix<f64>, csr: &SparseOp<f64>) -> f64 {
     let cpu = Stream::new(&Device::Cpu).expect("the CPU has streams enough");
     let (device, profile) = (Device::Cpu.spec(), Profile::builtin(&Device::Cpu));

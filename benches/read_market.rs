@@ -1,12 +1,13 @@
-//! Time to read a Matrix Market file into CSR, to compare with other readers on the same file.
+//! Time to read a Matrix Market file into CSR, for a comparison with other readers of the same
+//! file.
 //!
 //! ```sh
 //! cargo bench --bench read_market -- FILE.mtx [ROUNDS]            # one JSON line: median seconds
-//! cargo bench --bench read_market -- --generate NNZ FILE.mtx      # a random matrix, 20 entries a row
-//! cargo bench --bench read_market -- --serve FILE.mtx             # one reading for each line on stdin
+//! cargo bench --bench read_market -- --generate NNZ FILE.mtx   # a random matrix, 20 entries a row
+//! cargo bench --bench read_market -- --serve FILE.mtx          # one reading per line on stdin
 //! ```
 //!
-//! Without a file, as in a bare `cargo bench`, there is nothing to do.
+//! Without a file, as in a bare `cargo bench`, it does nothing.
 #![allow(clippy::print_stdout)]
 
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -46,14 +47,15 @@ fn median(file: &str, rounds: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Seconds for one reading, without the time to free the matrix, and its entries.
+/// Reads the file. Returns the seconds, without the time to free the matrix, and the number of
+/// entries.
 fn time(file: &str) -> Result<(f64, usize), Error> {
     let start = Instant::now();
     let matrix = market::read::<f64>(file)?;
     Ok((start.elapsed().as_secs_f64(), matrix.nnz()))
 }
 
-/// Writes a square matrix with uniformly random places and values.
+/// Writes a square matrix with uniformly random positions and values.
 fn generate(nnz: usize, file: &str) -> Result<(), Error> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
     let n = nnz.div_ceil(ENTRIES_PER_ROW);

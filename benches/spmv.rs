@@ -1,6 +1,8 @@
-//! One product with the plan that `auto` chooses and with plain CSR, on every class of the suite, in both precisions.
+//! Time of one product with the plan that `auto` chooses and with plain CSR, on every class of the
+//! suite, in both precisions.
 //!
-//! `cargo bench --bench spmv [-- CLASS]`; `sparseop bench` and `benches/peers/spmv.py` compare with other libraries.
+//! `cargo bench --bench spmv [-- CLASS]`. `sparseop bench` and `benches/peers/spmv.py` compare with
+//! other libraries.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sparseop::matrix::gallery;
@@ -9,7 +11,7 @@ use sparseop::{DeviceVec, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use sparseop_testkit::x_vector;
 use std::time::Duration;
 
-/// The suite is cut to about so many entries.
+/// Approximate number of entries to which the matrices of the suite are scaled.
 const ENTRIES: usize = 10_000_000;
 
 fn product<T: Scalar>(criterion: &mut Criterion) {

@@ -1,4 +1,4 @@
-//! The CUDA compiler of the machine that builds, where there is one.
+//! The CUDA compiler of the build machine, if any.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,29 +6,29 @@ use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The environment variable that names the compiler, or forbids it with `off`.
+/// Environment variable with the path of the compiler; `off` disables it.
 pub(crate) const VARIABLE: &str = "SPARSEOP_NVCC";
 
-/// Where CUDA installations say they are.
+/// Environment variables with the folder of a CUDA installation.
 pub(crate) const HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 
-/// Where CUDA is installed when nobody says otherwise.
+/// Default folder of a CUDA installation.
 const DEFAULT_HOME: &str = "/usr/local/cuda";
 
-/// What every CUDA compiler at least has to compile.
+/// Test source that every working CUDA compiler compiles.
 const PROBE: &str = "extern \"C\" __global__ void probe(float* y) { *y = 1.0f; }\n";
 
-/// What a source is compiled to.
+/// Target of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Machine code for an architecture: 90 for `sm_90`.
     Cubin(u32),
-    /// Assembly for a virtual architecture and all that came after it.
+    /// PTX for a virtual architecture and all later ones.
     Ptx(u32),
 }
 
 impl Target {
-    /// The options that ask for it.
+    /// The compiler options of the target.
     fn options(self) -> [String; 2] {
         let form = if matches!(self, Self::Cubin(_)) { "--cubin" } else { "--ptx" };
         [form.to_owned(), format!("--gpu-architecture={self}")]
@@ -44,7 +44,7 @@ impl Display for Target {
     }
 }
 
-/// A compiler that was found to work.
+/// A CUDA compiler that has compiled the test source.
 #[derive(Debug)]
 pub(crate) struct Nvcc {
     path: PathBuf,
@@ -52,11 +52,11 @@ pub(crate) struct Nvcc {
     archs: Vec<u32>,
 }
 
-/// Where the compiler is; `None` where there is none or it is not wanted.
+/// Returns the path of the compiler; `None` if there is none or it is disabled.
 ///
 /// # Errors
 ///
-/// When the one that was asked for does not exist.
+/// If the requested compiler does not exist.
 pub(crate) fn find() -> Result<Option<PathBuf>, String> {
     if let Some(asked) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         if asked == OsStr::new("off") {
@@ -74,11 +74,12 @@ pub(crate) fn find() -> Result<Option<PathBuf>, String> {
 }
 
 impl Nvcc {
-    /// Tries the compiler on a kernel that nothing can be wrong with.
+    /// Tests the compiler on a minimal kernel.
     ///
     /// # Errors
     ///
-    /// Why it cannot be used: it does not run, it is too old, it misses its host compiler.
+    /// The reason why it cannot be used: it does not run, it is too old, or its host compiler is
+    /// missing.
     pub(crate) fn probe(path: PathBuf, folder: &Path) -> Result<Self, String> {
         let listed = |list: &str, prefix: &str| -> Result<Vec<u32>, String> {
             let output = succeeded(Command::new(&path).arg(list).output())?;
@@ -95,7 +96,8 @@ impl Nvcc {
         Ok(nvcc)
     }
 
-    /// Those of `wanted` that it can compile for, and the oldest virtual architecture from `oldest` on.
+    /// The architectures of `wanted` that the compiler supports, and the oldest virtual
+    /// architecture from `oldest` on.
     pub(crate) fn targets(&self, wanted: &[u32], oldest: u32) -> Vec<Target> {
         let real = wanted.iter().copied().filter(|arch| self.codes.contains(arch));
         let ptx = self.archs.iter().copied().filter(|arch| *arch >= oldest).min();
@@ -106,7 +108,7 @@ impl Nvcc {
     ///
     /// # Errors
     ///
-    /// What the compiler says.
+    /// The output of the compiler.
     pub(crate) fn compile(
         &self,
         source: &Path,
@@ -120,7 +122,7 @@ impl Nvcc {
     }
 }
 
-/// What a program printed, if it ran and succeeded; else why not.
+/// Returns the output of a program that ran and succeeded, otherwise the reason of the failure.
 fn succeeded(ran: std::io::Result<Output>) -> Result<Output, String> {
     let output = ran.map_err(|error| error.to_string())?;
     if output.status.success() {

@@ -1,16 +1,17 @@
-//! One source from a kernel file and what it includes, because the compiler that runs later reads no files.
+//! Makes one source of a kernel file and its includes, because the compiler at run time reads no
+//! files.
 
 use std::collections::BTreeMap;
 
-/// Everything in the folder of the kernels by name: `*.cuh`, which include nothing, and `*.cu`.
+/// All files in the folder of the kernels, by name: `*.cuh`, which include nothing, and `*.cu`.
 pub(crate) type Headers = BTreeMap<String, String>;
 
-/// The kernel file `file` with other files in the place of the lines that include them. Compilers still name the line of the file that
-/// somebody wrote.
+/// Returns the kernel file `file` with its include lines replaced by the included files. Compiler
+/// messages still name the original file and line.
 ///
 /// # Errors
 ///
-/// When a file is included that is not there.
+/// If an included file does not exist.
 pub(crate) fn splice(file: &str, source: &str, headers: &Headers) -> Result<String, String> {
     let mut spliced = format!("#line 1 \"kernels/{file}\"\n");
     for (number, line) in (1..).zip(source.lines()) {
@@ -30,7 +31,7 @@ pub(crate) fn splice(file: &str, source: &str, headers: &Headers) -> Result<Stri
     Ok(spliced)
 }
 
-/// Adds a line; the header's `#pragma once` would be a warning in what is no longer a header.
+/// Appends a line. `#pragma once` is dropped: outside of a header it is a warning.
 fn push(text: &mut String, line: &str) {
     if line.trim() != "#pragma once" {
         *text += line;
@@ -38,7 +39,7 @@ fn push(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// What stands between the quotes of an `#include`.
+/// The file name between the quotes of an `#include`.
 fn included(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
     rest.trim_start().strip_prefix('"')?.split('"').next()

@@ -1,4 +1,5 @@
-//! The formats by the five criteria of Kirk & Hwu, measured on one matrix on the CPU: the table of `docs/formats.md`.
+//! The formats by the five criteria of Kirk & Hwu, measured on one matrix on the CPU: the table of
+//! `docs/formats.md`.
 //!
 //! ```text
 //! cargo run --release --example criteria                           # gallery:webbase,rows=100k
@@ -10,7 +11,7 @@ use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::{Device, Error, Plan, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 use std::time::Instant;
 
-/// What is compared: a plan of every format, and packed slices.
+/// The compared plans: one of every format, and packed SELL.
 const PLANS: [&str; 9] = [
     "coo",
     "csr(balanced)",
@@ -23,25 +24,26 @@ const PLANS: [&str; 9] = [
     "blocked(kib:32)",
 ];
 
-/// The result of some work and its seconds.
+/// Runs some work. Returns its result and its seconds.
 fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
     let start = Instant::now();
     let result = work();
     (result, start.elapsed().as_secs_f64())
 }
 
-/// Times something is done that takes long, and that does not.
+/// Number of repetitions of slow operations, and of fast ones.
 const FEW: usize = 10;
 const MANY: usize = 1000;
 
-/// Nanoseconds of one of `times` calls on numbers spread over those below `bound`; none where it is refused.
+/// Nanoseconds of one of `times` calls with numbers spread over `0..bound`. None if a call is
+/// refused.
 fn each(times: usize, bound: usize, mut call: impl FnMut(usize) -> Result<(), Error>) -> Option<f64> {
     let spread = |i: usize| (i.wrapping_mul(0x9e37_79b9) ^ (i << 7)) % bound.max(1);
     let (done, seconds) = timed(|| (0..times).try_for_each(|i| call(spread(i))));
     done.ok().map(|()| seconds / times as f64 * 1e9)
 }
 
-/// A time in a cell, or that there is none.
+/// Text of a time in a cell.
 fn cell(nanoseconds: Option<f64>) -> String {
     match nanoseconds {
         None => "no".to_owned(),
@@ -51,7 +53,7 @@ fn cell(nanoseconds: Option<f64>) -> String {
     }
 }
 
-/// Seconds of the fastest of some products.
+/// Seconds of the fastest of `FEW` products.
 fn product(op: &SparseOp<f64>) -> Result<f64, Error> {
     let (x, mut y) = (vec![1.0; op.ncols()], op.zeros_y());
     let mut fastest = f64::INFINITY;
@@ -63,7 +65,7 @@ fn product(op: &SparseOp<f64>) -> Result<f64, Error> {
     Ok(fastest)
 }
 
-/// The line of a plan.
+/// Line of the table for a plan.
 fn line(text: &str, a: &CsrMatrix<f64>, analysis: &Analysis) -> Result<String, Error> {
     let plan: Plan = text.parse()?;
     let traffic = plan.traffic(analysis, ScalarKind::F64);
@@ -80,10 +82,10 @@ fn line(text: &str, a: &CsrMatrix<f64>, analysis: &Analysis) -> Result<String, E
     let row = each(MANY, a.nrows(), |row| op.row(row).map(drop));
     let slots = op.slots().unwrap_or(0);
     let position = each(MANY, slots, |slot| op.position(slot).map(drop));
-    // The part of the slots that no two threads can share.
+    // Share of the slots in the largest piece that threads cannot share.
     let alone = traffic.serial as f64 / traffic.slots.max(1) as f64;
     let speed = (op.memory_bytes() + traffic.vector_bytes) as f64 / seconds / 1e9;
-    // Of entries that are not there, how many find room.
+    // Number of successful insertions of new entries.
     let mut room = 0;
     let tried = timed(|| {
         for i in 0..MANY {

@@ -26,7 +26,7 @@ fn main() -> Result<(), Error> {
     let mut y = vec![0.0; k * a.nrows()];
     op.apply_multi(Multivector::row_major(&x, k), Multivector::row_major(&mut y, k))?;
 
-    // The same, one at a time, and with plain CSR.
+    // The same with one vector at a time, and with plain CSR.
     let csr = SparseOpBuilder::new().tuning(Tuning::Fixed("csr".parse()?)).build(&a)?;
     let mut difference = 0.0f32;
     let (mut column, mut product) = (op.zeros_x(), op.zeros_y());
@@ -38,7 +38,7 @@ fn main() -> Result<(), Error> {
     }
     println!("{name}\n{}", op.explain());
 
-    // Timed in turns, on vectors that stay on the device.
+    // Timed in turn, on vectors that stay on the device.
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let (one, all) = (DeviceVec::from_slice(device, &column)?, DeviceVec::from_slice(device, &x)?);
     let mut products = DeviceVec::zeros(device, k * a.nrows())?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example quickstart                  # a built-in matrix
-//! cargo run --release --example quickstart -- cant.mtx      # yours: .mtx, .mtx.gz, .mtx.zst, SuiteSparse .tar.gz
+//! cargo run --release --example quickstart -- cant.mtx      # .mtx, .mtx.gz, .mtx.zst or .tar.gz
 //! cargo run --release --example quickstart -- gallery:webbase,rows=500k
 //! ```
 
@@ -29,7 +29,8 @@ fn main() -> Result<(), Error> {
 
     println!("{name}\n{}", op.explain());
 
-    // What the choice gained: the same product with plain CSR, timed in turns on vectors that stay on the device.
+    // Speed-up of the choice: the same product with plain CSR, timed in turn on vectors that stay
+    // on the device.
     let csr = SparseOpBuilder::new().tuning(Tuning::Fixed("csr".parse()?)).build(&a)?;
     let mut plain = vec![0.0; a.nrows()];
     csr.apply(&x, &mut plain)?;

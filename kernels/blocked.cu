@@ -2,17 +2,18 @@
 
 #include "common.cuh"
 
-// Entries that a lane has side by side: `LANE` in src/formats/blocked/mod.rs.
+// Number of consecutive entries of a lane: `LANE` in src/formats/blocked/mod.rs.
 constexpr u32 LANE = 8;
 
-// Batches of a piece: `BATCHES` in src/formats/blocked/mod.rs.
+// Number of batches per piece: `BATCHES` in src/formats/blocked/mod.rs.
 constexpr u32 BATCHES = 2;
 
-// Threads of a block that has x in shared memory: `WINDOW_THREADS` in src/formats/blocked/cuda.rs.
+// Threads of a block with x in shared memory: `WINDOW_THREADS` in src/formats/blocked/cuda.rs.
 constexpr u32 WINDOW_THREADS = 1024;
 #define WINDOW_KERNEL KERNEL_OF(WINDOW_THREADS, 1)
 
-// A multiprocessor holds as many warps that gather from memory as registers allow: 40 or 48 a thread, 64 on Turing.
+// Occupancy of the kernels that gather from global memory is limited by registers: 40 or 48 per
+// thread, 64 on Turing.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define GATHER_KERNEL_f32 KERNEL_WITH(4)
 #define GATHER_KERNEL_f64 KERNEL_WITH(4)
@@ -21,22 +22,23 @@ constexpr u32 WINDOW_THREADS = 1024;
 #define GATHER_KERNEL_f64 KERNEL_WITH(5)
 #endif
 
-// Entries in pieces; C is the number of a column.
+// Entries in pieces. C is the type of a column.
 template <typename T, typename C>
 struct Pieces {
     const C *cols;
-    // One for every slot, or none: then every entry is `value`.
+    // One value per slot, or null: then every entry has the value `value`.
     const T *values;
     T value;
-    // A bit for each entry of a lane that ends a run, above them the ends in the lanes before.
+    // For every lane of a batch, a bit for each of its entries that ends a run, and above them the
+    // number of ends in the lanes before.
     const u16 *flags;
-    // The first run of each piece.
+    // First run of each piece.
     const u32 *piece_ptr;
-    // For every run a row of y, or behind the rows a part.
+    // Target of every run: a row of y, or, from `nrows` on, a partial sum.
     const u32 *targets;
 };
 
-// Where sums go.
+// Destination of the sums of runs.
 template <typename T>
 struct Sums {
     T *y;
@@ -48,7 +50,7 @@ struct Sums {
     }
 };
 
-// The columns of a lane in a batch, as they are loaded.
+// Columns of a lane in a batch, as they are loaded.
 template <typename C>
 struct Cols;
 template <>
@@ -77,7 +79,7 @@ struct Cols<u32> {
     __device__ __forceinline__ u32 operator[](u32 u) const { return col[u]; }
 };
 
-// What a lane has of a batch.
+// Slots of a lane in a batch.
 template <bool PLAIN, typename T, typename C>
 struct Slots {
     Cols<C> col;
@@ -101,15 +103,17 @@ struct Slots {
     }
 };
 
-// What a warp has of the run that goes on behind the batches so far: in the last lane, or `spread` over all of them.
+// Sum of the run that continues after the batches so far: in the last lane, or `spread` over all
+// lanes.
 template <typename T>
 struct Open {
     T sum = 0;
     bool spread = false;
 };
 
-// Sums the runs of a batch, the first of which is number `run`; `factor(col)` is what a column is multiplied by. Padding comes behind the
-// last end of a piece: whatever its products are, they are in no sum that is put anywhere.
+// Sums the runs of a batch, the first of which is number `run`. `factor(col)` is the element of x
+// at a column. Padding comes after the last end of a piece, so that its products are in no sum that
+// is stored.
 template <bool PLAIN, typename T, typename C, typename Factor>
 __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Factor factor, Open<T> &open, u32 &run,
                                           const u32 *targets, const Sums<T> &sums, u32 lane) {
@@ -126,7 +130,7 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
         open.spread = true;
         return;
     }
-    // The first target is under way while the rest is added.
+    // The load of the first target overlaps with the additions.
     const u32 *mine = targets + (u64(run) + before);
     u32 first_target = ends != 0 ? mine[0] : 0;
     T carried = open.spread ? lanes_sum(open.sum, WARP) : __shfl_sync(ALL_LANES, open.sum, WARP - 1);
@@ -142,7 +146,8 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
             sum = 0;
         }
     }
-    // A scan over what lanes have behind their last ends, beginning anew at every lane with an end.
+    // Segmented scan over the sums behind the last ends of the lanes. Segments begin at lanes with
+    // an end.
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
     u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll
@@ -157,7 +162,8 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
     run += __shfl_sync(ALL_LANES, before + count, WARP - 1);
 }
 
-// Sums the runs of a piece, which stays in the L2 if its share does. With AHEAD all of it is loaded before anything is added.
+// Sums the runs of a piece, which stays in the L2 if its share does. With AHEAD the whole piece is
+// loaded before the first addition.
 template <bool PLAIN, bool AHEAD, typename T, typename C, typename Factor>
 __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor, const Sums<T> &sums, u32 resident) {
     u32 lane = threadIdx.x % WARP;
@@ -181,14 +187,14 @@ __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Fact
     }
 }
 
-// What is in shared memory together: tile t has the pieces from `tile_ptr[t]` on, and as many columns from the first on as `windows[t]`
-// says.
+// Tiles, whose columns fit in shared memory together: tile t has the pieces from `tile_ptr[t]` on,
+// and `windows[t]` is its first column and its number of columns.
 struct Tiles {
     const u32 *tile_ptr;
     u32 tiles;
     const uint2 *windows;
 
-    // The tile of a piece.
+    // Tile of a piece.
     __device__ __forceinline__ u32 of_piece(u32 piece) const {
         u32 tile = 0, beyond = tiles;
         while (beyond - tile > 1) {
@@ -200,14 +206,15 @@ struct Tiles {
     }
 };
 
-// What a block is given to keep x in, aligned for copies.
+// Dynamic shared memory for x, aligned for copies.
 extern __shared__ float4 dynamic_shared[];
 
-// Sums all pieces, every block as many as every other, with x in shared memory; the warps of a block take them one after the other.
+// Sums all pieces with x in shared memory. All blocks have equally many pieces, and the warps of a
+// block take them one after the other.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
                                             const Sums<T> &sums, u32 resident) {
-    // On an H200 loading ahead made f32 a twentieth faster, and f64 as much slower.
+    // On an H200, loading ahead makes f32 a twentieth faster and f64 a twentieth slower.
     constexpr bool AHEAD = sizeof(T) == 4;
     __shared__ u32 next;
     const T *window = reinterpret_cast<const T *>(dynamic_shared);
@@ -216,7 +223,7 @@ __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces,
     for (u32 tile = begin < end ? tiles.of_piece(begin) : 0; begin < end; ++tile) {
         u32 stop = min(end, tiles.tile_ptr[tile + 1]);
         uint2 columns = tiles.windows[tile];
-        // Nobody needs the window before any more.
+        // Protects the previous window until all warps are done with it.
         __syncthreads();
         begin_copies<WINDOW_THREADS>(dynamic_shared, x + columns.x, columns.y);
         if (threadIdx.x == 0) next = begin + WINDOW_THREADS / WARP;
@@ -232,7 +239,8 @@ __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces,
     }
 }
 
-// Sums a piece a warp, with x in memory: where a block cannot have as much shared memory as the windows take.
+// Sums a piece per warp, with x in global memory: for GPUs whose blocks have less shared memory
+// than the windows need.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
                                          const Sums<T> &sums, u32 resident) {
@@ -242,7 +250,7 @@ __device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, co
     sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(window + col); }, sums, resident);
 }
 
-// The same for columns that are not in windows.
+// The same for 32-bit columns, without windows.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces, const T *__restrict__ x, const Sums<T> &sums, u32 resident) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -250,17 +258,18 @@ __device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces, con
     sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(x + col); }, sums, resident);
 }
 
-// The x of some columns.
+// Gathers the elements of x at some columns.
 template <typename T>
 __device__ __forceinline__ void gather(const u32 *cols, u32 count, const T *__restrict__ x, T *to) {
     u64 i = thread_id();
     if (i < count) to[i] = __ldg(x + cols[i]);
 }
 
-// Parts for each of its lanes that a row may have before a whole warp adds them.
+// Number of partial sums per lane of a row beyond which a whole warp adds them.
 constexpr u32 FEW_PARTS = 32;
 
-// Adds the parts of row i from `ptr[i]` on, LANES lanes a row; a row without any becomes 0.
+// Stores the sum of the partial sums of row i, from `ptr[i]` on, with LANES lanes per row. A row
+// without any becomes 0.
 template <u32 LANES, typename T>
 __device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 count, const T *parts, T *y) {
     u64 i = thread_id() / LANES;

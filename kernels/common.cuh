@@ -1,69 +1,75 @@
-// What the kernels share. The only header: a kernel file begins with it and includes nothing else.
+// Device code shared by all kernels. Every kernel file includes this header before any other.
 //
-// Conventions. A kernel is a template over its scalar T, and over the row offset O where there is one; its instances are the entry
-// points, with plain names that say their types: `csr_vector8_f32_o64`. Positions of slots and entries are 64-bit everywhere, rows
-// and columns 32-bit. Arrays of the matrix are read by `fetch`, x by `__ldg`, or `gather` where launches overlap.
+// Conventions. A kernel is a template over its scalar T, and over the row offset O if there is one.
+// Its instances are the entry points, with plain names that contain their types:
+// `csr_vector8_f32_o64`. Positions of slots and entries are 64-bit, rows and columns 32-bit. Arrays
+// of the matrix are read by `fetch`, x by `__ldg`, or by `gather` in kernels that overlap with the
+// previous launch.
 
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Threads of a block: `BLOCK` in src/device/launch.rs.
+// Threads per block: `BLOCK` in src/device/launch.rs.
 [[maybe_unused]] constexpr u32 BLOCK = 256;
 
 [[maybe_unused]] constexpr u32 WARP = 32;
 [[maybe_unused]] constexpr u32 WARPS = BLOCK / WARP;
 
-// Every lane of a warp, as a mask.
+// Mask of all lanes of a warp.
 [[maybe_unused]] constexpr u32 ALL_LANES = 0xFFFFFFFF;
 
-// The column of a padded slot: `PADDING` in src/device/cpu/simd.rs.
+// Column of a padded slot: `PADDING` in src/device/cpu/simd.rs.
 [[maybe_unused]] constexpr u32 PADDING = 0xFFFFFFFF;
 
-// Slots of one row that a thread loads together.
+// Number of slots of a row that a thread loads together.
 [[maybe_unused]] constexpr u32 BATCH = 8;
 
-// A kernel of which a multiprocessor shall hold so many blocks of so many threads at least. The promise gives every thread registers
-// for a whole batch: without it the compiler saves them by loading one slot after the other.
+// A kernel with launch bounds: THREADS threads per block, and at least BLOCKS blocks per
+// multiprocessor. The bounds leave every thread enough registers for a whole batch. Without them
+// the compiler saves registers by loading one slot after the other.
 #define KERNEL_OF(THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #define KERNEL_WITH(BLOCKS) KERNEL_OF(BLOCK, BLOCKS)
 
-// 48 registers a thread, or 64 on Turing, whose multiprocessors hold 1024 threads, and on sm_120, which holds 1536.
+// 48 registers per thread, or 64 on Turing, whose multiprocessors hold 1024 threads, and on sm_120,
+// whose multiprocessors hold 1536.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ >= 1200)
 #define KERNEL KERNEL_WITH(4)
 #else
 #define KERNEL KERNEL_WITH(5)
 #endif
 
-// Launches that overlap. A kernel of a file with OVERLAPPING begins, where the GPU can do so, as soon as every block of the launch before it in
-// the stream has called `begin_next`, or when that is over. It calls `begin_next` behind `end_previous`: before it, launches would pile up, and
-// those that wait would take the places of those that work. Until it has called `end_previous` it reads nothing but what says where the entries
-// of the matrix are, and writes nothing: values are updated by kernels, and vectors, scratch and sums are what the launch before may be
-// working on. Every kernel of such a file calls it. What it reads afterwards it does not read as constant
-// (`__ldg`), since it was not when it began.
+// Programmatic dependent launch. A kernel of a file with OVERLAPPING begins, if the GPU supports
+// it, as soon as every block of the previous launch in the stream has called `begin_next`, or when
+// that launch is over. It calls `begin_next` after `end_previous`: with the reverse order launches
+// would pile up, and waiting blocks would take the place of working ones. Before `end_previous` it
+// reads only the arrays that locate the entries of the matrix, and writes nothing: values are
+// updated by kernels, and the previous launch may use vectors, scratch memory and sums. Every
+// kernel of such a file calls `end_previous`. Data read after it are not read as constants
+// (`__ldg`), since they may change while the kernel runs.
 
-// Tells the host, which asks for a variable of this name: see src/device/cuda/mod.rs.
+// Marks a module for the host, which looks up a variable of this name: src/device/cuda/overlap.rs.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(SCALED)
 #define OVERLAPPING extern "C" __device__ u32 launches_overlap = 1;
 #else
 #define OVERLAPPING
 #endif
 
-// Whether a launch can let the next one begin.
+// True if a launch can let the next one begin.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 [[maybe_unused]] constexpr bool CAN_OVERLAP = true;
 #else
 [[maybe_unused]] constexpr bool CAN_OVERLAP = false;
 #endif
 
-// Lets the next launch begin when all blocks are here.
+// Allows the next launch to begin when all blocks have called this.
 __device__ __forceinline__ void begin_next() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Waits until the launch before is over and what it wrote is there.
+// Waits until the previous launch is over and its writes are visible.
 __device__ __forceinline__ void end_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -82,12 +88,12 @@ __device__ __forceinline__ double gather(const double *from) {
     return element;
 }
 
-// Residency of the matrix in the L2. Where all that a product touches fits, the matrix is read by
-// normal loads and stays. A module with STREAMED is for larger matrices: `resident` of SHARES blocks
-// read their part by normal loads, so that it stays from product to product; the others read theirs
-// evict-first. `Residency` in src/device/residency.rs.
+// Residency of the matrix in the L2. A matrix that fits, together with the vectors of a product, is
+// read by normal loads and stays resident. Modules with STREAMED are for larger matrices:
+// `resident` of SHARES blocks read their part by normal loads, so that it stays from product to
+// product; the others use evict-first loads. `Residency` in src/device/residency.rs.
 
-// Number of shares in which blocks are counted: `SHARES` in src/device/residency.rs.
+// Number of shares of the blocks: `SHARES` in src/device/residency.rs.
 [[maybe_unused]] constexpr u32 SHARES = 16;
 
 template <bool FLAG>
@@ -95,7 +101,8 @@ struct Flag {
     static constexpr bool value = FLAG;
 };
 
-// Calls `body` with Flag<true> where share number `unit` of the matrix stays, else with Flag<false>.
+// Calls `body` with Flag<true> if share number `unit` of the matrix stays in the L2, else with
+// Flag<false>.
 template <typename Body>
 __device__ __forceinline__ void by_residency([[maybe_unused]] u32 unit, [[maybe_unused]] u32 resident, Body body) {
 #ifdef STREAMED
@@ -104,22 +111,24 @@ __device__ __forceinline__ void by_residency([[maybe_unused]] u32 unit, [[maybe_
     body(Flag<true>{});
 }
 
-// Loads an element of the matrix, evict-first where it does not stay. Neither is a load of constants:
-// values may be written by the launch before.
+// Loads an element of the matrix, with an evict-first load unless it stays in the L2. Neither is a
+// load of constants: the previous launch may write values.
 template <bool STAYS, typename W>
 __device__ __forceinline__ W fetch(const W *from) {
     if constexpr (STAYS) return __ldca(from);
     else return __ldcs(from);
 }
 
-// The number of this thread in the grid.
+// Number of this thread in the grid.
 __device__ __forceinline__ u64 thread_id() { return u64(blockIdx.x) * BLOCK + threadIdx.x; }
 
-// Products are made in batches: all loads of one kind are issued before the first result is needed, and none depends on a
-// condition, since predicated loads would be issued one after the other.
+// Products are made in batches: all loads of one kind are issued before their first result is used,
+// and none of them is predicated, since predicated loads would be issued one after the other.
 
-// What a kernel does with a row sum: every row is put once, by one thread. `y = A x`; with SCALED, which the files *_with.cu define before they
-// include another, `y = alpha A x + beta y`. OUT is the type of what is written to, OUT_PARAMETERS and OUTPUT stand for it in an entry point.
+// Epilogue of a row sum. Every row is stored once, by one thread. The plain epilogue is `y = A x`.
+// With SCALED, which the files *_with.cu define before the includes, it is the axpby epilogue
+// `y = alpha A x + beta y`. OUT is the type of the destination. In an entry point, OUT_PARAMETERS
+// are its parameters and OUTPUT is the destination made from them.
 #ifndef SCALED
 
 #define OUT(T) T *__restrict__
@@ -133,7 +142,8 @@ __device__ __forceinline__ void put(T *y, u64 row, T sum) {
 
 #else
 
-// A factor is at an address, or, where that is null, what stands beside it.
+// Parameters of the axpby epilogue. A factor is at its address, or is the value beside it if the
+// address is null.
 template <typename T>
 struct Scaled {
     T *y;
@@ -150,7 +160,7 @@ __device__ __forceinline__ Scaled<T> scaled(T *y, const T *alpha_at, T alpha, co
     return {y, alpha_at, beta_at, alpha, beta};
 }
 
-// With alpha = 0 the sum is of no account, with beta = 0 `y` is not read: neither lets a NaN through.
+// With alpha = 0 the sum is ignored, with beta = 0 `y` is not read: neither propagates a NaN.
 template <typename T>
 __device__ __forceinline__ void put(const Scaled<T> &out, u64 row, T sum) {
     T alpha = out.alpha_at ? __ldg(out.alpha_at) : out.alpha, beta = out.beta_at ? __ldg(out.beta_at) : out.beta;
@@ -168,7 +178,8 @@ struct Factors {
     u32 ncols;
 };
 
-// `sum` plus the products of N slots, the u-th at `at(u)`. When GUARDED they may be padding, which is not multiplied.
+// `sum` plus the products of N slots, the u-th at `at(u)`. If GUARDED, slots may be padding, which
+// is not multiplied.
 template <bool STAYS, u32 N, bool GUARDED, typename T, typename At>
 __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
     u32 col[N];
@@ -178,7 +189,7 @@ __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, 
         col[u] = fetch<STAYS>(cols + at(u));
         value[u] = fetch<STAYS>(values + at(u));
     }
-    // Padding takes the last column: PADDING is beyond every one of them.
+    // Padding loads x at the last column: PADDING is larger than all columns.
 #pragma unroll
     for (u32 u = 0; u < N; ++u) factor[u] = __ldg(x.x + (GUARDED ? min(col[u], x.ncols - 1) : col[u]));
 #pragma unroll
@@ -187,8 +198,8 @@ __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, 
     return sum;
 }
 
-// `sum` plus the products of those of N entries that are wanted. The u-th is at `at(u)`, where there must be some entry even when
-// it is not wanted.
+// `sum` plus the products of those of N entries that are wanted. The u-th is at `at(u)`, which must
+// be the position of some entry even if it is not wanted.
 template <bool STAYS, u32 N, typename T, typename At, typename Wanted>
 __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values, const T *x, At at, Wanted wanted) {
     u32 col[N];
@@ -206,7 +217,8 @@ __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values,
     return sum;
 }
 
-// `sum` plus the products of the first `count` <= N slots, which may be padding; quick when the warp agrees on `count`.
+// `sum` plus the products of the first `count` <= N slots, which may be padding. Fast if `count` is
+// uniform across the warp.
 template <bool STAYS, u32 N, typename T, typename At>
 __device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
     if constexpr (N == 0) {
@@ -217,8 +229,8 @@ __device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T
     }
 }
 
-// The sum of `width` slots of one row, `stride` apart from `at` on, of which the first `full` hold entries while the others may be
-// padding; quick when the warp agrees on both.
+// Sum of `width` slots of one row from `at` on, with stride `stride`. The first `full` hold
+// entries, the others may be padding. Fast if both are uniform across the warp.
 template <bool STAYS, typename T>
 __device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, Factors<T> x, u64 at, u64 stride, u64 full, u64 width) {
     T sum = 0;
@@ -232,7 +244,7 @@ __device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, Factors
     return add_rest<STAYS, BATCH - 1>(width - k, sum, cols, values, x, [=](u32 u) { return at + u * stride; });
 }
 
-// The sum of `count` entries of one row, `stride` apart from `at` on, N at a time.
+// Sum of `count` entries of one row from `at` on, with stride `stride`, N at a time.
 template <bool STAYS, u32 N, typename T>
 __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const T *x, u64 at, u64 stride, u64 count) {
     T sum = 0;
@@ -245,7 +257,8 @@ __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const
     return sum;
 }
 
-// The sum over each group of `lanes` lanes, a power of two; every lane of the warp takes part and gets its group's sum.
+// Sum over each group of `lanes` lanes, a power of two. Every lane of the warp takes part and gets
+// the sum of its group.
 template <typename T>
 __device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
 #pragma unroll
@@ -266,9 +279,9 @@ __device__ __forceinline__ void load(const double *from, double (&to)[2]) {
     to[0] = two.x, to[1] = two.y;
 }
 
-// Copies to shared memory, of which a block is given as much as its launch says.
+// Copies to dynamic shared memory.
 
-// Begins to copy 16 bytes, past the registers where the GPU can.
+// Begins to copy 16 bytes, asynchronously if the GPU supports it.
 __device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
@@ -277,14 +290,15 @@ __device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
 #endif
 }
 
-// Waits for what this thread copies.
+// Waits for the copies of this thread.
 __device__ __forceinline__ void end_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
-// Begins to copy `count` scalars, by all THREADS of a block; 16 bytes at a time where they lie so that this can be.
+// Begins to copy `count` scalars, by all THREADS of a block; 16 bytes at a time if the source is
+// aligned.
 template <u32 THREADS, typename T>
 __device__ __forceinline__ void begin_copies(float4 *to, const T *from, u32 count) {
     constexpr u32 N = 16 / sizeof(T);
@@ -295,14 +309,15 @@ __device__ __forceinline__ void begin_copies(float4 *to, const T *from, u32 coun
     for (u32 i = whole * N + threadIdx.x; i < count; i += THREADS) reinterpret_cast<T *>(to)[i] = __ldg(from + i);
 }
 
-// Chunks: entries and row ends in the order in which they are met, cut into equal pieces for the blocks (Merrill & Garland's merge
-// path). Segment i < `ends` is what a chunk has of the i-th row that ends in it; the last one, perhaps empty, is of the row that
-// goes on behind it.
+// Chunks: the sequence of entries and row ends in row order, cut into equal pieces for the blocks
+// (Merrill & Garland's merge path). Segment i < `ends` holds the entries of the i-th row that ends
+// in the chunk. The last segment, possibly empty, belongs to the row that continues in the next
+// chunk.
 
-// Products of a row that one lane adds up before a whole warp is better.
+// Number of products per lane of a row beyond which a whole warp sums it.
 [[maybe_unused]] constexpr u32 LANE_PRODUCTS = 32;
 
-// As many lanes for each of `segments` as give every one of THREADS work; a power of two, at most a warp.
+// Lanes per segment so that `segments` of them occupy all THREADS: a power of two, at most a warp.
 template <u32 THREADS>
 __device__ __forceinline__ u32 lanes_for(u32 segments) {
     u32 lanes = WARP;
@@ -310,11 +325,12 @@ __device__ __forceinline__ u32 lanes_for(u32 segments) {
     return lanes;
 }
 
-// Calls `store(i, sum)` for every segment i of a chunk of at most CHUNK entries. The k-th of its `entries` products is `product(k)`,
-// and `row_ends[i]` says behind which of them its i-th row ends. Both may be in shared memory: all threads wait for one another first.
+// Calls `store(i, sum)` for every segment i of a chunk of at most CHUNK entries. The k-th of its
+// `entries` products is `product(k)`, and its i-th row ends before product `row_ends[i]`. Both may
+// be in shared memory: the function begins with a barrier.
 template <u32 THREADS, u32 CHUNK, typename T, typename Product, typename Store>
 __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 entries, Product product, Store store) {
-    // Segments that a warp has to sum; each is longer than LANE_PRODUCTS.
+    // Segments that a warp sums. Each has more than LANE_PRODUCTS products.
     __shared__ u32 long_segments[CHUNK / LANE_PRODUCTS];
     __shared__ u32 long_count;
     if (threadIdx.x == 0) long_count = 0;
@@ -325,7 +341,7 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
 
     u32 lanes = lanes_for<THREADS>(ends + 1);
     u32 lane = threadIdx.x % lanes;
-    // Whole warps go round together: the lanes exchange their sums.
+    // Warps iterate uniformly, since lanes exchange their sums.
     for (u32 base = 0; base <= ends; base += THREADS / lanes) {
         u32 i = base + threadIdx.x / lanes;
         u32 k = 0, stop = 0;
@@ -358,14 +374,14 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
     }
 }
 
-// Segmented sums: every thread of a block sums a run of consecutive products, the runs in the order of the threads. `open` is what
-// its run has behind its last row end, or all of it where no row ends. Gives what the runs before it have of the row with which it
-// begins.
+// Segmented sums: every thread of a block sums a run of consecutive products, the runs in thread
+// order. `open` is the sum behind the last row end of the run, or of the whole run if no row ends
+// in it. Returns the sum of previous runs for the row with which the run begins.
 template <u32 THREADS, typename T>
 __device__ __forceinline__ T open_before(T open, bool has_end) {
     __shared__ T warp_open[THREADS / WARP];
     __shared__ bool warp_ended[THREADS / WARP];
-    // A scan over the warp, beginning anew at every lane with an end.
+    // Segmented scan over the warp. Segments begin at lanes with an end.
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 ended = __ballot_sync(ALL_LANES, has_end);
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
@@ -381,7 +397,7 @@ __device__ __forceinline__ T open_before(T open, bool has_end) {
     }
     __syncthreads();
 
-    // Loaded before any is needed: one after the other they take as long as a gather.
+    // Loaded ahead of their use: one after the other they take as long as a gather.
     T opens[THREADS / WARP];
     bool ends[THREADS / WARP];
 #pragma unroll
@@ -399,23 +415,26 @@ __device__ __forceinline__ T open_before(T open, bool has_end) {
     return before;
 }
 
-// Carries: where entries are cut into equal chunks, a chunk keeps back the sum of the row that goes on in the next one,
-// and the chunk in which a row ends writes it. Carry j belongs to row `rows[j]`; rows never fall.
+// Carries: if entries are cut into equal chunks, a chunk stores the sum of the row that continues
+// in the next chunk as its carry, and the chunk in which the row ends writes the row. Carry j
+// belongs to row `rows[j]`; the rows ascend.
 
-// Carries of one row that one thread adds up; more of them are for the whole block.
+// Number of carries of one row beyond which the whole block sums them.
 [[maybe_unused]] constexpr u32 FEW_CARRIES = 32;
 
-// Adds to every row those of its carries that begin between `base` and base + BLOCK, always in the same order; one thread a carry. They may
-// have been written by other blocks of the same kernel, so they are not read through the first-level cache.
+// Adds the carries that begin between `base` and base + BLOCK to their rows, those of a row always
+// in the same order, with one thread per carry. Other blocks of the same kernel may have written
+// them, so they are not read through the L1 cache.
 template <typename T>
 __device__ void add_carries(const u32 *rows, const T *carries, u64 base, u64 count, T *y) {
-    // First carries of rows that have many: they stand more than FEW_CARRIES apart.
+    // First carries of rows with more than FEW_CARRIES of them. They are more than FEW_CARRIES
+    // apart.
     __shared__ u32 many[BLOCK / FEW_CARRIES];
     __shared__ u32 many_count;
     __shared__ T warp_sums[WARPS];
     auto row_of = [=](u64 j) { return __ldcg(rows + j); };
     auto add = [=](u32 row, T sum) { y[row] = __ldcg(y + row) + sum; };
-    // Nobody counts any more what an earlier call has found.
+    // Protects the results of an earlier call.
     __syncthreads();
     if (threadIdx.x == 0) many_count = 0;
     __syncthreads();
@@ -436,7 +455,7 @@ __device__ void add_carries(const u32 *rows, const T *carries, u64 base, u64 cou
     for (u32 m = 0; m < many_count; ++m) {
         u64 first = base + many[m];
         u32 row = row_of(first);
-        // Where the row's carries end.
+        // End of the row's carries.
         u64 end = first + FEW_CARRIES + 1, beyond = count;
         while (end < beyond) {
             u64 middle = end + (beyond - end) / 2;
@@ -458,16 +477,17 @@ __device__ void add_carries(const u32 *rows, const T *carries, u64 base, u64 cou
     }
 }
 
-// Adds one to a counter that wraps round behind `limit`, and gives what it was. What the block wrote before its last barrier is seen by whoever
-// finds it counted and then passes a fence. Unlike a fence this leaves the first-level cache as it is: others gather from it.
+// Increments a counter that wraps around at `limit`, and returns its previous value. What the block
+// wrote before its last barrier is visible to a block that sees the increment and then executes a
+// fence. Unlike a fence, this keeps the L1 cache valid for the gathers of other blocks.
 __device__ __forceinline__ u32 arrive(u32 *counter, u32 limit) {
     u32 before;
     asm volatile("atom.release.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(limit) : "memory");
     return before;
 }
 
-// Whether this block is the last one of the grid to come here: then it sees what all of them have written. `arrivals` is 0 when
-// the kernel begins, and again when it is over.
+// True in the last block of the grid to arrive, which then sees the writes of all blocks.
+// `arrivals` is 0 when the kernel begins, and again when it is over.
 __device__ __forceinline__ bool is_last_block(u32 *arrivals) {
     __shared__ bool last;
     __syncthreads();

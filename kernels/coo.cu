@@ -2,20 +2,20 @@
 
 #include "common.cuh"
 
-// Entries that a block works on: `CHUNK` in src/formats/coo/mod.rs.
+// Number of entries per block: `CHUNK` in src/formats/coo/mod.rs.
 constexpr u32 CHUNK = 2048;
 
-// Consecutive entries that a thread sums.
+// Number of consecutive entries that a thread sums.
 constexpr u32 RUN = CHUNK / BLOCK;
 
-// No row: there are fewer.
+// Marks a missing row: matrices have fewer rows.
 constexpr u32 NONE = 0xFFFFFFFF;
 
-// Where entry i of a chunk is in shared memory: runs begin in different banks.
+// Position of entry i of a chunk in shared memory. The padding avoids bank conflicts between runs.
 __device__ __forceinline__ u32 spread(u32 i) { return i + i / RUN; }
 
-// Loads a thread's entries of a chunk of `count`. When it is not WHOLE those past its end are the last one again, since products are
-// made without conditions.
+// Loads a thread's entries of a chunk of `count`. If it is not WHOLE, entries past its end repeat
+// the last one, since loads are not predicated.
 template <bool STAYS, bool WHOLE, typename T>
 __device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *values, u32 count, u32 (&row)[RUN],
                                      u32 (&col)[RUN], T (&value)[RUN]) {
@@ -29,15 +29,16 @@ __device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *
     }
 }
 
-// A segmented sum over equally many entries for every block. A row is written, or added to when ADD, by the thread in which it ends;
-// what a block has of a row that goes on is kept back in `carries`, one for every block, with its row in `carry_rows`. The last block to
-// come to its end adds them, or, where there are no `arrivals` to count, another kernel.
+// A segmented sum over equally many entries per block. The thread in which a row ends writes the
+// row, or, with ADD, adds to it. The sum of a row that continues in the next block goes to
+// `carries`, with its row in `carry_rows`; every block has one carry. The last block to arrive adds
+// them, or, if `arrivals` is null, another kernel does.
 template <bool ADD, typename T>
 __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32 *__restrict__ cols,
                                          const T *__restrict__ values, u64 nnz, const T *__restrict__ x,
                                          T *y, u32 *carry_rows, T *carries, u32 *arrivals, u32 resident) {
     __shared__ T products[CHUNK + BLOCK];
-    // One more: the row behind the chunk.
+    // One more element for the row after the chunk.
     __shared__ u32 row_of[CHUNK + BLOCK + 1];
 
     u64 first = u64(blockIdx.x) * CHUNK;
@@ -64,8 +65,8 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
         if (ADD) y[row] += sum;
         else y[row] = sum;
     };
-    // Every row that ends in the run is complete but for the first, which may have begun in other runs. `open` is what there is
-    // of the row behind the last end.
+    // Rows that end in the run are complete except for the first one, which may begin in earlier
+    // runs. `open` is the sum behind the last end.
     u32 first_end = NONE;
     T first_sum = 0, open = 0;
     u32 here = row_of[spread(threadIdx.x * RUN)];
@@ -91,13 +92,13 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
         carries[blockIdx.x] = first_end == NONE ? before + open : open;
         carry_rows[blockIdx.x] = row_of[spread(count - 1)];
     }
-    // No row goes on behind the last chunk.
+    // No row continues after the last chunk.
     u32 cuts = gridDim.x - 1;
     if (arrivals != nullptr && is_last_block(arrivals))
         for (u32 base = 0; base < cuts; base += BLOCK) add_carries(carry_rows, carries, base, cuts, y);
 }
 
-// A thread an entry; y holds zeros or what is added to.
+// One thread per entry. y holds zeros or the sums to add to.
 template <bool STAYS, typename T>
 __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows, const u32 *__restrict__ cols,
                                                    const T *__restrict__ values, u64 nnz, const T *__restrict__ x,
@@ -106,7 +107,7 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
     if (i < nnz) atomicAdd(y + fetch<STAYS>(rows + i), fetch<STAYS>(values + i) * __ldg(x + fetch<STAYS>(cols + i)));
 }
 
-// Three arrays are loaded together: 64 registers a thread.
+// Three arrays are loaded together: 64 registers per thread.
 #define SEGMENTS(NAME, ADD, T)                                                                              \
     KERNEL_WITH(4) NAME(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
                         u32 *carry_rows, T *carries, u32 *arrivals, u32 resident) {                         \

@@ -4,10 +4,12 @@
 
 OVERLAPPING
 
-// Entries of one row that a lane loads together: rows have few, and the lanes of a row share them.
+// Number of entries of one row that a lane loads together. Few, since rows are short and their
+// lanes share them.
 constexpr u32 LANE_ENTRIES = 4;
 
-// W lanes a row, each with every W-th of its entries; with W = 1 the textbook loop, a thread a row.
+// W lanes per row, each with every W-th of its entries. W = 1 is the textbook loop with one thread
+// per row.
 template <u32 W, typename T, typename O>
 __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                               const T *__restrict__ values, u32 nrows, const T *__restrict__ x,
@@ -20,7 +22,8 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
         u64 end = row_ptr[row + 1];
         count = at < end ? (end - at + W - 1) / W : 0;
     }
-    // Where lanes come again for their next entries, what they find in the first-level cache is not to be driven out by the next launch.
+    // If lanes return for further entries, the next launch must not evict their lines from the L1
+    // cache.
     bool once = CAN_OVERLAP && !__syncthreads_or(count > LANE_ENTRIES);
     end_previous();
     if (once) begin_next();
@@ -32,16 +35,17 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
     if (row < nrows && lane == 0) put(y, row, sum);
 }
 
-// Equal work for every block (Merrill & Garland's merge path): entries and row ends in the order in which they are met, cut into
-// chunks of equal length. Where a row has only a few entries before the cut, the cut is moved back to where the row begins; so only
-// rows of more than `reach` entries are cut. `Chunk` in src/formats/csr/chunks.rs.
+// Equal work for every block (Merrill & Garland's merge path): the sequence of entries and row ends
+// is cut into chunks of equal length. A cut that has only a few entries of its row before it moves
+// back to the beginning of the row, so that only rows of more than `reach` entries are cut. `Chunk`
+// in src/formats/csr/chunks.rs.
 struct alignas(16) Chunk {
-    // Rows that have ended before: it begins with this row.
+    // Number of rows that end before the chunk, which is also the row with which it begins.
     u32 row;
-    // How far the cut was moved back.
+    // Distance by which the cut moved back.
     u32 moved;
-    // The chunks in which the row with which it begins has its first entries and its end; `first` is the chunk itself unless the row
-    // is cut.
+    // Chunks with the first entries and with the end of the row with which this chunk begins.
+    // `first` is the chunk itself unless the row is cut.
     u32 first, last;
 };
 
@@ -50,8 +54,9 @@ __device__ __forceinline__ Chunk load_chunk(const Chunk *chunks, u64 number) {
     return {words.x, words.y, words.z, words.w};
 }
 
-// What a chunk has of a row that goes on behind it, for the chunk in which the row ends: words of 32 bits, each with a mark that it was
-// written, so that it is known to be there when it is seen, without fences. They are 0 when the kernel begins, and again when it is over.
+// Partial sum of a row that continues after the chunk, for the chunk in which the row ends: 32-bit
+// words, each with a mark that it has been written. A reader that sees the mark has the word, so
+// that no fence is needed. The words are 0 when the kernel begins, and again when it is over.
 template <typename T>
 constexpr u32 PART_WORDS = sizeof(T) / sizeof(u32);
 
@@ -78,14 +83,16 @@ __device__ __forceinline__ void receive_part(u64 *from, double &part) {
     part = __hiloint2double(receive(from + 1), low);
 }
 
-// Where the sums of a chunk go. Segment i < ends is what it has of row `row` + i, segment `ends` what it has of a row that goes on.
+// Destination of the sums of a chunk. Segment i < ends is the chunk's part of row `row` + i,
+// segment `ends` that of the row that continues after it.
 template <typename T>
 struct Sums {
     OUT(T) y;
     u32 row, ends;
-    // Whether the first and the last row are cut.
+    // True if the first row begins before the chunk, and if the last one continues after it.
     bool from_before, goes_on;
-    // Where what the chunk has of the first one is kept, in shared memory, and where its part of the last one is sent.
+    // Destinations in shared memory for the part of the first row, and in global memory for that of
+    // the last row.
     T *head;
     u64 *tail;
 
@@ -100,8 +107,9 @@ struct Sums {
     }
 };
 
-// Puts a row that ends in this chunk and began in chunk `first`, always adding its parts in the same order. Blocks begin in the order of
-// their numbers, so those that are waited for have begun and wait for none behind them.
+// Stores a row that ends in this chunk and began in chunk `first`. Its parts are always added in
+// the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
+// begun and wait for no later ones.
 template <typename T>
 __device__ __forceinline__ void add_parts(Sums<T> sums, u64 *parts, u32 first) {
     __shared__ T warp_sums[WARPS];
@@ -114,7 +122,7 @@ __device__ __forceinline__ void add_parts(Sums<T> sums, u64 *parts, u32 first) {
         }
         return lanes_sum(sum, WARP);
     };
-    // The first of the row's sum is kept.
+    // The part of this chunk is in shared memory.
     __syncthreads();
     T sum = *sums.head;
     if (blockIdx.x - first <= WARP) {
@@ -128,10 +136,12 @@ __device__ __forceinline__ void add_parts(Sums<T> sums, u64 *parts, u32 first) {
     if (threadIdx.x == 0) put(sums.y, sums.row, sum);
 }
 
-// Row ends in a chunk up to which every thread keeps its products and the block sums them together, row by row.
+// Maximum number of row ends in a chunk for which the block sums the products of its threads
+// together, row by row.
 constexpr u32 FEW_ENDS = 2;
 
-// Sums a chunk with few row ends; the u-th product of a thread is at `at(u)`, and segment i ends before `row_ends[i]`.
+// Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
+// before `row_ends[i]`.
 template <u32 RUN, typename T, typename At>
 __device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, Sums<T> sums, At at) {
     __shared__ T warp_sums[FEW_ENDS + 1][WARPS];
@@ -152,18 +162,19 @@ __device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 
     }
 }
 
-// What rows end in a run, two in a word: read together.
+// Row ends of a run, two in a word, loaded together.
 template <u32 RUN>
 struct alignas(RUN * sizeof(u16)) Ends {
     u32 pairs[RUN / 2];
 };
 
-// Sums a chunk of which every thread has RUN consecutive products. `ended` has 1 + i where segment i ends with the product, and 0 elsewhere.
+// Sums a chunk of which every thread has RUN consecutive products. `ended` is 1 + i where segment i
+// ends with the product, and 0 elsewhere.
 template <u32 RUN, typename T>
 __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *ended, Sums<T> sums) {
     Ends<RUN> ends = reinterpret_cast<const Ends<RUN> *>(ended)[threadIdx.x];
-    // Every row that ends in the run is complete but for the first, which may have begun in other runs. `open` is what there is
-    // of the row behind the last end.
+    // Rows that end in the run are complete except for the first one, which may begin in earlier
+    // runs. `open` is the sum behind the last end.
     u32 first_end = 0;
     T first_sum = 0, open = 0;
 #pragma unroll
@@ -185,7 +196,7 @@ __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end
     if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.ends, first_end == 0 ? before + open : open);
 }
 
-// Words of so many bytes that are loaded at once.
+// Vector type of BYTES bytes for one load.
 template <u32 BYTES>
 struct Words;
 template <>
@@ -197,8 +208,8 @@ struct Words<16> {
     typedef uint4 Type;
 };
 
-// Loads of an array with something for every entry what a thread multiplies: RUN consecutive ones, from a multiple of four on. Those past the
-// last one that is needed are some that are.
+// Loads RUN consecutive elements per thread of an array with one element per entry, from a multiple
+// of four on. Elements past the last one that is needed repeat needed ones.
 template <bool STAYS, u32 RUN, typename V>
 __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
@@ -225,17 +236,19 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
     }
 }
 
-// Row ends that a thread loads together with its entries; where a chunk has more, they come later.
+// Number of row ends that a thread loads together with its entries. Further ones of a chunk are
+// loaded later.
 constexpr u32 ROWS_AHEAD = 2;
 
-// RUN consecutive entries a thread: 2, 4 or 8, so that small matrices have blocks for every multiprocessor. `RUNS` in
-// src/formats/csr/chunks.rs.
+// RUN consecutive entries per thread: 2, 4 or 8, so that small matrices have blocks for every
+// multiprocessor. `RUNS` in src/formats/csr/chunks.rs.
 template <u32 RUN, typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
                                                u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts, u32 resident) {
-    // Entries and row ends that a block has room for, and those between two cuts. The rest is for cuts that are moved back, and for
-    // loads of four entries that begin up to three early. `Cutting` in src/formats/csr/chunks.rs.
+    // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
+    // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
+    // src/formats/csr/chunks.rs.
     constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;
     alignas(16) __shared__ u16 ended[CAPACITY];
     __shared__ u32 few_ends[FEW_ENDS];
@@ -247,7 +260,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
     Sums<T> sums = {y, here.row, next.row - here.row, here.first != blockIdx.x, next.first != blockIdx.x + 1,
                     &head, parts + u64(blockIdx.x) * PART_WORDS<T>};
-    // Entries are numbered from `base`, which loads of four begin with; they are those from `early` to `count`.
+    // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
+    // `early` to `count`.
     u32 early = u32(first % 4);
     u64 base = first - early;
     u32 count = u32(end - base);
@@ -256,7 +270,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     // The first row may begin before the chunk.
     auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(here.row) + i]), first) - base); };
     auto end_of = [=](u32 i) { return u32(row_ptr[u64(here.row) + i + 1] - base); };
-    // A chunk without row ends is inside a row, whose end is loaded then.
+    // A chunk without row ends is inside a row, whose end is loaded instead.
     u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r) {
@@ -279,7 +293,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) factor[u] = count > early ? gather(x + col[u]) : T(0);
 
-    // While they are under way.
+    // This overlaps with the loads.
     auto note = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
         else if (begin < stop) ended[stop - 1] = u16(i + 1);
@@ -305,8 +319,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, resident);                                                \
     }
 
-// Blocks that a multiprocessor shall hold, so that each thread has registers for a batch: see KERNEL. Doubles take
-// more of them, and so do 64-bit row offsets.
+// Minimum number of blocks per multiprocessor, so that each thread has registers for a batch: see
+// KERNEL. f64 needs more of them, and so do 64-bit row offsets.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define RESIDENT(T, O) 4
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200

@@ -2,7 +2,7 @@
 
 #include "common.cuh"
 
-// A thread a row; every row has at least `full` entries.
+// One thread per row. Every row has at least `full` entries.
 template <bool STAYS, typename T>
 __device__ __forceinline__ void rows_padded(const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows, u32 ncols,
                                             u32 full, u32 width, const T *__restrict__ x, OUT(T) y) {
@@ -10,7 +10,7 @@ __device__ __forceinline__ void rows_padded(const u32 *__restrict__ cols, const 
     if (row < nrows) put(y, row, sum_slots<STAYS>(cols, values, Factors<T>{x, ncols}, row, nrows, full, width));
 }
 
-// A thread a row, each as long as it is: padding is not even read.
+// One thread per row, with the length of each row: padding is not even read.
 template <bool STAYS, typename T>
 __device__ __forceinline__ void rows_of_length(const u32 *__restrict__ cols, const T *__restrict__ values,
                                                const u32 *__restrict__ row_len, u32 nrows, const T *__restrict__ x,

@@ -1,8 +1,8 @@
-// HYB: ELL and COO have their own kernels; here is what a tail needs that is summed on the host.
+// HYB: ELL and COO have their own kernels. This one is for a tail that is summed on the host.
 
 #include "common.cuh"
 
-// Adds the sums of some rows to them, a thread a row.
+// Adds sums to their rows, with one thread per row.
 template <typename T>
 __device__ __forceinline__ void add_rows(const u32 *__restrict__ rows, const T *__restrict__ sums, u32 count,
                                          T *__restrict__ y) {

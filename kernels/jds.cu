@@ -1,20 +1,20 @@
-// JDS: see src/formats/jds/mod.rs for the layout. Rows are sorted, and their sums go where `perm` says.
+// JDS: see src/formats/jds/mod.rs for the layout. Rows are sorted; `perm` has their positions in y.
 
 #include "common.cuh"
 
-// A line of the section table: `Section` in src/formats/jds/sections.rs, in 64-bit words.
+// Record of the section table: `Section` in src/formats/jds/sections.rs, in 64-bit words.
 struct Section {
     u64 first_row, rows, width, full, start;
 };
 
-// The sum of the i-th sorted row, which is in section `s`.
+// Sum of the i-th sorted row, which is in section `s`.
 template <bool STAYS, typename T>
 __device__ __forceinline__ T section_sum(const Section &s, u64 i, const u32 *cols, const T *values, Factors<T> x) {
     return sum_slots<STAYS>(cols, values, x, s.start + (i - s.first_row), s.rows, s.full, s.width);
 }
 
-// All sections in one launch, a thread a row. A warp looks its first row up; rows behind it are in that section or in one of
-// the next.
+// All sections in one launch, with one thread per row. A warp searches the section of its first
+// row; later rows are in that section or in one of the next.
 template <bool STAYS, typename T>
 __device__ __forceinline__ void all_sections(const Section *__restrict__ sections, u32 count,
                                              const u32 *__restrict__ perm, const u32 *__restrict__ cols,
@@ -24,7 +24,8 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
     if (i >= nrows) return;
     u32 row = fetch<STAYS>(perm + i);
     u64 warp_row = i - threadIdx.x % WARP;
-    // The last section that begins at the warp's first row or before; the first one begins with row 0.
+    // The last section that begins at the warp's first row or before it. The first one begins with
+    // row 0.
     u32 found = 0, beyond = count;
     while (beyond - found > 1) {
         u32 middle = found + (beyond - found) / 2;
@@ -35,7 +36,7 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
     put(y, row, section_sum<STAYS>(sections[found], i, cols, values, Factors<T>{x, ncols}));
 }
 
-// One section.
+// A single section.
 template <bool STAYS, typename T>
 __device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ perm, const u32 *__restrict__ cols,
                                             const T *__restrict__ values, u32 ncols, const T *__restrict__ x,
@@ -46,12 +47,13 @@ __device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ p
     put(y, row, section_sum<STAYS>(s, i, cols, values, Factors<T>{x, ncols}));
 }
 
-// Unpadded diagonals, a thread a sorted row: it has an entry in every diagonal that is longer than its place.
+// Unpadded diagonals, with one thread per sorted row, which has an entry in every diagonal that is
+// longer than its position.
 template <bool STAYS, typename T>
 __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 count, const u32 *__restrict__ perm,
                                           const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows,
                                           const T *__restrict__ x, OUT(T) y) {
-    // Diagonals that are walked together: their bounds take registers too.
+    // Number of diagonals processed together: their bounds take registers too.
     constexpr u32 N = BATCH / 2;
     u64 i = thread_id();
     if (i >= nrows) return;
@@ -65,13 +67,13 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
         bool reached[N];
 #pragma unroll
         for (u32 u = 0; u < N; ++u) {
-            // Beyond the last diagonal nothing is reached: it ends where it begins.
+            // Beyond the last diagonal no row has an entry: the diagonal ends where it begins.
             u64 end = __ldg(jd_ptr + min(k + u + 1, u64(count)));
             reached[u] = i < end - begin;
             at[u] = reached[u] ? begin + i : first;
             begin = end;
         }
-        // Diagonals only get shorter.
+        // Diagonals never get longer.
         if (!reached[0]) break;
         sum = add_wanted<STAYS, N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
     }

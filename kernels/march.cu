@@ -1,11 +1,13 @@
-// Several vectors at once with packed slices that are all diagonal, the columns of all of them in a few stretches along the diagonal: see
-// src/encoding/cuda/march.rs.
+// Sliding-window SpMM for packed SELL whose slices are all diagonal, with the columns of all slices
+// in a few bands along the diagonal: see src/encoding/cuda/march.rs.
 //
-// A block marches through slices in succession, a warp a slice, so many slices a step. What a step needs of the vectors is in shared memory,
-// a ring of columns for every stretch: each step brings the columns by which its stretches have moved on. Some warps do nothing else, DEPTH
-// steps ahead at most. A lane multiplies two rows side by side with one of the two units of a column: in the ring, columns of even and of odd
-// place are apart, so that the lanes of a quarter of a warp read 128 bytes side by side, and where the next slot is of the next diagonal, the
-// column of the second row is that of the first one.
+// A block goes through consecutive slices, one slice per consumer warp in each step. The columns of
+// X that a step needs are in shared memory, in a circular buffer per band: each step loads the
+// columns by which its bands have moved on. Producer warps do only that, at most DEPTH stages
+// ahead. A lane multiplies two adjacent rows with one of the two units of a column. The buffer
+// holds even and odd columns separately, so that the lanes of a quarter warp read 128 contiguous
+// bytes. If the next slot is on the next diagonal, its column for the first row is that of the
+// second row in the previous slot.
 
 #include "common.cuh"
 #include "packed.cuh"
@@ -13,24 +15,27 @@
 
 typedef long long i64;
 
-// Two units of a column. Warps that multiply, at most, and those that bring columns: `WARPS` and `BRINGERS` in march.rs, like the others.
+// Units of a column. MARCHERS: maximum number of consumer warps. BRINGERS: number of producer
+// warps. The constants are `WARPS`, `BRINGERS` and so on in march.rs.
 [[maybe_unused]] constexpr u32 UNITS = 2, MARCHERS = 14, BRINGERS = 2;
 
-// Steps that a ring holds the columns of.
+// Number of stages: steps whose new columns the buffer holds.
 [[maybe_unused]] constexpr u32 DEPTH = 2;
 
-// Places behind the end of a ring that are those of its beginning again: what a warp reads never goes round.
+// Halo: the first positions of the buffer are repeated after its end, so that reads of a warp never
+// wrap around.
 [[maybe_unused]] constexpr u32 BEYOND = WARP / 2;
 
-// Slots that a slice can have: one for every lane. TABLE: bytes of what a warp notes of them.
+// Maximum number of slots of a slice: one per lane. TABLE: bytes of a warp's slot table.
 [[maybe_unused]] constexpr u32 SLOT_BYTES = 16, TABLE = WARP * SLOT_BYTES;
 
-// Marks the column of a slot's first row as the one that the slot before it had for its second row.
+// Marks a slot whose column for the first row is the column of the previous slot for the second
+// row.
 [[maybe_unused]] constexpr u32 CHAINED = 1u << 31;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
 
-// Barriers in shared memory, and copies that say there when they are done.
+// Barriers in shared memory (mbarrier), and copies that arrive at them on completion.
 __device__ __forceinline__ u32 shared_address(const void *at) { return u32(__cvta_generic_to_shared(at)); }
 
 __device__ __forceinline__ void make_barrier(u64 *barrier, u32 arrivals) {
@@ -39,11 +44,11 @@ __device__ __forceinline__ void make_barrier(u64 *barrier, u32 arrivals) {
 __device__ __forceinline__ void arrive_at(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Arrives when all that this thread copies by `begin_copy` is there.
+// Arrives when all copies of this thread by `begin_copy` are complete.
 __device__ __forceinline__ void arrive_copied(u64 *barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Waits for the end of a phase; `odd` is whether it is the second, fourth and so on.
+// Waits for the end of a phase. `odd` is 1 for the second, fourth and so on.
 __device__ __forceinline__ void wait_for(u64 *barrier, u32 odd) {
     u32 over;
     do {
@@ -53,7 +58,8 @@ __device__ __forceinline__ void wait_for(u64 *barrier, u32 odd) {
                      : "memory");
     } while (!over);
 }
-// Copies so many bytes, a multiple of 16 that stands so; the phase of the barrier ends when they are there.
+// Copies `bytes` bytes, an aligned multiple of 16. The phase of the barrier ends when they have
+// arrived.
 __device__ __forceinline__ void copy_stretch(u8 *to, const u8 *from, u32 bytes, u64 *barrier) {
     u32 at = shared_address(barrier);
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
@@ -62,16 +68,17 @@ __device__ __forceinline__ void copy_stretch(u8 *to, const u8 *from, u32 bytes, 
                  : "memory");
 }
 
-// The rings of a block: of each stretch the columns of even place, then those of odd place, `half + BEYOND` each.
+// Circular buffers of a block: for each band the even columns, then the odd ones, `half + BEYOND`
+// each.
 template <typename U>
 struct Rings {
     u8 *bytes;
-    // For every stretch, its first column minus the row.
+    // First column of every band minus the row.
     const int *starts;
     u32 stretches, half, ncols, units;
     Columns<U> x;
 
-    // Bytes of the columns of even or odd place.
+    // Bytes of the even or of the odd columns.
     __device__ __forceinline__ u32 part() const { return (half + BEYOND) * u32(UNITS * sizeof(U)); }
 
     __device__ __forceinline__ void bring(u8 *part_at, u32 place, const U *from) const {
@@ -80,8 +87,9 @@ struct Rings {
             begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
     }
 
-    // Begins to bring `count` columns of every stretch from that of `row` + `skip` on, to the places from `place` on, of which each has an even and an odd
-    // column; by so many threads, whole warps. Columns that the matrix does not have are never multiplied.
+    // Begins to load `count` columns of every band, from that of `row` + `skip` on, to the
+    // positions from `place` on, each of which has an even and an odd column. `threads` threads in
+    // whole warps take part. Columns outside the matrix are clamped, and are never multiplied.
     __device__ __forceinline__ void fill(u32 row, u32 skip, u32 place, u32 count, u32 thread, u32 threads) const {
         u32 unit = thread % UNITS, odd = thread / UNITS % 2, own = min(unit, units - 1);
 #pragma unroll 1
@@ -104,16 +112,17 @@ struct Rings {
     }
 };
 
-// A slot that not every lane has: where the columns of the warp's first two rows are, its lanes, and where its values begin.
+// A masked slot: positions of the columns of the warp's first two rows, the mask of its lanes, and
+// the position of its values.
 struct alignas(SLOT_BYTES) Partial {
     u32 first, second, mask, values;
 };
 
-// The sums of two rows side by side.
+// Sums of two adjacent rows.
 template <typename T, u32 N>
 struct Pair {
     Unit<T, N> first = {}, second = {};
-    // The column of the slot before for the second row.
+    // Column of the previous slot for the second row.
     Unit<T, N> column = {};
 
     __device__ __forceinline__ static Unit<T, N> shared_unit(const u8 *at) { return *reinterpret_cast<const Unit<T, N> *>(at); }
@@ -133,7 +142,7 @@ struct Pair {
     }
 };
 
-// Four values side by side.
+// Loads four contiguous values.
 __device__ __forceinline__ void load_side_by_side(const float *at, float *to) {
     float4 v = *reinterpret_cast<const float4 *>(at);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
@@ -143,7 +152,8 @@ __device__ __forceinline__ void load_side_by_side(const double *at, double *to) 
     to[0] = v.x, to[1] = v.y, to[2] = w.x, to[3] = w.y;
 }
 
-// What two rows of a slice have. `table` notes the slots, `values` are those of the slice, `mine` is where a lane's unit of the warp's columns is.
+// Sums two rows of a slice. `table` is the warp's slot table, `values` are the values of the slice,
+// and `mine` is the address of the lane's unit of the warp's columns.
 template <u32 V, typename T, u32 N>
 __device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine, u32 full, u32 width, u32 row) {
     Pair<T, N> pair;
@@ -176,11 +186,11 @@ __device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values
     return pair;
 }
 
-// What a lane has read of the slot that it notes.
+// Index words of the slot that a lane enters in the table.
 struct Word {
     u32 place, mask;
 
-    // Of a slice with this header; nothing where there is no such slot.
+    // Loads the words of a slice with this header; zeros if there is no such slot.
     __device__ __forceinline__ Word(const u32 *index, uint4 header, u32 lane) : place(0), mask(0) {
         u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
         if (lane >= width) return;
@@ -189,7 +199,7 @@ struct Word {
         if (lane >= full) mask = __ldg(at + padded(width - full));
     }
 
-    // Notes where its columns are when those of the warp begin at `from`.
+    // Enters the slot in the table. The columns of the warp begin at position `from`.
     template <typename T>
     __device__ __forceinline__ void note(u8 *table, u32 lane, u32 full, u32 width, u32 from, u32 half, u32 part, u32 bytes) const {
         u32 odd = place >> 16 & 1, parts = place >> 16 & 0x7FFF, at = from + (place & 0xFFFF);
@@ -209,12 +219,15 @@ struct Word {
     }
 };
 
-// A launch as many blocks as run at once. The header of a slice says how many bytes of values it has where others have a base; `index` has for
-// every slot the place of its column in the rings, from that of the slice's first row on: see march.rs. `most`: bytes of values that a slice has at most.
+// A grid of as many blocks as run at the same time. In the header of a slice, the bytes of its
+// values take the place of the base. `index` has for every slot the position of its column in the
+// buffers, relative to that of the slice's first row: see march.rs. `most` is the maximum number of
+// bytes of values of a slice.
 template <u32 V, typename T, u32 N>
 __device__ __forceinline__ void march(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Rings<Unit<T, N>> rings, u32 most,
                                       Sums<T> sums) {
-    // By these barriers march.rs knows that the kernel is not empty.
+    // Static shared memory of the barriers, by which march.rs recognises that the kernel is not
+    // empty.
     __shared__ u64 filled[DEPTH], used[DEPTH], copied[MARCHERS][2];
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, marchers = blockDim.x / WARP - BRINGERS;
     u32 rows = marchers * WARP, span = rings.half * 2 - DEPTH * rows;
@@ -243,7 +256,7 @@ __device__ __forceinline__ void march(const uint4 *headers, const u8 *values, co
         return;
     }
 
-    // Behind the rings, every warp has room for the values of two slices and for its table.
+    // After the buffers, every warp has space for the values of two slices and for its slot table.
     constexpr u32 COLUMN = UNITS * sizeof(Unit<T, N>);
     u8 *own = rings.bytes + rings.stretches * 2 * rings.part() + warp * (2 * most + TABLE), *table = own + 2 * most;
     u32 slice = begin + warp, row = lane / UNITS * 2, unit = lane % UNITS, from = warp * (WARP / 2), phases = 0;
@@ -290,7 +303,8 @@ __device__ __forceinline__ void march(const uint4 *headers, const u8 *values, co
 
 #else
 
-// Earlier GPUs, and machine code made for them or by earlier compilers, have no such barriers: march.rs sees that and leaves all to multi.cuh.
+// Earlier GPUs have no such barriers, and earlier compilers do not support them: the kernels are
+// empty there. march.rs detects that and uses multi.cuh instead.
 #define MARCH_BODY(V, T, N)
 
 #endif

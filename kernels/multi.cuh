@@ -1,17 +1,19 @@
-// Several vectors at once with packed slices: see src/encoding/mod.rs for the layout of the matrix. A vector's element is called by its
-// column; the elements of all vectors at one column stand side by side, so that one load brings several factors of an entry.
+// SpMM for packed SELL: see src/encoding/mod.rs for the layout of the matrix. An element of a
+// vector is identified by its column. The elements of all vectors at one column are contiguous, so
+// that one load fetches several factors of an entry.
 //
-// A lane multiplies with a unit, some vectors side by side, and a power of two of lanes share a row: those of a warp are in one slice,
-// whose entries they load together. For the kernels multi_plain.cu, multi_coded.cu, multi_same.cu, multi_bf16.cu, multi_f16.cu and
-// multi_f32.cu. To stand behind packed.cuh.
+// A lane multiplies with a unit, several adjacent vectors, and a power of two of lanes share a row.
+// The lanes of a warp are in one slice and load its entries together. For the kernels
+// multi_plain.cu, multi_coded.cu, multi_same.cu, multi_bf16.cu, multi_f16.cu and multi_f32.cu.
+// Included after packed.cuh.
 
-// The elements of N vectors at one column, or what they sum up to: what a thread loads at once.
+// Elements of N vectors at one column, or their sums: the unit of one load.
 template <typename T, u32 N>
 struct alignas(N * sizeof(T)) Unit {
     T at[N];
 };
 
-// A load through the cache for what is only read, or past the first-level cache for what other blocks have written.
+// A load through the L1 cache for constant data, or past it for data written by other blocks.
 template <bool SHARED, typename W>
 __device__ __forceinline__ W load_word(const W *from) {
     if constexpr (SHARED) return __ldcg(from);
@@ -44,7 +46,7 @@ __device__ __forceinline__ void add_all(Unit<T, N> &sum, const T *values, const 
     for (u32 u = 0; u < COUNT; ++u) add(sum, values[u], factors[u]);
 }
 
-// Adds up what the lanes of a warp have that stand `lanes` apart; every lane of the warp takes part.
+// Sums over the lanes of a warp at distances of `lanes`. Every lane of the warp takes part.
 template <typename T, u32 N>
 __device__ __forceinline__ void sum_apart(Unit<T, N> &sum, u32 lanes) {
 #pragma unroll
@@ -54,29 +56,31 @@ __device__ __forceinline__ void sum_apart(Unit<T, N> &sum, u32 lanes) {
             for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], apart);
 }
 
-// An address that compilers do not take apart again: put together in other ways its terms take up to six instructions a load, not one.
+// An address that the compiler must not decompose: with its terms combined differently a load takes
+// up to six instructions instead of one.
 template <typename W>
 __device__ __forceinline__ const W *whole_address(const W *address) {
     asm("" : "+l"(address));
     return address;
 }
 
-// Begins to bring what a warp will read to the second-level cache, a line a lane: all of it at once, where loads wait for those before them.
+// Prefetches the data of a warp to the L2 cache, one line per lane: all of it at once, while loads
+// would wait for the ones before them.
 __device__ __forceinline__ void prefetch(const u8 *from, u32 bytes) {
     constexpr u32 LINE = 128, MOST = 2 * WARP;
     for (u32 line = threadIdx.x % WARP; line < min(bytes / LINE, MOST); line += WARP)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + line * LINE));
 }
 
-// The vectors, as a lane reads them: its own unit at column 0, and how far on the next column stands.
+// The vectors as a lane reads them: its own unit at column 0, and the distance between columns.
 template <typename U>
 struct Columns {
     const U *x;
-    // In bytes, so that an address is one multiplication and addition.
+    // In bytes, so that an address takes one multiply-add.
     int stride;
 
-    // As far from a unit as so many columns are apart. Units of 8 bytes leave enough registers for addresses in one instruction; for wider ones
-    // the loads would come closer together than is good.
+    // Address `cols` columns after a unit. Units of 8 bytes leave enough registers for addresses in
+    // one instruction. With wider ones that would place the loads too close together.
     __device__ __forceinline__ const U *beyond(const U *from, u32 cols) const {
         if constexpr (sizeof(U) > 8) return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
         u64 address;
@@ -84,7 +88,7 @@ struct Columns {
         return reinterpret_cast<const U *>(address);
     }
     __device__ __forceinline__ U at(u32 col) const { return load_unit(beyond(x, col)); }
-    // The column `delta` further on than that of `row`.
+    // Loads the column `delta` after that of `row`.
     __device__ __forceinline__ U at(const U *row, int delta) const {
         u64 address;
         asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(address) : "r"(delta), "r"(stride), "l"(row));
@@ -92,14 +96,14 @@ struct Columns {
     }
 };
 
-// Where the sums of a lane go: y of row r and vector v is at r * row + v * vector.
+// Destination of the sums of a lane: y of row r and vector v is at r * row + v * vector.
 template <typename T>
 struct Sums {
     T *y;
     u64 row, vector;
-    // Vectors in all.
+    // Total number of vectors.
     u32 count;
-    // Whether units can be stored as such: they are aligned and whole, and their vectors stand side by side.
+    // True if units can be stored in one access: aligned, complete, and with adjacent vectors.
     bool whole;
 
     template <u32 N>
@@ -115,15 +119,17 @@ struct Sums {
     }
 };
 
-// Slots that a lane takes at a time: as many as keep 64 bytes of factors on the way.
+// Number of slots that a lane processes at a time, with 64 bytes of factors in flight.
 template <typename U>
 constexpr u32 SLOTS = 64 / sizeof(U);
 
-// Steps of several slots that a lane takes at a time: with groups of slots, which such steps have no use for, as few registers as may be.
+// Number of steps of several slots that a lane processes at a time. With grouped slots, which such
+// steps do not use, as few registers as possible.
 template <typename T, u32 V>
 constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 
-// What a lane of a row has of a diagonal slice. As `diagonal_sum` in packed.cuh; `row` is the unit at the column of the lane's row.
+// Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in packed.cuh; `row` is
+// the unit at the column of the lane's row.
 template <u32 V, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
                                               Columns<Unit<T, N>> x, const Unit<T, N> *row) {
@@ -152,7 +158,8 @@ __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, 
         U factor[COUNT];
         load_words<COUNT>(partial_deltas + k, delta);
         load_words<COUNT>(masks + k, mask);
-        // A lane without the slot loads the value of the next lane that has it, and its own row's factors.
+        // A lane without the slot loads the value of the next lane with it, and the factors of its
+        // own row.
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u) {
             value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
@@ -166,7 +173,8 @@ __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, 
     });
 }
 
-// What a lane of a row has of a relative slice with steps of R slots. As `relative_sum` in packed.cuh; columns count from those of `x`.
+// Adds the entries of a lane's row in a relative slice with steps of R slots. As `relative_sum` in
+// packed.cuh; columns are relative to that of `x`.
 template <u32 V, u32 R, typename I, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
                                              Columns<Unit<T, N>> x) {
@@ -201,7 +209,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         for (u32 u = 0; u < COUNT; ++u) mask[u] = __ldg(masks + k + u);
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u) {
-            // A lane without the step loads what another has: every step has one.
+            // A lane without the step loads the entry of another lane: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
             col[u] = fetch<Values::STAYS>(indices + at + place);
 #pragma unroll
@@ -224,11 +232,12 @@ __device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8
     else add_relative<V, R, u32>(sum, index, values, full, width, lane, x);
 }
 
-// Entries of a long row that a lane loads together.
+// Number of entries of a long row that a lane loads together.
 [[maybe_unused]] constexpr u32 PIECE_ENTRIES = 4;
 
-// Adds a piece of a long row up, an entry for every `1 << shift` lanes of the warp at a time; the warp that is last with its row adds up
-// the row's pieces, always in the same order. `rows.sums` has a unit for every piece and each of those lanes.
+// Sums a piece of a long row, an entry for every `1 << shift` lanes of the warp at a time. The last
+// warp of a row to finish adds the sums of the row's pieces, always in the same order. `rows.sums`
+// has a unit for every piece and each of those lanes.
 template <typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift, Columns<Unit<T, N>> x, bool in_use,
                                           Sums<T> sums) {
@@ -277,10 +286,12 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
     if (first == 0 && in_use) sums.put(piece.row, unit, sum);
 }
 
-// Relative slices are prefetched where at least `1 << PREFETCH_SHIFT` lanes share a row: with fewer it does harm.
+// Relative slices are prefetched if at least `1 << PREFETCH_SHIFT` lanes share a row. With fewer
+// lanes prefetching is slower.
 constexpr u32 PREFETCH_SHIFT = 3;
 
-// The first blocks take the pieces of long rows, a warp each; the others the slices, `1 << shift` lanes a row. As `packed_rows` in packed.cuh.
+// The first blocks process the pieces of long rows, with one warp per piece. The others process the
+// slices, with `1 << shift` lanes per row. As `packed_rows` in packed.cuh.
 template <u32 V, typename Values, typename T, u32 N>
 __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, const u8 *__restrict__ values,
                                              const u8 *__restrict__ index, const T *__restrict__ dictionary,
@@ -291,7 +302,7 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
         for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = dictionary[c];
         __syncthreads();
     }
-    // A lane without vectors of its own multiplies with those of the last one that has.
+    // A lane without vectors of its own repeats those of the last lane that has some.
     u32 unit = threadIdx.x & ((1u << shift) - 1), units = (sums.count + N - 1) / N;
     x.x += min(unit, units - 1);
     u32 long_blocks = (rows.count + WARPS - 1) / WARPS;
@@ -327,14 +338,15 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
         else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
         else add_relative<V, 3>(kind, sum, at, own, full, width, lane, x);
     }
-    // Found out again: what is kept until here takes registers.
+    // Recomputed here: keeping it alive takes a register.
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(unit));
     unit &= (1u << shift) - 1;
     if (i < nrows && unit < units && !(skip && __ldg(skip + slice) >> lane & 1)) sums.put(row, unit, sum);
 }
 
-// Whether slices stay in the caches. Those that do not fit are read evict-first with units of 8 bytes, as two vectors in f32 have, where a
-// warp has a slice for itself; wider units are read by several warps.
+// True if slices stay in the caches. Larger matrices use evict-first loads for units of 8 bytes,
+// two vectors in f32, since then a warp has a slice for itself. With wider units several warps read
+// a slice.
 #ifdef STREAMED
 template <typename U>
 constexpr bool STAY = sizeof(U) != 8;
@@ -354,7 +366,8 @@ constexpr bool STAY = true;
                                                          Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \
     }
 
-// Blocks a multiprocessor holds at least; Turing holds half as many threads. More hide more of the way to `x`, where registers suffice.
+// Minimum number of blocks per multiprocessor; Turing holds half as many threads. Where registers
+// suffice, more blocks hide more of the latency of gathers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define SEVERAL_BLOCKS 3
 #else

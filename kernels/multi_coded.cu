@@ -1,4 +1,4 @@
-// Several vectors at once with packed slices whose values are codes of a dictionary.
+// SpMM for packed SELL with values stored as codes of a dictionary.
 
 #include "common.cuh"
 #include "packed.cuh"

@@ -1,4 +1,4 @@
-// Several vectors at once with packed slices whose values are stored in f16.
+// SpMM for packed SELL with values stored in f16.
 
 #include "common.cuh"
 #include "packed.cuh"

@@ -1,4 +1,4 @@
-// Several vectors at once with packed slices whose values of a matrix in f64 are stored in f32.
+// SpMM for packed SELL with values of an f64 matrix stored in f32.
 
 #include "common.cuh"
 #include "packed.cuh"

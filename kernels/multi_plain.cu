@@ -1,4 +1,4 @@
-// Several vectors at once with packed slices whose values are as they are.
+// SpMM for packed SELL with plain values.
 
 #include "common.cuh"
 #include "packed.cuh"

@@ -1,4 +1,4 @@
-// Several vectors at once with packed slices whose values are all the same.
+// SpMM for packed SELL with one value for all entries.
 
 #include "common.cuh"
 #include "packed.cuh"

@@ -1,15 +1,17 @@
-// Packing on a GPU, from CSR arrays that are there: what the kernels of pack_rows.cu and pack_slices.cu share. To stand behind common.cuh
-// and packed.cuh. What is packed is what src/encoding packs on the host, bit for bit; the layout is drawn there.
+// Packing on a GPU from CSR arrays in its memory: device code shared by pack_rows.cu and
+// pack_slices.cu. Included after common.cuh and packed.cuh. The result is bitwise that of
+// src/encoding on the host, which documents the layout.
 
-// Entries a row of a slice may have: `MAX_WIDTH` in src/encoding/index.rs, and the bits that hold it.
+// Maximum number of entries of a row in a slice, and its number of bits: `MAX_WIDTH` in
+// src/encoding/index.rs.
 constexpr u32 WIDTH_BITS = 14;
 constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
 
-// Entries of a piece of a long row: `PIECE` in src/encoding/long.rs.
+// Maximum number of entries of a piece of a long row: `PIECE` in src/encoding/long.rs.
 [[maybe_unused]] constexpr u32 PIECE = 512;
 
-// The rows of a matrix as slices take them: in the order of `perm`, or as they are where that is null; those with more than `limit`
-// entries are kept apart, and empty in their slices.
+// Rows of the slices: in the order of `perm`, or in their own order if it is null. Rows with more
+// than `limit` entries are long rows, which are empty in their slices.
 struct Rows {
     const u64 *row_ptr;
     const u32 *perm;
@@ -23,7 +25,7 @@ struct Rows {
     }
 };
 
-// What a lane has of its slice; nothing where it holds no row of the slices.
+// Row of a lane in its slice. Empty if the lane has no row, or a long one.
 struct Lane {
     u64 begin;
     u32 len;
@@ -41,7 +43,7 @@ struct Lane {
     }
 };
 
-// The slice of this warp, and whether there is one.
+// Slice of this warp, and whether it exists.
 __device__ __forceinline__ u32 own_slice() { return u32(thread_id() / WARP); }
 __device__ __forceinline__ bool has_slice(u32 rows) { return thread_id() / WARP * WARP < rows; }
 
@@ -63,7 +65,7 @@ __device__ __forceinline__ u32 lanes_min(u32 value) {
 }
 __device__ __forceinline__ u32 lanes_max(u32 value) { return ~lanes_min(~value); }
 
-// What the threads before this one have of a sum over the block, and the whole sum.
+// Exclusive sum over the threads of the block before this one, and total sum.
 struct Before {
     u64 own;
     u64 all;
@@ -76,7 +78,7 @@ __device__ __forceinline__ Before block_scan(u64 value) {
         u64 other = __shfl_up_sync(ALL_LANES, sum, apart);
         if (lane_id() >= apart) sum += other;
     }
-    // Nobody reads any more what an earlier call has left.
+    // Protects the results of an earlier call.
     __syncthreads();
     if (lane_id() == WARP - 1) sums[threadIdx.x / WARP] = sum;
     __syncthreads();
@@ -88,21 +90,21 @@ __device__ __forceinline__ Before block_scan(u64 value) {
     return {before + sum - value, all};
 }
 
-// The values of a matrix as dictionaries know them: `ValueSet` and `Dictionary` in src/encoding/value.rs.
+// Values of a dictionary: `ValueSet` and `Dictionary` in src/encoding/value.rs.
 constexpr u32 DICTIONARY = 256;
 constexpr u32 VALUE_SLOTS = 4 * DICTIONARY;
 
 __device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }
 
-// Where values are stored: as they are; with `keys` as codes, which stand beside the keys; where there is no array, not at all. B are the
-// bits of a value.
+// Destination of values: plain values; with `keys`, codes, which are stored beside the keys;
+// nothing if there is no array. B is the type of a value's bits.
 template <typename B>
 struct Sink {
     void *values;
     const u64 *keys;
     const u8 *codes;
 
-    // Values in a unit.
+    // Number of values per unit.
     __device__ __forceinline__ u32 per_unit() const { return keys ? UNIT : UNIT / sizeof(B); }
     __device__ __forceinline__ void put(u64 at, B bits) const {
         if (!keys) {

@@ -1,16 +1,16 @@
-// Packing on a GPU: the order of rows, rows that are kept apart, and running sums.
+// Packing on a GPU: order of the rows, long rows, and prefix sums.
 
 #include "common.cuh"
 #include "packed.cuh"
 #include "pack.cuh"
 
-// Running sums of several arrays of `count` numbers, one behind the other: each number becomes the sum of those before it. A tile of TILE
-// numbers has a block, and `tiles` of them an array.
+// Exclusive prefix sums of several arrays of `count` numbers, stored one after the other. Each tile
+// of TILE numbers has a block, and each array has `tiles` of them.
 
 constexpr u32 SCANNED = 8;
 constexpr u32 TILE = SCANNED * BLOCK;
 
-// The sum of every tile.
+// Sum of every tile.
 KERNEL pack_scan_sums(const u64 *data, u64 count, u32 tiles, u64 *sums) {
     u32 array = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     u64 sum = 0;
@@ -22,7 +22,7 @@ KERNEL pack_scan_sums(const u64 *data, u64 count, u32 tiles, u64 *sums) {
     if (threadIdx.x == 0) sums[blockIdx.x] = all;
 }
 
-// The sums of the tiles before, by one block an array; and the sum of all.
+// Exclusive prefix sums over the tiles, by one block per array, and the total sums.
 KERNEL pack_scan_tiles(u64 *sums, u32 tiles, u64 *totals) {
     sums += u64(blockIdx.x) * tiles;
     u64 carry = 0;
@@ -36,7 +36,7 @@ KERNEL pack_scan_tiles(u64 *sums, u32 tiles, u64 *totals) {
     if (threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
 
-// From the sums of the tiles before to those of the numbers before.
+// Prefix sums of the numbers from those of the tiles.
 KERNEL pack_scan_numbers(u64 *data, u64 count, u32 tiles, const u64 *sums) {
     u32 array = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     data += array * count;
@@ -50,13 +50,14 @@ KERNEL pack_scan_numbers(u64 *data, u64 count, u32 tiles, const u64 *sums) {
     }
 }
 
-// Rows by length, longest first, equal ones in their order, within windows of `sigma`.
+// Sorts rows by length within windows of `sigma`, longest first. The sort is stable.
 
-// Rows that a block sorts in its memory.
+// Number of rows that a block sorts in shared memory.
 constexpr u32 SORTED = 8192;
 
-// Windows that fit a block: `windows` of them, in a bitonic network (Batcher, AFIPS 1968) over `size` keys, a power of two. A key has the
-// window, the length from above, and in its low `bits` the place in the window, so that no two are alike.
+// Windows that fit in a block: `windows` of them, sorted by a bitonic network (Batcher, AFIPS 1968)
+// over `size` keys, a power of two. A key consists of the window, the inverted length and, in its
+// low `bits`, the position in the window, so that all keys differ.
 KERNEL pack_sort_windows(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 windows, u32 size, u32 bits, u32 *perm) {
     __shared__ u32 keys[SORTED];
     Rows rows{row_ptr, nullptr, nrows, limit};
@@ -86,13 +87,14 @@ KERNEL pack_sort_windows(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u3
     }
 }
 
-// Larger windows: digit by digit, the lowest first (radix sort). A block has a tile of rows in their present order.
+// Larger windows: radix sort, lowest digit first. A block has a tile of rows in their present
+// order.
 
 constexpr u32 DIGITS = 256;
 constexpr u32 DIGIT_ROUNDS = 16;
 constexpr u32 DIGIT_TILE = DIGIT_ROUNDS * BLOCK;
 
-// The digit of a row; its key is the window, and in `bits` bits the length from above.
+// Digit of a row. The key is the window and, in `bits` bits, the inverted length.
 struct Digit {
     Rows rows;
     u32 sigma;
@@ -105,12 +107,12 @@ struct Digit {
     }
 };
 
-// The i-th row of this thread's tile; a warp has consecutive ones, in rounds.
+// Position of this thread's row in a tile in a round; a warp has consecutive rows.
 __device__ __forceinline__ u64 tile_place(u32 round) {
     return u64(blockIdx.x) * DIGIT_TILE + (threadIdx.x / WARP * DIGIT_ROUNDS + round) * WARP + lane_id();
 }
 
-// How often every digit occurs in every tile: counts[digit · tiles + tile].
+// Histogram of the digits of every tile: counts[digit · tiles + tile].
 KERNEL pack_sort_count(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, u64 *counts) {
     __shared__ u32 found[DIGITS];
     Digit digit{{row_ptr, nullptr, nrows, limit}, sigma, bits, shift};
@@ -124,7 +126,8 @@ KERNEL pack_sort_count(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 
     counts[u64(threadIdx.x) * gridDim.x + blockIdx.x] = found[threadIdx.x];
 }
 
-// Puts every row to its place: behind all of a lower digit, and behind those of its own that come before it.
+// Moves every row to its position: after all rows with lower digits, and after earlier rows with
+// the same digit.
 KERNEL pack_sort_place(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, const u64 *before,
                        u32 *to) {
     __shared__ u32 next[WARPS][DIGITS];
@@ -157,11 +160,11 @@ KERNEL pack_sort_place(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 
     }
 }
 
-// Rows that are kept apart.
+// Long rows.
 
 constexpr u32 LONG_TILE = SCANNED * BLOCK;
 
-// What a thread finds of them among the rows of its own.
+// Number of long rows, of their pieces and of their entries among the rows of a thread.
 struct Apart {
     u64 rows = 0;
     u64 pieces = 0;
@@ -174,7 +177,7 @@ struct Apart {
     }
 };
 
-// Calls `visit(row, length)` for those of this thread.
+// Calls `visit(row, length)` for the long rows of this thread.
 template <typename Visit>
 __device__ __forceinline__ void visit_apart(const Rows &rows, Visit visit) {
     for (u32 k = 0; k < SCANNED; ++k) {
@@ -185,7 +188,7 @@ __device__ __forceinline__ void visit_apart(const Rows &rows, Visit visit) {
     }
 }
 
-// Rows, pieces and entries of every tile: three arrays of a number a block.
+// Number of long rows, pieces and entries of every tile: three arrays of one number per block.
 KERNEL pack_long_count(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
     Apart own;
     visit_apart({row_ptr, nullptr, nrows, limit}, [&](u32, u64 len) { own.add(len); });
@@ -193,7 +196,7 @@ KERNEL pack_long_count(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
     if (threadIdx.x < 3) sums[threadIdx.x * gridDim.x + blockIdx.x] = threadIdx.x == 0 ? all[0] : threadIdx.x == 1 ? all[1] : all[2];
 }
 
-// Of every such row its number, its first piece and its first entry; `sums` are those of the tiles before.
+// Number, first piece and first entry of every long row. `sums` are the prefix sums over the tiles.
 KERNEL pack_long_rows(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows, u32 *firsts, u64 *begins) {
     Rows rows{row_ptr, nullptr, nrows, limit};
     Apart own;
@@ -210,7 +213,7 @@ KERNEL pack_long_rows(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums,
     });
 }
 
-// The pieces; a warp a row.
+// Writes the pieces, with one warp per long row.
 KERNEL pack_long_pieces(const u64 *row_ptr, const u32 *long_rows, const u32 *firsts, const u64 *begins, u32 count, Piece *pieces) {
     u64 r = thread_id() / WARP;
     if (r >= count) return;
@@ -223,7 +226,7 @@ KERNEL pack_long_pieces(const u64 *row_ptr, const u32 *long_rows, const u32 *fir
     }
 }
 
-// Their entries; a warp a piece.
+// Copies the entries of the long rows, with one warp per piece.
 template <typename B>
 __device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_idx, const B *values, const Piece *pieces, u32 count,
                                              u32 *cols, Sink<B> sink) {
@@ -246,10 +249,10 @@ __device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_
 LONG_ENTRIES_OF(pack_long_entries_f32, u32)
 LONG_ENTRIES_OF(pack_long_entries_f64, u64)
 
-// The distinct values of a matrix, as in `ValueSet`: zero marks a free slot, and `counts` are how many there are beside zero, and whether
-// zero is one of them.
+// Distinct values of a matrix, as in `ValueSet`. Zero marks a free slot. `counts` are the number of
+// values other than zero, and 1 if zero is among the values.
 
-// Adds a key to a table; false where there is no room any more.
+// Adds a key to a table. Returns false if the table is full.
 __device__ __forceinline__ bool add_value(u64 *slots, u32 *count, u64 bits) {
     u32 slot = value_slot(bits);
     for (u32 tries = 0; tries < VALUE_SLOTS; ++tries, slot = (slot + 1) % VALUE_SLOTS) {
@@ -261,7 +264,8 @@ __device__ __forceinline__ bool add_value(u64 *slots, u32 *count, u64 bits) {
     return false;
 }
 
-// Every block collects those it meets and adds them to the others' when it is done. Nobody goes on where there are too many.
+// Every block collects its distinct values and adds them to the common table at the end. Blocks
+// stop early when there are too many values.
 template <typename B>
 __device__ __forceinline__ void distinct_values(const B *values, u64 count, u64 *slots, u32 *counts) {
     __shared__ u64 own[VALUE_SLOTS];
@@ -276,7 +280,8 @@ __device__ __forceinline__ void distinct_values(const B *values, u64 count, u64 
         u64 bits = values[i];
         if (bits == 0) own_counts[1] = 1;
         if (bits != 0 && bits != last) {
-            // A block that is full adds at most one for each of its threads, for which there is room.
+            // After the limit is reached, a block adds at most one key per thread, for which the
+            // table has space.
             if (is_full(own_counts)) break;
             add_value(own, own_counts, bits);
         }

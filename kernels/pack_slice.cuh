@@ -1,14 +1,16 @@
-// Packing on a GPU: what a warp does with a slice, or with a part of a wide one; a lane a row. To stand behind pack.cuh.
+// Packing on a GPU: work of a warp on a slice, or on a part of a wide slice, with one row per lane.
+// Included after pack.cuh.
 
-// Diagonal slices may have at most so many slots for every entry of their longest row: `DIAGONAL_SLOTS` in src/encoding/index.rs.
+// Maximum number of slots of a diagonal slice per entry of its longest row: `DIAGONAL_SLOTS` in
+// src/encoding/index.rs.
 constexpr u32 DIAGONAL_SLOTS = 2;
 
-// Bits of a delta that make its order that of unsigned numbers.
+// Sign bit. Inverting it gives deltas the order of unsigned numbers.
 constexpr u32 SIGN = 0x80000000;
 
 __device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + UNIT - 1) / UNIT * UNIT; }
 
-// What a header says of a slice: `Shape` in src/encoding/index.rs.
+// Shape of a slice in its header: `Shape` in src/encoding/index.rs.
 struct Shape {
     u32 kind;
     u32 run;
@@ -21,8 +23,9 @@ struct Shape {
     __device__ __forceinline__ u32 bits() const { return kind | (run - 1) << 2 | full << 4 | width << (4 + WIDTH_BITS); }
 };
 
-// Calls `visit(delta, mask)` for the slots of a slice whose rows have strictly ascending columns, deltas ascending, and gives their number;
-// gives up behind `most` of them, which `visit` may lower. In every step the lanes agree on the smallest delta that is left.
+// Calls `visit(delta, mask)` for the slots of a slice whose rows have strictly ascending columns,
+// in ascending order of the deltas. Returns the number of slots. Stops after `most` of them, which
+// `visit` may lower. In every step the warp finds the smallest remaining delta.
 template <typename Visit>
 __device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, const u32 &most, Visit visit) {
     u32 count = 0, next = 0;
@@ -40,33 +43,35 @@ __device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, con
     return count;
 }
 
-// Entries of a row in a part of a wide slice, whole runs of them; `PART` in src/encoding/device/wide.rs. Slices with a longer row are wide:
-// one warp alone would be at them when all others are done, so that each part of them has a warp.
+// Number of entries of a row in a part of a wide slice, a multiple of the run lengths; `PART` in
+// src/encoding/device/wide.rs. A slice with a longer row is wide. A single warp would finish it
+// long after all others, so that each of its parts has a warp.
 constexpr u32 PART = 192;
 static_assert(PART % 6 == 0, "runs are not cut");
 
 __device__ __forceinline__ bool is_wide(const Lane &own) { return __any_sync(ALL_LANES, own.len > PART); }
 
-// A part of a wide slice; those of a slice stand one behind the other.
+// Part of a wide slice. The parts of a slice are consecutive.
 struct Part {
     u32 slice;
     u32 number;
 
-    // Its first entry in a row of `len`, and that behind its last.
+    // First entry in a row of `len`, and the entry after the last one.
     __device__ __forceinline__ u32 from(u32 len) const { return min(len, number * PART); }
     __device__ __forceinline__ u32 to(u32 len) const { return min(len, (number + 1) * PART); }
 };
 
-// What a slice has in its columns.
+// Properties of the columns of a slice.
 enum { RISES = 1, TWOS = 2, THREES = 4 };
 struct Columns {
     u32 first;
     u32 last;
-    // Whether all rows rise strictly, and whether all consist of runs of so many consecutive columns.
+    // RISES if all rows ascend strictly; TWOS and THREES if all rows consist of runs of two or
+    // three consecutive columns.
     u32 flags;
 };
 
-// What a lane finds of its row, or of the entries of a part.
+// Properties of a lane's row, or of its entries in a part.
 struct Survey {
     u32 first = ALL_LANES;
     u32 last = 0;
@@ -90,7 +95,7 @@ struct Survey {
         }
     }
 
-    // Of all lanes.
+    // Combines the properties of all lanes.
     __device__ __forceinline__ Columns columns() const {
         u32 flags = (__all_sync(ALL_LANES, rises) ? RISES : 0) | (__all_sync(ALL_LANES, twos) ? TWOS : 0) |
                     (__all_sync(ALL_LANES, threes) ? THREES : 0);
@@ -98,13 +103,14 @@ struct Survey {
     }
 };
 
-// How a slice is stored: shape, base, entries and bytes of its index; `Encoded` in src/encoding/index.rs.
+// Encoding of a relative slice: shape, base, entries and bytes of its index; `Encoded` in
+// src/encoding/index.rs.
 __device__ __forceinline__ uint4 relative(const Lane &own, const Columns &columns) {
     u32 longest = lanes_max(own.len), shortest = lanes_min(own.len);
     u32 entries = lanes_sum(own.len, WARP);
     u32 first = min(columns.first, columns.last);
     u32 run = columns.flags & THREES ? 3 : columns.flags & TWOS ? 2 : 1;
-    // The largest index belongs to the first column of a run.
+    // The largest index is that of the first column of a run.
     u32 span = columns.last - first;
     span -= min(span, run - 1);
     u32 kind = span < 1 << 8 ? RELATIVE8 : span < 1 << 16 ? RELATIVE16 : RELATIVE32;
@@ -114,19 +120,20 @@ __device__ __forceinline__ uint4 relative(const Lane &own, const Columns &column
     return make_uint4(shape.bits(), kind == RELATIVE32 ? 0 : first, entries, bytes);
 }
 
-// Whether column minus row fits 31 bits and a sign.
+// True if column minus row fits in 32 signed bits.
 __device__ __forceinline__ bool in_reach(u32 col, u32 row) {
     long long delta = (long long)col - (long long)row;
     return delta == int(delta);
 }
 
-// Slots that a slice of rows in their order may have at most to be diagonal, where it is `relative` otherwise; a slot takes at least a
-// word.
+// Maximum number of slots with which a slice of rows in their order is diagonal, if it is
+// `relative` otherwise. A slot takes at least one word.
 __device__ __forceinline__ u32 most_slots(const Lane &own, uint4 relative) {
     return min(min(relative.w / u32(sizeof(u32)), DIAGONAL_SLOTS * lanes_max(own.len)), MAX_WIDTH);
 }
 
-// Slots of a slice or of a part of it, those that every lane has, and a number that the same slots share.
+// Number of slots of a slice or of a part, number of those that every lane has, and a hash of the
+// slots.
 struct Slots {
     u32 count = 0;
     u32 full = 0;
@@ -142,15 +149,16 @@ struct Slots {
     }
 };
 
-// The slice with these slots where they take no more bytes than `relative`, and are not more than `most`.
+// The diagonal slice with these slots, if they take no more bytes than `relative` and are not more
+// than `most`. Else `relative`.
 __device__ __forceinline__ uint4 diagonal_or(uint4 relative, const Slots &slots, u32 most) {
     u32 bytes = (padded(slots.full) + 2 * padded(slots.count - min(slots.full, slots.count))) * u32(sizeof(u32));
     if (slots.count > most || bytes > relative.w) return relative;
     return make_uint4(Shape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, relative.z, bytes);
 }
 
-// Where a part of the slots begins: at the column minus row of the longest row's entry, the first one's of equals, so that the same slots
-// are cut alike.
+// First delta of a part: column minus row of the part's first entry in the longest row, the first
+// one of equals, so that equal slots are cut at the same deltas.
 __device__ __forceinline__ int part_delta(const Lane &own, const u32 *cols, u32 part) {
     u32 longest = __ffs(__ballot_sync(ALL_LANES, own.len == lanes_max(own.len))) - 1;
     u32 delta = lane_id() == longest ? __ldg(cols + part * PART) - own.row : 0;
@@ -158,7 +166,7 @@ __device__ __forceinline__ int part_delta(const Lane &own, const u32 *cols, u32 
 }
 __device__ __forceinline__ bool is_last(const Lane &own, u32 part) { return (part + 1) * PART >= lanes_max(own.len); }
 
-// The number of those of `count` ascending numbers that are below a bound.
+// Number of those of `count` ascending numbers that are below a bound.
 template <typename At>
 __device__ __forceinline__ u32 count_below(u32 count, int bound, At at) {
     u32 low = 0;
@@ -174,7 +182,7 @@ __device__ __forceinline__ u32 entries_below(const Lane &own, const u32 *cols, i
     return count_below(own.len, bound, [&](u32 k) { return int(__ldg(cols + k) - own.row); });
 }
 
-// The entries of a row that belong to a part of the slots, as if there were no others; `begin` then is the first of them.
+// Entries of a row in a part of the slots, as a row of its own that begins with the first of them.
 __device__ __forceinline__ Lane slots_of_part(const Lane &own, const u32 *cols, u32 part) {
     u32 from = part == 0 ? 0 : entries_below(own, cols, part_delta(own, cols, part));
     u32 to = is_last(own, part) ? own.len : entries_below(own, cols, part_delta(own, cols, part + 1));
@@ -184,7 +192,8 @@ __device__ __forceinline__ Lane slots_of_part(const Lane &own, const u32 *cols, 
     return some;
 }
 
-// Slots of a slice to its index, behind so many that every lane has and so many others.
+// Writes slots of a slice to its index, after `full_before` slots of all lanes and `partial_before`
+// others.
 __device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, Shape shape, u8 *index, u32 full_before, u32 partial_before) {
     u32 *full = reinterpret_cast<u32 *>(index), *partial = full + padded(shape.full) + partial_before;
     u32 *masks = partial + padded(shape.width - shape.full);
@@ -200,21 +209,24 @@ __device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, Shap
     });
 }
 
-// Position of the `k`-th of `full` slots that every lane has, in groups of 1 << `group`: src/encoding/layout.rs.
+// Position of the `k`-th of `full` slots that every lane has, in groups of 1 << `group`:
+// src/encoding/layout.rs.
 __device__ __forceinline__ u32 full_position(u32 k, u32 full, u32 group) {
     u32 grouped = k >> group << group;
     bool in_group = k < full >> group << group;
     return in_group ? grouped * WARP + (lane_id() << group) + (k - grouped) : k * WARP + lane_id();
 }
 
-// A place between the slots of a diagonal slice: slots before it that every lane has, others, and the own lane's entries.
+// Position between slots of a diagonal slice: number of earlier slots of all lanes, of other
+// earlier slots, and of the own lane's earlier entries.
 struct Cut {
     u32 full;
     u32 partial;
     u32 next;
 };
 
-// The values of a diagonal slice between two cuts; false where its slots are not those that its index has.
+// Writes the values of a diagonal slice between two cuts. Returns false if its slots differ from
+// those of its index.
 template <typename B>
 __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, const B *values, Shape shape, const u8 *index, u32 group,
                                              u64 first, Sink<B> sink, Cut from, Cut to, u32 single) {
@@ -223,7 +235,7 @@ __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, c
     const u32 *masks = reinterpret_cast<const u32 *>(partial + padded(shape.width - shape.full));
     u32 f = from.full, p = from.partial, next = from.next;
     bool right = true;
-    // The entry that is next is loaded when the one before it has been stored.
+    // An entry is loaded when the previous one has been stored.
     u32 col = 0;
     B value = 0;
     auto load = [&] {
@@ -254,19 +266,20 @@ __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, c
     return right && next == to.next;
 }
 
-// Steps that a warp loads together.
+// Number of steps that a warp loads together.
 constexpr u32 STEPS = 4;
 
-// The values and the index of some steps of a relative slice.
+// Writes the values and the index of some steps of a relative slice.
 template <typename B>
 __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, const B *values, Shape shape, u32 base, u8 *index, u32 group,
                                              u64 first, Sink<B> sink, u32 from, u32 to, u32 single) {
     u32 *masks = reinterpret_cast<u32 *>(index);
     u8 *indices = index + padded(shape.width - shape.full) * sizeof(u32);
     group = shape.run == 1 ? group : 0;
-    // `single` is where the indices of the next step that some lanes lack begin; its values begin `run` times as far.
+    // `single` is the position of the indices of the next masked step. Its values begin at `run`
+    // times that position.
     for (u32 batch = from; batch < to; batch += STEPS) {
-        // All is loaded before anything is stored.
+        // All loads come before the first store.
         u32 col[STEPS];
         B value[STEPS];
 #pragma unroll
@@ -300,7 +313,7 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
     }
 }
 
-// Where a part of the slots begins, between `start` and `end`, which are those of the whole slice.
+// Position of the first slot of a part, between the positions `start` and `end` of the whole slice.
 __device__ __forceinline__ Cut cut_slots(const Lane &own, const u32 *cols, Shape shape, const u8 *index, u32 part, Cut start, Cut end) {
     if (part == 0) return start;
     if (part * PART >= lanes_max(own.len)) return end;

@@ -1,19 +1,20 @@
-// Packing on a GPU: how every slice is stored, where, and its values and its index. A warp a slice, or a part of one that is wide; a lane a
-// row.
+// Packing on a GPU: encoding of every slice, its position, its values and its index. One warp per
+// slice, or per part of a wide slice, with one row per lane.
 
 #include "common.cuh"
 #include "packed.cuh"
 #include "pack.cuh"
 #include "pack_slice.cuh"
 
-// Zero marks free places of the table.
+// Zero marks free positions of the table.
 __device__ __forceinline__ u64 table_key(u64 hash) { return hash == 0 ? 1 : hash; }
 
-// What is told to the host: words of `Found` in src/encoding/device/mod.rs.
+// Results for the host: words of `Found` in src/encoding/device/mod.rs.
 enum { FOUND_RELATIVE = 5, FOUND_WRONG = 6, FOUND_PARTS = 7 };
 
-// Chooses how every slice is stored, `Chooser` in src/encoding/index.rs; of diagonal ones also a number that slices with the same slots share.
-// `skip` gets the lanes whose rows are kept apart. Wide slices are only cut into `parts`.
+// Chooses the encoding of every slice, as `Chooser` in src/encoding/index.rs, and for diagonal ones
+// computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long rows.
+// Wide slices are only cut into `parts`.
 KERNEL pack_choose(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols, u32 limit, uint4 *encoded, u64 *hashes,
                    u32 *skip, Part *parts, u64 *found) {
     u32 slice = own_slice();
@@ -27,7 +28,7 @@ KERNEL pack_choose(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 
         u64 at = lane_id() == 0 ? atomicAdd(found + FOUND_PARTS, u64(count)) : 0;
         at = __shfl_sync(ALL_LANES, at, 0);
         for (u32 p = lane_id(); p < count; p += WARP) parts[at + p] = {slice, p};
-        // What its parts find is put together there.
+        // Initial value for the properties of its parts, which are combined there.
         if (lane_id() == 0) encoded[slice] = make_uint4(ALL_LANES, 0, RISES | TWOS | THREES, 0);
         return;
     }
@@ -48,14 +49,14 @@ KERNEL pack_choose(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 
     }
 }
 
-// Wide slices. The warps of a grid share the parts, whose number nobody but the GPU knows yet.
+// Wide slices. The warps of a grid share the parts, whose number only the GPU knows yet.
 template <typename Visit>
 __device__ __forceinline__ void visit_parts(const Part *parts, const u64 *found, Visit visit) {
     u64 warps = u64(gridDim.x) * WARPS;
     for (u64 i = thread_id() / WARP; i < found[FOUND_PARTS]; i += warps) visit(i, parts[i]);
 }
 
-// What their columns have in common.
+// Combines the properties of the columns of all parts.
 KERNEL pack_survey_wide(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found,
                         uint4 *encoded) {
     visit_parts(parts, found, [&](u64, Part part) {
@@ -73,13 +74,14 @@ __device__ __forceinline__ Columns surveyed(const uint4 *encoded, u32 slice) {
     return {all[0], all[1], all[2]};
 }
 
-// The number of slots of a part that is not worth counting.
+// Number of slots of a part that has too many.
 constexpr u32 MANY = ~0u;
 
-// Counts the slots of rows in their order, and those of a slice in the last word of `encoded`: only until they are too many.
+// Counts the slots of rows in their order, and those of the slice in the last word of `encoded`,
+// until they are too many.
 KERNEL pack_count_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit, const Part *parts, const u64 *found,
                        uint4 *encoded, Slots *counted) {
-    // Slots after which a warp looks how many the others have.
+    // Number of slots after which a warp reads the counts of the others.
     constexpr u32 ROUND = 32;
     visit_parts(parts, found, [&](u64 i, Part part) {
         Lane own(Rows{row_ptr, nullptr, nrows, limit}, part.slice);
@@ -105,7 +107,7 @@ KERNEL pack_count_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 nc
     });
 }
 
-// Chooses how they are stored; without `counted` they are not diagonal.
+// Chooses the encoding of wide slices. Without `counted` they are not diagonal.
 KERNEL pack_choose_wide(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found, const Slots *counted,
                         uint4 *encoded, u64 *hashes) {
     visit_parts(parts, found, [&](u64 i, Part part) {
@@ -131,8 +133,8 @@ KERNEL pack_choose_wide(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limi
     });
 }
 
-// The table of slots that slices have in common: places for `mask` + 1 hashes, a power of two, and the first slice with each, as its
-// complement, so that zero is none.
+// Table of slots that slices share: positions for `mask` + 1 hashes, a power of two, and the first
+// slice with each hash, stored as its complement so that zero means none.
 
 __device__ __forceinline__ u64 table_place(u64 hash, u32 mask) { return (hash >> 24) & mask; }
 
@@ -150,8 +152,8 @@ KERNEL pack_share(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys
     if (__ldcg(firsts + place) < own) atomicMax(firsts + place, own);
 }
 
-// Of every slice the first with its index, itself where it is relative; and two arrays: the units of its values, and those of an index of
-// its own.
+// For every slice the first slice with its index, which is itself for a relative slice, and two
+// arrays: the units of its values, and those of an index of its own.
 KERNEL pack_units(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys, const u32 *firsts, u32 mask, u32 value_size,
                   u32 *owners, u64 *units, u64 *found) {
     u64 s = thread_id();
@@ -162,7 +164,7 @@ KERNEL pack_units(const uint4 *encoded, const u64 *hashes, u32 slices, const u64
         u64 hash = hashes[s], place = table_place(hash, mask);
         while (keys[place] != hash) place = (place + 1) & mask;
         owner = ~firsts[place];
-        // Different slots with one hash: whoever compares the slots themselves could not even read them.
+        // Different slots with one hash: a later comparison of the slots could read out of bounds.
         if (encoded[owner].x != own.x) found[FOUND_WRONG] = 1;
     } else {
         found[FOUND_RELATIVE] = 1;
@@ -172,14 +174,14 @@ KERNEL pack_units(const uint4 *encoded, const u64 *hashes, u32 slices, const u64
     units[slices + s] = owner == u32(s) ? own.w / UNIT : 0;
 }
 
-// From the units before every slice to its header.
+// Computes the header of every slice from the prefix sums of the units.
 KERNEL pack_headers(const uint4 *encoded, const u32 *owners, const u64 *units, u32 slices, uint4 *headers) {
     u64 s = thread_id();
     if (s >= slices) return;
     headers[s] = make_uint4(u32(units[s]), u32(units[slices + owners[s]]), encoded[s].y, encoded[s].x);
 }
 
-// The slots of the slices that own theirs.
+// Writes the slots of the slices that own their index.
 KERNEL pack_slots(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
@@ -210,8 +212,9 @@ KERNEL pack_slots_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 li
     put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT, lanes_sum(full, WARP), lanes_sum(partial, WARP));
 }
 
-// The values of a slice, and its index where it is relative; `group` is its binary logarithm. Tells when it has other slots than the slice
-// whose index it shares. Of wide slices the steps or slots of a part, else all.
+// Writes the values of a slice, and its index if it is relative. `group` is the binary logarithm of
+// the group. Sets FOUND_WRONG if its slots differ from those of the slice whose index it shares.
+// For wide slices it writes the steps or slots of a part, else all.
 template <bool WIDE, typename B>
 __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u32 *col_idx, const B *values, const uint4 *headers, u32 group,
                                             u8 *index, Sink<B> sink, u64 *found) {
@@ -243,7 +246,7 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
     }
 }
 
-// With room for all that a warp has loaded.
+// Launch bounds with registers for all loads of a warp.
 #define WRITE(NAME, B)                                                                                                                   \
     KERNEL_WITH(4) NAME(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,                  \
                         const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found) {        \

@@ -1,20 +1,21 @@
-// Packed slices: see src/encoding/mod.rs for the layout. A warp a slice, a lane a row; and a warp a piece of a long row.
+// Packed SELL: see src/encoding/mod.rs for the layout. One warp per slice and one lane per row; one
+// warp per piece of a long row.
 //
-// For the kernels packed_plain.cu, packed_coded.cu, packed_same.cu, packed_bf16.cu, packed_f16.cu and packed_f32.cu, which are in files of
-// their own because each takes seconds to compile. To stand behind common.cuh.
+// For the kernels packed_plain.cu, packed_coded.cu, packed_same.cu, packed_bf16.cu, packed_f16.cu and
+// packed_f32.cu, which are separate files because each takes seconds to compile. Included after common.cuh.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
 
-// Bytes at which stretches of values and indices begin: `UNIT` in src/encoding/index.rs.
+// Alignment in bytes of a slice's values and index: `UNIT` in src/encoding/index.rs.
 constexpr u32 UNIT = 16;
 
-// Words of a table of slots are padded to so many, so that they are loaded together.
+// Tables of slots are padded to a multiple of this number of words, so that they are loaded together.
 constexpr u32 WORDS = UNIT / sizeof(u32);
 
 __device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
 
-// Values as they are; `at` counts values. BYTES are those of one.
+// Plain values; `at` counts values. BYTES is the size of one.
 template <typename T, bool STAYS_RESIDENT>
 struct Plain {
     static constexpr u32 CODES = 1, BYTES = sizeof(T);
@@ -37,7 +38,7 @@ struct Plain {
     }
 };
 
-// Values as codes of a dictionary, which every block copies to shared memory.
+// Codes of a dictionary, which every block copies to shared memory.
 template <typename T, bool STAYS_RESIDENT>
 struct Coded {
     static constexpr u32 CODES = 256, BYTES = 1;
@@ -55,7 +56,7 @@ struct Coded {
     }
 };
 
-// Numbers of fewer bytes: how one is stored, four of them, and what it is in 32 bits.
+// Narrow types: type of one number, of four, and conversion to 32 bits.
 struct Bf16 {
     typedef u16 Bits;
     typedef ushort4 Four;
@@ -76,7 +77,7 @@ struct F32 {
     static __device__ __forceinline__ float widen(float value) { return value; }
 };
 
-// Values as such numbers, which hold them exactly; `at` counts values.
+// Values in a narrow type, which holds them exactly; `at` counts values.
 template <typename P, typename T, bool STAYS_RESIDENT>
 struct Widened {
     static constexpr u32 CODES = 1, BYTES = sizeof(typename P::Bits);
@@ -114,7 +115,7 @@ struct Same {
     __device__ __forceinline__ void four(u32, T *out) const { out[0] = out[1] = out[2] = out[3] = value; }
 };
 
-// N words, of which the first stands at a multiple of UNIT.
+// Loads N words from an address aligned to UNIT.
 template <u32 N, typename I>
 __device__ __forceinline__ void load_words(const I *words, I *out) {
 #pragma unroll
@@ -127,7 +128,7 @@ __device__ __forceinline__ void load_words(const I *words, I *out) {
     }
 }
 
-// Four indices side by side.
+// Loads four contiguous indices.
 template <bool STAYS>
 __device__ __forceinline__ void load_four(const u8 *at, u32 *out) {
     uchar4 c = fetch<STAYS>(reinterpret_cast<const uchar4 *>(at));
@@ -144,7 +145,7 @@ __device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 
-// N slots that every lane has, from slot `first` on, V of them side by side as far as there are V.
+// Loads the values of N slots that every lane has, from slot `first` on. Groups of V slots are contiguous.
 template <u32 N, u32 V, typename T, typename Values>
 __device__ __forceinline__ void load_full(const Values &values, u32 first, u32 lane, T *out) {
     constexpr u32 GROUPED = V == 4 ? N / 4 * 4 : 0;
@@ -161,7 +162,8 @@ __device__ __forceinline__ T add_products(T sum, const T *values, const T *facto
     return sum;
 }
 
-// Calls `step(n, k)`, n a constant, for k from 0 to `count`: N at a time, then what is left at once; quick when the warp agrees on `count`.
+// Calls `step(n, k)`, with a constant n, for k from 0 to `count`: N at a time, then the remainder
+// at once. Fast if `count` is uniform across the warp.
 template <u32 N>
 struct Constant {
     static constexpr u32 value = N;
@@ -181,25 +183,25 @@ __device__ __forceinline__ void in_batches(u32 count, Step step) {
     rest_at_once<N - 1>(count - k, k, step);
 }
 
-// Slots that some lanes lack are taken so many at a time: each has a mask and a place of its own.
+// Number of masked slots that are processed together. Each has a mask and a position of its own.
 [[maybe_unused]] constexpr u32 PARTIAL = 4;
 
-// Whether several warps share a slice: in modules with SPLIT, for matrices of fewer slices than a GPU has warps, which have registers to
-// spare.
+// True if several warps share a slice: in modules with SPLIT, for matrices with fewer slices than
+// the GPU has warps, which have registers to spare.
 #ifdef SPLIT
 constexpr bool SPLITS = true;
 #else
 constexpr bool SPLITS = false;
 #endif
 
-// Steps of a slice that one of several warps takes, from `first` to `end`: whole batches, which the steps that every lane has do not share
-// with the others, nor the parts with one another.
+// Steps of a slice that one of several warps processes, from `first` to `end`. Parts are whole batches. The
+// steps of all lanes are padded to whole batches, so that no batch mixes them with masked steps.
 struct SliceSteps {
     static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;
 
     static __device__ __forceinline__ u32 batches(u32 steps) { return (steps + BATCH_STEPS - 1) / BATCH_STEPS * BATCH_STEPS; }
-    // The part of this warp, where `1 << shift` warps share a slice.
+    // Part of this warp if `1 << shift` warps share a slice.
     static __device__ __forceinline__ SliceSteps own(u32 full, u32 width, u32 shift) {
         u32 all = batches(full) + width - full, several = BATCH_STEPS << shift;
         if (!SPLITS) return {0, all};
@@ -207,7 +209,7 @@ struct SliceSteps {
         u32 steps = (all + several - 1) / several * BATCH_STEPS;
         return {min(number * steps, all), min((number + 1) * steps, all)};
     }
-    // What it has of the steps that every lane has, and of the others, counted from the first of those.
+    // Its part of the steps of all lanes, and of the masked steps, counted from the first of these.
     __device__ __forceinline__ SliceSteps full(u32 full) const { return {min(first, full), min(end, full)}; }
     __device__ __forceinline__ SliceSteps partial(u32 full) const {
         u32 before = batches(full);
@@ -222,7 +224,7 @@ __device__ __forceinline__ u32 entries_before(const u32 *masks, u32 steps, u32 l
     return steps == 0 ? 0 : lanes_sum(count, WARP);
 }
 
-// The sum of a lane over some slots of a diagonal slice. `x` points at the element of the lane's own row.
+// Sum of a lane over some slots of a diagonal slice. `x` points to the element of the lane's own row.
 template <u32 N, u32 V, typename T, typename Values>
 __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const int *deltas = reinterpret_cast<const int *>(index);
@@ -253,7 +255,7 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
         T value[COUNT], factor[COUNT];
         load_words<COUNT>(partial_deltas + k, delta);
         load_words<COUNT>(masks + k, mask);
-        // A lane without the slot loads the value of the next lane that has it, and its own row's factor.
+        // A lane without the slot loads the value of the next lane with it, and the factor of its own row.
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u) {
             value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
@@ -268,7 +270,8 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
     return sum;
 }
 
-// The sum of a lane over some steps of a relative slice, N at a time, of R slots each. `x` points at the column that indices count from.
+// Sum of a lane over some steps of a relative slice, N at a time, of R slots each. `x` points to
+// the column that indices are relative to.
 template <u32 N, u32 V, u32 R, typename I, typename T, typename Values>
 __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const u32 *masks = reinterpret_cast<const u32 *>(index);
@@ -305,7 +308,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         for (u32 u = 0; u < COUNT; ++u) mask[u] = __ldg(masks + k + u);
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u) {
-            // A lane without the step loads what another has: every step has one.
+            // A lane without the step loads the entry of another lane: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
             col[u] = fetch<Values::STAYS>(indices + at + place);
 #pragma unroll
@@ -321,10 +324,10 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
     return sum;
 }
 
-// The kinds of a slice: `Kind` in src/encoding/index.rs.
+// Kinds of a slice: `Kind` in src/encoding/index.rs.
 enum { DIAGONAL, RELATIVE8, RELATIVE16, RELATIVE32 };
 
-// Steps of a relative slice that are taken at a time, by the slots of one.
+// Number of steps of a relative slice that are processed together, by slots per step.
 template <u32 R>
 constexpr u32 STEPS_OF = R == 1 ? 8 : R == 2 ? 4 : 3;
 
@@ -337,29 +340,31 @@ __device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Value
     return relative_sum<N, V, R, u32>(index, values, full, width, shift, lane, x);
 }
 
-// What a warp does of a long row: `Piece` in src/encoding/cuda.rs.
+// Piece of a long row, the work of a warp: `Piece` in src/encoding/cuda.rs.
 struct Piece {
     u64 begin;
     u32 count;
     u32 row;
-    // The row's first piece, and how many it has.
+    // First piece of the row, and number of its pieces.
     u32 first;
     u32 pieces;
 };
 
-// The long rows: entries as in CSR, cut into pieces.
+// Long rows: entries as in CSR, cut into pieces.
 template <typename T>
 struct Long {
     const Piece *pieces;
     const u32 *cols;
     const u8 *values;
     u32 count;
-    // The sum of every piece, and how many pieces of the row of every first piece are done: 0 between products.
+    // Sum of every piece, and, at the first piece of every row, the number of its finished pieces:
+    // 0 between products.
     T *sums;
     u32 *done;
 };
 
-// Adds a piece up, LONG_ENTRIES a lane at a time; the warp that is last with its row adds up the row's pieces, always in the same order.
+// Sums a piece, LONG_ENTRIES per lane at a time. The last warp of a row to finish adds the sums of
+// the row's pieces, always in the same order.
 template <u32 LONG_ENTRIES, typename T, typename Values>
 __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, OUT(T) y) {
     Piece piece = rows.pieces[p];
@@ -398,8 +403,9 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
     if (lane == 0) put(y, piece.row, sum);
 }
 
-// The first blocks take the pieces of long rows, a warp each; the others the slices, `1 << shift` warps a slice. With DIAGONALS all slices are
-// diagonal. `skip` has the lanes of every slice whose rows are long.
+// The first blocks process the pieces of long rows, with one warp per piece. The others process the
+// slices, with `1 << shift` warps per slice. With DIAGONALS all slices are diagonal. `skip` has the
+// mask of lanes with long rows for every slice.
 template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T>
 __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
@@ -422,7 +428,7 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
             by_residency(blockIdx.x, resident, [&](auto stays) {
                 Values<T, decltype(stays)::value> own(rows.values, dictionary, shared);
                 own.skip_values(rows.pieces[p].begin);
-                // Where there are registers, a piece takes two rounds.
+                // If registers suffice, a piece takes two rounds.
                 long_piece<SPLITS ? 8 : 4>(rows, own, p, lane, x, y);
             });
         return;
@@ -455,7 +461,7 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
         });
     }
     if constexpr (SPLITS) {
-        // The sums of the warps of a slice.
+        // Sums of the warps of a slice.
         __shared__ T part_sums[BLOCK];
         part_sums[threadIdx.x] = sum;
         __syncthreads();
@@ -473,28 +479,28 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
                                           Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT, shift, resident);      \
     }
 
-// Blocks a multiprocessor holds at least. Short rows wait for memory more than they read, so that the diagonal kernels, which need few
-// registers, get as many warps as they can without spilling. Turing holds half as many threads; what is older than Hopper, and products that
-// are scaled or whose slices are split, need a few registers more.
+// Minimum number of blocks per multiprocessor. Short rows are bound by latency, so that the diagonal kernels,
+// which need few registers, get the highest occupancy without spills. Turing holds half as many threads. GPUs
+// older than Hopper, the axpby epilogue and split slices need a few registers more.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define BLOCKS(HOPPER) 4
 #elif defined(SCALED) || defined(SPLIT) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200)
 #define BLOCKS(HOPPER) (HOPPER - 2)
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define BLOCKS(HOPPER) ((HOPPER) == 8 ? 6 : (HOPPER) - 1)
-// Two ways to load need a few more than 40 registers.
+// Two kinds of loads need a few more than 40 registers.
 #elif defined(STREAMED)
 #define BLOCKS(HOPPER) ((HOPPER) == 6 ? 5 : (HOPPER))
 #else
 #define BLOCKS(HOPPER) HOPPER
 #endif
 
-// V slots of a row are side by side; the numbers are blocks, of the diagonal kernel and the general one.
+// V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general kernel.
 #define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
     PACKED(NAME##_diagonal_v##V##_##KIND, BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
     PACKED(NAME##_v##V##_##KIND, BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)
 
-// The same for both scalars.
+// The same for both scalar types.
 #define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, GENERAL_F32, GENERAL_F64)  \
     INSTANCES_OF(NAME, V, VALUES, float, f32, DIAGONAL_F32, GENERAL_F32)                  \
     INSTANCES_OF(NAME, V, VALUES, double, f64, DIAGONAL_F64, GENERAL_F64)

@@ -1,4 +1,4 @@
-// Packed slices whose values are stored in bf16.
+// Packed SELL with values stored in bf16.
 
 #include "common.cuh"
 #include "packed.cuh"

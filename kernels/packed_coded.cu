@@ -1,4 +1,4 @@
-// Packed slices whose values are codes of a dictionary.
+// Packed SELL with values stored as codes of a dictionary.
 
 #include "common.cuh"
 #include "packed.cuh"

@@ -1,4 +1,4 @@
-// Packed slices whose values are stored in f16.
+// Packed SELL with values stored in f16.
 
 #include "common.cuh"
 #include "packed.cuh"

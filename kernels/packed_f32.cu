@@ -1,4 +1,4 @@
-// Packed slices whose values of a matrix in f64 are stored in f32.
+// Packed SELL with values of an f64 matrix stored in f32.
 
 #include "common.cuh"
 #include "packed.cuh"

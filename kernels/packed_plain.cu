@@ -1,4 +1,4 @@
-// Packed slices whose values are as they are.
+// Packed SELL with plain values.
 
 #include "common.cuh"
 #include "packed.cuh"

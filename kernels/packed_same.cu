@@ -1,4 +1,4 @@
-// Packed slices whose values are the same for all entries, and kept once.
+// Packed SELL with one value for all entries, stored once.
 
 #include "common.cuh"
 #include "packed.cuh"

@@ -1,9 +1,10 @@
-// y = alpha p + beta y for a product p that was made before: what formats need whose kernels do not put row sums where they belong.
+// y = alpha p + beta y for a finished product p: the axpby epilogue of formats whose kernels do not
+// store row sums in their final place.
 
 #define SCALED
 #include "common.cuh"
 
-// A thread a row; without a product only `beta y`. The product may be in `y` itself.
+// One thread per row. Without a product it computes `beta y`. The product may be in `y` itself.
 template <typename T>
 __device__ __forceinline__ void rescale(const T *product, u32 nrows, OUT(T) y) {
     u64 row = thread_id();

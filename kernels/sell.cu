@@ -2,8 +2,8 @@
 
 #include "common.cuh"
 
-// A thread a lane, and with C = 32 a warp a slice. `C` is 0 where only `c` knows the number of lanes. Without `perm` the rows are
-// in their order.
+// One thread per lane, and with C = 32 one warp per slice. If `C` is 0, `c` is the number of lanes.
+// Without `perm` the rows are in their order.
 template <bool STAYS, u32 C, typename T>
 __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                        const u32 *__restrict__ cols, const T *__restrict__ values,
@@ -20,11 +20,12 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     put(y, row, sum_slots<STAYS>(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
 }
 
-// Slots of a row that a thread loads together when there are few rows: what is under way at a time then depends on each of them.
+// Number of slots of a row that a thread loads together if there are few rows: the loads in flight
+// then depend on few threads.
 template <typename T>
 constexpr u32 DEEP = 128 / sizeof(T);
 
-// As `slices` with C = 32, for few rows of many slots.
+// As `slices` with C = 32, for few rows with many slots.
 template <bool STAYS, typename T>
 __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                             const u32 *__restrict__ cols, const T *__restrict__ values,
@@ -60,7 +61,7 @@ SLICES(sell_f64, 0, double)
 SLICES(sell32_f32, 32, float)
 SLICES(sell32_f64, 32, double)
 
-// Two blocks a multiprocessor: 128 registers a thread.
+// Two blocks per multiprocessor: 128 registers per thread.
 #define DEEP_SLICES(NAME, T)                                                                                      \
     KERNEL_WITH(2) NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
                         u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 resident) {               \

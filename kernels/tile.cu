@@ -1,21 +1,22 @@
-// Vectors side by side: see src/formats/several.rs.
+// Conversion of vectors to row-major order: see src/formats/several.rs.
 
 #include "common.cuh"
 
-// Vectors in a tile: `TILE_BYTES` in src/formats/several.rs.
+// Maximum number of vectors in a tile: `TILE_BYTES` in src/formats/several.rs.
 template <typename T>
 constexpr u32 WIDTH = 64 / sizeof(T);
 
-// Fills a tile: element c of vector v of `count` goes to c * width + v. It is read at c * element + v * vector. Vectors between `count` and
-// `width` are zero. A block takes BLOCK elements of all vectors.
+// Fills a tile: copies element c of vector v from c * element + v * vector to c * width + v, for
+// `count` vectors. Vectors from `count` to `width` are zero. A block copies BLOCK elements of all
+// vectors.
 template <typename T>
 __device__ __forceinline__ void side_by_side(const T *__restrict__ x, u64 element, u64 vector, u32 len, u32 count, u32 width,
                                              T *__restrict__ tile) {
-    // One more, so that neighbouring vectors are in different banks.
+    // One more column, so that adjacent vectors are in different banks.
     __shared__ T block[WIDTH<T>][BLOCK + 1];
     u64 first = u64(blockIdx.x) * BLOCK;
     u32 here = u32(min(u64(len) - first, u64(BLOCK)));
-    // Whichever of the two is contiguous is read by neighbouring threads.
+    // Adjacent threads read along the contiguous dimension.
     if (vector == 1) {
         for (u32 i = threadIdx.x; i < here * width; i += BLOCK) {
             u32 c = i / width, v = i % width;

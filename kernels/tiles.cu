@@ -4,20 +4,21 @@
 
 typedef unsigned short u16;
 
-// Slots of a group: `GROUP` in src/formats/tiles/mod.rs.
+// Number of slots per group: `GROUP` in src/formats/tiles/mod.rs.
 constexpr u32 GROUP = 8;
 
-// The position of a padded slot: `UNUSED` in src/formats/tiles/mod.rs.
+// Position of a padded slot: `UNUSED` in src/formats/tiles/mod.rs.
 constexpr u32 UNUSED = 0xFFFF;
 
-// The longest chunk: `MAX_CHUNK` in src/formats/tiles/mod.rs.
+// Maximum length of a chunk: `MAX_CHUNK` in src/formats/tiles/mod.rs.
 constexpr u32 MAX_CHUNK = 16384;
 
-// Threads of the blocks that multiply and of those that sum, and how many blocks a multiprocessor holds: `MULTIPLY_THREADS` and
-// `SUM_THREADS` in src/formats/tiles/cuda.rs.
+// Threads per block of the multiply and of the sum kernels, and their blocks per multiprocessor:
+// `MULTIPLY_THREADS` and `SUM_THREADS` in src/formats/tiles/cuda.rs.
 constexpr u32 MULTIPLY_THREADS = 1024;
 constexpr u32 SUM_THREADS = 512;
-// Turing holds no more than 1024 threads; for Blackwell the compiler needs more than 32 registers a thread.
+// Turing holds at most 1024 threads. For Blackwell the compiler needs more than 32 registers per
+// thread.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ >= 1000)
 #define MULTIPLY_KERNEL KERNEL_OF(MULTIPLY_THREADS, 1)
 #define SUM_KERNEL KERNEL_OF(SUM_THREADS, 2)
@@ -26,8 +27,8 @@ constexpr u32 SUM_THREADS = 512;
 #define SUM_KERNEL KERNEL_OF(SUM_THREADS, 3)
 #endif
 
-// A thread takes slots by 16 bytes of scalars, a *piece*: neighbouring threads then read and write without a gap, and the pieces of a
-// group fill whole sectors.
+// A thread processes slots in *pieces* of 16 bytes of scalars. Accesses of adjacent threads are
+// contiguous, and the pieces of a group fill whole sectors.
 template <typename T>
 constexpr u32 PIECE = 16 / sizeof(T);
 template <typename T>
@@ -40,14 +41,15 @@ __device__ __forceinline__ void store(double *to, const double (&from)[2]) {
     *reinterpret_cast<double2 *>(to) = make_double2(from[0], from[1]);
 }
 
-// Whether the arrays stay in the L2: all of them, or none, since blocks share the stripes evenly.
+// True if the arrays stay in the L2. Either all of them stay or none, since blocks share the
+// stripes evenly.
 #ifdef STREAMED
 constexpr bool STAYS = false;
 #else
 constexpr bool STAYS = true;
 #endif
 
-// The 16-bit numbers of a piece, two to a word.
+// 16-bit numbers of a piece, two per word.
 template <u32 N>
 struct Shorts {
     u32 word[N / 2];
@@ -63,10 +65,11 @@ __device__ __forceinline__ void load(const u16 *from, Shorts<2> &to) {
     to.word[0] = fetch<STAY>(reinterpret_cast<const u32 *>(from));
 }
 
-// What a block is given to work in, aligned for pieces.
+// Dynamic shared memory, aligned for pieces.
 extern __shared__ float4 dynamic_shared[];
 
-// One stripe, its groups numbered in tile order from `first_group` on; tile t has those from `tile_ptr[t]` on.
+// A stripe. Its groups are numbered in tile order from `first_group` on; tile t has the groups from
+// `tile_ptr[t]` on.
 template <typename T>
 struct Stripe {
     const u32 *tile_ptr;
@@ -74,21 +77,21 @@ struct Stripe {
     u32 first_group;
     u32 groups;
     const u16 *cols;
-    // One for every slot, or none: then every entry is `value`.
+    // One value per slot, or null: then every entry has the value `value`.
     const T *values;
     T value;
-    // For every group of the stripe's, where its products go: a group in chunk order.
+    // Destination of the products of every group of the stripe: a group in chunk order.
     const u32 *destinations;
 };
 
-// A piece of slots.
+// Slots of a piece.
 template <typename T, bool PLAIN>
 struct Slots {
     Shorts<PIECE<T>> col;
     T value[PIECE<T>];
     u32 destination;
 
-    // The i-th piece behind the beginning of a group.
+    // Loads the i-th piece after the beginning of a group.
     __device__ __forceinline__ void take(const Stripe<T> &a, u32 group, u32 i) {
         u64 piece = u64(group) * PIECES<T> + i;
         load<STAYS>(a.cols + piece * PIECE<T>, col);
@@ -97,8 +100,9 @@ struct Slots {
     }
 };
 
-// Multiplies a stripe: `products`, in chunk order, from its first group on. Every block takes as many groups as every other, and
-// keeps the part of x that the columns of a tile need in shared memory. A padded slot multiplies whatever is there, which nobody uses.
+// Multiplies a stripe and writes `products` in chunk order, from its first group on. All blocks
+// have equally many groups, and keep the part of x for the columns of a tile in shared memory.
+// Products of padded slots are not used.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncols, const T *__restrict__ x,
                                          T *__restrict__ products) {
@@ -106,7 +110,8 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
     u32 begin = a.first_group + u32(u64(a.groups) * blockIdx.x / gridDim.x);
     u32 end = a.first_group + u32(u64(a.groups) * (blockIdx.x + 1) / gridDim.x);
 
-    // The tile of the first group: the tiles before it end no later. All threads look at once.
+    // Finds the tile of the first group, after all tiles that end at it or before. All threads
+    // search together.
     u32 tile = 0, found;
     do {
         u32 t = tile + threadIdx.x;
@@ -114,16 +119,17 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
         tile += found;
     } while (found == MULTIPLY_THREADS);
 
-    // The pieces of a thread are the same part of every group.
+    // A thread's pieces are the same part of every group.
     u32 part = threadIdx.x % PIECES<T> * PIECE<T>;
     for (; begin < end; ++tile) {
         u32 stop = min(end, a.tile_ptr[tile + 1]);
         if (begin == stop) continue;
-        // Fewer than 2^32: a GPU with memory for so many groups has many blocks that share them.
+        // Less than 2^32: a GPU with memory for so many groups has many blocks that share them.
         u32 last = (stop - begin) * PIECES<T> - 1;
         u32 i = threadIdx.x;
         begin_copies<MULTIPLY_THREADS>(dynamic_shared, x + u64(tile) * width, min(width, ncols - tile * width));
-        // The next piece is always under way, the first one together with x. Those past the end load the last one again.
+        // The load of the next piece is always in flight, the first one together with x. Pieces
+        // past the end repeat the last one.
         Slots<T, PLAIN> next;
         next.take(a, begin, min(i, last));
         end_copies();
@@ -143,8 +149,9 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
     }
 }
 
-// The matrix in chunk order. Chunk c begins with the rows from `chunk_rows[c]` on not yet ended and has the groups from `chunk_ptr[c]`
-// on; `positions` says the how-manieth entry of its chunk each slot is, `row_ends` how many of its entries come before each row's end.
+// The matrix in chunk order. Chunk c begins in row `chunk_rows[c]` and has the groups from
+// `chunk_ptr[c]` on. `positions` has the position of each slot's entry in its chunk, `row_ends` the
+// number of the chunk's entries before the end of each row.
 struct Chunks {
     const u32 *chunk_rows;
     const u32 *chunk_ptr;
@@ -155,19 +162,20 @@ struct Chunks {
     u64 nnz;
 };
 
-// Where the k-th product is in shared memory. Threads read products a row apart: within the 128 bytes of a line of banks they are
-// exchanged so that rows of 2, 4, 8, ... entries do not all meet in one bank.
+// Position of the k-th product in shared memory. Threads read products one row apart. The swizzle
+// within the 128 bytes of a line of banks avoids bank conflicts for rows of 2, 4, 8, ... entries.
 template <typename T>
 __device__ __forceinline__ u32 place(u32 k) {
     constexpr u32 LINE = 128 / sizeof(T);
     return k ^ (k / LINE % LINE);
 }
 
-// Sums the rows of a chunk, the block's of those from `first_chunk` on; `products` begin with group `first_group`.
+// Sums the rows of the block's chunk, counted from `first_chunk`. `products` begin with group
+// `first_group`.
 template <typename T>
 __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 first_group, const T *__restrict__ products,
                                           T *__restrict__ y, T *__restrict__ carries) {
-    // Pieces that a thread loads together.
+    // Number of pieces that a thread loads together.
     constexpr u32 N = 2;
     u32 c = first_chunk + blockIdx.x;
     u64 begin = u64(c) * a.chunk;
@@ -179,7 +187,8 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
     u64 stop = u64(a.chunk_ptr[c + 1]) * PIECES<T>;
     u64 before = u64(first_group) * GROUP;
 
-    // Products from the front, in whole lines of banks, row ends from the back: `shared_bytes` in src/formats/tiles/cuda.rs.
+    // Products are stored from the front, in whole lines of banks, row ends from the back:
+    // `shared_bytes` in src/formats/tiles/cuda.rs.
     T *in_order = reinterpret_cast<T *>(dynamic_shared);
     u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + 128 / sizeof(T)) - ends;
     for (u32 i = threadIdx.x; i < ends; i += SUM_THREADS) row_ends[i] = fetch<STAYS>(a.row_ends + first_row + i);
@@ -190,7 +199,7 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
         T product[N][PIECE<T>];
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
-            // Those past the end load the last one again, and store it where it is already.
+            // Pieces past the end load the last one again, and store it to the same position.
             u64 slot = min(piece + n * SUM_THREADS, stop - 1) * PIECE<T>;
             load<STAYS>(a.positions + slot, position[n]);
             load<STAYS>(products + (slot - before), product[n]);

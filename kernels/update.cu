@@ -1,22 +1,23 @@
-// New values on the same pattern: see src/formats/update.rs.
+// Update of values on the same pattern: see src/formats/update.rs.
 
 #include "common.cuh"
 
-// Slots that stand side by side and are written together, and what stands for the entry of a slot that has none: `UNIT` and `NONE` in
-// src/formats/units.rs.
+// Number of adjacent slots that are written together, and marker of a slot without an entry: `UNIT`
+// and `NONE` in src/formats/units.rs.
 constexpr u32 UNIT = 8;
 constexpr u32 NONE = 0xFFFFFFFF;
 
-// A thread brings N values to their slots, which are in `units` of UNIT: slot i % UNIT of unit number i / UNIT gets the value of entry `from[i]`,
-// or zero where that is NONE, so that whole sectors are written. The first array has `split` slots, the second the rest of `slots`. Entries
-// that are neighbours in the matrix are so nearby here that their values are found in the cache. Without `units` the values are in the
-// order of the entries.
+// Copies N values per thread to their slots, which are in `units` of UNIT. Slot i % UNIT of unit
+// number i / UNIT gets the value of entry `from[i]`, or zero if that is NONE, so that whole sectors
+// are written. The first array has `split` slots, the second the rest of `slots`. Neighbouring
+// entries of the matrix are close together here, so that their values are found in the cache.
+// Without `units` the values are in the order of the entries.
 template <typename T>
 __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32 *__restrict__ from, u64 count, const T *__restrict__ values,
                                         u64 nnz, T *__restrict__ first, u64 split, T *__restrict__ second, u64 slots) {
     constexpr u32 N = 8;
     u64 at[N];
-    // Who is behind the last does what that one does.
+    // Threads past the end repeat the last copy.
 #pragma unroll
     for (u32 u = 0; u < N; ++u) at[u] = min(u64(blockIdx.x) * (BLOCK * N) + u * BLOCK + threadIdx.x, count - 1);
     T value[N];
@@ -51,6 +52,6 @@ __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32
 
 INSTANCES(f32, float)
 INSTANCES(f64, double)
-// Numbers of 16 bits, whatever they are, and codes.
+// 16-bit numbers of any type, and codes.
 INSTANCES(u16, u16)
 INSTANCES(u8, unsigned char)

@@ -1,27 +1,30 @@
-// Fused passes over vectors: every element is read once and written once. What they are scaled by, and what they are summed to, are
-// numbers in the memory of the GPU, the registers, which a short program turns into the next ones when the sums are there: nobody waits for
-// the host. Sums are made in 64 bits and in an order that depends on the length and on the GPU alone.
+// Fused passes over vectors: every element is read once and written once. Coefficients and sums are
+// numbers in GPU memory, the registers. When the sums are complete, a short program computes the
+// next coefficients, without a round trip to the host. Sums are accumulated in 64 bits, in an order
+// that depends only on the length and on the GPU.
 
 #include "common.cuh"
 
-// As in src/device/fused/code.rs: registers that programs read, registers a ring has, instructions a program has at most.
+// As in src/device/fused/code.rs: number of registers that programs access, of registers of a ring
+// buffer, and maximum number of instructions of a program.
 constexpr u32 WINDOW = 64;
 constexpr u32 RING = 128;
 constexpr u32 MAX_CODE = 32;
 
-// The register that is not zero when guarded passes are to do nothing any more.
+// Status register: if it is not zero, guarded passes do nothing.
 constexpr u32 STATUS = 0;
 
 enum Op : u32 { ADD, SUB, MUL, DIV, SQRT, PUSH, STOP_AT_MOST, STOP_UNLESS_ABOVE, STOP_UNLESS_FINITE };
 
-// What `out`, an element of the result, is multiplied with and summed.
+// Term of a sum for `out`, an element of the result: none, its product with itself, with another
+// vector or with its scaled self, or its absolute change.
 enum Partner : u32 { NOBODY, ITSELF, OTHER, SCALED, CHANGE };
 
-// Which registers coefficients are in: 16 bits each, the highest of them the sign. ABSENT stands for none.
+// Encoding of a coefficient's register: 16 bits, the highest of them the sign. ABSENT means none.
 constexpr u32 ABSENT = 0xFFFF;
 constexpr u32 NEGATIVE = 0x8000;
 
-// What a pass is told beside its vectors, in the bits of one word.
+// Parameters of a pass besides its vectors, in the bits of one word.
 struct Shape {
     u64 bits;
     __device__ u32 code_len() const { return bits & 0xFF; }
@@ -32,7 +35,7 @@ struct Shape {
     __device__ u32 sums() const { return u32(bits >> 32); }
 };
 
-// Registers and what is needed to fill them.
+// Registers, and the memory needed to fill them.
 struct Machine {
     double *registers;
     double *partials;
@@ -44,7 +47,7 @@ __device__ __forceinline__ bool is_stopped(const double *registers, Shape shape)
     return shape.guarded() && __ldcg(registers + STATUS) != 0;
 }
 
-// The coefficient number `which`; 0 where there is none.
+// Coefficient number `which`. 0 if it is absent.
 template <typename T>
 __device__ __forceinline__ T coefficient(const double *registers, u64 coefficients, u32 which) {
     u32 bits = u32(coefficients >> (16 * which)) & 0xFFFF;
@@ -53,11 +56,11 @@ __device__ __forceinline__ T coefficient(const double *registers, u64 coefficien
     return T(bits & NEGATIVE ? -value : value);
 }
 
-// The sum over the block, in every thread.
+// Sum over the block, in every thread.
 __device__ __forceinline__ double block_sum(double sum) {
     __shared__ double warp_sums[WARPS];
     sum = lanes_sum(sum, WARP);
-    // Nobody reads any more what an earlier call has left.
+    // Protects the results of an earlier call.
     __syncthreads();
     if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
     __syncthreads();
@@ -67,7 +70,7 @@ __device__ __forceinline__ double block_sum(double sum) {
     return total;
 }
 
-// Runs a program: one thread, which reads from `window` and writes to both.
+// Runs a program in one thread, which reads from `window` and writes to `window` and `registers`.
 __device__ __forceinline__ void run_program(const u64 *code, u32 len, double *window, double *registers) {
     for (u32 i = 0; i < len; ++i) {
         u64 word = code[i];
@@ -96,7 +99,8 @@ __device__ __forceinline__ void run_program(const u64 *code, u32 len, double *wi
     }
 }
 
-// When the sums of all threads are there: the last block of all adds them up, in a fixed order, and runs the program.
+// Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order and
+// runs the program.
 __device__ __forceinline__ void finish(double first, double second, Machine machine, Shape shape) {
     __shared__ double window[WINDOW];
     __shared__ u64 code[MAX_CODE];
@@ -134,11 +138,12 @@ struct alignas(16) Pack {
     T at[SIZE];
 };
 
-// Packs of one array that a thread loads before it needs the first.
+// Number of packs of one array that a thread loads before it uses the first.
 constexpr u32 TOGETHER = 2;
 
-// Calls `each(in, out)` for every element: `in` has one of every array, 0 for those that are null; `out` goes where `to` says. The first
-// `packs` packs are loaded as such, what is behind them one by one.
+// Calls `each(in, out)` for every element. `in` has one element of every array of `from`, 0 for
+// null arrays; `out` is stored to the arrays of `to`. The first `packs` packs are loaded as such,
+// the remaining elements one by one.
 template <u32 INS, u32 OUTS, typename T, typename Each>
 __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS], u64 n, u64 packs, bool backward,
                                                  Each each) {
@@ -149,7 +154,7 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         u64 at[TOGETHER];
 #pragma unroll
         for (u32 t = 0; t < TOGETHER; ++t) {
-            // The last one again where there is none.
+            // Packs past the end repeat the last one.
             u64 i = min(base + t * BLOCK, packs - 1);
             at[t] = backward ? packs - 1 - i : i;
         }
@@ -192,7 +197,7 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
     }
 }
 
-// Σ a b and Σ a c; where b is null, Σ a.
+// Σ a b and Σ a c. If b is null, the first sum is Σ a.
 template <typename T>
 __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, u64 n, u64 packs,
                                      Machine machine, Shape shape) {
@@ -207,7 +212,7 @@ __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restric
     finish(first, second, machine, shape);
 }
 
-// What the result, which was `before`, adds to a sum.
+// Contribution of an element of the result, whose old value is `before`, to a sum.
 template <typename T>
 __device__ __forceinline__ double share(Partner partner, T out, T before, T other, T diagonal) {
     if (partner == CHANGE) return fabs(double(out) - double(before));
@@ -215,7 +220,8 @@ __device__ __forceinline__ double share(Partner partner, T out, T before, T othe
     return double(out) * factor;
 }
 
-// y = keep y + with_u (d u) + with_v v, where each part may be absent, and up to two sums of the result.
+// y = keep y + with_u (d u) + with_v v, where each term may be absent, and up to two sums over the
+// result.
 template <typename T>
 __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u, const T *__restrict__ v, const T *__restrict__ d,
                                         const T *__restrict__ w, u64 n, u64 packs, u64 coefficients, Machine machine, Shape shape,
@@ -239,7 +245,7 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
     if (one != NOBODY) finish(first, second, machine, shape);
 }
 
-// x += along p; p = with_r (d r) + keep p. Where d is null, r as it is.
+// x += along p; p = with_r (d r) + keep p. If d is null, p = with_r r + keep p.
 template <typename T>
 __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r, const T *__restrict__ d, u64 n,
                                      u64 packs, u64 coefficients, const double *registers, Shape shape) {
@@ -254,7 +260,7 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
     });
 }
 
-// Blocks of a multiprocessor: `DOTS_BLOCKS` and the like in src/device/fused/gpu.rs.
+// Blocks per multiprocessor: `DOTS_BLOCKS` and so on in src/device/fused/gpu.rs.
 #define INSTANCES(SUFFIX, T)                                                                                                       \
     KERNEL_WITH(4) vector_dots_##SUFFIX(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
                                         double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \

@@ -1,4 +1,4 @@
-//! The code behind the handle, compiled in this library once for every [`Scalar`].
+//! Implementation of the operator, compiled in this library for each [`Scalar`].
 //!
 //! A generic function is compiled in the crate that calls it, with everything below it: kernels,
 //! formats, calibration. The public functions are therefore thin: they convert their arguments and
@@ -20,7 +20,7 @@ macro_rules! compiled {
     (@declare $(
         fn $name:ident($($arg:ident: $type:ty),+) -> $result:ty = $generic:expr;
     )+) => {
-        /// The functions that the public ones call.
+        /// Functions that the public ones call.
         pub trait Compiled: Sized {
             $(
                 #[doc(hidden)]
@@ -33,7 +33,7 @@ macro_rules! compiled {
     )+) => {
         impl Compiled for $scalar {
             $(
-                // What is inlined is compiled in the caller's crate again.
+                // An inlined function is compiled in the caller's crate again.
                 #[inline(never)]
                 fn $name($($arg: $type),+) -> $result { $generic($($arg),+) }
             )+

@@ -1,18 +1,18 @@
-//! The one error type of the library.
+//! The error type of the library.
 
 use crate::Precision;
 use std::path::{Path, PathBuf};
 
-/// Everything that can go wrong, each case naming what was attempted, on what, and how to mend it.
+/// All errors of the library. Each names the attempted action, its object, and a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The arrays handed to a matrix constructor do not describe a matrix.
     #[error("not a valid {format} matrix: {message}")]
     InvalidMatrix {
-        /// The layout that was being checked: `CSR`, `triplets`, `sprs`.
+        /// Layout that was checked: `CSR`, `triplets`, `sprs`.
         format: &'static str,
-        /// What is wrong, with the offending position.
+        /// The defect, with its position.
         message: String,
     },
     /// A vector has the wrong length.
@@ -22,27 +22,27 @@ pub enum Error {
     VectorLength {
         /// `x` or `y`.
         vector: &'static str,
-        /// Elements the product needs.
+        /// Number of elements that the product needs.
         expected: usize,
-        /// Elements handed in.
+        /// Number of elements passed.
         found: usize,
         /// Rows of the matrix.
         nrows: usize,
         /// Columns of the matrix.
         ncols: usize,
     },
-    /// Several vectors have the wrong length together.
+    /// A multivector has the wrong length.
     #[error(
         "`{vectors}` has {found} elements, but {count} vectors for a matrix of {nrows} x {ncols} have {count} x {len}"
     )]
     VectorsLength {
         /// `x` or `y`.
         vectors: &'static str,
-        /// How many vectors there are.
+        /// Number of vectors.
         count: usize,
-        /// Elements that each needs.
+        /// Number of elements that each vector needs.
         len: usize,
-        /// Elements handed in.
+        /// Number of elements passed.
         found: usize,
         /// Rows of the matrix.
         nrows: usize,
@@ -64,114 +64,114 @@ pub enum Error {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A Matrix Market file is malformed, or holds what this library does not take.
+    /// A Matrix Market file is malformed, or holds data that this library does not support.
     #[error("{}{}: {message}", origin(path), line.map(|l| format!(":{l}")).unwrap_or_default())]
     Market {
-        /// The file; empty for text that did not come from one.
+        /// The file; empty for text that is not from a file.
         path: PathBuf,
-        /// The line, counted from 1, where there is one to blame.
+        /// Line number, counted from 1, if the error belongs to a line.
         line: Option<u64>,
-        /// What is wrong and what was expected.
+        /// The defect, and the expected content.
         message: String,
     },
-    /// Text that should name a plan does not.
+    /// A text is not a valid plan.
     #[error("`{text}` is not a plan: {message}")]
     PlanText {
-        /// The text as given.
+        /// The text as passed.
         text: String,
-        /// What is wrong, with the nearest spelling where there is one.
+        /// The defect, with the nearest spelling if there is one.
         message: String,
     },
-    /// Text that should name a gallery matrix does not.
+    /// A text is not a valid gallery matrix.
     #[error("`{text}` is not a gallery matrix: {message}")]
     GalleryText {
-        /// The text as given.
+        /// The text as passed.
         text: String,
-        /// What is wrong, with the nearest spelling where there is one.
+        /// The defect, with the nearest spelling if there is one.
         message: String,
     },
-    /// A plan would need more memory than allowed; nothing was allocated.
+    /// A plan needs more memory than allowed; nothing was allocated.
     #[error(
         "plan {plan} needs {needed} bytes for the packed matrix, but the limit is {limit} bytes; \
          raise the memory limit or let `auto` choose another plan"
     )]
     MemoryLimit {
-        /// The plan's spelling.
+        /// Spelling of the plan.
         plan: String,
-        /// Bytes the packed matrix would take.
+        /// Bytes of the packed matrix.
         needed: u64,
         /// Bytes allowed.
         limit: u64,
     },
-    /// The bits of a plan's products may differ, and were asked to repeat.
+    /// Deterministic products were requested, but the bits of this plan's products may differ.
     #[error(
         "the bits of plan {plan} may differ from product to product, but deterministic products were asked for; \
          choose another plan or let `auto` choose one"
     )]
     NotDeterministic {
-        /// The plan's spelling.
+        /// Spelling of the plan.
         plan: String,
     },
-    /// A matrix is too large for packed slices, whose places are 32-bit numbers.
+    /// A matrix is too large for packed SELL, whose positions are 32-bit numbers.
     #[error(
         "packed slices hold at most {limit} bytes of {what}, and this matrix needs more; choose a plan without `index:packed`"
     )]
     PackedTooLarge {
         /// `values` or `indices`.
         what: &'static str,
-        /// Bytes that can be addressed.
+        /// Number of addressable bytes.
         limit: u64,
     },
-    /// A plan has parameters with which it cannot hold the matrix; nothing was packed.
+    /// The parameters of a plan do not permit this matrix; nothing was packed.
     #[error("plan {plan} cannot hold this matrix: {message}")]
     PlanLimit {
-        /// The plan's spelling.
+        /// Spelling of the plan.
         plan: String,
-        /// What there is too much of, and which parameter to change.
+        /// The quantity that is too large, and the parameter to change.
         message: String,
     },
-    /// The asked device is not there.
+    /// The requested device is not available.
     #[error("device `{device}` is not available: {reason}")]
     DeviceUnavailable {
-        /// The device's spelling.
+        /// Spelling of the device.
         device: String,
-        /// Why, in one line.
+        /// The reason, in one line.
         reason: String,
     },
-    /// Something that takes part in a product lives on another device than the matrix.
+    /// An operand of a product is on another device than the matrix.
     #[error("`{what}` is on {found}, but it must be on {expected}; create it there")]
     WrongDevice {
         /// `x`, `y` or `stream`.
         what: &'static str,
-        /// Where it should be.
+        /// The device of the matrix.
         expected: String,
-        /// Where it is.
+        /// The device of the operand.
         found: String,
     },
-    /// Memory that somebody else has allocated cannot be used.
+    /// Memory allocated by another library cannot be used.
     #[error("the {what} at {address:#x} cannot be used on {device}: {message}")]
     ForeignMemory {
         /// `vector`, `row_ptr`, `col_idx` or `values`.
         what: &'static str,
-        /// The address that was given.
+        /// The address as passed.
         address: u64,
-        /// The device's spelling.
+        /// Spelling of the device.
         device: String,
-        /// Why not, in one line.
+        /// The reason, in one line.
         message: String,
     },
-    /// A copy from or to a vector of another length.
+    /// The two sides of a copy differ in length.
     #[error("cannot copy {found} elements: the vector has {expected}")]
     CopyLength {
-        /// Elements of the vector.
+        /// Number of elements of the vector.
         expected: usize,
-        /// Elements of the slice.
+        /// Number of elements of the slice.
         found: usize,
     },
-    /// A matrix of another pattern was to give an operator its values.
+    /// A matrix with new values for an operator has another pattern.
     #[error(
         "the matrix, {nrows} x {ncols} with {nnz} entries, has not the pattern that the operator was built for, which has {expected} \
          entries; build another operator"
@@ -179,19 +179,19 @@ pub enum Error {
     OtherPattern {
         /// Rows of the matrix.
         nrows: usize,
-        /// Its columns.
+        /// Columns of the matrix.
         ncols: usize,
-        /// Its entries.
+        /// Entries of the matrix.
         nnz: usize,
         /// Entries of the operator's matrix.
         expected: usize,
     },
-    /// New values for an operator are too few or too many.
+    /// The number of new values for an operator is wrong.
     #[error("{found} values were given for {expected} entries; give one for each, in the order of `to_csr`")]
     ValuesLength {
-        /// Entries of the matrix.
+        /// Number of entries of the matrix.
         expected: usize,
-        /// Values handed in.
+        /// Number of values passed.
         found: usize,
     },
     /// A product needs a copy of the matrix, which launches of a graph would not update.
@@ -209,9 +209,9 @@ pub enum Error {
          from such plans"
     )]
     NotUpdatable {
-        /// The plan's spelling.
+        /// Spelling of the plan.
         plan: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// A value cannot be rounded to a precision: it is finite and would become infinite.
@@ -220,128 +220,128 @@ pub enum Error {
         position(place), precision.largest(), way_out(*precision)
     )]
     ValueRange {
-        /// The number of the entry, in the order of `to_csr`, counted from 0.
+        /// Index of the entry in the order of `to_csr`, counted from 0.
         entry: usize,
-        /// Its row and column, counted from 0, where they are known.
+        /// Row and column of the entry, counted from 0, if known.
         place: Option<(usize, usize)>,
-        /// Its value.
+        /// Value of the entry.
         value: f64,
-        /// What it was to be rounded to.
+        /// Precision that the value was rounded to.
         precision: Precision,
     },
-    /// A new value for an operator is not one that its precision holds.
+    /// A new value for an operator is not representable in the precision of its values.
     #[error(
         "the value of entry {entry} is {value}, which {precision}, in which the operator stores values, does not hold exactly; build it          with `value_precision`, which rounds values, or with another plan"
     )]
     ValueInexact {
-        /// The number of the entry, in the order of `to_csr`, counted from 0.
+        /// Index of the entry in the order of `to_csr`, counted from 0.
         entry: usize,
-        /// Its value.
+        /// Value of the entry.
         value: f64,
-        /// What values are stored in.
+        /// Precision of the stored values.
         precision: Precision,
     },
-    /// There is no such row or column.
+    /// A row or column is out of bounds.
     #[error("there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted from 0")]
     OutOfBounds {
-        /// The row that was asked for.
+        /// The requested row.
         row: usize,
-        /// The column that was asked for.
+        /// The requested column.
         col: usize,
         /// Rows of the matrix.
         nrows: usize,
         /// Columns of the matrix.
         ncols: usize,
     },
-    /// The packed matrix does not let single entries be found.
+    /// The packed matrix does not support access to single entries.
     #[error("plan {plan} on {device} does not let single entries be found: {reason}")]
     NoAccess {
-        /// The plan's spelling.
+        /// Spelling of the plan.
         plan: String,
-        /// The device's spelling.
+        /// Spelling of the device.
         device: String,
-        /// Why not, and what to do.
+        /// The reason and a remedy.
         reason: &'static str,
     },
     /// There is no room for another entry.
     #[error("plan {plan} has no room for an entry at row {row}, column {col}: {reason}")]
     NoRoom {
-        /// The plan's spelling.
+        /// Spelling of the plan.
         plan: String,
-        /// The row of the entry.
+        /// Row of the entry.
         row: usize,
-        /// Its column.
+        /// Column of the entry.
         col: usize,
-        /// Why not, and what has room.
+        /// The reason, and formats that have room.
         reason: &'static str,
     },
-    /// The GPU has not enough memory left.
+    /// The GPU does not have enough free memory.
     #[error("{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU")]
     GpuMemory {
-        /// The device's spelling.
+        /// Spelling of the device.
         device: String,
-        /// Bytes that were asked for.
+        /// Number of bytes requested.
         needed: u64,
-        /// Bytes that were free.
+        /// Number of bytes free.
         free: u64,
     },
     /// The GPU or its driver failed.
     #[error("{device} could not {action}: {message}")]
     Gpu {
-        /// The device's spelling.
+        /// Spelling of the device.
         device: String,
-        /// What was attempted.
+        /// The attempted action.
         action: String,
-        /// The driver's answer.
+        /// The message of the driver.
         message: String,
     },
-    /// A GPU kernel cannot be made ready.
+    /// A GPU kernel cannot be compiled or loaded.
     #[error("kernels/{kernel}.cu cannot be compiled for {architecture}: {message}")]
     KernelCompile {
-        /// The kernel file, without its ending.
+        /// Name of the kernel file, without its extension.
         kernel: &'static str,
-        /// The architecture: `sm_90`.
+        /// Architecture, such as `sm_90`.
         architecture: String,
-        /// Why, in one line.
+        /// The reason, in one line.
         message: String,
-        /// Everything the compiler said; empty where none was asked.
+        /// The complete log of the compiler; empty if no compiler ran.
         log: String,
     },
-    /// A product was to be captured in a graph that cannot be part of one.
+    /// A product that cannot be captured was to be captured in a graph.
     #[error("plan {plan} cannot be captured in a graph: {reason}; choose another plan")]
     NotCapturable {
-        /// The plan's spelling.
+        /// Spelling of the plan.
         plan: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// A fused pass over vectors does not fit together.
+    /// The operands of a fused vector pass do not fit together.
     #[error("this pass over vectors cannot be done: {message}")]
     VectorPass {
-        /// What does not fit.
+        /// The mismatch.
         message: String,
     },
-    /// A matrix that is not square was to be solved with, or to be iterated.
+    /// A solver or iteration was given a matrix that is not square.
     #[error("{method} needs a square matrix, and this one is {nrows} x {ncols}")]
     NotSquare {
-        /// The method.
+        /// Name of the method.
         method: &'static str,
         /// Rows of the matrix.
         nrows: usize,
         /// Columns of the matrix.
         ncols: usize,
     },
-    /// A vector that is given holds something that is no finite number.
+    /// An input vector has an element that is not finite.
     #[error("element {index} of vector `{vector}` is {value}; every element must be a finite number")]
     NotFinite {
         /// `b`, `x`, `diagonal`, …
         vector: &'static str,
-        /// The first such element, counted from 0.
+        /// Index of the first such element, counted from 0.
         index: usize,
-        /// What it is.
+        /// Value of the element.
         value: f64,
     },
-    /// The diagonal has an element that a preconditioner would have to divide by.
+    /// The diagonal has an element that a preconditioner cannot divide by.
     #[error(
         "the diagonal is 0 in row {row}, so that there is no Jacobi preconditioner; solve without one, or reorder the rows"
     )]
@@ -349,26 +349,26 @@ pub enum Error {
         /// The first such row, counted from 0.
         row: usize,
     },
-    /// A setting of a solver makes no sense.
+    /// A setting of a solver is invalid.
     #[error("{method}: {message}")]
     SolverSetting {
-        /// The method.
+        /// Name of the method.
         method: &'static str,
-        /// What is wrong, and what it may be.
+        /// The defect, and the valid settings.
         message: String,
     },
-    /// An iteration has ended without an answer that is as good as was asked for.
+    /// An iteration has ended without reaching the requested accuracy.
     #[error(
         "{method} has not converged after {iterations} iterations, at a relative residual of {residual:.3e}: {reason}"
     )]
     NotConverged {
-        /// The method.
+        /// Name of the method.
         method: &'static str,
-        /// Iterations that were made.
+        /// Number of iterations.
         iterations: usize,
-        /// ‖b − A x‖ / ‖b‖ of the best there is.
+        /// ‖b − A x‖ / ‖b‖ of the best iterate.
         residual: f64,
-        /// What it ended with, and what may help.
+        /// The reason why it ended, and a remedy.
         reason: &'static str,
     },
     /// A tuning profile cannot be used.
@@ -376,24 +376,24 @@ pub enum Error {
     Profile {
         /// The file, or the name of a built-in profile.
         origin: String,
-        /// What is wrong and what to do.
+        /// The defect and a remedy.
         message: String,
     },
 }
 
 impl Error {
-    /// Wraps an operating-system error with the file and the action it hit.
+    /// Wraps an error of the operating system with the file and the action.
     pub(crate) fn io(action: &'static str, path: impl AsRef<Path>, source: std::io::Error) -> Self {
         Self::Io { action, path: path.as_ref().to_owned(), source }
     }
 }
 
-/// Where an entry is, in words.
+/// Describes the position of an entry in words.
 fn position(place: &Option<(usize, usize)>) -> String {
     place.map(|(row, col)| format!(", at row {row} and column {col},")).unwrap_or_default()
 }
 
-/// What to do where a precision does not reach far enough.
+/// Remedy for a value beyond the range of a precision.
 fn way_out(precision: Precision) -> &'static str {
     match precision {
         Precision::F16 => "scale the matrix, or choose bf16, which has the range of f32",
@@ -401,14 +401,14 @@ fn way_out(precision: Precision) -> &'static str {
     }
 }
 
-/// How a Matrix Market source is named in messages.
+/// Name of a Matrix Market source in messages.
 fn origin(path: &Path) -> String {
     if path.as_os_str().is_empty() { "Matrix Market text".to_owned() } else { path.display().to_string() }
 }
 
-/// ` (did you mean `NEAREST`?)` when one of `known` is close enough to `text` to be a slip of the fingers.
+/// ` (did you mean `NEAREST`?)` if one of `known` is close enough to `text` to be a misspelling.
 pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    // A slip is one letter wrong, missing, doubled or swapped; in a long word two or three.
+    // A misspelling has one letter wrong, missing, doubled or swapped; in a long word two or three.
     let slips = |word: &str| strsim::damerau_levenshtein(text, word);
     known
         .into_iter()

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Atomic writes: files appear complete or not at all.
 
 use crate::Error;
 use std::fs::File;
@@ -8,53 +8,53 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-/// Bytes gathered before they are handed to the operating system.
+/// Size of the write buffer, in bytes.
 const BUFFER: usize = 1 << 18;
 
-/// How the names of temporary files begin.
+/// Prefix of the names of temporary files.
 const PREFIX: &str = ".sparseop-";
 
-/// The temporary files there are. Whoever makes one, or gives one its name, or removes one, holds the lock meanwhile: so the list is
-/// never behind the folder.
+/// The existing temporary files. The lock is held while one is created, renamed or removed, so the
+/// list always matches the folders.
 static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes what unfinished writes of this library have left in folders, and keeps every write from ever finishing.
+/// Removes the temporary files of unfinished writes, and prevents all writes from finishing.
 ///
-/// For a program that is about to end because it was interrupted; the threads that write may go on until it does. A file that
-/// is complete by now stays.
+/// For a program that is about to exit because it was interrupted. Threads that write may continue
+/// until it does. A file that is already complete stays.
 pub fn abandon_writes() {
     let temporaries = temporaries();
     for path in temporaries.iter() {
-        // There is nobody left to tell, and nothing else to try.
+        // Errors cannot be reported any more, and there is no alternative.
         let _ = std::fs::remove_file(path);
     }
-    // Locked for ever: no new temporary file, and none that gets its name.
+    // Locked forever: no temporary file can be created or renamed any more.
     std::mem::forget(temporaries);
 }
 
-/// A file that is removed when this is dropped.
+/// A file that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
-    /// A new file in a folder, with the permissions of any other, subject to the umask.
+    /// Creates a file in a folder, with the default permissions, subject to the umask.
     fn new(folder: &Path) -> io::Result<(Self, File)> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = MADE.fetch_add(1, Relaxed);
             let path = folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match File::options().write(true).create_new(true).open(&path) {
-                // Left by a process that had the same number.
+                // Left by an earlier process with the same identifier.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => return made.map(|file| (Self(path), file)),
             }
         }
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its final name.
     fn persist(self, target: &Path) -> io::Result<()> {
         std::fs::rename(&self.0, target)?;
         std::mem::forget(self);
@@ -64,18 +64,20 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed stays; there is no one to report it to.
+        // A file that cannot be removed stays; the error cannot be reported here.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Lets `fill` write a temporary file beside `path` and gives it its name once it is complete.
+/// Lets `fill` write a temporary file next to `path`, and renames it when it is complete.
 ///
-/// A link is followed, so that it is still one afterwards. What is not a regular file, a device or a pipe, is written to as it is.
+/// A symbolic link is followed, so it remains a link. A target that is not a regular file, such as
+/// a device or a pipe, is written directly.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] when the file cannot be made or written, or `fill` fails; there is then no trace of it.
+/// [`Error::Io`] if the file cannot be created or written, or if `fill` fails; no file is left
+/// behind then.
 pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -87,14 +89,14 @@ pub fn write_atomically(
     }
 }
 
-/// Writes to something that cannot be replaced.
+/// Writes to a target that cannot be replaced.
 fn write_directly(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
     let file = std::fs::OpenOptions::new().write(true).open(path).map_err(|e| Error::io("open", path, e))?;
     let mut out = BufWriter::with_capacity(BUFFER, file);
     fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io("write", path, e))
 }
 
-/// Writes a temporary file in the folder of `target`, which `path` names, and renames it.
+/// Writes a temporary file in the folder of `target`, which `path` refers to, and renames it.
 fn write_beside(
     path: &Path,
     target: &Path,
@@ -130,7 +132,7 @@ pub(crate) struct Kept {
     modified: SystemTime,
 }
 
-/// The files of a folder, as far as they can be looked at, the one that was written first at the front.
+/// Returns the accessible files of a folder, oldest first.
 pub(crate) fn oldest_first(folder: &Path) -> Vec<Kept> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let kept = entries.flatten().filter_map(|entry| {

@@ -1,35 +1,36 @@
-//! Memory: how much there is, and packed arrays in huge pages where the system has to be asked for them.
+//! Memory: its size, and packed arrays in huge pages on systems where they must be requested.
 //!
-//! A product reads its arrays once from end to end; with pages of 4 KiB the hardware's prefetchers stop at every page's end, and a
-//! virtual machine walks two page tables for each. Measured on Zen 4, two cores of a virtual machine, reading 120 MB: 40 to 54 GB/s in
-//! small pages, 86 to 97 in huge ones.
+//! A product reads its arrays once from beginning to end. With pages of 4 KiB the hardware
+//! prefetchers stop at the end of every page, and a virtual machine walks two page tables for each.
+//! Measured on Zen 4, two cores of a virtual machine, reading 120 MB: 40 to 54 GB/s in small pages,
+//! 86 to 97 GB/s in huge pages.
 
 use rayon::prelude::*;
 
 /// Elements that one thread copies at a time.
 const CHUNK: usize = 1 << 16;
 
-/// A vector of `len` zeros, in huge pages where it is large.
+/// A vector of `len` zeros, in huge pages if it is large.
 pub fn zeroed<T: Copy + Default>(len: usize) -> Vec<T> {
-    // The allocator hands out large blocks untouched, so the pages come only when they are first written.
+    // The allocator returns large blocks untouched, so pages are only mapped at the first write.
     let zeros = vec![T::default(); len];
     ask_for_huge_pages(&zeros);
     zeros
 }
 
-/// The same elements again.
+/// A copy of the elements, in huge pages if it is large.
 pub(crate) fn copied<T: Copy + Default + Send + Sync>(source: &[T]) -> Vec<T> {
     let mut copy = zeroed(source.len());
     copy.par_chunks_mut(CHUNK).zip(source.par_chunks(CHUNK)).for_each(|(to, from)| to.copy_from_slice(from));
     copy
 }
 
-/// Tells the system that the memory of `slice` is worth huge pages; it may decline.
+/// Requests huge pages for the memory of `slice`; the system may decline.
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages<T>(slice: &[T]) {
-    /// Pages begin at multiples of this on every Linux that has huge ones.
+    /// Page size that divides that of every Linux with huge pages.
     const PAGE: usize = 4096;
-    /// A huge page on x86-64 and most of ARM: smaller arrays cannot hold one.
+    /// Size of a huge page on x86-64 and most of ARM: smaller arrays cannot hold one.
     const HUGE_PAGE: usize = 2 << 20;
     if size_of_val(slice) < 2 * HUGE_PAGE {
         return;
@@ -37,18 +38,19 @@ fn ask_for_huge_pages<T>(slice: &[T]) {
     let address = slice.as_ptr() as usize;
     let start = address.next_multiple_of(PAGE);
     let len = (address + size_of_val(slice) - start) / PAGE * PAGE;
-    // SAFETY: the range lies inside the slice, and the advice changes how the memory is backed, not what it holds.
+    // SAFETY: the range lies inside the slice, and the advice changes the pages of the memory, not
+    // its content.
     unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(not(target_os = "linux"))]
 fn ask_for_huge_pages<T>(_: &[T]) {}
 
-/// Bytes of memory that the machine has; the most there can be where it does not say.
+/// Physical memory of the machine, in bytes; the largest number if the system does not report it.
 pub(crate) fn physical() -> u64 {
     #[cfg(unix)]
     {
-        // SAFETY: two questions to the system, without arguments that could be wrong.
+        // SAFETY: two queries of the system, with valid arguments.
         let (pages, size) =
             unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
         if let (Ok(pages @ 1..), Ok(size @ 1..)) = (u64::try_from(pages), u64::try_from(size)) {
@@ -58,13 +60,14 @@ pub(crate) fn physical() -> u64 {
     u64::MAX
 }
 
-/// Bytes of the last cache of the processor, as far as one thread sees it; a usual size where the system does not say.
+/// Size of the last-level cache available to one thread, in bytes; a typical size if the system
+/// does not report it.
 pub(crate) fn last_cache() -> u64 {
-    /// What current servers have for every few cores.
+    /// Typical size for a group of cores of current servers.
     const USUAL: u64 = 32 << 20;
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: a question to the system, without arguments that could be wrong.
+        // SAFETY: a query of the system, with a valid argument.
         let bytes = unsafe { libc::sysconf(libc::_SC_LEVEL3_CACHE_SIZE) };
         if let Ok(bytes @ 1..) = u64::try_from(bytes) {
             return bytes;

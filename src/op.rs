@@ -1,4 +1,4 @@
-//! The operator: one handle, whatever the format.
+//! The operator: one handle for all formats.
 
 mod access;
 mod apply;
@@ -30,9 +30,10 @@ use std::borrow::Cow;
 use std::sync::Mutex;
 use transpose::{Transposed, Transposition};
 
-/// A sparse matrix, stored as suits it, to be multiplied with again and again.
+/// Sparse matrix operator: a packed matrix in a tuned format, for repeated products.
 ///
-/// Owns its packed matrix, in the memory of its device, and can be used from many threads at once. A product allocates nothing.
+/// Owns its packed matrix, in the memory of its device, and can be used from many threads at the
+/// same time. An SpMV allocates nothing.
 ///
 /// ```
 /// # use sparseop::{SparseOp, matrix::Triplets};
@@ -52,40 +53,43 @@ pub struct SparseOp<T: Scalar> {
     device: Device,
     matrix: Placed<T>,
     scaler: Scaler<T>,
-    /// Made when values are first updated, or when the operator is.
+    /// Created at the first update of values, or with an updatable operator.
     updater: Option<Updater>,
-    /// Whether there are graphs whose launches update values.
+    /// True if there are graphs whose launches update values.
     updated_by_graphs: bool,
-    /// What products with vectors in host memory go through on a GPU, as many as were under way at a time.
+    /// Staging buffers of products with vectors in host memory on a GPU: as many as products ran at
+    /// the same time.
     stages: Mutex<Vec<Stage<T>>>,
     rows: RowStats,
-    /// Entries that were inserted since.
+    /// Number of entries inserted after the build.
     inserted: u64,
     structure: Structure,
     decision: Decision,
     preparation: Preparation,
-    /// What it was built with, for what is built later.
+    /// Settings of the build, reused for everything that is built later.
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
     several: OnceCell<Several<T>>,
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// The operator for a matrix, on the best device, with the plan that is predicted to be fastest.
+    /// Builds the operator of a matrix, on the best device, with the plan that is predicted to be
+    /// fastest.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR.
+    /// [`Error::InvalidMatrix`] if the matrix cannot be read as CSR.
     pub fn auto(a: &impl ToCsr<T>) -> Result<Self, Error> {
         SparseOpBuilder::new().build(a)
     }
 
-    /// A vector of `ncols` zeros for `x`, in memory that suits products: large ones in huge pages, where gathers are faster.
+    /// Returns a vector of `ncols` zeros for `x`, in memory that suits SpMVs: large vectors are in
+    /// huge pages, which make gathers faster.
     pub fn zeros_x(&self) -> Vec<T> {
         memory::zeroed(self.ncols)
     }
 
-    /// A vector of `nrows` zeros for `y`; see [`zeros_x`](Self::zeros_x).
+    /// Returns a vector of `nrows` zeros for `y`; see [`zeros_x`](Self::zeros_x).
     pub fn zeros_y(&self) -> Vec<T> {
         memory::zeroed(self.nrows)
     }
@@ -105,57 +109,59 @@ impl<T: Scalar> SparseOp<T> {
         self.rows.nnz + self.inserted
     }
 
-    /// The device products run on.
+    /// Device that runs the products.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// How the matrix is stored and multiplied.
+    /// Plan: the storage of the matrix and its kernels.
     pub fn plan(&self) -> &Plan {
         &self.decision.plan
     }
 
-    /// Every plan that was considered, and why it was taken or left.
+    /// Decision: every candidate plan, and the reason why it was taken or rejected.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// The choice in words: `println!("{}", op.explain())`.
+    /// Explanation of the choice in words: `println!("{}", op.explain())`.
     pub fn explain(&self) -> Explanation<'_> {
         let (preparation, beside) = (Some(&self.preparation), self.beside());
         let residency = self.matrix.residency();
         Explanation { rows: &self.rows, decision: &self.decision, preparation, residency, beside }
     }
 
-    /// Statistics of the row lengths of the matrix that the operator was built for.
+    /// Row-length statistics of the matrix that the operator was built for.
     pub fn stats(&self) -> &RowStats {
         &self.rows
     }
 
-    /// Where the matrix's entries lie.
+    /// Column contiguity, values and reuse distances of the matrix.
     #[doc(hidden)]
     pub fn structure(&self) -> &Structure {
         &self.structure
     }
 
-    /// Bytes the packed matrix takes, in the memory of the device; with what has been packed besides, for [transposed
-    /// products](Self::apply_transpose) and for [several vectors](Self::apply_multi), and with what [updates](Self::update_values) need.
+    /// Bytes of the packed matrix, in the memory of the device. Includes additional packings for
+    /// [transposed products](Self::apply_transpose) and for [SpMM](Self::apply_multi), and the data
+    /// of [updates](Self::update_values).
     pub fn memory_bytes(&self) -> u64 {
         let transposed = self.transposed.get().map_or(0, Transposed::bytes);
         let updates = self.updater.as_ref().map_or(0, Updater::bytes);
         self.matrix.bytes() + updates + transposed + self.several.get().map_or(0, Several::bytes)
     }
 
-    /// How long the preparation took.
+    /// Time of the preparation.
     pub fn preparation(&self) -> &Preparation {
         &self.preparation
     }
 
-    /// The matrix back in CSR, its entries in the order they were given. On a GPU it waits for everything that is enqueued there.
+    /// Converts the matrix back to CSR, with its entries in the order in which they were given. On
+    /// a GPU it waits for everything that is enqueued there.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when it cannot be copied from the GPU.
+    /// [`Error::Gpu`] if it cannot be copied from the GPU.
     pub fn to_csr(&self) -> Result<CsrMatrix<T>, Error> {
         T::to_csr(self)
     }
@@ -165,24 +171,26 @@ impl<T: Scalar> SparseOp<T> {
     }
 }
 
-/// How a plan is found.
+/// Method that finds a plan.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Tuning {
-    /// By the cost model and a profile.
+    /// Prediction by the cost model and a profile.
     #[default]
     Heuristic,
-    /// By a race of the plans that are predicted to be fastest, on the matrix itself ([`crate::tuning::calibrate`]).
+    /// Calibration: a timing run of the candidates that are predicted to be fastest, on the matrix
+    /// itself ([`crate::tuning::calibrate`]).
     ///
-    /// With [`expected_calls`](SparseOpBuilder::expected_calls) given it is only run where so many products can be expected to pay for
-    /// it, unless [`Calibration::always`] is set. What it measures varies from one time to the next, and between plans that are equally
-    /// fast the choice may.
+    /// If [`expected_calls`](SparseOpBuilder::expected_calls) is set, the timing run only takes
+    /// place if as many products are expected to pay for it, unless [`Calibration::always`] is set.
+    /// Its measurements vary from run to run, and the choice between equally fast plans may vary
+    /// with them.
     Calibrate,
-    /// It is given.
+    /// A given plan.
     Fixed(Plan),
 }
 
-/// Settings for an operator; what is not set is found out or has a sensible default.
+/// Builder of an operator. Settings that are not set are detected or have a sensible default.
 #[derive(Debug, Clone, Default)]
 pub struct SparseOpBuilder {
     device: Option<Device>,
@@ -199,70 +207,77 @@ pub struct SparseOpBuilder {
 }
 
 impl SparseOpBuilder {
-    /// The default settings.
+    /// Creates a builder with the default settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Where products are to run. When not set it is [`Device::auto`], and the CPU when that is a GPU which has not enough memory or
-    /// fails while the operator is built; [`SparseOp::explain`] then says so.
+    /// Sets the device that runs the products. The default is [`Device::auto`], with the CPU as
+    /// fallback if that is a GPU which does not have enough memory or fails during the build;
+    /// [`SparseOp::explain`] reports the fallback.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// How many products are to come: preparation is amortised over them. [`select::DEFAULT_CALLS`] when not set; with 1 the
-    /// matrix is hardly prepared at all.
+    /// Sets the expected number of products, over which preparation is amortised. The default is
+    /// [`select::DEFAULT_CALLS`]; with 1 the matrix is hardly prepared at all.
     #[must_use]
     pub fn expected_calls(mut self, calls: u64) -> Self {
         self.expected_calls = Some(calls);
         self
     }
 
-    /// Bytes the packed matrix may take; [`select::DEFAULT_LIMIT_RATIO`] times plain CSR when not set,
-    /// and never more than the device has left and the machine has.
+    /// Sets the maximum number of bytes of the packed matrix. The default is
+    /// [`select::DEFAULT_LIMIT_RATIO`] times plain CSR, and the limit is never more than the device
+    /// has left and the machine has.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
         self
     }
 
-    /// The measurements to predict from: a [`Profile`](crate::tuning::profile::Profile), or the path of one, which is read when it is
-    /// needed. When not set, the best there are: see [`tuning::lookup`](crate::tuning::lookup).
+    /// Sets the profile for predictions: a [`Profile`](crate::tuning::profile::Profile), or the
+    /// path of one, which is read when it is needed. The default is the best available one: see
+    /// [`tuning::lookup`](crate::tuning::lookup).
     #[must_use]
     pub fn profile(mut self, profile: impl Into<Given>) -> Self {
         self.profile = Some(profile.into());
         self
     }
 
-    /// How the plan is found.
+    /// Sets the method that finds the plan.
     #[must_use]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
     }
 
-    /// How a [`Tuning::Calibrate`] is done.
+    /// Sets the options of [`Tuning::Calibrate`].
     #[must_use]
     pub fn calibration(mut self, calibration: Calibration) -> Self {
         self.calibration = calibration;
         self
     }
 
-    /// Whether what a [`Tuning::Calibrate`] finds is kept on disk, in the [decision store](crate::tuning::store), and what was found
-    /// before for a matrix of this structure, this device and these settings is used instead of predicting or racing again; not by
-    /// default. What is kept comes first with [`Tuning::Heuristic`] too, which keeps nothing itself.
+    /// If true, the winner of a [`Tuning::Calibrate`] is stored on disk, in the [decision
+    /// store](crate::tuning::store), and a stored decision for a matrix of this structure, this
+    /// device and these settings is used instead of a prediction or another timing run. The default
+    /// is false. Stored decisions take precedence with [`Tuning::Heuristic`] too, which stores
+    /// nothing itself.
     #[must_use]
     pub fn remember(mut self, remember: bool) -> Self {
         self.remember = remember;
         self
     }
 
-    /// Whether only plans may be chosen whose products repeat their bits ([`Plan::is_deterministic`]); not by default.
+    /// If true, only plans are chosen whose products repeat their bits
+    /// ([`Plan::is_deterministic`]). The default is false.
     ///
-    /// Plans sum in different orders. On the CPU the choice is therefore made as for the number of threads that the profile was measured with, and
-    /// does not depend on how many there are. For bits that also repeat with other profiles, memory or settings, give the plan
+    /// Plans sum in different orders. On the CPU the choice is therefore made for the number of
+    /// threads with which the profile was measured, and does not depend on the actual number. For
+    /// bits that also repeat with other profiles, memory or settings, set the plan
     /// ([`Tuning::Fixed`]).
     #[must_use]
     pub fn deterministic(mut self, deterministic: bool) -> Self {
@@ -270,20 +285,24 @@ impl SparseOpBuilder {
         self
     }
 
-    /// Whether values are to be updated ([`SparseOp::update_values`]); not by default. What that needs is then made with the operator, not
-    /// at the first update, and no plan is chosen that saves bytes because values are few or the same.
+    /// If true, the operator is prepared for updates of its values ([`SparseOp::update_values`]).
+    /// The default is false. The data of updates is then created with the operator, not at the
+    /// first update, and no plan is chosen that saves bytes because values are few or the same.
     #[must_use]
     pub fn updatable(mut self, updatable: bool) -> Self {
         self.updatable = updatable;
         self
     }
 
-    /// Rounds the values of the matrix to a precision before anything else, to the nearest number and of two to the even one
-    /// ([`Precision::round`]); not by default, and nothing is rounded to what has as many bytes. Products, with vectors and sums in the matrix's own
-    /// type, are then those of the rounded matrix, whatever the plan, and new values ([`SparseOp::update_values`]) are rounded alike.
+    /// Rounds the values of the matrix to a precision before anything else, to the nearest number
+    /// with ties to even ([`Precision::round`]). By default nothing is rounded, and values are
+    /// never rounded to a precision with as many bytes. Products, with vectors and sums in the
+    /// matrix's own type, are then those of the rounded matrix under every plan, and new values
+    /// ([`SparseOp::update_values`]) are rounded in the same way.
     ///
-    /// Plans with `values:bf16`, `values:f16` or `values:f32` store them so and read fewer bytes; [`SparseOp::explain`] says where another
-    /// one was chosen. Such plans are also candidates where nothing is rounded, because the values are numbers of such a type already.
+    /// Plans with `values:bf16`, `values:f16` or `values:f32` store them so and read fewer bytes;
+    /// [`SparseOp::explain`] reports if another one was chosen. Without rounding such plans are
+    /// also candidates if the values are representable in such a type already.
     ///
     /// ```
     /// # use sparseop::{Precision, SparseOpBuilder, matrix::CsrMatrix};
@@ -298,13 +317,14 @@ impl SparseOpBuilder {
         self
     }
 
-    /// Analyses the matrix and decides by prediction, without packing or timing anything.
+    /// Decides on a plan for an analysed matrix by prediction, without packing or timing anything.
     ///
     /// # Errors
     ///
-    /// [`Error::MemoryLimit`] when the given plan, or every candidate, takes more than the limit; [`Error::NotDeterministic`] when the
-    /// given plan's bits do not repeat and were asked to; [`Error::Gpu`] when the GPU does not say how much memory it has left;
-    /// [`Error::Io`] and [`Error::Profile`] when the profile that was set cannot be read.
+    /// [`Error::MemoryLimit`] if the given plan, or every candidate, takes more than the limit;
+    /// [`Error::NotDeterministic`] if a deterministic plan is required and the given plan is not;
+    /// [`Error::Gpu`] if the GPU does not report its free memory; [`Error::Io`] and
+    /// [`Error::Profile`] if the profile that was set cannot be read.
     #[doc(hidden)]
     pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
@@ -330,8 +350,9 @@ impl SparseOpBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the matrix cannot be read as CSR; [`Error::ValueRange`] when a value is beyond the
-    /// [precision](Self::value_precision) that it is to be rounded to; otherwise as [`SparseOpBuilder::decide`].
+    /// [`Error::InvalidMatrix`] if the matrix cannot be read as CSR; [`Error::ValueRange`] if a
+    /// value is beyond the [precision](Self::value_precision) that it is rounded to; otherwise as
+    /// [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         T::build(self, a.to_csr()?.view())
     }
@@ -345,12 +366,13 @@ impl SparseOpBuilder {
         Ok(op)
     }
 
-    /// Decides and packs, for a matrix that has been analysed. Where a [precision](Self::value_precision) is set and changes values, these are
-    /// looked at again.
+    /// Decides and packs, for a matrix that is analysed already. If a
+    /// [precision](Self::value_precision) is set and changes values, the values are analysed again.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the analysis is that of a matrix of another size; otherwise as [`SparseOpBuilder::build`].
+    /// [`Error::InvalidMatrix`] if the analysis is that of a matrix of another size; otherwise as
+    /// [`SparseOpBuilder::build`].
     #[doc(hidden)]
     pub fn build_analyzed<T: Scalar>(
         &self,
@@ -391,7 +413,7 @@ impl SparseOpBuilder {
             }
             built => return built,
         };
-        // What was measured on GPUs is of no use here.
+        // Profiles of GPUs do not apply to the CPU.
         let of_cpu = |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
         let profile = self.profile.clone().filter(of_cpu);
         let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
@@ -399,7 +421,7 @@ impl SparseOpBuilder {
         Ok(op)
     }
 
-    /// Whether something may go well on the CPU that did not on a GPU.
+    /// True if the CPU may succeed after this error on a GPU.
     fn is_due_to_gpu(&self, error: &Error) -> bool {
         match error {
             Error::GpuMemory { .. } | Error::KernelCompile { .. } | Error::Gpu { .. } => true,

@@ -1,15 +1,17 @@
-//! Precisions in which values can be stored that are computed with in a wider one: which numbers they hold exactly, rounding to them,
-//! and the way there and back.
+//! Storage precisions of values that are computed with in a wider type: the numbers they represent
+//! exactly, rounding, and conversion in both directions.
 //!
-//! bf16 has the exponents of f32 and 8 bits of significand, f16 (IEEE 754 binary16) 5 bits of exponent and 11 of significand, the bit that is
-//! not stored counted. Everything goes by bits, so that NaNs keep their payloads.
+//! bf16 has the exponents of f32 and 8 bits of significand. f16 (IEEE 754 binary16) has 5 bits of
+//! exponent and 11 of significand. The implicit bit of the significand is counted. All conversions
+//! work on bits, so NaNs keep their payloads.
 
 use crate::{Scalar, ScalarKind};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
-/// A floating-point type that values are stored in, or rounded to, while products are computed in the matrix's own.
+/// A floating-point type that values are stored in or rounded to, while products are computed in
+/// the matrix's own type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -21,7 +23,7 @@ pub enum Precision {
     F32,
 }
 
-/// Where the parts of a floating-point number are: the bits of its fraction and of its exponent, below the sign.
+/// Layout of a floating-point number: the bits of its fraction and of its exponent, below the sign.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     fraction: u32,
@@ -40,17 +42,17 @@ impl Layout {
         (1 << (self.exponent - 1)) - 1
     }
 
-    /// The exponent of subnormal numbers, and the least of the others.
+    /// Exponent of subnormal numbers, and smallest exponent of normal numbers.
     const fn least(self) -> i32 {
         1 - self.bias()
     }
 
-    /// What stands in the exponent of infinities and NaNs.
+    /// Exponent field of infinities and NaNs.
     const fn special(self) -> u64 {
         (1 << self.exponent) - 1
     }
 
-    /// Sign, exponent and fraction as they stand.
+    /// Sign, exponent and fraction fields.
     const fn take_apart(self, bits: u64) -> (u64, u64, u64) {
         let fraction = bits & ((1 << self.fraction) - 1);
         (bits >> (self.fraction + self.exponent), bits >> self.fraction & self.special(), fraction)
@@ -60,7 +62,7 @@ impl Layout {
         (sign << self.exponent | exponent) << self.fraction | fraction
     }
 
-    /// The significand of a finite number and the exponent of its first bit.
+    /// Significand of a finite number, and exponent of its leading bit.
     const fn significand(self, exponent: u64, fraction: u64) -> (u64, i32) {
         match exponent {
             0 => (fraction, self.least()),
@@ -70,11 +72,11 @@ impl Layout {
 }
 
 impl Precision {
-    /// Every precision, those that are read the fastest first among those of the same size.
+    /// All precisions; among those of the same size, the fastest to read first.
     #[doc(hidden)]
     pub const ALL: [Self; 3] = [Self::Bf16, Self::F16, Self::F32];
 
-    /// Bytes one number takes.
+    /// Size of a number, in bytes.
     #[doc(hidden)]
     pub const fn size(self) -> usize {
         match self {
@@ -93,14 +95,15 @@ impl Precision {
         }
     }
 
-    /// The largest finite number: 65504 of f16, about 3.39 · 10³⁸ of bf16 and 3.40 · 10³⁸ of f32.
+    /// Largest finite number: 65504 for f16, about 3.39 · 10³⁸ for bf16 and 3.40 · 10³⁸ for
+    /// f32.
     #[doc(hidden)]
     pub fn largest(self) -> f64 {
         let Layout { fraction, .. } = self.layout();
         (2.0 - (-f64::from(fraction)).exp2()) * f64::from(self.layout().bias()).exp2()
     }
 
-    /// Whether numbers take fewer bytes than those of a type.
+    /// True if numbers take fewer bytes than those of `scalar`.
     #[doc(hidden)]
     pub const fn is_narrower_than(self, scalar: ScalarKind) -> bool {
         self.size() < scalar.size()
@@ -114,9 +117,10 @@ impl Precision {
         }
     }
 
-    /// The nearest number of this precision, of two that are as near the one with an even significand; none where a finite number is
-    /// beyond the [largest](Self::largest) and would become infinite. What is below the normal numbers is rounded to a subnormal one or to
-    /// zero and keeps its sign, infinities stay, and so do NaNs, quiet and with what fits of their payload.
+    /// Rounds to the nearest number of this precision, ties to even. `None` if a finite number is
+    /// beyond the [largest](Self::largest) and would become infinite. A number below the normal
+    /// range is rounded to a subnormal number or to zero and keeps its sign. Infinities stay. NaNs
+    /// become quiet and keep the part of their payload that fits.
     ///
     /// ```
     /// # use sparseop::Precision;
@@ -138,14 +142,16 @@ impl Precision {
         if wide.is_infinite() {
             return Some(value);
         }
-        // In units of its last place a number is rounded to an integer; powers of two change no bit of a significand.
+        // A number is rounded to an integer in units of its last place; powers of two leave the
+        // bits of a significand unchanged.
         let exponent = (wide.to_bits() >> 52 & 0x7ff) as i32 - 1023;
         let place = exponent.max(self.layout().least()) - self.layout().fraction as i32;
         let rounded = (wide * power(-place)).round_ties_even() * power(place);
         (rounded.abs() <= self.largest()).then(|| T::from_f64(rounded))
     }
 
-    /// Whether it holds a number exactly, bit by bit: zeros have signs, and a NaN has to keep its payload.
+    /// True if the precision represents a number exactly, bit by bit: zeros have signs, and a NaN
+    /// keeps its payload.
     #[inline]
     #[doc(hidden)]
     pub fn holds<T: Scalar>(self, value: T) -> bool {
@@ -160,14 +166,16 @@ impl Precision {
         significand == 0 || (first <= own.bias() && significand.trailing_zeros() >= lost + below)
     }
 
-    /// Whether it holds all of these numbers exactly. Few are looked at where it does not.
+    /// True if the precision represents all numbers exactly. Stops early if it does not.
     pub(crate) fn holds_all<T: Scalar>(self, values: &[T]) -> bool {
-        /// Numbers that are looked at together.
+        /// Numbers checked together.
         const STRETCH: usize = 64;
-        /// Numbers that a thread takes at a time, and how many times so many at least: fewer than 2¹⁹ are not shared.
+        /// Numbers per chunk, and smallest number of chunks per thread: fewer than 2¹⁹ numbers
+        /// are not shared among threads.
         const CHUNK: usize = 1 << 14;
         const TOGETHER: usize = (1 << 18) / CHUNK + 1;
-        // Numbers that survive the way to `f32` and back are held by it, and ask for a few instructions each, many at a time.
+        // Numbers that are unchanged by a conversion to `f32` and back are exact in it. This takes
+        // a few vector instructions.
         let changed = |value: &T| value.bits() ^ T::from_f64(f64::from(value.to_f64() as f32)).bits();
         let unchanged = |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
         let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
@@ -177,7 +185,7 @@ impl Precision {
         })
     }
 
-    /// The bits of a number that it [holds](Self::holds).
+    /// Bits of a number that the precision [represents](Self::holds).
     #[inline]
     pub(crate) fn narrow<T: Scalar>(self, value: T) -> u32 {
         debug_assert!(self.holds(value));
@@ -191,7 +199,7 @@ impl Precision {
             own.put_together(sign, 0, 0)
         } else {
             let significand = significand >> (lost + (own.least() - first).max(0) as u32);
-            // Without its first bit, which is not stored, it is subnormal.
+            // Without the implicit leading bit the number is subnormal.
             let is_normal = significand >> own.fraction != 0;
             let exponent = if is_normal { (first + own.bias()) as u64 } else { 0 };
             own.put_together(sign, exponent, significand & ((1 << own.fraction) - 1))
@@ -199,7 +207,7 @@ impl Precision {
         bits as u32
     }
 
-    /// The number with such bits.
+    /// The number with these bits.
     #[inline]
     pub(crate) fn widen<T: Scalar>(self, bits: u32) -> T {
         let (wide, own) = (Layout::of(T::KIND), self.layout());
@@ -214,17 +222,17 @@ impl Precision {
     }
 }
 
-/// A power of two that is a normal number.
+/// 2 to the power of `exponent`, which is a normal number.
 #[inline]
 fn power(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
-/// A stored number of such a precision.
+/// A number stored in a narrower precision.
 pub(crate) trait Narrow: Copy + Send + Sync + 'static {
-    /// Its precision.
+    /// Precision of the number.
     const PRECISION: Precision;
-    /// The same number; NaNs may lose their payload.
+    /// Converts the number exactly; NaNs may lose their payload.
     fn to_f32(self) -> f32;
 }
 
@@ -250,13 +258,13 @@ pub(crate) struct F16(pub(crate) u16);
 impl Narrow for F16 {
     const PRECISION: Precision = Precision::F16;
 
-    /// Exponent and fraction are moved to where those of an f32 are, and the biases evened out by a product, which takes care of subnormal
-    /// numbers too.
+    /// Exponent and fraction are moved to the fields of an f32. A multiplication corrects the bias,
+    /// also of subnormal numbers.
     #[inline(always)]
     fn to_f32(self) -> f32 {
-        /// 2¹¹²: f32 counts its exponents from 127, f16 from 15.
+        /// 2¹¹²: the bias of f32 exponents is 127, that of f16 is 15.
         const BIASES: f32 = f32::from_bits((127 + 127 - 15) << 23);
-        /// The exponent of infinities and NaNs.
+        /// Exponent field of infinities and NaNs.
         const SPECIAL: u32 = 0x1f << 10;
         let bits = u32::from(self.0);
         let magnitude = f32::from_bits((bits & 0x7fff) << 13) * BIASES;
@@ -280,35 +288,36 @@ impl Display for Precision {
     }
 }
 
-/// Which precisions hold all of some numbers exactly, those of fewer bytes than the numbers' own in an analysis: see [`Precision::holds`].
+/// The precisions that represent some numbers exactly. In an analysis, only precisions narrower
+/// than the numbers' own are set. See [`Precision::holds`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ExactIn {
-    /// Whether bf16 does.
+    /// True if bf16 represents them.
     pub bf16: bool,
-    /// Whether f16 does.
+    /// True if f16 represents them.
     pub f16: bool,
-    /// Whether f32 does.
+    /// True if f32 represents them.
     pub f32: bool,
 }
 
 impl Default for ExactIn {
-    /// What can be said of no numbers: all do.
+    /// The value for no numbers: all precisions.
     fn default() -> Self {
         Self { bf16: true, f16: true, f32: true }
     }
 }
 
 impl ExactIn {
-    /// None does.
+    /// No precision.
     pub const NOTHING: Self = Self { bf16: false, f16: false, f32: false };
 
-    /// A precision, and those that hold whatever it holds.
+    /// A precision, and those that represent all of its numbers.
     pub fn only(precision: Precision) -> Self {
         let is = |other: Precision| other == precision;
         Self { bf16: is(Precision::Bf16), f16: is(Precision::F16), f32: true }
     }
 
-    /// Whether a precision holds the numbers.
+    /// True if `precision` represents the numbers.
     pub fn contains(self, precision: Precision) -> bool {
         match precision {
             Precision::Bf16 => self.bf16,
@@ -317,26 +326,26 @@ impl ExactIn {
         }
     }
 
-    /// Of these precisions those whose numbers take fewer bytes than those of a type.
+    /// The precisions among these whose numbers take fewer bytes than those of `scalar`.
     #[must_use]
     pub fn below(self, scalar: ScalarKind) -> Self {
         Self { f32: self.f32 && Precision::F32.is_narrower_than(scalar), ..self }
     }
 
-    /// The precision with the fewest bytes that holds the numbers.
+    /// The precision with the fewest bytes that represents the numbers, if any.
     pub fn narrowest(self) -> Option<Precision> {
         Precision::ALL.into_iter().find(|&precision| self.contains(precision))
     }
 
-    /// The precisions that hold all of `values`.
+    /// The precisions that represent all of `values`.
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
-        // Whatever the others hold, f32 does.
+        // All numbers of the other precisions are exact in f32.
         let f32 = !Precision::F32.is_narrower_than(T::KIND) || Precision::F32.holds_all(values);
         let all = |precision: Precision| f32 && precision.holds_all(values);
         Self { f32, f16: all(Precision::F16), bf16: all(Precision::Bf16) }
     }
 
-    /// What holds both.
+    /// The precisions that represent both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { bf16: self.bf16 && other.bf16, f16: self.f16 && other.f16, f32: self.f32 && other.f32 }
     }
@@ -348,7 +357,7 @@ mod tests {
     use half::{bf16, f16};
     use proptest::prelude::*;
 
-    /// Every number of 16 bits, as another implementation reads it.
+    /// Converts any 16-bit number with another implementation.
     fn read(precision: Precision, bits: u16) -> f32 {
         match precision {
             Precision::F16 => f16::from_bits(bits).to_f32(),
@@ -380,7 +389,7 @@ mod tests {
         let [bf16, f16, f32] = Precision::ALL;
         assert_eq!(f16.largest(), 65504.0);
         assert_eq!((bf16.largest(), f32.largest()), (f64::from(half::bf16::MAX), f64::from(f32::MAX)));
-        // Half a unit in the last place beyond the largest is where infinity begins.
+        // Infinity begins half a unit in the last place beyond the largest number.
         assert_eq!(f16.round(65519.99f64), Some(65504.0));
         assert_eq!((f16.round(65520.0f64), f16.round(-65520.0f32)), (None, None));
         assert_eq!(f32.round(f64::from(f32::MAX) * (1.0 + 2e-8)), Some(f64::from(f32::MAX)));
@@ -394,7 +403,7 @@ mod tests {
             assert!(precision.holds(-0.0f64) && precision.holds(f64::INFINITY) && precision.holds(f64::NAN));
             assert!(!precision.holds(f64::MAX) && !precision.holds(0.1f64) && !precision.holds(5e-324f64));
         }
-        // The smallest subnormal numbers, and halves of them, which go to even.
+        // The smallest subnormal numbers, and halves of them, which round to even.
         assert!(
             f16.holds(2f32.powi(-24)) && !f16.holds(2f32.powi(-25)) && f16.round(2f32.powi(-25)) == Some(0.0)
         );

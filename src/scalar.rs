@@ -1,4 +1,4 @@
-//! The number types a matrix can hold.
+//! Scalar types of a matrix.
 
 use crate::compiled::Compiled;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::fmt::{Debug, Display};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
-/// Which [`Scalar`] a type is, as data.
+/// The [`Scalar`] types, as data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScalarKind {
@@ -17,11 +17,11 @@ pub enum ScalarKind {
 }
 
 impl ScalarKind {
-    /// Every kind.
+    /// All kinds.
     #[doc(hidden)]
     pub const ALL: [Self; 2] = [Self::F32, Self::F64];
 
-    /// Bytes one number takes.
+    /// Size of a number, in bytes.
     #[doc(hidden)]
     pub const fn size(self) -> usize {
         match self {
@@ -46,7 +46,7 @@ impl Display for ScalarKind {
     }
 }
 
-/// A number a matrix can hold: `f32` or `f64`. Sealed: the kernels are written for exactly these.
+/// A scalar of a matrix: `f32` or `f64`. Sealed, because the kernels exist for exactly these types.
 pub trait Scalar:
     sealed::Sealed
     + Compiled
@@ -72,24 +72,25 @@ pub trait Scalar:
     /// One.
     #[doc(hidden)]
     const ONE: Self;
-    /// Distance from one to the next number, as `f64`.
+    /// Distance from one to the next larger number, as `f64`.
     #[doc(hidden)]
     const EPSILON: f64;
-    /// The smallest number above zero, as `f64`.
+    /// Smallest positive number, as `f64`.
     #[doc(hidden)]
     const SMALLEST: f64;
-    /// The largest finite number, as `f64`.
+    /// Largest finite number, as `f64`.
     #[doc(hidden)]
     const LARGEST: f64;
-    /// This type as data.
+    /// The type as data.
     #[doc(hidden)]
     const KIND: ScalarKind;
 
-    /// The nearest number of this type.
+    /// Rounds to the nearest number of this type.
     fn from_f64(value: f64) -> Self;
-    /// The same number as `f64`, exactly.
+    /// Converts to `f64`, exactly.
     fn to_f64(self) -> f64;
-    /// The bits, widened: equal numbers of one type have equal bits but for the two zeros and NaN.
+    /// The bits, widened. Equal numbers of one type have equal bits, except for the two zeros and
+    /// NaN.
     #[doc(hidden)]
     fn bits(self) -> u64;
     /// The number with these [`bits`](Self::bits).

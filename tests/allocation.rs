@@ -1,4 +1,4 @@
-//! A product allocates nothing.
+//! A product does not allocate.
 
 use sparseop::matrix::gallery;
 use sparseop::{Plan, SparseOpBuilder, Tuning, formats::FormatKind};
@@ -9,7 +9,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is the system allocator's.
+// SAFETY: every call goes to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, SeqCst);
@@ -26,12 +26,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Tries of which the one with the fewest allocations counts. What allocates at every product does
-/// so in every try. On a busy machine a thread may take part, and allocate what is its own, for the
-/// first time in a late one, and the test's own runner reports that it is slow.
+/// Number of attempts, of which the one with the fewest allocations counts. An allocation at every
+/// product shows in every attempt. On a busy machine a thread may take part for the first time in a
+/// late attempt and allocate its own state, and the test's runner reports that it is slow.
 const TRIES: usize = 10;
 
-/// Allocations of a hundred products, and as many that are scaled.
+/// Allocations of a hundred products and of a hundred products with the axpby epilogue.
 fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
     let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     let op = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
@@ -46,7 +46,7 @@ fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
         ALLOCATIONS.load(SeqCst) - before
     };
     let mut hundred = || {
-        // What is made at the first products is not counted.
+        // The allocations of the first products are not counted.
         after(10);
         let (mut fewest, mut tries) = (usize::MAX, 0);
         while fewest > 0 && tries < TRIES {
@@ -55,17 +55,17 @@ fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
         }
         fewest
     };
-    // By the team of threads, and by a pool the caller is in.
+    // With the team of threads, and within a pool.
     hundred() + pool.install(hundred)
 }
 
 #[test]
 fn a_product_allocates_nothing() {
-    // One for the whole test: threads that end allocate too.
+    // One pool for the whole test: threads that end allocate too.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
     for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
         let plan = text.parse().unwrap();
-        // One that a thread does alone, and one that is shared.
+        // One product on a single thread, and one on several.
         for spec in ["banded,rows=500", "banded,rows=50k"] {
             assert_eq!(allocations(&pool, &plan, spec), 0, "{text} on {spec}");
         }

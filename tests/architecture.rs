@@ -1,11 +1,11 @@
-//! The rules of `docs/design.md` that the compiler does not hold.
+//! Rules of `docs/design.md` that the compiler does not enforce.
 
 use sparseop::formats::FormatKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules from the bottom to the top; a module may import from itself and from lower layers,
+/// The modules from the bottom to the top. A module may import from itself and from lower layers,
 /// not from its neighbours.
 const LAYERS: [&[&str]; 8] = [
     &["error", "files", "memory", "precision", "scalar", "trace"],
@@ -27,14 +27,15 @@ const PACKAGES: [(&str, &[&str]); 5] = [
     ("tune", &["sparseop", "sparseop-testkit"]),
 ];
 
-/// The bottom: these may import from each other.
+/// The bottom layer. Its modules may import from each other.
 const BOTTOM: &[&str] = LAYERS[0];
 
-/// The table of functions that are compiled in the library: it names all layers, for the scalar types.
+/// The table of functions that are compiled in the library. It names all layers, for the scalar
+/// types.
 const TABLE: (&str, &str) = ("compiled", "scalar");
 
-/// What only these files may touch; paths and folders below `src`, those of other packages with the
-/// package's folder before them.
+/// Names that only these files may use. Paths and folders are below `src`; those of other packages
+/// begin with the package's folder.
 const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["Instant"], &["tuning/stopwatch.rs", "solvers/driver.rs"]),
     (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "testkit/devices.rs"]),
@@ -55,10 +56,10 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["cudarc"], &["device/", "formats/"]),
 ];
 
-/// Lines a file may have.
+/// Maximum number of lines of a file.
 const LINES: usize = 500;
 
-/// Source files with more, and why.
+/// Longer source files, with the reasons.
 const LONG: [(&str, &str); 0] = [];
 
 /// The folder of the repository.
@@ -85,7 +86,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Path below `src`, that of another package's sources with the package's folder before it, and code
+/// Paths below `src` (those of another package's sources begin with the package's folder) and code
 /// without comments, `#[cfg(test)]` items and test files. The C interface is not among them.
 fn sources() -> Vec<(String, String)> {
     let packages = PACKAGES.iter().map(|(folder, _)| *folder).filter(|folder| *folder != "capi");
@@ -127,11 +128,11 @@ fn without_tests(text: &str) -> String {
     out
 }
 
-/// What stands directly after each `crate::`, groups in braces taken apart.
+/// Paths after each `crate::`, with groups in braces expanded.
 fn imports(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("crate::") {
-        // `$crate` and `some_crate` are something else.
+        // `$crate` and `some_crate` do not count.
         if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
             continue;
         }
@@ -163,7 +164,7 @@ fn imports(code: &str) -> Vec<String> {
     found
 }
 
-/// The module that each name which `lib.rs` re-exports comes from.
+/// Module of each name that `lib.rs` re-exports.
 fn reexports() -> BTreeMap<String, String> {
     let lib = fs::read_to_string(root().join("lib.rs")).unwrap();
     let mut names = BTreeMap::new();
@@ -186,7 +187,7 @@ fn imports_go_one_way() {
     let mut wrong = Vec::new();
     for (file, code) in sources() {
         let module = file.split(['/', '.']).next().unwrap();
-        // Packages import by their dependencies, which another test reads.
+        // Packages import by their dependencies, which another test checks.
         let is_package = PACKAGES.iter().any(|(folder, _)| *folder == module) && file.contains('/');
         if file == "lib.rs" || file == "compiled.rs" || is_package {
             continue;
@@ -218,8 +219,8 @@ fn module_of(file: &str) -> &str {
     path.strip_suffix("/mod").or(path.strip_suffix("/lib")).unwrap_or(path)
 }
 
-/// The files that a file imports, except for those of the modules that it is in: what they declare
-/// is the common ground of their folder.
+/// The files that a file imports, except those of its enclosing modules, whose declarations are
+/// common to their folder.
 fn imported_files(files: &BTreeMap<String, String>, file: &str) -> BTreeSet<String> {
     let (module, code) = (module_of(file), &files[file]);
     let package = file.split('/').next().filter(|first| PACKAGES.iter().any(|(folder, _)| folder == first));
@@ -257,7 +258,7 @@ fn imported_files(files: &BTreeMap<String, String>, file: &str) -> BTreeSet<Stri
     found
 }
 
-/// The paths of a `use`, groups in braces taken apart.
+/// The paths of a `use`, with groups in braces expanded.
 fn expand(statement: &str) -> Vec<String> {
     let Some((head, rest)) = statement.split_once('{') else {
         return vec![statement.split(" as ").next().unwrap().trim().to_owned()];

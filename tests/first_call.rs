@@ -1,13 +1,14 @@
-//! What the first product of a program waits for on a GPU, beyond the context: its kernels, from the build or from the cache.
+//! Latency of the first product on a GPU, beyond the context: its kernels come from the build or
+//! from the cache.
 
 use sparseop::matrix::gallery;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, SparseOpBuilder, Tuning};
 
-/// What a first call may take once kernels are compiled, in seconds.
+/// Maximum time of a first call with compiled kernels, in seconds.
 const LIMIT: f64 = 0.05;
 
-/// Set to 1 where a GPU has to be there.
+/// Environment variable that is 1 if a GPU is required.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
 
 #[test]
@@ -28,7 +29,8 @@ fn the_first_call_is_quick_when_kernels_are_there() {
         let op = builder.build(&a).unwrap();
         op.apply(&x, &mut y).unwrap();
     };
-    // Another format's kernels first, so that they are compiled in any case and the driver has loaded a module before.
+    // The kernels of another format run first, so that all kernels are compiled and the driver has
+    // loaded a module.
     let ((), cold) = timed(|| first_call("ell"));
     let ((), hot) = timed(|| first_call("sell"));
     eprintln!("first call with ELL {:.1} ms, then first call with SELL {:.1} ms", cold * 1e3, hot * 1e3);

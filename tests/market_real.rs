@@ -1,4 +1,4 @@
-//! Real matrices, where a folder of them is at hand: each has the shape and the entries that the index says.
+//! Real matrices from a folder, if given: each has the shape and the entries of the index.
 #![allow(clippy::print_stderr)]
 
 use sparseop::matrix::market;

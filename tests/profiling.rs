@@ -1,4 +1,4 @@
-//! What profilers are told: spans, and ranges of a library called NVTX.
+//! Events for profilers: spans, and ranges of a library in place of NVTX.
 
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::tuning::stopwatch::timed;
@@ -11,7 +11,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// A span as it was seen.
+/// A recorded span.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     name: String,
@@ -26,7 +26,7 @@ impl Visit for Seen {
     }
 }
 
-/// Keeps every span of the library down to a level, in the order in which they begin.
+/// Records every span of the library down to a level, in the order of their beginnings.
 struct Recorder {
     level: Level,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -65,7 +65,7 @@ impl Subscriber for Recorder {
     }
 }
 
-/// The spans of some work.
+/// Spans of some work.
 fn spans(level: Level, work: impl FnOnce()) -> Vec<Seen> {
     let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
     with_default(Recorder { level, seen: Arc::clone(&seen), within: Mutex::default() }, work);
@@ -93,7 +93,7 @@ fn every_step_has_a_span_with_what_it_is_about() {
         op.update_values(a.values()).unwrap();
         (plan, bytes) = (op.plan().to_string(), op.memory_bytes());
     });
-    // An operator that is updatable may pack its pattern once more.
+    // An updatable operator may pack its pattern a second time.
     assert_eq!(names(&seen)[..4], ["build", "analyze", "select", "pack"]);
     assert_eq!(names(&seen)[seen.len() - 3..], ["apply", "apply", "update"]);
     let sizes = [("rows", a.nrows()), ("nnz", a.nnz())];
@@ -162,6 +162,6 @@ fn spans_that_nobody_records_cost_next_to_nothing() {
         "a product with {} entries: {unrecorded:.1} ns with nobody who records, {recorded:.1} ns with somebody who leaves products out",
         a.nnz()
     );
-    // A lost time slice would be a thousand times as much.
+    // A lost time slice takes a thousand times as much.
     assert!(recorded - unrecorded < 200.0, "{unrecorded} ns became {recorded} ns");
 }

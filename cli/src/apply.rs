@@ -40,7 +40,7 @@ pub(super) struct Args {
     choice: Choice,
 }
 
-/// The product, for programs.
+/// The product as JSON.
 #[derive(Serialize)]
 struct Applied {
     matrix: String,
@@ -103,7 +103,7 @@ fn apply<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     if args.out.is_none() {
         let mut text = format!("%%MatrixMarket matrix array real general\n{} 1\n", y.len());
         for value in &y {
-            // With an exponent where that is shorter, and as many digits as it takes to read the same number again.
+            // An exponent if that is shorter, and enough digits to read the same number back.
             writeln!(text, "{value:?}")?;
         }
         console.print(&text)?;

@@ -57,7 +57,7 @@ pub(super) enum How {
     Calibrate,
 }
 
-/// A number of seconds above 0.
+/// Parses a number of seconds above 0.
 pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && *s > 0.0);
     seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
@@ -69,13 +69,13 @@ impl Choice {
         self.device.get()
     }
 
-    /// How a race is run.
+    /// Settings of the calibration.
     pub(super) fn calibration(&self) -> Calibration {
         let default = Calibration::default();
         Calibration { seconds: self.race_seconds.unwrap_or(default.seconds), cold: self.cold, ..default }
     }
 
-    /// The matrix as it is to be: with rounded values.
+    /// Returns the matrix with its values rounded, if the options say so.
     pub(super) fn rounded<T: Scalar>(&self, a: CsrMatrix<T>) -> Result<CsrMatrix<T>> {
         let Some(precision) = self.value_precision else { return Ok(a) };
         Ok(a.rounded_to(precision)?.into_owned())
@@ -92,7 +92,7 @@ impl Choice {
             .calibration(self.calibration())
             .remember(self.remember)
             .deterministic(self.deterministic);
-        // With `auto` the builder may yet fall back on the CPU.
+        // With `auto` the builder may fall back on the CPU.
         if !self.device.is_auto() {
             builder = builder.device(self.device()?);
         }
@@ -112,7 +112,7 @@ impl Choice {
     }
 }
 
-/// A well-spelled device; whether there is one is seen when it is needed.
+/// A well-formed device name. Opening it shows if the device exists.
 #[derive(Debug, Clone)]
 pub(super) struct DeviceArg(String);
 
@@ -135,23 +135,23 @@ impl DeviceArg {
     }
 }
 
-/// `f32` or `f64`.
+/// Parser of `f32` or `f64`.
 pub(super) fn dtype_parser() -> impl TypedValueParser<Value = ScalarKind> {
     PossibleValuesParser::new(ScalarKind::ALL.map(ScalarKind::name)).map(|name| {
-        // The parser has let no other name through.
+        // The parser accepts no other name.
         ScalarKind::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(ScalarKind::F64)
     })
 }
 
-/// `bf16`, `f16` or `f32`.
+/// Parser of `bf16`, `f16` or `f32`.
 fn precision_parser() -> impl TypedValueParser<Value = Precision> {
     PossibleValuesParser::new(Precision::ALL.map(Precision::name)).map(|name| {
-        // The parser has let no other name through.
+        // The parser accepts no other name.
         Precision::ALL.into_iter().find(|precision| precision.name() == name).unwrap_or(Precision::F32)
     })
 }
 
-/// Bytes, perhaps in units of 2¹⁰, 2²⁰, 2³⁰ or 2⁴⁰.
+/// Parses a number of bytes with an optional unit of 2¹⁰, 2²⁰, 2³⁰ or 2⁴⁰.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
     let unit = units.into_iter().find_map(|(suffix, shift)| {

@@ -1,4 +1,4 @@
-//! What is said, and where: results on standard output, the rest on standard error.
+//! Output: results on standard output, messages on standard error.
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
@@ -21,7 +21,7 @@ pub(super) struct Verbosity {
     quiet: bool,
 }
 
-/// Where the program speaks.
+/// The output streams of the program.
 #[derive(Debug)]
 pub(super) struct Console {
     verbosity: Verbosity,
@@ -33,56 +33,56 @@ impl Console {
         Self { verbosity, failed: Cell::new(false) }
     }
 
-    /// A result, on standard output.
+    /// Prints a result to standard output.
     pub(super) fn print(&self, text: &str) -> Result<()> {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
     }
 
-    /// A result as one line of JSON.
+    /// Prints a result as one line of JSON.
     pub(super) fn print_json(&self, value: &impl Serialize) -> Result<()> {
         self.print(&format!("{}\n", serde_json::to_string(value)?))
     }
 
-    /// An error; the program will exit with 1 when it is done.
+    /// Reports an error; the program will exit with 1.
     pub(super) fn error(&self, message: &str) {
         self.failed.set(true);
         say(&format!("error: {message}"));
     }
 
-    /// Something to be careful about.
+    /// Prints a warning.
     pub(super) fn warn(&self, message: &str) {
         if !self.verbosity.quiet {
             say(&format!("warning: {message}"));
         }
     }
 
-    /// Something good to know.
+    /// Prints a note.
     pub(super) fn note(&self, message: &str) {
         if !self.verbosity.quiet {
             say(message);
         }
     }
 
-    /// Something for whoever asked for more.
+    /// Prints a message of `--verbose`.
     pub(super) fn detail(&self, message: impl FnOnce() -> String) {
         if self.verbosity.verbose {
             say(&message());
         }
     }
 
-    /// Whether there was an error.
+    /// True if an error was reported.
     pub(super) fn failed(&self) -> bool {
         self.failed.get()
     }
 
-    /// A bar for work of known size, in bytes or in steps.
+    /// Progress bar for work of known size, in bytes or in steps.
     pub(super) fn bar(&self, template: &'static str) -> ProgressBar {
         self.progress(ProgressBar::no_length(), template)
     }
 
-    /// A sign of life for work of unknown length.
+    /// Spinner for work of unknown length.
     pub(super) fn spinner(&self, message: String) -> ProgressBar {
         /// Slow enough to take no time from the work.
         const TICK: Duration = Duration::from_millis(200);
@@ -96,19 +96,20 @@ impl Console {
         if self.verbosity.quiet || !io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        // A template that does not parse is a slip of ours, and no reason to fail the work.
+        // A template that does not parse is a mistake of this program, and no reason to fail the
+        // work.
         ProgressStyle::with_template(template)
             .map(|style| bar.with_style(style))
             .unwrap_or_else(|_| ProgressBar::hidden())
     }
 }
 
-/// Writes a line to standard error; where nobody listens there is nobody to tell.
+/// Writes a line to standard error. Errors of the stream are ignored.
 fn say(message: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", message.trim_end());
 }
 
-/// The error and its causes, each unless the one before has already quoted it.
+/// The error and its causes, without those that the text already quotes.
 pub(super) fn cause_chain(error: &anyhow::Error) -> String {
     error
         .chain()
@@ -117,12 +118,12 @@ pub(super) fn cause_chain(error: &anyhow::Error) -> String {
         .unwrap_or_default()
 }
 
-/// Whether the error is that nobody reads the standard output any more.
+/// True if the reader of standard output has closed it.
 pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A table with a heading, columns two spaces apart.
+/// Formats a table with a heading, its columns two spaces apart.
 pub(super) fn table(
     columns: &[(&str, CellAlignment)],
     rows: impl IntoIterator<Item = Vec<String>>,
@@ -136,7 +137,7 @@ pub(super) fn table(
     table.trim_fmt() + "\n"
 }
 
-/// A time in a unit that a person reads.
+/// Formats a time in a readable unit.
 pub(super) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
@@ -145,7 +146,7 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A share as a percentage.
+/// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }

@@ -27,19 +27,19 @@ struct Line {
     gpu: Option<GpuLine>,
 }
 
-/// What is known of a GPU besides; the bandwidth of copies is measured now.
+/// Further properties of a GPU. The bandwidth of copies is measured on the spot.
 #[derive(Serialize)]
 struct GpuLine {
     #[serde(flatten)]
     spec: GpuSpec,
-    /// Bytes a second that a copy within its memory reads and writes.
+    /// Bytes per second that a copy within its memory reads and writes.
     copy_bandwidth: Option<f64>,
-    /// Why that bandwidth is not known.
+    /// The reason why the bandwidth is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     copy_error: Option<String>,
 }
 
-/// The line for what is not there.
+/// Entry of a device that is not available.
 #[derive(Serialize)]
 struct Missing {
     device: String,
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     }
 }
 
-/// The line for a device.
+/// Prints the entry of a device.
 fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
     let mut spec = device.spec();
     let (bandwidth, copy_error) = match device.copy_bandwidth() {
@@ -81,7 +81,7 @@ fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
     console.print_json(&Line { device: device.to_string(), name, instructions, threads, gpu })
 }
 
-/// The line for what is not there.
+/// Prints the entry of a device that is not available.
 fn missing(device: &str, error: String, args: &Args, console: &Console) -> Result<()> {
     if args.json {
         return console.print_json(&Missing { device: device.to_owned(), error });

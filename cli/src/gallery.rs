@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     }
 }
 
-/// A generator, for programs.
+/// A generator as JSON.
 #[derive(Serialize)]
 struct Listed {
     name: String,

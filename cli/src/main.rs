@@ -1,6 +1,7 @@
-//! The `sparseop` program: one file for each subcommand, and what they share.
+//! The `sparseop` program: one file for each subcommand, and shared code.
 //!
-//! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failed work, 2 wrong usage.
+//! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1
+//! failed work, 2 wrong usage.
 
 mod analyze;
 mod apply;
@@ -20,7 +21,7 @@ use clap::{Parser, Subcommand};
 use console::{Console, Verbosity, cause_chain, is_broken_pipe};
 use std::process::ExitCode;
 
-/// The exit code of a program that Ctrl-C ended: 128 and the number of the signal.
+/// Exit code of a program that Ctrl-C ends: 128 and the number of the signal.
 const INTERRUPTED: i32 = 130;
 
 /// y = A x with a sparse A, as fast as the machine allows
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) if console.failed() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the results has read enough.
+        // The reader of standard output has closed it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             console.error(&cause_chain(&error));
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line, as profiles record what made them.
+/// The command line, recorded in profiles.
 fn command_line() -> String {
     let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     std::iter::once("sparseop".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")

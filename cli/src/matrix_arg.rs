@@ -20,7 +20,7 @@ pub(super) struct Matrices {
 }
 
 impl Matrices {
-    /// Does `work` for every matrix; one that fails is reported, and the others go on.
+    /// Calls `work` for every matrix. A failure is reported and the loop continues.
     pub(super) fn for_each(
         &self,
         console: &Console,
@@ -43,25 +43,25 @@ impl Matrices {
     }
 }
 
-/// An argument that stands for one matrix or for several.
+/// An argument for one matrix or for several.
 #[derive(Debug, Clone)]
 pub(super) enum Given {
-    /// Generated ones.
+    /// Generated matrices.
     Gallery(Vec<gallery::Spec>),
     /// A file, or a folder of files.
     Path(PathBuf),
 }
 
-/// Where a matrix comes from.
+/// Source of a matrix.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    /// It is generated.
+    /// A generator.
     Gallery(gallery::Spec),
-    /// It is read.
+    /// A file.
     Path(PathBuf),
 }
 
-/// Reads an argument that stands for one matrix.
+/// Parser of an argument for one matrix.
 pub(super) fn parser() -> impl TypedValueParser<Value = Source> {
     OsStringValueParser::new().try_map(|text| match spelled(&text) {
         Some(spec) => spec.parse().map(Source::Gallery),
@@ -69,7 +69,7 @@ pub(super) fn parser() -> impl TypedValueParser<Value = Source> {
     })
 }
 
-/// Reads an argument that may stand for several matrices.
+/// Parser of an argument for one matrix or several.
 pub(super) fn several() -> impl TypedValueParser<Value = Given> {
     OsStringValueParser::new().try_map(|text| match spelled(&text) {
         Some(specs) => gallery::Spec::parse_all(specs).map(Given::Gallery),
@@ -77,13 +77,13 @@ pub(super) fn several() -> impl TypedValueParser<Value = Given> {
     })
 }
 
-/// The argument, where it names a generated matrix.
+/// The argument, if it names a generated matrix.
 fn spelled(text: &OsStr) -> Option<&str> {
     text.to_str().filter(|text| text.starts_with(gallery::Spec::PREFIX))
 }
 
 impl Given {
-    /// Generated matrices in order, those in a folder by name, or a single file.
+    /// Generated matrices in order, the files of a folder by name, or a single file.
     fn expand(&self) -> Result<Vec<Source>> {
         let folder = match self {
             Self::Gallery(specs) => return Ok(specs.iter().cloned().map(Source::Gallery).collect()),
@@ -103,7 +103,7 @@ impl Given {
         Ok(paths.into_iter().map(Source::Path).collect())
     }
 
-    /// The matrices it stands for. A folder that cannot be read is reported.
+    /// Returns the matrices of the argument. A folder that cannot be read is reported.
     pub(super) fn expand_or_report(&self, console: &Console) -> Vec<Source> {
         self.expand().unwrap_or_else(|error| {
             console.error(&cause_chain(&error));
@@ -113,7 +113,7 @@ impl Given {
 }
 
 impl Source {
-    /// The matrix's name: that of the file, or the specification as it can be typed again.
+    /// The matrix's name: that of the file, or the specification in a form that can be typed again.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Gallery(spec) => format!("{}{spec}", gallery::Spec::PREFIX),
@@ -121,7 +121,7 @@ impl Source {
         }
     }
 
-    /// What matrices like this one are summed up under: the generator's name, or that of the folder.
+    /// Class under which matrices are summarised: the name of the generator or of the folder.
     pub(super) fn class(&self) -> String {
         match self {
             Self::Gallery(spec) => spec.entry().name.to_owned(),

@@ -49,7 +49,7 @@ pub(super) struct Args {
     choice: Choice,
 }
 
-/// The ranking, for programs.
+/// The ranking as JSON.
 #[derive(Serialize)]
 struct Ranked {
     graph: String,
@@ -63,7 +63,7 @@ struct Ranked {
     damping: f64,
     converged: bool,
     iterations: usize,
-    /// Rank that the last iteration has moved.
+    /// Amount of rank moved by the last iteration.
     residual: f64,
     prepare_seconds: f64,
     seconds: f64,

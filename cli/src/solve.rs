@@ -96,7 +96,7 @@ enum Preconditioner {
     Jacobi,
 }
 
-/// How it went, for programs.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Solved<'a> {
     matrix: String,
@@ -116,7 +116,7 @@ struct Solved<'a> {
     residual: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     eigenvalue: Option<f64>,
-    /// The matrix analysed and packed, vectors made, iterations captured.
+    /// Analysis, packing, allocation of the vectors and capture of the iterations.
     prepare_seconds: f64,
     seconds: f64,
     seconds_per_iteration: Option<f64>,
@@ -124,19 +124,19 @@ struct Solved<'a> {
     timing: Option<Timing>,
 }
 
-/// What an iteration is compared with.
+/// Times that an iteration is compared with.
 #[derive(Serialize)]
 struct Timing {
     product_us: f64,
-    /// Bytes of vectors that an iteration reads and writes beside its products.
+    /// Bytes of vectors that an iteration reads and writes, besides its products.
     vector_bytes: u64,
     copy_gbps: Option<f64>,
-    /// Products and, where the speed of copies is known, vectors at that speed.
+    /// Products and, if the bandwidth of copies is known, vectors at that bandwidth.
     bound_us: Option<f64>,
     over_bound: Option<f64>,
 }
 
-/// What both kinds of work leave.
+/// Result of either kind of solver.
 struct Done<T> {
     x: Vec<T>,
     history: Vec<f64>,
@@ -148,7 +148,7 @@ struct Done<T> {
     prepare: f64,
     seconds: f64,
     failure: Option<sparseop::Error>,
-    /// Products and bytes of vectors an iteration, where they are known.
+    /// Products and bytes of vectors per iteration, if known.
     cost: Option<(u32, u64)>,
 }
 
@@ -207,7 +207,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
 }
 
 impl Args {
-    /// Tells which options the method has no use for.
+    /// Warns of options that the method does not use.
     fn warn_of_what_is_ignored(&self, console: &Console) {
         let (power, chebyshev) = (self.method == Name::Power, self.method == Name::Chebyshev);
         for (option, ignored) in [
@@ -228,13 +228,13 @@ impl Args {
 fn settings(args: &Args) -> Settings {
     Settings {
         tolerance: args.tol,
-        // No vector of residuals is longer than the memory of a machine.
+        // No history of residuals is longer than the memory of a machine.
         max_iterations: usize::try_from(args.max_iter).unwrap_or(usize::MAX),
         check_every: args.check_every.map(|every| every as usize),
     }
 }
 
-/// Someone who tells a spinner how far it is.
+/// A spinner, and an observer that shows the progress in it.
 fn spinner(args: &Args, console: &Console) -> (indicatif::ProgressBar, impl FnMut(Progress) + 'static) {
     let bar = console.spinner(format!("solving {}", args.matrix.name()));
     let told = bar.clone();
@@ -301,7 +301,7 @@ fn solve_system<T: Scalar>(
 }
 
 fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Done<T>> {
-    // Not all ones, which are an eigenvector of many graphs: ever the same numbers without a pattern.
+    // Not all ones, which are an eigenvector of many graphs: fixed numbers without a pattern.
     let start: Vec<T> =
         (0..op.ncols()).map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract())).collect();
     let (bar, observer) = spinner(args, console);
@@ -324,7 +324,8 @@ fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) 
     })
 }
 
-/// Times the product alone, and what an iteration that took so many seconds is to be compared with.
+/// Times the product alone, and computes the bound that an iteration of so many seconds is compared
+/// with.
 fn time<T: Scalar>(op: &SparseOp<T>, (products, vector_bytes): (u32, u64), iteration: f64) -> Result<Timing> {
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;

@@ -1,4 +1,5 @@
-//! Races on real devices, and what is remembered of them: through the program, whose environment a test may change.
+//! Calibration on real devices and its stored decisions, through the program, whose environment a
+//! test may change.
 
 mod common;
 
@@ -7,20 +8,20 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A matrix small enough to be raced in no time and large enough for plans to differ.
+/// A matrix small enough for short timing runs and large enough for plans to differ.
 const MATRIX: &str = "gallery:fem3d,n=10";
 
-/// What `apply -v` says on standard error, with decisions kept below `store`.
+/// Standard error of `apply -v` with decisions stored below `store`.
 fn said(store: &Path, args: &[&str]) -> String {
     let fixed = ["apply", MATRIX, "--out", "/dev/null", "-v"];
     let assert = sparseop(&[&fixed[..], args].concat()).env("SPARSEOP_STORE", store).assert().success();
     String::from_utf8(assert.get_output().stderr.clone()).unwrap()
 }
 
-/// A race that is over soon, remembered.
+/// A short calibration with a stored decision.
 const REMEMBERED: [&str; 5] = ["--tuning", "calibrate", "--race-seconds", "0.2", "--remember"];
 
-/// The files kept below a folder.
+/// The files stored below a folder.
 fn entries(store: &Path) -> Vec<PathBuf> {
     let Ok(files) = fs::read_dir(store.join("sparseop/decisions")) else { return Vec::new() };
     files.map(|file| file.unwrap().path()).collect()
@@ -73,7 +74,7 @@ fn the_second_time_there_is_no_race() {
     assert!(line(&first, "store ").contains("nothing was remembered; now it is, in "), "{first}");
     assert_eq!(entries(store.path()).len(), 1);
     let plan = line(&first, "plan ").to_owned();
-    // Also where nothing is to be measured, but not where other products are to come.
+    // The stored decision also applies without calibration.
     for args in [&REMEMBERED[..], &["--remember"]] {
         let again = said(store.path(), args);
         assert!(line(&again, "race ").contains("none, remembered from less than a day ago: "), "{again}");

@@ -1,4 +1,4 @@
-//! What the program promises to other programs: exit codes, JSON, where messages go, and whole files or none.
+//! The program's interface to other programs: exit codes, JSON, output streams, atomic files.
 
 mod common;
 
@@ -10,7 +10,8 @@ use std::path::Path;
 
 const TEXT: &str = "%%MatrixMarket matrix coordinate real general\n2 3 2\n1 3 1.5\n2 1 -2\n";
 
-/// What the program says on standard error, exiting with `code` and printing no result where it fails outright.
+/// Standard error of the program. It must exit with `code` and, if it fails entirely, print no
+/// result.
 fn stderr(args: &[&str], code: i32) -> String {
     let assert = sparseop(args).assert().code(code);
     String::from_utf8(assert.get_output().stderr.clone()).unwrap()
@@ -134,7 +135,7 @@ fn a_plan_over_the_memory_limit_is_refused_with_both_numbers() {
     assert_eq!((&refused["plan"], &refused["completed"]), (&"ell".into(), &false.into()));
     assert_eq!(report["runs"][1]["engine"], "sprs");
 
-    // Where every candidate is meant, that one is too large is no failure.
+    // Among all candidates, one that is too large is no failure.
     let limit =
         ["--plans", "all", "--memory-limit", "650K", "--seconds", "0.001", "--json", "--baselines", "none"];
     let report = &json(&[&["bench", "gallery:small"], &limit[..]].concat())[0];
@@ -392,7 +393,7 @@ fn a_range_stands_for_a_matrix_of_each_number() {
         (two["name"].as_str().unwrap(), three["nrows"].clone()),
         (&names[0][8..], all[1]["nrows"].clone())
     );
-    // What a seed draws is said in words, the same ones everywhere.
+    // The description of a seed's matrix is the same everywhere.
     let structure = two["structure"].as_str().unwrap();
     assert!(structure.contains("row lengths: ") && structure != three["structure"].as_str().unwrap());
     let assert = sparseop(&["analyze", names[0], "-v"]).assert().success();

@@ -1,4 +1,5 @@
-//! Bits across processes: a command writes the same bytes every time, on any number of threads. Within a process: `src/testing/bits.rs`.
+//! Bitwise reproducibility across processes: a command writes the same bytes every time, on any
+//! number of threads. `src/testing/bits.rs` tests it within a process.
 
 mod common;
 
@@ -15,15 +16,15 @@ const GRAPH: &str = "gallery:webbase,rows=8k,values=pattern";
 
 const SYSTEM: &str = "gallery:poisson2d,n=60,values=laplacian";
 
-/// Threads of the processes that are compared.
+/// Numbers of threads of the compared processes.
 const THREADS: [&str; 4] = ["2", "2", "1", "3"];
 
-/// Where commands run: on the CPU, and on the GPU where there is one.
+/// The devices of the test: the CPU, and the GPU if there is one.
 fn devices() -> Vec<&'static str> {
     if Device::why_no_gpu().is_none() { vec!["cpu", "cuda"] } else { vec!["cpu"] }
 }
 
-/// What a process prints and writes into `folder`; or what it says, where it fails.
+/// Output of a process and the files it writes into `folder`, or its messages if it fails.
 fn run(args: &[&str], device: &str, threads: &str, folder: &Path) -> Result<Vec<Vec<u8>>, String> {
     let mut command = sparseop(args);
     command.args(["--device", device, "--deterministic"]).env("RAYON_NUM_THREADS", threads);
@@ -37,7 +38,7 @@ fn run(args: &[&str], device: &str, threads: &str, folder: &Path) -> Result<Vec<
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let mut all: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
-    // Of what is printed beside files, times are part.
+    // The output of commands that also write files contains times.
     if files.is_empty() {
         all.push(output.stdout);
     }
@@ -45,7 +46,8 @@ fn run(args: &[&str], device: &str, threads: &str, folder: &Path) -> Result<Vec<
     Ok(all)
 }
 
-/// Whether the processes agree; false where the command is refused for what the plan would take.
+/// True if the processes agree. False if the command is refused because the plan would take too
+/// much memory.
 fn agree(args: &[&str], device: &str) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let mut first = None;

@@ -1,13 +1,14 @@
-//! What the program prints, to the letter, with times, devices and the like masked.
+//! Golden tests of the output, with times, devices and the like masked.
 
 mod common;
 
 use common::stdout;
 
-/// Predicts from invented coefficients, which stay when the real ones are measured again.
+/// A profile with invented coefficients, which do not change with new measurements.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/profile.ron");
 
-/// Compares what the program prints with the stored text, once `filters` have masked what differs from run to run.
+/// Compares the output with the stored text, after `filters` have masked what differs from run to
+/// run.
 macro_rules! golden {
     ($name:literal, $args:expr, $filters:expr) => {
         insta::with_settings!({ filters => $filters, omit_expression => true }, {
@@ -16,7 +17,7 @@ macro_rules! golden {
     };
 }
 
-/// How well the profile fits the machine that runs the test, where it is, and how long the choice took.
+/// Masks of the profile's fit and path and of the time of the choice.
 const FIT: [(&str, &str); 4] = [
     (r"(?m)measured on (this|another) .*$", "[fit]"),
     (r"(?m)read from .*$", "read from [file]"),
@@ -66,7 +67,7 @@ fn bench() {
     let filters = [
         (r"(?m) on [^:\n]*$", " on [device]"),
         (r"(?m)^auto: .*$", "auto: [plan]; [times]"),
-        // The widths of the columns follow from the numbers in them.
+        // The widths of the columns depend on the numbers in them.
         (r" {2,}", "  "),
         (r"[0-9.]+ (µs|ms|s)  [0-9.]+ (µs|ms|s)  [0-9.]+  [0-9.]+", "[median]  [least]  [rates]"),
         (r"[0-9.]+e-?[0-9]+", "[error]"),

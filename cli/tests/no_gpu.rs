@@ -1,4 +1,5 @@
-//! Drivers that are none: whatever is called libcuda, products run on the CPU and the reason is told in one line.
+//! Broken drivers: with any library as libcuda, products run on the CPU and the reason is reported
+//! in one line.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -10,14 +11,14 @@ use std::path::Path;
 use std::{env, fs, process};
 use tempfile::TempDir;
 
-/// The names under which a driver is looked for.
+/// File names of the driver.
 const NAMES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
-/// A product on whatever the program takes by itself.
+/// A product on the default device.
 const APPLY: [&str; 4] = ["apply", "gallery:small", "--json", "-v"];
 
-/// A folder with a libcuda that exports these functions, each given as name, parameters and body; none without a Rust compiler,
-/// which is then said.
+/// A folder with a libcuda that exports these functions, each given as name, parameters and body.
+/// Without a Rust compiler it prints a message and returns none.
 fn driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
     let folder = tempfile::tempdir().unwrap();
     let mut source = "#![no_std]\n\
@@ -48,9 +49,9 @@ fn driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
     Some(folder)
 }
 
-/// Every driver function that the library names, failing; but those in `functions` as they are there.
+/// A driver with all functions that the library names. They fail, except those in `functions`.
 fn whole_driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
-    /// An error no driver gives: whoever calls the function gets far enough to notice.
+    /// An error that no driver returns. A caller of the function reports it.
     const UNKNOWN: &str = "999";
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/device/cuda");
     let mut names = BTreeSet::new();
@@ -77,7 +78,8 @@ fn with_driver(folder: &TempDir, args: &[&str]) -> Command {
     command
 }
 
-/// What the program writes to standard output and to standard error, ending with `code` and without a panic.
+/// Standard output and standard error of the program, which must exit with `code` and without a
+/// panic.
 fn output(mut command: Command, code: i32) -> (String, String) {
     let output = command.output().unwrap();
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -86,19 +88,19 @@ fn output(mut command: Command, code: i32) -> (String, String) {
     (out, err)
 }
 
-/// The one line of a text that begins so.
+/// The only line of a text that begins with `start`.
 fn line<'a>(text: &'a str, start: &str) -> &'a str {
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(start)).collect();
     assert_eq!(lines.len(), 1, "{text}");
     lines[0]
 }
 
-/// A text without the line that says how long it took.
+/// A text without the line with the times.
 fn untimed(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.starts_with("took ")).collect()
 }
 
-/// The program runs on the CPU and says why, and fails in one line where a GPU is insisted on.
+/// The program runs on the CPU and reports the reason. It fails in one line if a GPU is required.
 #[track_caller]
 fn falls_back(driver: Option<TempDir>, reason: &str) {
     let Some(driver) = driver else { return };
@@ -150,7 +152,7 @@ fn a_driver_that_is_too_old() {
 #[test]
 fn a_library_that_is_no_driver() {
     falls_back(driver(&[]), "cuInit");
-    // Begins like a driver and goes no further.
+    // Some functions of a driver, but not all of them.
     let functions =
         [("cuInit", "_: u32", "0"), ("cuDriverGetVersion", "version: *mut i32", "*version = 13000; 0")];
     falls_back(driver(&functions), "lacks cu");
@@ -167,7 +169,8 @@ fn a_driver_that_fails_at_everything() {
     falls_back(whole_driver(&functions), "999");
 }
 
-/// A driver with an H200 as far as its attributes go (75 and 76 are its compute capability); `more` has the rest.
+/// A driver with an H200, as far as its attributes go (75 and 76 are its compute capability).
+/// `more` has the other functions.
 fn with_a_gpu(more: &[(&str, &str, &str)]) -> Option<TempDir> {
     let attributes = [
         ("cuInit", "_: u32", "0"),
@@ -210,7 +213,8 @@ fn a_gpu_without_a_way_to_its_kernels() {
         ("cuStreamCreate", "stream: *mut usize, _: u32", "*stream = 1; 0"),
     ]);
     let Some(driver) = driver else { return };
-    // Nothing but the driver is found: no NVRTC. Where the build had an nvcc, the driver refuses what that made.
+    // Only the driver is found and no NVRTC. If the build had an nvcc, the driver refuses its
+    // images.
     let alone = |args: &[&str]| {
         let mut command = with_driver(&driver, args);
         command.env("LD_LIBRARY_PATH", driver.path());
@@ -220,7 +224,7 @@ fn a_gpu_without_a_way_to_its_kernels() {
     let reason = line(&listed, "cuda ");
     assert!(reason.contains("none: ") && (reason.contains("NVRTC") || reason.contains("hyb.cu")), "{listed}");
     assert_eq!(output(alone(&APPLY), 0).0, stdout(&APPLY), "not as on the CPU");
-    // Asked for by name, the GPU is not replaced by the CPU.
+    // A GPU requested by name is not replaced by the CPU.
     let (out, err) = output(alone(&["apply", "gallery:small", "-q", "--device", "cuda"]), 1);
     assert!(out.is_empty() && err.lines().count() == 1, "{out}{err}");
     assert!(line(&err, "error: ").contains("cuda:0") || err.contains("NVRTC"), "{err}");
@@ -228,7 +232,7 @@ fn a_gpu_without_a_way_to_its_kernels() {
 
 #[test]
 fn a_driver_that_is_not_wanted_is_not_touched() {
-    // Whoever calls it does not live to tell.
+    // A call of cuInit aborts the process.
     let Some(driver) = driver(&[("cuInit", "_: u32", "extern \"C\" { fn abort() -> !; } abort()")]) else {
         return;
     };

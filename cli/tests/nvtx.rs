@@ -1,12 +1,12 @@
-//! Ranges of NVIDIA's profilers, told to a library that stands for NVTX.
+//! Ranges of NVIDIA's profilers, recorded by a library in place of NVTX.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-/// A library with the functions of NVTX that writes what it is told, one line a call, to the
-/// file `SPARSEOP_TEST_RANGES`.
+/// A library with the functions of NVTX. It writes its calls, one per line, to the file
+/// `SPARSEOP_TEST_RANGES`.
 const SOURCE: &str = r#"
     #include <stdio.h>
     #include <stdlib.h>
@@ -23,7 +23,7 @@ const SOURCE: &str = r#"
     int nvtxRangePop(void) { tell("<", ""); return --depth; }
 "#;
 
-/// What the library is told while the program makes a product.
+/// Calls of the library while the program computes a product.
 fn ranges(folder: &Path, blind: bool) -> Vec<String> {
     let file = folder.join(if blind { "blind" } else { "looking" });
     let mut command = Command::new(env!("CARGO_BIN_EXE_sparseop"));

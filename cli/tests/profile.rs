@@ -1,4 +1,4 @@
-//! `sparseop profile`, and what profiles do to the commands that choose.
+//! `sparseop profile`, and the effect of profiles on the commands that choose plans.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::fs;
 const A: &str = "tests/data/tuned-a.ron";
 const B: &str = "tests/data/tuned-b.ron";
 
-/// What differs from machine to machine and from version to version.
+/// Masks of the differences between machines and between versions.
 const FILTERS: [(&str, &str); 4] = [
     (r"(?m)^(fit +)measured .*$", "$1[fit]"),
     (r"(this program has|and cpu is) .*", "$1 [it]"),
@@ -25,7 +25,7 @@ macro_rules! golden {
     };
 }
 
-/// What the program prints before it exits with 1.
+/// Output of the program, which must exit with 1.
 fn failing(args: &[&str]) -> String {
     let assert = sparseop(args).assert().code(1);
     let output = assert.get_output();
@@ -62,7 +62,7 @@ fn check() {
 fn check_passes_what_is_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.ron").display().to_string();
-    // The built-in one, whatever it was measured with.
+    // The built-in one, whatever kernels it was measured with.
     let text = fs::read_to_string("../models/cpu.ron").unwrap();
     fs::write(&path, &text).unwrap();
     let bars = ["profile", "check", &path, "--any-device", "--bars", "9,9,9"];
@@ -114,7 +114,7 @@ fn a_damaged_profile_of_the_user_is_told_and_passed_over() {
     assert!(json["profile"]["warnings"][0].as_str().unwrap().contains("damaged.ron"));
     let (_, err) = run(&["apply", "gallery:small", "-v"], "SPARSEOP_PROFILE", file);
     assert!(err.contains("passed over: "), "{err}");
-    // The same in the user's folder, where the platform takes it from XDG_CONFIG_HOME.
+    // The same in the user's folder, on platforms that take it from XDG_CONFIG_HOME.
     if cfg!(unix) {
         let profiles = folder.path().join("sparseop/profiles");
         fs::create_dir_all(&profiles).unwrap();

@@ -10,20 +10,20 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Browsers that print the document they have made of a page.
+/// Browsers that print the document of a page.
 const BROWSERS: [&str; 5] =
     ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// Set to 1 where a browser has to be there.
+/// Environment variable that is 1 if a browser is required.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_BROWSER";
 
-/// Looks at the page from within.
+/// Script that inspects the page from within.
 const PROBE: &str = include_str!("data/report_probe.js");
 
-/// A browser does in a second what it is asked for here; a busy machine takes longer.
+/// Time limit: a browser takes about a second, on a busy machine longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The browser; says so when there is none.
+/// The browser, if any. Prints a message if there is none.
 fn browser() -> Option<&'static PathBuf> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -41,7 +41,8 @@ fn browser() -> Option<&'static PathBuf> {
     found.as_ref()
 }
 
-/// The document that the browser makes of a page, in a window so many pixels wide; it must not complain.
+/// The document that the browser makes of a page, in a window `width` pixels wide. It must print no
+/// errors.
 fn open(browser: &Path, page: &Path, width: u32) -> String {
     let home = tempfile::tempdir().unwrap();
     let output = assert_cmd::Command::new(browser)
@@ -68,10 +69,10 @@ fn open(browser: &Path, page: &Path, width: u32) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the probe sees on a page in a window so many pixels wide.
+/// Findings of the probe on a page in a window `width` pixels wide.
 fn probed(browser: &Path, page: &Path, width: u32) -> Value {
     let text = fs::read_to_string(page).unwrap();
-    // The page allows no scripts; the copy that is looked at from within allows this one.
+    // The page allows no scripts. The copy with the probe allows this one.
     let policy = "default-src 'none'";
     assert!(text.contains(policy), "the page forbids everything it does not need");
     let text = text.replace(policy, "default-src 'none'; script-src 'unsafe-inline'");
@@ -93,7 +94,7 @@ fn page(args: &[&str]) -> (TempDir, PathBuf) {
     (folder, page)
 }
 
-/// What every page must be: readable, within its borders, and told to those who do not see it.
+/// Requirements for every page: readable, within its borders, and accessible to screen readers.
 fn assert_tidy(seen: &Value) {
     assert_eq!(seen["misplaced"], serde_json::json!([]), "labels");
     assert_eq!((&seen["mute"], seen["overflow"].as_i64() <= Some(0)), (&0.into(), true), "{seen}");
@@ -103,7 +104,7 @@ fn assert_tidy(seen: &Value) {
 fn an_analysis_shows_the_matrix_the_thresholds_and_the_decision() {
     let Some(browser) = browser() else { return };
     let (_folder, page) = page(&["analyze", "gallery:circuit,rows=30k"]);
-    // As it is, without the probe.
+    // The page itself, without the probe.
     let document = open(browser, &page, 1200);
     assert!(document.contains("</html>") && !document.contains("<script"));
     let seen = probed(browser, &page, 1200);
@@ -130,7 +131,7 @@ fn an_analysis_shows_the_matrix_the_thresholds_and_the_decision() {
 fn a_benchmark_has_a_bar_for_every_run() {
     let Some(browser) = browser() else { return };
     let folder = tempfile::tempdir().unwrap();
-    // A name that would be markup if it were not escaped.
+    // A name that is markup unless it is escaped.
     let name = "a<b>&\"c'<script>alert(1)<!--.mtx";
     let file = folder.path().join(name);
     sparseop(&["gallery", "write", "lognormal,rows=2k"]).arg(&file).assert().success();
@@ -180,7 +181,7 @@ fn a_tuning_run_shows_its_choices_the_worst_first() {
     let args =
         ["--seconds", "0.005", "--dtype", "f32", "--no-remember", "--out", &profile, "--records", &records];
     sparseop(&[&["tune"], &matrices[..], &args].concat()).assert().success();
-    // Drawn from what was kept: then the times on the page are those of the result.
+    // Drawn from the records, so that the times on the page are those of the result.
     let again = ["tune", "--from", &records, "--json", "--report", page.to_str().unwrap()];
     let result: Value = serde_json::from_str(&stdout(&again)).unwrap();
     open(browser, &page, 1200);

@@ -1,4 +1,4 @@
-//! `sparseop solve` and `sparseop rank`: answers, files, exit codes and messages.
+//! `sparseop solve` and `sparseop rank`: results, files, exit codes and messages.
 
 mod common;
 
@@ -8,14 +8,14 @@ use std::fs;
 
 const POISSON: &str = "gallery:poisson2d,n=20,values=laplacian";
 
-/// A graph of four pages, the last of which links nowhere.
+/// A graph of four pages. The last one has no links.
 const GRAPH: &str = "%%MatrixMarket matrix coordinate pattern general\n4 4 5\n1 2\n1 3\n2 3\n3 1\n3 4\n";
 
 fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(args)).unwrap()
 }
 
-/// What the program prints and says, exiting with `code`.
+/// Output and messages of the program, which must exit with `code`.
 fn failing(args: &[&str], code: i32) -> (String, String) {
     let assert = sparseop(args).assert().code(code);
     let output = assert.get_output();
@@ -80,7 +80,7 @@ fn an_iteration_is_compared_with_its_products() {
             && report["seconds_per_iteration"].as_f64().unwrap() > 0.0
     );
     assert_eq!(report["vector_bytes"], 10 * 400 * 8);
-    // On the CPU the speed of copies is not known.
+    // On the CPU the bandwidth of copies is not known.
     assert!(report["bound_us"].is_null() && report["over_bound"].is_null());
 }
 
@@ -143,8 +143,9 @@ fn pages_are_ranked_as_worked_out_by_hand() {
     let folder = tempfile::tempdir().unwrap();
     let [graph, out] = ["g.mtx", "r.mtx"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
     fs::write(&graph, GRAPH).unwrap();
-    // At damping 1/2, with what jumps to every page as the unit: r1 = 1 + r3/4, r2 = 1 + r1/4, r3 = 1 + r1/4 + r2/2, r4 = 1 + r3/4, and so
-    // r3 = 1 + 1/4 + r3/16 + 1/2 + r1/8 = 15/8 + 3/32 r3.
+    // At damping 1/2, in units of the rank that jumps give to every page: r1 = 1 + r3/4, r2 = 1 +
+    // r1/4, r3 = 1 + r1/4 + r2/2, r4 = 1 + r3/4. Hence r3 = 1 + 1/4 + r3/16 + 1/2 + r1/8 = 15/8 +
+    // 3/32 r3.
     let report =
         json(&["rank", &graph, "--damping", "0.5", "--tol", "1e-13", "--top", "2", "--json", "--out", &out]);
     let r3 = 15.0 / 8.0 / (1.0 - 3.0 / 32.0);

@@ -1,4 +1,4 @@
-//! Tuning from the command line: what is measured is not lost, and can be fitted to again.
+//! Tuning from the command line: measurements are kept and can be fitted again.
 
 mod common;
 
@@ -8,7 +8,7 @@ use sparseop::tuning::profile::Profile;
 use std::fs;
 use std::path::Path;
 
-/// Small matrices of three classes, timed for next to no time.
+/// Small matrices of three classes, timed very briefly.
 const MATRICES: [&str; 6] = [
     "gallery:small,n=30",
     "gallery:banded,rows=500",
@@ -102,7 +102,7 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
     use std::time::{Duration, Instant};
     let (_folder, out, journal) = folder();
     let mut args = arguments(&out, &[]);
-    // Long enough to be killed in.
+    // Long enough to be killed.
     let long = ["gallery:road,n=60", "--seconds=0.3"];
     args.retain(|arg| !arg.starts_with("--seconds"));
     args.extend(long);
@@ -146,12 +146,13 @@ fn what_was_found_is_remembered_and_spares_the_race() {
         record.runs.iter().min_by(|a, b| a.product_us.total_cmp(&b.product_us)).unwrap().product_us
     };
     for matrix in ["gallery:banded,rows=500", "gallery:uniform,rows=500"] {
-        // A race is asked for, and what is known is taken instead.
+        // Calibration is requested, but the stored decision is used instead.
         let args = ["analyze", matrix, "--dtype", "f32", "--remember", "--tuning", "calibrate", "--json"];
         let found: Value = serde_json::from_str(&run(&args)).unwrap();
         let measured = found["candidates"][0]["measured_us"].as_f64().unwrap();
         assert_eq!(found["candidates"][0]["plan"], found["plan"]);
-        // With its share of the preparation over a thousand products it need not be the fastest, but is not far from it.
+        // With its share of the preparation over a thousand products the plan need not be the
+        // fastest, but is not far from it.
         assert!(
             measured >= best(matrix) * 0.999 && measured <= best(matrix) * 3.0,
             "{measured} {}",
@@ -160,7 +161,7 @@ fn what_was_found_is_remembered_and_spares_the_race() {
         let text = run(&["analyze", matrix, "--dtype", "f32", "--remember"]);
         assert!(text.contains("race     none, remembered from"), "{text}");
     }
-    // In other numbers nothing is known of it.
+    // Nothing is stored for the other scalar type.
     let other = run(&["analyze", "gallery:banded,rows=500", "--dtype", "f64", "--remember"]);
     assert!(other.contains("nothing was remembered"), "{other}");
 }
@@ -191,7 +192,7 @@ fn several_races_tell_how_well_decisions_repeat() {
     sparseop(&arguments(&out, &["--repeat", "0"])).assert().code(2);
 }
 
-/// The plan that is remembered for a matrix, and the plans of its race.
+/// The stored plan of a matrix, and the plans of its timing run.
 fn remembered(store: &Path, matrix: &str) -> (String, Vec<String>) {
     let args = ["analyze", matrix, "--dtype", "f32", "--remember", "--json"];
     let output = sparseop(&args).env("SPARSEOP_STORE", store).assert().success().get_output().clone();
@@ -215,7 +216,7 @@ fn a_run_begins_with_what_the_one_before_has_decided() {
     let (first, raced) = tune();
     assert_ne!(first, FAR, "others take an eighth of its time");
     assert!(raced.len() > 4 && raced.contains(&first), "{raced:?}");
-    // As if that run had decided for another plan, which is far from the fastest: it is given up.
+    // As if that run had chosen another plan, which is far from the fastest: it is given up.
     let folder = fs::read_dir(store.join("sparseop/decisions")).unwrap();
     let entry = folder.map(|file| file.unwrap().path()).next().unwrap();
     let text = fs::read_to_string(&entry).unwrap();
@@ -283,7 +284,7 @@ fn kept_measurements_give_the_same_profile_again() {
         assert!(text.contains(expected), "{text}");
     }
 
-    // Of two devices there is no one profile.
+    // Measurements of two devices do not make one profile.
     let other = fs::read_to_string(&plain).unwrap().replacen("kernels:\"cpu-", "kernels:\"old-", 1);
     let strange = folder.path().join("strange").to_str().unwrap().to_owned();
     fs::write(&strange, other).unwrap();

@@ -1,7 +1,8 @@
-/* Products on a GPU from C, with memory and a stream that the program has made itself; nothing but the driver is needed. Without a GPU it
- * says so and does nothing.
+/* Products on a GPU from C, with memory and a stream of the program's own. It needs only the CUDA
+ * driver. Without a GPU it prints a message and does nothing.
  *
- *   cc -I capi/include examples/c/device.c -L target/release -lsparseop_c -Wl,-rpath,target/release -ldl -o device && ./device
+ *   cc -I capi/include examples/c/device.c -L target/release -lsparseop_c \
+ *      -Wl,-rpath,target/release -ldl -o device && ./device
  */
 #define _POSIX_C_SOURCE 200809L
 #include "sparseop.h"
@@ -13,7 +14,7 @@
 
 typedef unsigned long long address;
 
-/* What is used of the CUDA driver. */
+/* Functions of the CUDA driver. */
 static int (*cu_init)(unsigned);
 static int (*cu_device_get)(int *, int);
 static int (*cu_context_retain)(void **, int);
@@ -64,7 +65,7 @@ static address upload(const void *data, size_t bytes) {
     return at;
 }
 
-/* Rows of five entries, of which every one is 1 or 2, far apart. */
+/* Rows of five entries far apart, each of them 1 or 2. */
 enum { ROWS = 40000, ENTRIES = 5 * ROWS };
 static int32_t offsets[ROWS + 1], columns[ENTRIES];
 static float values[ENTRIES], x[ROWS], y[ROWS];
@@ -107,7 +108,8 @@ int main(void) {
     offsets[ROWS] = ENTRIES;
     const address d_offsets = upload(offsets, sizeof offsets), d_columns = upload(columns, sizeof columns);
     const address d_values = upload(values, sizeof values), d_x = upload(x, sizeof x), d_y = upload(y, sizeof y);
-    /* Copies from ordinary memory return before they are done, and a stream that waits for no other would overtake them. */
+    /* Copies from pageable memory return before they are complete, and a non-blocking stream does
+     * not wait for them. */
     cuda(cu_stream_wait(NULL), "cuStreamSynchronize");
     cuda(cu_stream_create(&stream, 1), "cuStreamCreate");
 

@@ -1,7 +1,9 @@
-/* Products with Poisson's equation on a grid, from C: y = A x, scaled, transposed, for several vectors, with new values.
+/* Products with Poisson's equation on a grid, from C: y = A x, with the axpby epilogue, transposed,
+ * for several vectors, and with new values.
  *
  *   cargo build --release -p sparseop-capi
- *   cc -I capi/include examples/c/product.c -L target/release -lsparseop_c -Wl,-rpath,target/release -lm -o product && ./product
+ *   cc -I capi/include examples/c/product.c -L target/release -lsparseop_c \
+ *      -Wl,-rpath,target/release -lm -o product && ./product
  */
 #include "sparseop.h"
 
@@ -25,7 +27,7 @@ static void expect(double found, double expected, const char *what) {
     }
 }
 
-/* The five-point stencil with Dirichlet's boundary: 4 on the diagonal, -1 beside it. */
+/* Five-point stencil with Dirichlet boundary: 4 on the diagonal, -1 beside it. */
 static size_t poisson(int32_t *offsets, int32_t *columns, double *values) {
     size_t nnz = 0;
     for (int row = 0; row < ROWS; row++) {
@@ -43,7 +45,7 @@ static size_t poisson(int32_t *offsets, int32_t *columns, double *values) {
     return nnz;
 }
 
-/* y[at] of the product with ones is 4 less one for every neighbour. */
+/* Sum of a row, which is the product with ones: 4 minus the number of neighbours. */
 static double row_sum(const int32_t *offsets, const double *values, int row) {
     double sum = 0;
     for (int32_t k = offsets[row]; k < offsets[row + 1]; k++) {
@@ -103,7 +105,7 @@ int main(void) {
     for (int row = 0; row < ROWS; row++) {
         expect(y[row], row_sum(offsets, values, row), "product");
     }
-    /* 3 A x - 3 y, which is 0 now. */
+    /* 3 A x - 3 y, which is 0. */
     check(sparseop_apply_with(op, 3.0, x, ROWS, -3.0, y, ROWS), "apply_with");
     expect(y[0] + y[ROWS / 2], 0.0, "scaled product");
     /* The matrix is symmetric. */

@@ -3,17 +3,17 @@
 use sparseop::{Error, Stream};
 use std::time::Instant;
 
-/// Products between two readings of the clock.
+/// Number of products between two readings of the clock.
 const BATCH: u32 = 20;
 
-/// Batches of each operation, of which the median counts.
+/// Number of batches of each operation. The median counts.
 const ROUNDS: usize = 9;
 
-/// Microseconds of each operation, the median of batches in turns.
+/// Median microseconds of each operation, timed in batches in turn.
 ///
 /// # Errors
 ///
-/// What an operation gives.
+/// The error of an operation.
 pub(crate) fn medians<const N: usize>(
     stream: &Stream,
     mut operations: [&mut dyn FnMut() -> Result<(), Error>; N],

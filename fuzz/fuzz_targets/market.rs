@@ -1,11 +1,11 @@
-//! Any bytes are a matrix or an error, never a panic, and a matrix is a valid one.
+//! Any bytes parse to a valid matrix or to an error, and never panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use sparseop::matrix::CsrMatrix;
 use sparseop::matrix::market::Reader;
 
-/// Below the memory that libFuzzer allows itself: a short text can declare rows for many gigabytes.
+/// Limit below libFuzzer's own: a short text can declare rows for many gigabytes.
 const MEMORY_LIMIT: u64 = 64 << 20;
 
 fuzz_target!(|text: &[u8]| {

@@ -1,4 +1,5 @@
-//! Any text is a plan or an error, never a panic, and a plan's spelling reads back as the same plan.
+//! Any text parses to a plan or to an error, and never panics. The spelling of a plan parses to the
+//! same plan.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! The heat equation: implicit steps, each a linear system that conjugate gradients solve from the temperatures before.
+//! The heat equation: implicit time steps. Each solves a linear system by conjugate gradients,
+//! starting from the previous temperatures.
 //!
 //! ```text
 //! cargo run --release -p sparseop-solvers --example heat           # a cube of 64 x 64 x 64 points
@@ -9,17 +10,17 @@ use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::{Error, SparseOp, SparseOpBuilder, Tuning};
 use sparseop_solvers::{Method, Settings, SolverBuilder};
 
-/// How far heat gets in a step, in squares of the distance between points.
+/// Length of a time step, in squares of the distance between points.
 const STEP: f64 = 2.0;
 
-/// Steps that are made.
+/// Number of time steps.
 const STEPS: usize = 10;
 
-/// Makes the steps; gives the temperatures, the iterations, and the seconds that these took.
+/// Computes the steps; returns the temperatures, the number of iterations, and their seconds.
 fn simulate(op: &SparseOp<f64>, n: usize) -> Result<(Vec<f64>, usize, f64), Error> {
     let settings = Settings { tolerance: 1e-10, ..Settings::default() };
     let mut solver = SolverBuilder::new(Method::Cg).settings(settings).build(op)?;
-    // A hot spot in the middle of a cold cube, whose sides are kept cold.
+    // A hot spot in the middle of a cold cube with cold sides.
     let mut heat = vec![0.0; n * n * n];
     heat[(n / 2) * (n * n + n + 1)] = 1.0;
     let (mut iterations, mut seconds) = (0, 0.0);

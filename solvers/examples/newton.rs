@@ -1,4 +1,5 @@
-//! Newton's method for a nonlinear equation: the Jacobian keeps its pattern, so every step only gives the operator new values.
+//! Newton's method for a nonlinear equation: the pattern of the Jacobian is constant, so that every
+//! step only updates the values of the operator.
 //!
 //! ```text
 //! cargo run --release -p sparseop-solvers --example newton           # 48 x 48 x 48 points
@@ -12,20 +13,21 @@ use sparseop::{Error, SparseOp, SparseOpBuilder, Tuning};
 use sparseop_solvers::{Method, Settings, SolverBuilder};
 use std::time::Instant;
 
-/// λ; from about 9.9 on there is no solution.
+/// The parameter λ; above about 9.9 there is no solution.
 const LAMBDA: f64 = 5.0;
 
-/// What Newton's method did.
+/// Result of Newton's method.
 struct Done {
     u: Vec<f64>,
     steps: usize,
     iterations: usize,
-    /// Seconds of the iterations, and of giving the operator its values.
+    /// Seconds of the iterations, and of the value updates.
     solving: f64,
     updating: f64,
 }
 
-/// Goes from u = 0 to where the residual has no norm to speak of. `laplacian` is what the operator was built for.
+/// Iterates from u = 0 until the residual is negligible. `laplacian` is the matrix of the operator
+/// when it was built.
 fn solve(op: &mut SparseOp<f64>, laplacian: &CsrMatrix<f64>, n: usize) -> Result<Done, Error> {
     let scale = LAMBDA / ((n + 1) * (n + 1)) as f64;
     let diagonal: Vec<usize> = (0..laplacian.nrows())

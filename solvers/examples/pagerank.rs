@@ -25,7 +25,7 @@ fn main() -> Result<(), Error> {
         println!("{rank:>12.3e}  page {}", page + 1);
     }
 
-    // What the choice gained: the same with plain CSR.
+    // Effect of the tuning: the same with plain CSR.
     let csr = SparseOpBuilder::new().tuning(Tuning::Fixed("csr".parse()?));
     let plain = PageRank::new(graph.view(), &csr)?.rank(0.85, Settings::default(), |_| {})?;
     let op = pagerank.op();

@@ -6,7 +6,7 @@ use sparseop::device::Device;
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program};
 use sparseop::{DeviceVec, Error, Scalar};
 
-/// Σ r̂ v, also where sums for [`OMEGA`] begin.
+/// Σ r̂ v, and the first of the sums for [`OMEGA`].
 const RV: u16 = OWN;
 const TT: u16 = OWN + 1;
 const ALPHA: u16 = OWN + 2;
@@ -15,21 +15,21 @@ const RHO: u16 = OWN + 4;
 const OMEGA: u16 = OWN + 5;
 /// β ω
 const GAMMA: u16 = OWN + 6;
-/// What is left of a cosine when nothing is.
+/// Squared cosine below which two vectors count as orthogonal.
 const NOTHING: u16 = OWN + 7;
 /// ‖r̂‖²
 const SHADOW: u16 = OWN + 8;
 const A: u16 = OWN + 9;
 const B: u16 = OWN + 10;
 
-/// Two products an iteration. `r` is also the `s` of the first half.
+/// BiCGSTAB, with two products per iteration. `r` is also the `s` of the first half.
 #[derive(Debug)]
 pub(super) struct BiCgStab<T: Scalar> {
     shadow: DeviceVec<T>,
     p: DeviceVec<T>,
     v: DeviceVec<T>,
     t: DeviceVec<T>,
-    /// What the preconditioner makes of `p` and of `s`, where there is one.
+    /// Preconditioned `p` and `s`, if there is a preconditioner.
     scaled: Option<[DeviceVec<T>; 2]>,
     step_length: Program,
     stabilise: Program,
@@ -50,12 +50,12 @@ impl<T: Scalar> BiCgStab<T> {
             Instruction::StopAtMost(BREAKDOWN, A, ZERO),
             Instruction::Div(ALPHA, RHO, RV),
         ]);
-        // 0 where t is 0: then s is 0 too, or the matrix is singular.
+        // 0 if t is 0: s is also 0, or the matrix is singular.
         let stabilise =
             code.add(&[Instruction::StopUnlessFinite(NOT_FINITE, TT), Instruction::Div(OMEGA, RV, TT)]);
         let mut conclude = counted(RR).to_vec();
         conclude.extend([
-            // r is orthogonal to its shadow: there is no next direction.
+            // If r is orthogonal to its shadow, there is no next direction.
             Instruction::Mul(A, RZ, RZ),
             Instruction::Mul(B, RR, SHADOW),
             Instruction::Mul(B, B, NOTHING),

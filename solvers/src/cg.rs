@@ -15,8 +15,9 @@ const ALPHA: u16 = OWN + 1;
 const BETA: u16 = OWN + 2;
 const RHO: u16 = OWN + 3;
 
-/// Ten reads and writes of a vector an iteration beside the product, and two of the diagonal where there is one. `x` is one step late: the
-/// step is taken together with the next direction, which reads the same one.
+/// Conjugate gradients, with ten reads and writes of a vector per iteration besides the product,
+/// and two of the diagonal if there is one. `x` is one step late: the step is combined with the
+/// next direction, which reads the same vector.
 #[derive(Debug)]
 pub(super) struct Cg<T: Scalar> {
     p: DeviceVec<T>,
@@ -38,7 +39,7 @@ impl<T: Scalar> Cg<T> {
             Instruction::StopUnlessAbove(INDEFINITE, RHO, ZERO),
             Instruction::Div(ALPHA, RHO, PQ),
         ]);
-        // Step lengths are kept: the eigenvalues of the matrix are estimated from them.
+        // Step lengths are kept for estimates of the eigenvalues of the matrix.
         let rho = if preconditioned { RZ } else { RR };
         let mut conclude = vec![
             Instruction::Div(BETA, rho, RHO),
@@ -83,7 +84,8 @@ impl<T: Scalar> Iteration<T> for Cg<T> {
         let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
         for _ in 0..every {
             op.apply_device(stream, p, q)?;
-            // To and fro: what the pass before has left in the cache comes first.
+            // Alternating directions: elements that the preceding pass has left in the cache come
+            // first.
             passes.dots(Dots {
                 of: p,
                 with: Some(q),
@@ -118,7 +120,7 @@ impl<T: Scalar> Iteration<T> for Cg<T> {
     }
 }
 
-/// Takes the last step, which the status has kept from being taken together with the next direction.
+/// Performs the last step, which was not combined with a next direction because of the status.
 pub(super) fn finish_step<T: Scalar>(
     system: &mut System<'_, T>,
     passes: &mut Passes<T>,

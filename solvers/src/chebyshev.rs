@@ -1,4 +1,4 @@
-//! Chebyshev iteration, and the bounds of eigenvalues that it needs.
+//! Chebyshev iteration, and estimates of its eigenvalue bounds.
 
 use super::cg::finish_step;
 use super::driver::{DIVERGED, OWN, RR, SECOND, THIRD, ZERO, counted, ring};
@@ -17,10 +17,10 @@ const INVERSE_CENTRE: u16 = OWN + 5;
 const DIVERGENCE: u16 = OWN + 6;
 const A: u16 = OWN + 7;
 
-/// ‖r‖² that is given up at, of what it was.
+/// Growth of ‖r‖² at which the iteration is stopped.
 const BEYOND_MEASURE: f64 = 1e16;
 
-/// As conjugate gradients, but for step lengths that follow from the bounds.
+/// Chebyshev iteration: like conjugate gradients, with step lengths computed from the bounds.
 #[derive(Debug)]
 pub(super) struct Chebyshev<T: Scalar> {
     bounds: (f64, f64),
@@ -113,15 +113,19 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
     }
 }
 
-/// Estimates bounds of the eigenvalues of a symmetric positive definite matrix, preconditioned or not, for [`Method::Chebyshev`].
+/// Estimates bounds of the eigenvalues of a symmetric positive definite matrix, with or without a
+/// preconditioner, for [`Method::Chebyshev`].
 ///
-/// From forty steps of conjugate gradients, which are those of Lanczos: the eigenvalues of the tridiagonal matrix of their step lengths lie
-/// between those of the matrix, and the outermost are soon close to them. The upper one is raised by 5 %, for beyond it Chebyshev iterations
-/// diverge; the lower one is lowered by as much, though below it they only converge more slowly.
+/// The estimate uses forty steps of conjugate gradients, which are equivalent to Lanczos steps: the
+/// eigenvalues of the tridiagonal matrix of their step lengths lie between those of the matrix, and
+/// the outermost ones converge fast. The upper bound is raised by 5 %, because Chebyshev iterations
+/// diverge for eigenvalues above it. The lower one is lowered by as much; for eigenvalues below it
+/// they only converge more slowly.
 ///
 /// # Errors
 ///
-/// [`Error::NotSquare`]; [`Error::NotConverged`] when the matrix is found not to be positive definite; [`Error::Gpu`] and the like.
+/// [`Error::NotSquare`]; [`Error::NotConverged`] if the matrix is found not to be positive
+/// definite; [`Error::Gpu`] and the other errors of the device.
 pub fn estimate_bounds<T: Scalar>(op: &SparseOp<T>, jacobi: Option<&Jacobi<T>>) -> Result<(f64, f64), Error> {
     const STEPS: usize = 40;
     const MARGIN: f64 = 0.05;
@@ -132,7 +136,7 @@ pub fn estimate_bounds<T: Scalar>(op: &SparseOp<T>, jacobi: Option<&Jacobi<T>>) 
         None => builder,
     };
     let mut solver = builder.build(op)?;
-    // Every eigenvector has a share in it.
+    // The vector has a component in the direction of every eigenvector.
     let b: Vec<T> = (0..op.nrows() as u64).map(|i| T::from_f64(scattered(i))).collect();
     let report = solver.solve(&b, &mut vec![T::ZERO; b.len()])?;
     let steps = report.iterations;
@@ -140,7 +144,7 @@ pub fn estimate_bounds<T: Scalar>(op: &SparseOp<T>, jacobi: Option<&Jacobi<T>>) 
         report.converged()?;
     }
     if steps == 0 {
-        // An empty matrix: any bounds will do.
+        // An empty matrix: any bounds are valid.
         return Ok((1.0, 2.0));
     }
     let registers = solver.registers()?;
@@ -152,7 +156,7 @@ pub fn estimate_bounds<T: Scalar>(op: &SparseOp<T>, jacobi: Option<&Jacobi<T>>) 
     Ok((low * (1.0 - MARGIN), high * (1.0 + MARGIN)))
 }
 
-/// A number in ±[0.5, 1.5] without any pattern from one index to the next.
+/// A number in ±[0.5, 1.5], without a pattern over the indices.
 fn scattered(index: u64) -> f64 {
     let mut bits = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -161,8 +165,8 @@ fn scattered(index: u64) -> f64 {
     if bits & 1 == 0 { magnitude } else { -magnitude }
 }
 
-/// The least and the largest eigenvalue of a symmetric tridiagonal matrix, by bisection: as many pivots of its factors are negative as
-/// eigenvalues lie below the shift (Sturm).
+/// The least and the largest eigenvalue of a symmetric tridiagonal matrix, by bisection: the number
+/// of negative pivots of its factorisation is the number of eigenvalues below the shift (Sturm).
 fn outermost(diagonal: &[f64], beside: &[f64]) -> (f64, f64) {
     let radius =
         |k: usize| beside.get(k).map_or(0.0, |e| e.abs()) + if k == 0 { 0.0 } else { beside[k - 1].abs() };
@@ -175,7 +179,7 @@ fn outermost(diagonal: &[f64], beside: &[f64]) -> (f64, f64) {
             .filter(|&k| {
                 let coupling = if k == 0 { 0.0 } else { beside[k - 1] * beside[k - 1] / pivot };
                 pivot = diagonal[k] - shift - coupling;
-                // A zero pivot is one that is hardly above it.
+                // A zero pivot is replaced by the least positive number.
                 if pivot == 0.0 {
                     pivot = f64::MIN_POSITIVE;
                 }

@@ -1,4 +1,5 @@
-//! What all iterations share: where things are in the registers, and batches of iterations as graphs.
+//! Common parts of all iterations: the layout of the registers, and batches of iterations as
+//! graphs.
 
 use super::{Outcome, Progress, Settings};
 use sparseop::device::Graph;
@@ -6,29 +7,30 @@ use sparseop::device::fused::{Code, Instruction, ONE, Passes, RING, STATUS};
 use sparseop::{Device, Error, Scalar, Stream};
 use std::time::Instant;
 
-/// Registers that every iteration has; those of a method begin at [`OWN`].
+/// Registers of every iteration; those of a method start at [`OWN`].
 pub(super) const ITERATIONS: u16 = 2;
-/// What the square of the residual's norm has to fall to; of power iteration and PageRank the tolerance itself.
+/// Target for the square of the residual's norm; for power iteration and PageRank the tolerance
+/// itself.
 pub(super) const TARGET: u16 = 3;
-/// Iterations that are allowed.
+/// Largest number of iterations.
 pub(super) const LIMIT: u16 = 4;
-/// Zero.
+/// The constant zero.
 pub(super) const ZERO: u16 = 5;
-/// The square of the residual's norm.
+/// Square of the residual's norm.
 pub(super) const RR: u16 = 6;
-/// The second sum of the pass that makes the residual: of the residual and what was asked for.
+/// Second sum of the pass that computes the residual: of the residual and the requested partner.
 pub(super) const RZ: u16 = 7;
-/// Where the registers of a method begin.
+/// First register of a method.
 pub(super) const OWN: u16 = 8;
-/// A ring of what iterations leave: [`RR`] of each.
+/// Ring buffer of the value of [`RR`] in each iteration.
 pub(super) const HISTORY: u16 = 64;
-/// A second and a third ring.
+/// The second and the third ring buffer.
 pub(super) const SECOND: u16 = HISTORY + RING;
 pub(super) const THIRD: u16 = SECOND + RING;
-/// Registers up to here; those of GMRES' matrix are behind.
+/// Number of registers, without those of GMRES' matrix, which follow.
 pub(super) const REGISTERS: u16 = THIRD + RING;
 
-/// Values of the status.
+/// Values of the status register.
 pub(super) const CONVERGED: u16 = 1;
 pub(super) const EXHAUSTED: u16 = 2;
 pub(super) const INDEFINITE: u16 = 3;
@@ -36,7 +38,7 @@ pub(super) const BREAKDOWN: u16 = 4;
 pub(super) const NOT_FINITE: u16 = 5;
 pub(super) const DIVERGED: u16 = 6;
 
-/// What a status means.
+/// Outcome for a status.
 pub(super) fn outcome(status: u16) -> Outcome {
     match status {
         CONVERGED => Outcome::Converged,
@@ -48,12 +50,13 @@ pub(super) fn outcome(status: u16) -> Outcome {
     }
 }
 
-/// The status that registers hold.
+/// Status in the registers.
 pub(super) fn status(registers: &[f64]) -> u16 {
     registers[usize::from(STATUS)] as u16
 }
 
-/// What every iteration does with its residual, which `of` holds: keeps it, counts, and ends where it is time to.
+/// Instructions at the end of every iteration, with the residual in `of`: store it, count the
+/// iteration, and stop if a criterion is met.
 pub(super) fn counted(of: u16) -> [Instruction; 5] {
     [
         Instruction::StopUnlessFinite(NOT_FINITE, of),
@@ -64,30 +67,31 @@ pub(super) fn counted(of: u16) -> [Instruction; 5] {
     ]
 }
 
-/// Those elements of a ring that iterations `from..to` have left, of which there are no more than the ring has places.
+/// Elements of a ring buffer written by iterations `from..to`; at most as many as the ring has
+/// places.
 pub(super) fn ring(registers: &[f64], base: u16, from: usize, to: usize) -> impl Iterator<Item = f64> {
     (from..to).map(move |i| registers[usize::from(base) + i % usize::from(RING)])
 }
 
-/// The result of `work`, and the seconds that it took on the wall clock.
+/// Returns the result of `work` and its seconds on the wall clock.
 pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
     let start = Instant::now();
     let result = work();
     (result, start.elapsed().as_secs_f64())
 }
 
-/// Who is told how far an iteration is.
+/// Callback for the progress of an iteration.
 pub(super) type Observer<'a> = Box<dyn FnMut(Progress) + 'a>;
 
-/// Does batches of iterations: as graphs on a GPU, at once on the CPU.
+/// Runs batches of iterations: as graphs on a GPU, directly on the CPU.
 pub(super) struct Driver<'a, T: Scalar> {
     pub(super) passes: Passes<T>,
-    /// Iterations of a batch.
+    /// Number of iterations of a batch.
     pub(super) every: usize,
-    /// What is told of iterations.
+    /// Reported residuals of the iterations.
     pub(super) history: Vec<f64>,
     pub(super) observer: Option<Observer<'a>>,
-    /// By their number; empty where nothing can be captured.
+    /// Graphs by the number of their batch; empty if nothing can be captured.
     graphs: Vec<Option<Graph>>,
     captures: bool,
 }
@@ -117,7 +121,8 @@ impl<'a, T: Scalar> Driver<'a, T> {
         })
     }
 
-    /// Makes batch number `number` ready, so that doing it takes no longer than it has to. Nothing is done yet.
+    /// Captures batch number `number`, so that running it later has no such overhead. The batch
+    /// does not run yet.
     pub(super) fn prepare(
         &mut self,
         number: usize,
@@ -141,7 +146,8 @@ impl<'a, T: Scalar> Driver<'a, T> {
         Ok(())
     }
 
-    /// Does batch number `number`, which enqueues the same at every call, and gives the registers it leaves.
+    /// Runs batch number `number`, which enqueues the same work at every call, and returns the
+    /// resulting registers.
     pub(super) fn advance(
         &mut self,
         number: usize,
@@ -155,8 +161,9 @@ impl<'a, T: Scalar> Driver<'a, T> {
         self.passes.read()
     }
 
-    /// Does batch 0 until the iteration ends, and gives the registers it leaves and the seconds it took. `residual` makes of what is kept of an
-    /// iteration what is told of it.
+    /// Runs batch 0 until the iteration ends, and returns the resulting registers and the seconds
+    /// of all batches. `residual` converts the stored value of an iteration to the reported
+    /// residual.
     pub(super) fn run(
         &mut self,
         max_iterations: usize,
@@ -177,7 +184,8 @@ impl<'a, T: Scalar> Driver<'a, T> {
         ended.map(|registers| (registers, seconds))
     }
 
-    /// Takes note of residuals, the last of which is that of iteration `iterations`, and tells whoever wants to know.
+    /// Appends residuals to the history, the last of which is that of iteration `iterations`, and
+    /// calls the observer.
     pub(super) fn note(&mut self, iterations: usize, residuals: impl IntoIterator<Item = f64>) {
         self.history.extend(residuals);
         let residual = self.history.last().copied().unwrap_or(f64::NAN);

@@ -1,4 +1,4 @@
-//! Restarted generalised minimal residuals.
+//! Restarted GMRES (generalised minimal residuals).
 
 use super::Method;
 use super::driver::{
@@ -11,25 +11,28 @@ use sparseop::device::fused::{
 };
 use sparseop::{DeviceVec, Error, Scalar};
 
-/// ‖w‖² when all that is in the basis has been taken off, its root, and the inverse of that.
+/// ‖w‖² after orthogonalisation against the basis, its root, and the inverse of the root.
 const WW: u16 = OWN;
 const NORM: u16 = OWN + 1;
 const INVERSE: u16 = OWN + 2;
-/// Columns of the Hessenberg matrix that are done.
+/// Number of finished columns of the Hessenberg matrix.
 const COLUMN: u16 = OWN + 3;
 /// 1 / ‖r‖
 const START: u16 = OWN + 4;
 
-/// Of the longest column, in epsilons, what rounding may leave of one in the span of others: to divide by it would ruin `x`.
+/// Tolerance of linear dependence, in epsilons times the longest column: rounding may leave as much
+/// of a column in the span of the others. Division by it would ruin `x`.
 const NOTHING: f64 = 16.0;
 
-/// The basis is made on the device, where no iteration waits for the host; the small least-squares problem is solved on the host, whenever
-/// it looks. Column `j` of the Hessenberg matrix is in the registers from `column(j)` on, but for its last element, which is in the ring.
+/// GMRES. The basis is computed on the device, where no iteration waits for the host. The small
+/// least-squares problem is solved on the host, whenever it reads the registers. Element (i, j) of
+/// the Hessenberg matrix is in register `element(i, j)`, except the last element of a column, which
+/// is in the ring buffer.
 #[derive(Debug)]
 pub(super) struct Gmres<T: Scalar> {
     restart: usize,
     basis: Vec<DeviceVec<T>>,
-    /// What the preconditioner makes of the newest vector, where there is one.
+    /// The newest vector after preconditioning, if there is a preconditioner.
     scaled: Option<DeviceVec<T>>,
     conclude: Program,
     problem: LeastSquares,
@@ -40,13 +43,13 @@ pub(super) struct Gmres<T: Scalar> {
 /// min ‖β e₁ − H y‖, a column at a time, by Givens rotations.
 #[derive(Debug, Default)]
 struct LeastSquares {
-    /// Columns that are taken in.
+    /// Processed columns.
     columns: Vec<Vec<f64>>,
     rotations: Vec<(f64, f64)>,
     right: Vec<f64>,
-    /// The norm of the longest column, of this problem or of those before.
+    /// Norm of the longest column, of this problem or of those before.
     longest: f64,
-    /// What is nothing, of a column that long.
+    /// Tolerance of linear dependence, relative to the longest column.
     nothing: f64,
 }
 
@@ -55,7 +58,8 @@ impl LeastSquares {
         Self { right: vec![norm], longest, nothing, ..Self::default() }
     }
 
-    /// Takes in a column, and gives the norm of the residual; none when the column is in the span of those before, but for rounding.
+    /// Adds a column and returns the norm of the residual; `None` if, up to rounding, the column is
+    /// in the span of those before.
     fn push(&mut self, mut column: Vec<f64>) -> Option<f64> {
         let j = self.columns.len();
         self.longest = column.iter().map(|h| h * h).sum::<f64>().sqrt().max(self.longest);
@@ -79,7 +83,7 @@ impl LeastSquares {
         Some((s * last).abs())
     }
 
-    /// The minimiser: the triangle that the rotations have left, solved.
+    /// Returns the minimiser, by back substitution with the triangle that the rotations give.
     fn solution(&self) -> Vec<f64> {
         let mut y = self.right[..self.columns.len()].to_vec();
         for j in (0..y.len()).rev() {
@@ -122,7 +126,7 @@ impl<T: Scalar> Gmres<T> {
         })
     }
 
-    /// Registers that a method needs.
+    /// Number of registers of a method.
     pub(super) fn registers(method: Method) -> usize {
         let columns = match method {
             Method::Gmres { restart } => restart.min(Method::MAX_RESTART),
@@ -131,13 +135,13 @@ impl<T: Scalar> Gmres<T> {
         usize::from(REGISTERS.max(WINDOW)) + columns * columns
     }
 
-    /// The register of element (i, j) of the Hessenberg matrix.
+    /// Register of element (i, j) of the Hessenberg matrix.
     fn element(&self, i: usize, j: usize) -> u16 {
-        // Within MAX_REGISTERS, for the restart is at most 100.
+        // Within MAX_REGISTERS, because the restart length is at most 100.
         REGISTERS + (j * self.restart + i) as u16
     }
 
-    /// Makes the basis one vector longer.
+    /// Extends the basis by one vector.
     fn extend(&mut self, system: &System<'_, T>, passes: &mut Passes<T>, j: usize) -> Result<(), Error> {
         let elements: Vec<u16> = (0..=j).map(|i| self.element(i, j)).collect();
         let (basis, rest) = self.basis.split_at_mut(j + 1);
@@ -202,7 +206,7 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         registers: &mut Vec<f64>,
     ) -> Result<(), Error> {
         let norm = registers[usize::from(RR)].sqrt();
-        // What was met in another solution must not decide on this one.
+        // The longest column of another solution must not affect this one.
         let longest = if registers[usize::from(ITERATIONS)] > 0.0 { self.problem.longest } else { 0.0 };
         self.problem = LeastSquares::new(norm, longest, NOTHING * T::EPSILON);
         self.batches = 0;
@@ -278,7 +282,8 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         Ok(())
     }
 
-    /// It never loses ground, and may gain little: a cycle that gains next to nothing is followed by others like it.
+    /// The residual never grows, and may decrease slowly: a cycle with next to no progress is
+    /// followed by similar ones.
     fn progress(&self) -> f64 {
         1.0 - 1e-4
     }
@@ -290,7 +295,8 @@ mod tests {
 
     #[test]
     fn the_least_squares_problem_is_solved() {
-        // H = [2 1; 1 3; 0 1], β = 5: by hand from the normal equations [5 5; 5 11] y = [10; 5].
+        // H = [2 1; 1 3; 0 1], β = 5, computed by hand from the normal equations [5 5; 5 11] y =
+        // [10; 5].
         let mut problem = LeastSquares::new(5.0, 0.0, 0.0);
         let first = problem.push(vec![2.0, 1.0]).unwrap();
         assert!((first - 5.0f64.sqrt()).abs() < 1e-14);

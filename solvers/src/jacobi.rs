@@ -1,22 +1,23 @@
-//! The diagonal as a preconditioner.
+//! Jacobi preconditioner.
 
 use sparseop::matrix::CsrView;
 use sparseop::{Error, Scalar};
 
-/// Jacobi preconditioning: every residual is divided by the matrix's diagonal. Costs next to nothing, and helps where the rows of a matrix are
-/// of different magnitude; where the diagonal is the same everywhere it changes nothing.
+/// Jacobi preconditioner: every residual is divided by the matrix's diagonal. Its cost is
+/// negligible. It helps if the rows of a matrix are of different magnitude, and has no effect if
+/// the diagonal is constant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Jacobi<T> {
     pub(super) inverse: Vec<T>,
 }
 
 impl<T: Scalar> Jacobi<T> {
-    /// The preconditioner of a square matrix; entries that stand on the diagonal twice are added.
+    /// Creates the preconditioner of a square matrix; repeated diagonal entries are added.
     ///
     /// # Errors
     ///
-    /// [`Error::NotSquare`]; [`Error::ZeroDiagonal`] for the first row whose diagonal is zero or has no entry; [`Error::NotFinite`] when it,
-    /// or its inverse, is no finite number.
+    /// [`Error::NotSquare`]; [`Error::ZeroDiagonal`] for the first row with a zero or missing
+    /// diagonal; [`Error::NotFinite`] if the diagonal or its inverse is not finite.
     pub fn of(a: CsrView<'_, T>) -> Result<Self, Error> {
         let (nrows, ncols) = (a.nrows(), a.ncols());
         if nrows != ncols {

@@ -14,7 +14,7 @@
 //! operations between two products are [fused passes](sparseop::device::fused). On a GPU the step
 //! lengths stay in its memory, iterations are captured in a graph, and the host reads the state of
 //! the iteration every [`check_every`](Settings::check_every) iterations. Results do not depend on
-//! that number: an iteration ends on the device where it has converged. With the same plan and
+//! that number: an iteration ends on the device as soon as it has converged. With the same plan and
 //! device, the bits of results repeat.
 //!
 //! ```
@@ -67,7 +67,7 @@ use sparseop::{Device, Error, Scalar};
 #[cfg(doc)]
 use sparseop::{DeviceVec, SparseOp};
 
-/// How a linear system is solved.
+/// Method for a linear system.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Method {
@@ -76,25 +76,25 @@ pub enum Method {
     Cg,
     /// Stabilised bi-conjugate gradients, preconditioned from the right.
     BiCgStab,
-    /// Generalised minimal residuals by modified Gram–Schmidt, preconditioned from the right, begun anew every `restart` iterations, for
-    /// which it keeps `restart` + 1 vectors.
+    /// Generalised minimal residuals by modified Gram–Schmidt, preconditioned from the right,
+    /// restarted every `restart` iterations. Stores `restart` + 1 vectors.
     Gmres {
-        /// Iterations up to a restart, 1 to [`Method::MAX_RESTART`].
+        /// Number of iterations up to a restart, 1 to [`Method::MAX_RESTART`].
         restart: usize,
     },
     /// Chebyshev iteration, for symmetric positive definite matrices.
     Chebyshev {
-        /// Bounds of the eigenvalues of the preconditioned matrix, both above 0; the upper one must hold. When not given they are
-        /// [estimated](estimate_bounds).
+        /// Bounds of the eigenvalues of the preconditioned matrix, both above 0; the upper one must
+        /// hold. If `None`, they are [estimated](estimate_bounds).
         bounds: Option<(f64, f64)>,
     },
 }
 
 impl Method {
-    /// Iterations up to a restart of GMRES at most.
+    /// Largest number of iterations up to a restart of GMRES.
     pub const MAX_RESTART: usize = 100;
 
-    /// The method's name: `cg`, `bicgstab`, `gmres`, `chebyshev`.
+    /// Name of the method: `cg`, `bicgstab`, `gmres`, `chebyshev`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cg => "cg",
@@ -105,15 +105,16 @@ impl Method {
     }
 }
 
-/// When an iteration ends, and how often it is looked at.
+/// Stopping criteria of an iteration, and the interval of its checks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// What is enough: of solvers, ‖b − A x‖ / ‖b‖; of power iteration, ‖A v − λ v‖ / |λ|; of PageRank, how much rank still moves in an
-    /// iteration, of 1 in all. Above 0.
+    /// Tolerance, above 0: of solvers, for ‖b − A x‖ / ‖b‖; of power iteration, for ‖A
+    /// v − λ v‖ / |λ|; of PageRank, for the rank that changes in an iteration, of 1 in total.
     pub tolerance: f64,
-    /// Iterations after which it is given up.
+    /// Largest number of iterations.
     pub max_iterations: usize,
-    /// Iterations between two looks of the host, 1 to 128; when not given 1 on the CPU and 32 on a GPU. What is found does not depend on it.
+    /// Number of iterations between two checks by the host, 1 to 128; by default 1 on the CPU and
+    /// 32 on a GPU. Results do not depend on it.
     pub check_every: Option<usize>,
 }
 
@@ -124,9 +125,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Iterations between two looks on a device.
+    /// Number of iterations between two checks on a device.
     fn every(&self, device: &Device) -> usize {
-        /// A few milliseconds of iterations on large matrices, and nothing beside it to look.
+        /// A few milliseconds of iterations on large matrices; the cost of a check is negligible
+        /// beside it.
         const ON_GPU: usize = 32;
         self.check_every.unwrap_or(if *device == Device::Cpu { 1 } else { ON_GPU })
     }
@@ -148,7 +150,7 @@ impl Settings {
     }
 }
 
-/// Refuses a vector with an element that is no finite number.
+/// Checks that all elements of a vector are finite.
 fn check_finite<T: Scalar>(vector: &'static str, elements: &[T]) -> Result<(), Error> {
     match elements.iter().position(|element| !element.to_f64().is_finite()) {
         None => Ok(()),

@@ -10,30 +10,30 @@ use std::fmt::{self, Display};
 
 const METHOD: &str = "pagerank";
 
-/// Rank that links have passed on, and what of it is left after damping.
+/// Rank passed along links, before and after damping.
 const PASSED: u16 = OWN;
 const JUMPS: u16 = OWN + 1;
 const DAMPING: u16 = OWN + 2;
 
-/// The stationary distribution of a walk that follows a link with probability `damping` and else jumps anywhere; from pages without links it
-/// always jumps.
+/// Stationary distribution of a random walk that follows a link with probability `damping` and
+/// otherwise jumps to any page. From pages without links it always jumps.
 #[derive(Debug)]
 pub struct PageRank<T: Scalar> {
     op: SparseOp<T>,
 }
 
-/// Ranks, and how they were found.
+/// Ranks, with the history of their computation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ranking<T> {
-    /// The rank of every page; their sum is 1.
+    /// Rank of every page; their sum is 1.
     pub ranks: Vec<T>,
-    /// What it ended with.
+    /// Outcome of the iteration.
     pub outcome: Outcome,
-    /// Iterations made.
+    /// Number of iterations.
     pub iterations: usize,
-    /// Rank that has moved in each iteration: Σ |new − old|.
+    /// Change of the ranks in each iteration: Σ |new − old|.
     pub history: Vec<f64>,
-    /// Seconds that the iterations took, on the wall.
+    /// Wall-clock seconds of the iterations.
     pub seconds: f64,
 }
 
@@ -47,7 +47,8 @@ impl<T> Display for Ranking<T> {
 }
 
 impl<T: Scalar> Ranking<T> {
-    /// The `count` pages of highest rank, the highest first and of equal ones the lower number first.
+    /// The `count` pages of highest rank, in descending order; of equal ones the lower number
+    /// first.
     pub fn top(&self, count: usize) -> Vec<(usize, T)> {
         let mut order: Vec<usize> = (0..self.ranks.len()).collect();
         let rank = |page: &usize| self.ranks[*page].to_f64();
@@ -60,11 +61,11 @@ impl<T: Scalar> Ranking<T> {
         order.into_iter().map(|page| (page, self.ranks[page])).collect()
     }
 
-    /// The ranking itself when the iteration has converged.
+    /// Returns the ranking if the iteration has converged.
     ///
     /// # Errors
     ///
-    /// [`Error::NotConverged`] with the reason otherwise.
+    /// [`Error::NotConverged`] with the reason, otherwise.
     pub fn converged(self) -> Result<Self, Error> {
         if self.outcome == Outcome::Converged {
             return Ok(self);
@@ -79,13 +80,15 @@ impl<T: Scalar> Ranking<T> {
     }
 }
 
-/// The matrix whose product passes rank along links: the graph's transposed, every column of which sums to 1, or to 0 where a page has no links.
-/// Entry (i, j) of the graph is a link from page i to page j, its value the link's weight; links with the same ends are added, and those of
-/// weight 0 are none.
+/// Builds the matrix whose product passes rank along links: the transposed graph with columns that
+/// sum to 1, or to 0 for pages without links. Entry (i, j) of the graph is a link from page i to
+/// page j, and its value the weight of the link. Repeated links are added; links of weight 0 are
+/// ignored.
 ///
 /// # Errors
 ///
-/// [`Error::NotSquare`]; [`Error::SolverSetting`] for a weight that is negative or no finite number, or weights of a page that add up to none.
+/// [`Error::NotSquare`]; [`Error::SolverSetting`] if a weight is negative or not finite, or if the
+/// weights of a page add up to an infinite sum.
 pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Error> {
     let (nrows, ncols) = (graph.nrows(), graph.ncols());
     if nrows != ncols {
@@ -118,11 +121,11 @@ pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Err
 }
 
 impl<T: Scalar> PageRank<T> {
-    /// Prepares the [link matrix](link_matrix) of a graph, as the builder says.
+    /// Prepares the [link matrix](link_matrix) of a graph with the settings of `builder`.
     ///
     /// # Errors
     ///
-    /// As [`link_matrix`] and [`SparseOpBuilder::build`].
+    /// Those of [`link_matrix`] and [`SparseOpBuilder::build`].
     pub fn new(graph: CsrView<'_, T>, builder: &SparseOpBuilder) -> Result<Self, Error> {
         Ok(Self { op: builder.build(&link_matrix(graph)?)? })
     }
@@ -132,11 +135,11 @@ impl<T: Scalar> PageRank<T> {
         &self.op
     }
 
-    /// Ranks the pages. `damping` is from 0 on and below 1, usually 0.85.
+    /// Computes the ranks of the pages. `damping` is in [0, 1), usually 0.85.
     ///
     /// # Errors
     ///
-    /// [`Error::SolverSetting`]; [`Error::Gpu`] and the like.
+    /// [`Error::SolverSetting`]; [`Error::Gpu`] and the other errors of the device.
     pub fn rank<'a>(
         &self,
         damping: f64,
@@ -154,7 +157,8 @@ impl<T: Scalar> PageRank<T> {
             return Ok(Ranking { ranks, outcome, iterations: 0, history: Vec::new(), seconds: 0.0 });
         }
         let mut code = Code::new();
-        // Whatever links do not pass on jumps, that of pages without links too: nobody need know which ones they are.
+        // Rank that is not passed along links is distributed by jumps. This includes the rank of
+        // pages without links, which need no separate treatment.
         let jump =
             code.add(&[Instruction::Mul(PASSED, DAMPING, PASSED), Instruction::Sub(JUMPS, ONE, PASSED)]);
         let conclude = code.add(&counted(RR));

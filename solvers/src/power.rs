@@ -10,32 +10,34 @@ use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::{self, Display};
 
-/// p·q and q·q, where q = A p: the eigenvalue as far as it is known.
+/// p·q and q·q, with q = A p: the current estimate of the eigenvalue.
 const LAMBDA: u16 = OWN;
 const QQ: u16 = OWN + 1;
 const INVERSE: u16 = OWN + 2;
 const NORM: u16 = OWN + 3;
-/// [`LEAST`], and what of q·q that is.
+/// [`LEAST`], and its product with q·q.
 const FLOOR: u16 = OWN + 4;
 const SHARE: u16 = OWN + 5;
 
-/// Of ‖A v‖², what λ² counts as at least: an estimate of 0, far from any eigenvalue, must not pass for one that is met exactly.
+/// Lower bound of λ² in units of ‖A v‖²: an estimate of 0, far from any eigenvalue, must not
+/// count as exact.
 const LEAST: f64 = 1e-30;
 
-/// The eigenvalue of largest magnitude, and what it was found with.
+/// Eigenvalue of largest magnitude and its eigenvector, with the history of their computation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Eigenpair<T> {
-    /// The eigenvalue, as the Rayleigh quotient of the vector.
+    /// Eigenvalue: the Rayleigh quotient of the vector.
     pub value: f64,
-    /// The eigenvector, of norm 1.
+    /// Eigenvector, of norm 1.
     pub vector: Vec<T>,
-    /// What it ended with.
+    /// Outcome of the iteration.
     pub outcome: Outcome,
-    /// Iterations made.
+    /// Number of iterations.
     pub iterations: usize,
-    /// ‖A v − λ v‖ / |λ| of each iteration, where |λ| counts as 10⁻¹⁵ ‖A v‖ at least.
+    /// ‖A v − λ v‖ / |λ| of each iteration, with |λ| replaced by 10⁻¹⁵ ‖A v‖ if
+    /// it is smaller.
     pub history: Vec<f64>,
-    /// Seconds that the iterations took, on the wall.
+    /// Wall-clock seconds of the iterations.
     pub seconds: f64,
 }
 
@@ -48,16 +50,17 @@ impl<T> Display for Eigenpair<T> {
 }
 
 impl<T> Eigenpair<T> {
-    /// ‖A v − λ v‖ / |λ|; of a symmetric matrix, how far the eigenvalue can be off, relatively.
+    /// ‖A v − λ v‖ / |λ|; for a symmetric matrix, a bound of the relative error of the
+    /// eigenvalue.
     pub fn residual(&self) -> f64 {
         self.history.last().copied().unwrap_or(0.0)
     }
 
-    /// The pair itself when the iteration has converged.
+    /// Returns the pair if the iteration has converged.
     ///
     /// # Errors
     ///
-    /// [`Error::NotConverged`] with the reason otherwise.
+    /// [`Error::NotConverged`] with the reason, otherwise.
     pub fn converged(self) -> Result<Self, Error> {
         if self.outcome == Outcome::Converged {
             return Ok(self);
@@ -76,13 +79,15 @@ impl<T> Eigenpair<T> {
     }
 }
 
-/// Power iteration: the eigenvalue of largest magnitude of a square matrix, if it is real and there is only one, from a vector to begin with,
-/// which should have a share in its eigenvector.
+/// Power iteration: computes the eigenvalue of largest magnitude of a square matrix, if it is real
+/// and unique, from a start vector, which should have a component in the direction of the
+/// eigenvector.
 ///
 /// # Errors
 ///
-/// [`Error::NotSquare`], [`Error::SolverSetting`]; [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `start`, and
-/// [`Error::SolverSetting`] when it is zero; [`Error::Gpu`] and the like.
+/// [`Error::NotSquare`], [`Error::SolverSetting`]; [`Error::VectorLength`] and [`Error::NotFinite`]
+/// for an invalid `start`, and [`Error::SolverSetting`] if it is zero; [`Error::Gpu`] and the other
+/// errors of the device.
 pub fn power<'a, T: Scalar>(
     op: &SparseOp<T>,
     start: &[T],
@@ -105,7 +110,8 @@ pub fn power<'a, T: Scalar>(
         });
     }
     check_finite("start", start)?;
-    // By its largest element first: squares of very small or large ones could not be held.
+    // Divided by its largest element first: squares of very small or large elements are not
+    // representable.
     let largest = start.iter().map(|x| x.to_f64().abs()).fold(0.0, f64::max);
     if largest == 0.0 {
         return Err(Error::SolverSetting {
@@ -120,7 +126,7 @@ pub fn power<'a, T: Scalar>(
         Instruction::Sqrt(NORM, QQ),
         Instruction::Div(INVERSE, ONE, NORM),
     ]);
-    // The residual relative to the eigenvalue is what is kept.
+    // The stored value is the residual relative to the eigenvalue.
     let mut relative = vec![
         Instruction::StopUnlessFinite(NOT_FINITE, RR),
         Instruction::Mul(NORM, LAMBDA, LAMBDA),
@@ -133,7 +139,7 @@ pub fn power<'a, T: Scalar>(
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let norm = start.iter().map(|x| (x.to_f64() / largest).powi(2)).sum::<f64>().sqrt();
     let unit: Vec<T> = start.iter().map(|x| T::from_f64(x.to_f64() / largest / norm)).collect();
-    // Values of the operator may be under way to it on another stream.
+    // Another stream may still be copying values of the operator.
     device.synchronize()?;
     let mut p = DeviceVec::from_slice(device, &unit)?;
     let (mut q, mut difference) = (DeviceVec::zeros(device, nrows)?, DeviceVec::zeros(device, nrows)?);

@@ -1,4 +1,5 @@
-//! Bad input: vectors on another device, matrices that are not square, numbers that are not finite.
+//! Tests of invalid input: vectors on another device, matrices that are not square, numbers that
+//! are not finite.
 
 use super::tests::{matrix, op};
 use super::*;
@@ -6,12 +7,12 @@ use sparseop::matrix::CsrMatrix;
 use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder};
 use sparseop_testkit::devices;
 
-/// 6 x 6, twice the identity.
+/// A 6 x 6 matrix: twice the identity.
 fn square(device: &Device) -> SparseOp<f64> {
     op(device, &matrix(6, (0..6).map(|i| (i, i, 2.0))))
 }
 
-/// 6 x 9, one entry a row.
+/// A 6 x 9 matrix with one entry per row.
 fn wide(device: &Device) -> SparseOp<f64> {
     let a = CsrMatrix::try_new(6, 9, (0..7).collect(), (2..8).collect(), vec![1.0; 6]).unwrap();
     op(device, &a)

@@ -1,30 +1,30 @@
-//! How an iteration went.
+//! Reports of iterations.
 
 use sparseop::Error;
 use std::fmt::{self, Display};
 
-/// What an iteration ended with.
+/// Outcome of an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// What was asked for.
+    /// The tolerance was reached.
     Converged,
-    /// As many iterations as were allowed.
+    /// The largest number of iterations was reached.
     MaxIterations,
-    /// The true residual does not fall any more, whatever the method believes.
+    /// The true residual does not decrease any more, even if that of the recurrences does.
     Stagnated,
-    /// The method had to divide by zero, also when it was begun anew.
+    /// The method had to divide by zero, also after a restart.
     Breakdown,
-    /// The matrix, or the preconditioner, is not positive definite.
+    /// The matrix or the preconditioner is not positive definite.
     NotPositiveDefinite,
-    /// Something became infinite or no number.
+    /// A value is infinite or NaN.
     NotFinite,
-    /// The residual has grown beyond all measure.
+    /// The residual has grown beyond the limit.
     Diverged,
 }
 
 impl Outcome {
-    /// One word for programs: `converged`, `max-iterations`, …
+    /// A word for programs: `converged`, `max-iterations`, …
     pub const fn name(self) -> &'static str {
         match self {
             Self::Converged => "converged",
@@ -37,7 +37,7 @@ impl Outcome {
         }
     }
 
-    /// What it means, and what may help.
+    /// Meaning of the outcome, and possible remedies.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Converged => "it has converged",
@@ -70,7 +70,7 @@ impl Display for Outcome {
     }
 }
 
-/// A time in words.
+/// Formats a time.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
@@ -79,31 +79,33 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// How far an iteration is.
+/// Progress of an iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
-    /// Iterations made.
+    /// Number of iterations.
     pub iterations: usize,
-    /// The residual, as the tolerance is meant: see [`Settings::tolerance`](super::Settings::tolerance).
+    /// Residual, as defined for the tolerance: see
+    /// [`Settings::tolerance`](super::Settings::tolerance).
     pub residual: f64,
 }
 
-/// How solving a system went.
+/// Report of the solution of a system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// The method's name.
+    /// Name of the method.
     pub method: &'static str,
-    /// What it ended with. Whatever it is, `x` is the best there is.
+    /// Outcome of the iteration. In every case `x` is the best approximation found.
     pub outcome: Outcome,
-    /// Iterations made.
+    /// Number of iterations.
     pub iterations: usize,
-    /// ‖b − A x‖ / ‖b‖, computed from the returned `x`; 0 where `b` and so `x` are 0.
+    /// ‖b − A x‖ / ‖b‖, computed from the returned `x`; 0 if `b` and therefore `x` are 0.
     pub residual: f64,
-    /// The relative residual before the first iteration and after each, as the method's recurrences have it.
+    /// Relative residual before the first iteration and after each, from the method's recurrences.
     pub history: Vec<f64>,
-    /// Times that the method was begun anew from the true residual.
+    /// Number of restarts from the true residual.
     pub restarts: usize,
-    /// Seconds that the iterations took, on the wall; copies from and to host memory and preparations not counted.
+    /// Wall-clock seconds of the iterations, without copies from and to host memory and without
+    /// preparation.
     pub seconds: f64,
 }
 
@@ -116,11 +118,11 @@ impl Display for Report {
 }
 
 impl Report {
-    /// The report itself when the method has converged.
+    /// Returns the report if the method has converged.
     ///
     /// # Errors
     ///
-    /// [`Error::NotConverged`] with the reason otherwise.
+    /// [`Error::NotConverged`] with the reason, otherwise.
     pub fn converged(self) -> Result<Self, Error> {
         match self.outcome {
             Outcome::Converged => Ok(self),

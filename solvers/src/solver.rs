@@ -1,4 +1,4 @@
-//! Linear systems: what all methods share.
+//! Solvers of linear systems: common parts of all methods.
 
 use super::bicgstab::BiCgStab;
 use super::cg::Cg;
@@ -13,10 +13,11 @@ use sparseop::device::fused::{Code, Coefficient, Combine, Dots, ONE, Partner, Pa
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::Debug;
 
-/// What the recurrences of a method aim at, of the tolerance: they drift away from the true residual.
+/// Target of a method's recurrences, relative to the tolerance: they drift away from the true
+/// residual.
 const MARGIN: f64 = 0.95;
 
-/// How a system is to be solved.
+/// Settings of a solver.
 pub struct SolverBuilder<'a, T: Scalar> {
     method: Method,
     settings: Settings,
@@ -24,7 +25,8 @@ pub struct SolverBuilder<'a, T: Scalar> {
     observer: Option<Observer<'a>>,
 }
 
-/// Solves systems with one matrix, again and again: its vectors are made and its iterations captured once.
+/// Solver for systems with one matrix. Its vectors are allocated and its iterations captured only
+/// once.
 pub struct Solver<'a, T: Scalar> {
     method: Method,
     settings: Settings,
@@ -46,39 +48,41 @@ impl<T: Scalar> Debug for SolverBuilder<'_, T> {
 }
 
 impl<'a, T: Scalar> SolverBuilder<'a, T> {
-    /// A method, with default settings and without a preconditioner.
+    /// Creates a builder for a method, with default settings and without a preconditioner.
     pub fn new(method: Method) -> Self {
         Self { method, settings: Settings::default(), jacobi: None, observer: None }
     }
 
-    /// When the iteration ends, and how often it is looked at.
+    /// Sets the stopping criteria and the interval of checks.
     #[must_use]
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// A preconditioner.
+    /// Sets a preconditioner.
     #[must_use]
     pub fn jacobi(mut self, jacobi: Jacobi<T>) -> Self {
         self.jacobi = Some(jacobi);
         self
     }
 
-    /// Who is told how far the iteration is, every time it is looked at.
+    /// Sets a callback that is called with the progress at every check.
     #[must_use]
     pub fn progress(mut self, observer: impl FnMut(Progress) + 'a) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// A solver for an operator, on its device: makes its vectors there, and on a GPU captures its iterations.
+    /// Creates a solver for an operator, on its device: allocates the vectors, and on a GPU
+    /// captures the iterations.
     ///
     /// # Errors
     ///
-    /// [`Error::NotSquare`]; [`Error::SolverSetting`] for a setting that makes no sense; [`Error::VectorLength`] when the preconditioner is
-    /// another matrix's; [`Error::NotConverged`] when Chebyshev's bounds have to be estimated and cannot be; [`Error::GpuMemory`],
-    /// [`Error::Gpu`] and [`Error::KernelCompile`].
+    /// [`Error::NotSquare`]; [`Error::SolverSetting`] for an invalid setting;
+    /// [`Error::VectorLength`] if the preconditioner is that of another matrix;
+    /// [`Error::NotConverged`] if Chebyshev's bounds have to be estimated and cannot be;
+    /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
     pub fn build(self, op: &'a SparseOp<T>) -> Result<Solver<'a, T>, Error> {
         let Self { mut method, settings, jacobi, observer } = self;
         let name = method.name();
@@ -119,37 +123,41 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
 }
 
 impl<T: Scalar> Solver<'_, T> {
-    /// The method, with what was found out about it.
+    /// The method, including estimated parameters.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// Products of an iteration.
+    /// Number of products per iteration.
     pub fn products_per_iteration(&self) -> u32 {
         if self.method == Method::BiCgStab { 2 } else { 1 }
     }
 
-    /// Bytes of vectors that an iteration reads and writes beside its products; of GMRES on average, up to a restart.
+    /// Bytes of vectors read and written per iteration besides the products; for GMRES the mean up
+    /// to a restart.
     pub fn vector_bytes_per_iteration(&self) -> u64 {
         let preconditioned = u64::from(self.system.diagonal.is_some());
         let vectors = match self.method {
             Method::Cg => 10 + 2 * preconditioned,
             Method::Chebyshev { .. } => 8 + preconditioned,
             Method::BiCgStab => 19 + 6 * preconditioned,
-            // Two of the newest vector and two of the basis for every vector that is in the basis already.
+            // For every vector in the basis: two accesses of the newest vector and two of the basis
+            // vector.
             Method::Gmres { restart } => 2 * restart as u64 + 5 + 3 * preconditioned,
         };
         vectors * (self.system.op.nrows() * size_of::<T>()) as u64
     }
 
-    /// Solves A x = b, from the `x` that is given.
+    /// Solves A x = b, starting from the given `x`.
     ///
-    /// The report says how it went; when the method has not converged `x` is the best there is ([`Report::converged`] makes an error of it).
+    /// The report contains the outcome. If the method has not converged, `x` is the best
+    /// approximation found ([`Report::converged`] converts this into an error).
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`] and [`Error::NotFinite`] for what is wrong with `b` or `x`, [`Error::SolverSetting`] when `b` is not zero but
-    /// too small to be squared, below about 1e-154; [`Error::Gpu`] when the GPU fails.
+    /// [`Error::VectorLength`] and [`Error::NotFinite`] for an invalid `b` or `x`,
+    /// [`Error::SolverSetting`] if `b` is not zero but too small to be squared, below about 1e-154;
+    /// [`Error::Gpu`] if the GPU fails.
     pub fn solve(&mut self, b: &[T], x: &mut [T]) -> Result<Report, Error> {
         let n = self.system.op.nrows();
         for (vector, elements) in [("b", b), ("x", &*x)] {
@@ -166,12 +174,12 @@ impl<T: Scalar> Solver<'_, T> {
         report.map(|report| Report { seconds, ..report })
     }
 
-    /// As [`Solver::solve`], with vectors that live on the operator's device. Waits first for everything that was enqueued there: `b` may
-    /// be under way on any stream.
+    /// As [`Solver::solve`], with vectors in the memory of the operator's device. Waits first for
+    /// all work enqueued there: `b` may still be in the process of being written on any stream.
     ///
     /// # Errors
     ///
-    /// As [`Solver::solve`]; [`Error::WrongDevice`].
+    /// Those of [`Solver::solve`], and [`Error::WrongDevice`].
     pub fn solve_device(&mut self, b: &DeviceVec<T>, x: &mut DeviceVec<T>) -> Result<Report, Error> {
         let n = self.system.op.nrows();
         for (vector, found) in [("b", b.len()), ("x", x.len())] {
@@ -211,17 +219,17 @@ impl<T: Scalar> Solver<'_, T> {
         report.map(|report| Report { seconds, ..report })
     }
 
-    /// Iterations made: the history begins before the first.
+    /// Number of iterations; the history starts before the first.
     fn iterations(&self) -> usize {
         self.driver.history.len().saturating_sub(1)
     }
 
-    /// What the registers hold.
+    /// Values of the registers.
     pub(super) fn registers(&self) -> Result<Vec<f64>, Error> {
         self.driver.passes.read()
     }
 
-    /// Clears the status, with so many iterations made.
+    /// Clears the status and sets the number of iterations.
     fn reset(&mut self, iterations: usize) -> Result<(), Error> {
         let mut registers = self.driver.passes.read()?;
         registers[usize::from(STATUS)] = 0.0;
@@ -229,7 +237,7 @@ impl<T: Scalar> Solver<'_, T> {
         self.driver.passes.write(&registers)
     }
 
-    /// Makes a batch ready, or does it.
+    /// Runs a batch, or only prepares it.
     fn batch(&mut self, number: usize, only_prepare: bool) -> Result<Vec<f64>, Error> {
         let Self { system, driver, iteration, .. } = self;
         let every = driver.every;
@@ -240,7 +248,7 @@ impl<T: Scalar> Solver<'_, T> {
         driver.advance(number, &mut work)
     }
 
-    /// The norm of `b`; 0 only where all of `b` is.
+    /// The norm of `b`; 0 only if all of `b` is 0.
     fn norm_b(&mut self) -> Result<f64, Error> {
         let b = &self.system.b;
         let pass =
@@ -255,7 +263,7 @@ impl<T: Scalar> Solver<'_, T> {
         Ok(square.sqrt())
     }
 
-    /// r = b − A x, and the registers with its sums.
+    /// Computes r = b − A x and returns the registers with its sums.
     fn residual(&mut self) -> Result<Vec<f64>, Error> {
         let System { op, stream, diagonal, b, x, r, .. } = &mut self.system;
         op.apply_device(stream, x, r)?;
@@ -276,7 +284,7 @@ impl<T: Scalar> Solver<'_, T> {
         Ok(registers)
     }
 
-    /// Solves, with `b` and `x` in the system.
+    /// Solves the system with its present `b` and `x`.
     fn run(&mut self) -> Result<Report, Error> {
         self.driver.history.clear();
         self.reset(0)?;
@@ -320,7 +328,8 @@ impl<T: Scalar> Solver<'_, T> {
         }
     }
 
-    /// Takes back what has been lost since the last beginning, whose residual was `before`; gives the residual that `x` has then.
+    /// Restores the `x` of the last start, with the residual `before`, if the residual has grown
+    /// since; returns the residual of the resulting `x`.
     fn best_of(&mut self, residual: f64, before: f64) -> Result<f64, Error> {
         if residual <= before || !before.is_finite() {
             return Ok(residual);
@@ -329,7 +338,8 @@ impl<T: Scalar> Solver<'_, T> {
         Ok(before)
     }
 
-    /// Iterates from the residual until the method ends or has to begin anew, and gives why.
+    /// Iterates from the residual until the method ends or has to be restarted; returns the final
+    /// status.
     fn cycle(&mut self, registers: &mut Vec<f64>, norm: f64) -> Result<u16, Error> {
         self.iteration.start(&mut self.system, &mut self.driver.passes, registers)?;
         let mut ended = 0;

@@ -1,35 +1,36 @@
-//! A linear system and one step of a method.
+//! A linear system, and the interface of a method.
 
 use super::driver::{HISTORY, ITERATIONS, ring, status};
 use sparseop::device::fused::Passes;
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::Debug;
 
-/// The system, and the vectors that every method has.
+/// The system, and the vectors common to all methods.
 #[derive(Debug)]
 pub(super) struct System<'a, T: Scalar> {
     pub(super) op: &'a SparseOp<T>,
     pub(super) stream: Stream,
-    /// The inverse of the diagonal, where there is a preconditioner.
+    /// Inverse of the diagonal, if there is a preconditioner.
     pub(super) diagonal: Option<DeviceVec<T>>,
     pub(super) b: DeviceVec<T>,
     pub(super) x: DeviceVec<T>,
     pub(super) r: DeviceVec<T>,
-    /// The `x` that the method was last begun anew from.
+    /// The `x` at the last start of the method.
     pub(super) kept: DeviceVec<T>,
 }
 
-/// What an iteration has come to since it was last looked at.
+/// Results of a batch of iterations.
 pub(super) struct Seen {
     /// ‖r‖ after each iteration.
     pub(super) residuals: Vec<f64>,
-    /// Why it has ended; 0 while it goes on.
+    /// Final status; 0 while the iteration continues.
     pub(super) status: u16,
 }
 
-/// A method.
+/// A method of solution.
 pub(super) trait Iteration<T: Scalar>: Debug {
-    /// Begins with the residual `system.r`, whose sums are in `registers`; these are then written.
+    /// Starts with the residual `system.r`, whose sums are in `registers`; the registers are then
+    /// written.
     fn start(
         &mut self,
         system: &mut System<'_, T>,
@@ -37,7 +38,7 @@ pub(super) trait Iteration<T: Scalar>: Debug {
         registers: &mut Vec<f64>,
     ) -> Result<(), Error>;
 
-    /// The number of the next batch; none when the method has to begin anew.
+    /// Number of the next batch; `None` if the method has to be restarted.
     fn next(&self) -> Option<usize> {
         Some(0)
     }
@@ -51,19 +52,20 @@ pub(super) trait Iteration<T: Scalar>: Debug {
         every: usize,
     ) -> Result<(), Error>;
 
-    /// What the registers say after a batch, where `before` iterations had been made before it.
+    /// Evaluates the registers after a batch; `before` is the number of iterations before it.
     fn observe(&mut self, registers: &[f64], before: usize) -> Seen {
         let now = registers[usize::from(ITERATIONS)] as usize;
         let residuals = ring(registers, HISTORY, before, now).map(f64::sqrt).collect();
         Seen { residuals, status: status(registers) }
     }
 
-    /// Brings `system.x` up to date, where iterations leave it behind.
+    /// Updates `system.x`, if iterations leave it behind.
     fn finish(&mut self, _: &mut System<'_, T>, _: &mut Passes<T>, _status: u16) -> Result<(), Error> {
         Ok(())
     }
 
-    /// What a new beginning has to bring, of the residual before, to be worth another.
+    /// Largest ratio of the residual to that of the preceding start for which a further restart is
+    /// worthwhile.
     fn progress(&self) -> f64 {
         0.5
     }

@@ -20,7 +20,8 @@ fn poisson<T: Scalar>() -> CsrMatrix<T> {
     "poisson2d,n=40,values=laplacian".parse::<gallery::Spec>().unwrap().generate().unwrap()
 }
 
-/// Convection and diffusion on a line, rows scaled from 1 to `scale`: not symmetric, and of use to Jacobi.
+/// Convection and diffusion on a line, with rows scaled from 1 to `scale`: not symmetric, and a
+/// case for Jacobi preconditioning.
 fn convection<T: Scalar>(n: usize, scale: f64) -> CsrMatrix<T> {
     let entries = (0..n).flat_map(|i| {
         let s = 1.0 + (scale - 1.0) * i as f64 / n as f64;
@@ -47,13 +48,13 @@ pub(super) fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
     v.into_iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
-/// ‖b − A x‖ / ‖b‖, recomputed from nothing but the matrix.
+/// ‖b − A x‖ / ‖b‖, computed from the matrix alone.
 fn residual<T: Scalar>(a: &CsrMatrix<T>, b: &[T], x: &[T]) -> f64 {
     let difference = product(a, x).into_iter().zip(b).map(|(ax, b)| b.to_f64() - ax);
     norm(difference) / norm(b.iter().map(|b| b.to_f64()))
 }
 
-/// Solves for a known solution and checks it; gives the report.
+/// Solves for a known solution and checks it; returns the report.
 fn solves<T: Scalar>(
     device: &Device,
     a: &CsrMatrix<T>,
@@ -81,7 +82,7 @@ fn solves<T: Scalar>(
         "{found} {context}"
     );
     assert_eq!(report.history.len(), report.iterations + 1, "{context}");
-    // Again, from other vectors and from vectors on the device: the same bits.
+    // Repeated with other vectors and with vectors on the device: the same bits.
     let again = solver.solve(&b, &mut vec![T::ZERO; a.nrows()]).unwrap();
     let (on, mut y) =
         (DeviceVec::from_slice(device, &b).unwrap(), DeviceVec::zeros(device, b.len()).unwrap());
@@ -113,7 +114,7 @@ fn systems_that_are_not_symmetric_are_solved_and_jacobi_evens_out_rows() {
             solves(device, &a, method, true, 1e-9);
         }
         solves(device, &convection::<f64>(200, 1.0), Method::BiCgStab, false, 1e-9);
-        // A symmetric matrix whose rows have very different magnitudes.
+        // A symmetric matrix with rows of very different magnitudes.
         let n = 300;
         let s = |i: usize| 1.0 + 1e3 * (i as f64 / n as f64);
         let uneven = matrix::<f64>(
@@ -189,7 +190,7 @@ fn bits_repeat_two_hundred_times() {
     }
 }
 
-/// What a method makes of a system that it cannot solve.
+/// Report of a method for a system that it cannot solve.
 fn fails(device: &Device, a: &CsrMatrix<f64>, method: Method, settings: Settings) -> Report {
     let op = op(device, a);
     let b = vec![1.0; a.nrows()];
@@ -213,7 +214,7 @@ fn failures_say_what_they_are() {
     for device in devices() {
         let report = fails(device, &indefinite, Method::Cg, some);
         assert_eq!(report.outcome, Outcome::NotPositiveDefinite, "{report:?}");
-        // r̂ and A p are orthogonal, in the first iteration and when begun anew.
+        // r̂ and A p are orthogonal, in the first iteration and after a restart.
         assert_eq!(fails(device, &rotation, Method::BiCgStab, some).outcome, Outcome::Breakdown);
         for method in [Method::BiCgStab, Method::Gmres { restart: 3 }] {
             let outcome = fails(device, &singular, method, some).outcome;
@@ -228,7 +229,7 @@ fn failures_say_what_they_are() {
             assert_eq!((report.outcome, report.iterations), (Outcome::MaxIterations, 7), "{method:?}");
             assert!(report.residual.is_finite());
         }
-        // Below what the numbers can tell.
+        // A tolerance below the precision of the scalar type.
         let beyond = Settings { tolerance: 1e-30, ..Settings::default() };
         for method in [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 50 }] {
             let report = fails(device, &poisson(), method, beyond);
@@ -239,7 +240,7 @@ fn failures_say_what_they_are() {
             );
             assert!(report.residual < 1e-12, "{method:?}: {}", report.residual);
         }
-        // Eigenvalues beyond the bounds.
+        // Eigenvalues outside the bounds.
         let wrong = Method::Chebyshev { bounds: Some((0.1, 1.0)) };
         assert_eq!(fails(device, &poisson(), wrong, Settings::default()).outcome, Outcome::Diverged);
     }
@@ -247,7 +248,7 @@ fn failures_say_what_they_are() {
 
 #[test]
 fn what_cannot_be_solved_leaves_no_worse_than_it_found() {
-    // Singular, and not of full rank with `b`: what rounding leaves must not be divided by.
+    // Singular, and inconsistent with `b`: the remainder from rounding must not be a divisor.
     let ones = matrix(2, [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.0)]);
     let some = Settings { max_iterations: 200, ..Settings::default() };
     for device in devices() {
@@ -275,7 +276,7 @@ fn what_cannot_be_solved_leaves_no_worse_than_it_found() {
 
 #[test]
 fn a_restart_of_gmres_that_gains_nothing_is_stagnation() {
-    // A cyclic shift: GMRES gains nothing before the last of n iterations.
+    // A cyclic shift: GMRES makes no progress before the last of n iterations.
     let n = 12;
     let shift = matrix(n, (0..n).map(|i| (i, (i + 1) % n, 1.0)));
     for device in devices() {
@@ -327,7 +328,7 @@ fn wrong_input_is_refused() {
         let mut y = DeviceVec::zeros(device, n).unwrap();
         assert!(solver.solve_device(&on, &mut y).unwrap_err().to_string().contains(expected));
         assert_eq!(x, vec![0.0; n]);
-        // It goes on after that; and of nothing comes nothing.
+        // The solver remains usable; a right-hand side of 0 gives 0.
         x[3] = 5.0;
         let report = solver.solve(&vec![0.0; n], &mut x).unwrap();
         assert_eq!((report.outcome, report.iterations, x), (Outcome::Converged, 0, vec![0.0; n]));
@@ -363,7 +364,7 @@ fn vectors_that_are_still_being_made_on_another_stream_are_waited_for() {
         let stream = Stream::new(device).unwrap();
         let mut b = DeviceVec::zeros(device, n).unwrap();
         let mut y = DeviceVec::zeros(device, n).unwrap();
-        // A solver that did not wait would find zeros, and `x` 0 without an iteration.
+        // A solver that did not wait would read zeros, and return `x` = 0 without an iteration.
         let _busy = keep_busy(&op, &stream, &y, &mut b);
         op.apply_device(&stream, &x, &mut b).unwrap();
         let report = solver.solve_device(&b, &mut y).unwrap();
@@ -443,7 +444,8 @@ proptest! {
         n in 1usize..40,
         links in proptest::collection::vec((0usize..40, 0usize..40, 0.01f64..1.0), 0..120),
     ) {
-        // The Laplacian of a weighted graph and a bit of the identity: symmetric and positive definite.
+        // The Laplacian of a weighted graph plus a small multiple of the identity: symmetric and
+        // positive definite.
         let links = links.into_iter().map(|(i, j, w)| (i % n, j % n, w)).filter(|(i, j, _)| i != j);
         let entries = links.flat_map(|(i, j, w)| [(i, j, -w), (j, i, -w), (i, i, w), (j, j, w)]);
         let a = matrix::<f64>(n, entries.chain((0..n).map(|i| (i, i, 0.1))));

@@ -1,4 +1,4 @@
-//! Power iteration and PageRank.
+//! Tests of power iteration and PageRank.
 
 use super::tests::{matrix, norm, op};
 use super::*;
@@ -24,19 +24,20 @@ fn power_iteration_finds_the_largest_eigenvalue() {
         );
         assert!((pair.vector[77].abs() - 1.0).abs() < 1e-9 && (norm(pair.vector) - 1.0).abs() < 1e-12);
         assert_eq!(pair.history.len(), pair.iterations);
-        // A pair of equal magnitude; a matrix without any.
+        // Two eigenvalues of equal magnitude; the zero matrix.
         let pair = matrix(2, [(0, 0, 1.0), (1, 1, -1.0)]);
         let few = Settings { max_iterations: 50, ..settings };
         let error = find(&pair, few).converged().unwrap_err().to_string();
         assert!(error.contains("after 50 iterations") && error.contains("several eigenvalues"), "{error}");
         assert_eq!(find(&matrix(3, []), few).outcome, Outcome::Breakdown);
-        // The first guess of the eigenvalue is 0, and so are all others: a rotation, and a vector between both eigenvectors.
+        // The first estimate of the eigenvalue is 0, and so are all others: a rotation, and a
+        // vector between both eigenvectors.
         for (a, start) in [(matrix(2, [(0, 1, -1.0), (1, 0, 1.0)]), [1.0, 0.0]), (pair.clone(), [1.0, 1.0])] {
             let found = power(&op(device, &a), &start, few, |_| {}).unwrap();
             assert_eq!((found.outcome, found.iterations), (Outcome::MaxIterations, 50), "{found:?}");
             assert!(found.residual() > 1.0, "{found:?}");
         }
-        // Whose squares overflow, or are nothing.
+        // Vectors with squares that overflow or underflow.
         for size in [1e200, 1e-200] {
             let start = [size, 2.0 * size];
             let found = power(&op(device, &matrix(2, [(0, 0, 1.0), (1, 1, 3.0)])), &start, settings, |_| {});
@@ -69,7 +70,7 @@ fn dense_rank(graph: &CsrMatrix<f64>, damping: f64) -> Vec<f64> {
 
 #[test]
 fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
-    // Pages 5 and 11 link nowhere, and page 7 has a link of weight 0 only.
+    // Pages 5 and 11 have no links, and page 7 only one of weight 0.
     let n = 40;
     let links = (0..n)
         .filter(|i| ![5, 7, 11].contains(i))
@@ -84,7 +85,7 @@ fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
                 || PageRank::new(graph.view(), &builder).unwrap().rank(damping, settings, |_| {}).unwrap();
             let ranking = rank().converged().unwrap();
             let far = ranking.ranks.iter().zip(&expected).map(|(a, b)| (a - b).abs()).sum::<f64>();
-            // The dense one is not converged either where damping is near 1.
+            // The dense ranking is not converged either if damping is near 1.
             assert!(far < 2e-10 + damping.powi(500), "{far} at {damping} on {device}");
             assert!((ranking.ranks.iter().sum::<f64>() - 1.0).abs() < 1e-12);
             let top = ranking.top(3);

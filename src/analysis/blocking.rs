@@ -1,5 +1,5 @@
-//! Cache blocking: how rows are put together to panels that make good use of the `x` that they share, and what that gives, measured on
-//! some of the panels.
+//! Cache blocking: rows are grouped into panels that reuse the part of `x` they share. The gain is
+//! estimated from a sample of the panels.
 
 use super::rows::{RowStats, ratio};
 use super::structure::Structure;
@@ -8,27 +8,29 @@ use crate::matrix::CsrView;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Windows begin at multiples of so many columns: then they are loaded by 16 bytes.
+/// Alignment of a window's first column, in columns, so that a window is loaded by 16 bytes.
 const ALIGN: u32 = 8;
 
-/// Entries of a panel for every column that it reaches over: no row is added beyond the second, nor beyond the first where that would take
-/// another window. On an H200 panels of 2 took a tenth longer than those of 4, and of 8 hardly less.
+/// Entries of a panel per column in its span: a panel gets no further row beyond the second number,
+/// nor beyond the first if the row would need another window. On an H200 panels of 2 took a tenth
+/// longer than those of 4, and of 8 hardly less.
 const DENSITY: (u64, u64) = (4, 8);
 
-/// Consecutive rows, and the columns that they reach over.
+/// A panel: consecutive rows and the span of their columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Panel {
     pub(crate) rows: Range<usize>,
-    /// Their first column, rounded down to a multiple of 8.
+    /// First column, rounded down to a multiple of 8.
     pub(crate) first_col: u32,
-    /// Windows that the columns are cut into.
+    /// Number of windows that the columns are cut into.
     pub(crate) windows: u32,
-    /// Columns of a window, a multiple of 8.
+    /// Columns per window, a multiple of 8.
     pub(crate) width: u32,
 }
 
 impl Panel {
-    /// The panel that begins with a row, in windows of at most `widest` columns, a multiple of 8.
+    /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
+    /// multiple of 8.
     pub(crate) fn at<T: Scalar>(rows: &Rows<'_, T>, first: usize, widest: u32) -> Self {
         let row_ptr = rows.a.row_ptr();
         let (mut min, mut max) = (u32::MAX, 0);
@@ -50,13 +52,14 @@ impl Panel {
         Self { rows: first..end, first_col, windows: windows as u32, width: width as u32 }
     }
 
-    /// The window that a column is in, and the column behind it.
+    /// Returns the window of a column, and the first column behind that window.
     pub(crate) fn window(&self, col: u32) -> (u32, u64) {
         let window = (col - self.first_col) / self.width;
         (window, u64::from(self.first_col) + (u64::from(window) + 1) * u64::from(self.width))
     }
 
-    /// Calls `visit` with the window of every run that a row with these columns, which do not fall, has in one, and with the run's length.
+    /// Calls `visit` with the window and the length of every run of a row: consecutive entries that
+    /// lie in the same window. The columns of the row must not decrease.
     pub(crate) fn for_each_run(&self, mut cols: &[u32], mut visit: impl FnMut(u32, usize)) {
         while let Some(&first) = cols.first() {
             let (window, end) = self.window(first);
@@ -67,26 +70,28 @@ impl Panel {
     }
 }
 
-/// Columns between two, both included, from where a window may begin; 0 when there are none.
+/// Number of columns from `min` to `max`, both included, counted from the aligned start of the
+/// first window; 0 if there are none.
 fn span(min: u32, max: u32) -> u64 {
     if min > max { 0 } else { u64::from(max) + 1 - u64::from(min / ALIGN * ALIGN) }
 }
 
-/// The rows of a matrix as panels are made of them.
+/// Rows of a matrix, as input for building panels.
 pub(crate) struct Rows<'a, T> {
     a: CsrView<'a, T>,
     sorted: bool,
-    /// Looks at one row in so many of those it has: every one when there is no such number.
+    /// Sampling distance in rows: one row in `sampling` is examined; `usize::MAX` examines every
+    /// row.
     sampling: usize,
 }
 
 impl<'a, T: Scalar> Rows<'a, T> {
-    /// For panels as they are; no column is smaller than the one before it in its row.
+    /// Exact panels of a matrix whose column indices do not decrease within a row.
     pub(crate) fn sorted(a: CsrView<'a, T>) -> Self {
         Self { a, sorted: true, sampling: usize::MAX }
     }
 
-    /// The least and the largest column of a row; the wrong way round when it has none.
+    /// Returns the least and the largest column of a row, or `(u32::MAX, 0)` for an empty row.
     fn reach(&self, row: usize) -> (u32, u32) {
         match self.a.row(row).0 {
             [] => (u32::MAX, 0),
@@ -95,48 +100,52 @@ impl<'a, T: Scalar> Rows<'a, T> {
         }
     }
 
-    /// Rows until the next that is looked at, behind so many.
+    /// Rows until the next one examined, with `behind` rows already in the panel.
     fn step(&self, behind: usize) -> usize {
         1 + behind / self.sampling
     }
 }
 
-/// What a matrix whose gathers miss would take with `x` in blocks; estimated from some of its panels and entries.
+/// Estimated work with `x` in blocks, for a matrix whose gathers miss the cache. Estimated from a
+/// sample of its panels and entries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Blocking {
-    /// Whether the columns of all rows that were looked at are in order, equal ones allowed.
+    /// True if the columns of all sampled rows are in order, equal ones allowed.
     pub sorted: bool,
-    /// In blocks of 49152 and of 24576 columns: 192 KiB of `f32` and of `f64`.
+    /// Estimates for blocks of 49152 and of 24576 columns: 192 KiB of `f32` and of `f64`.
     pub blocks: [Blocks; 2],
 }
 
-/// What it takes with blocks of a size.
+/// Estimated work with blocks of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Blocks {
-    /// Columns of a block, at most.
+    /// Maximum number of columns of a block.
     pub columns: u32,
-    /// Pieces of rows over entries when every panel of rows is cut into windows of so many columns.
+    /// Runs (pieces of rows) over entries if every panel of rows is cut into windows of `columns`
+    /// columns.
     pub runs: f64,
-    /// Tiles over entries: the windows of all panels that hold anything.
+    /// Tiles over entries; a tile is a window of a panel that has entries.
     pub tiles: f64,
-    /// The share of the entries that lie in so many columns, those with the most.
+    /// Share of the entries that lie in the `columns` columns with the most entries.
     pub hot: f64,
 }
 
 impl Blocking {
-    /// Entries below which there is too little to gain.
+    /// Number of entries below which there is too little to gain.
     const LEAST: u64 = 1 << 20;
 
-    /// Entries within which a multiprocessor still has a part of `x` in its first-level cache, as the cost model takes it.
+    /// Reuse distance, in entries, within which a multiprocessor still has a part of `x` in its
+    /// first-level cache, as the cost model takes it.
     const NEAR: f64 = 8192.0;
 
-    /// Share of the gathers that have to miss it.
+    /// Share of the gathers that must miss the first-level cache.
     const MISSING: f64 = 0.1;
 
-    /// Columns of the blocks that are measured.
+    /// Block sizes that are measured, in columns.
     const COLUMNS: [u32; 2] = [49_152, 24_576];
 
-    /// Measures `a`, or does not: where gathers hardly miss, nothing would read it.
+    /// Measures `a`. None if it has too few entries or hardly any of its gathers miss, because
+    /// nothing reads the estimate in that case.
     pub fn of<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats, structure: &Structure) -> Option<Self> {
         let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
         if rows.nnz < Self::LEAST || missing < Self::MISSING {
@@ -153,7 +162,7 @@ impl Blocking {
         Some(Self { sorted: panels.iter().all(|panel| panel.2), blocks: [blocks(0), blocks(1)] })
     }
 
-    /// What it takes with blocks of a size: a bound from the nearest that was measured.
+    /// Estimate for blocks of `columns` columns: a bound from the nearest measured size.
     pub fn with(&self, columns: u32) -> Blocks {
         let [wide, narrow] = self.blocks;
         let measured = if columns >= wide.columns { wide } else { narrow };
@@ -167,13 +176,14 @@ impl Blocking {
     }
 }
 
-/// Runs and tiles over entries in windows of at most so many columns, and whether all rows that were looked at are sorted.
+/// Runs and tiles over entries in windows of at most `columns` columns, and true if all sampled
+/// rows are sorted.
 fn windows<T: Scalar>(a: CsrView<'_, T>, columns: u32) -> (f64, f64, bool) {
-    /// Panels that are looked at.
+    /// Panels sampled.
     const PANELS: usize = 8;
-    /// Of them, rows whose reach is.
+    /// Rows of a panel whose column span is sampled.
     const REACHES: usize = 64;
-    /// Rows of a panel whose runs are counted, and entries after which it is enough.
+    /// Rows of a panel whose runs are counted, and the number of entries after which counting ends.
     const ROWS: usize = 64;
     const ENTRIES: usize = 1 << 13;
     let rows = Rows { a, sorted: false, sampling: REACHES };
@@ -182,7 +192,7 @@ fn windows<T: Scalar>(a: CsrView<'_, T>, columns: u32) -> (f64, f64, bool) {
         let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
         let mut windows = Vec::new();
         for row in panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1)) {
-            // Rows in between may reach further than those that were looked at.
+            // Rows in between may have columns outside of the sampled span.
             let within = |col: &&u32| **col >= panel.first_col;
             let cols = a.row(row).0;
             windows.clear();
@@ -210,13 +220,14 @@ fn windows<T: Scalar>(a: CsrView<'_, T>, columns: u32) -> (f64, f64, bool) {
     (ratio(runs, seen), ratio(windows, entries), sorted)
 }
 
-/// The shares of the entries in the columns that have the most, for so many columns each time. The columns are chosen by one sample of
-/// the entries, and theirs counted in another: a single sample would take chance for heat.
+/// Shares of the entries in the columns that have the most, for each number in `columns`. One
+/// sample of the entries chooses the columns, another counts their entries: a single sample would
+/// count chance hits as frequent columns.
 fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64; N] {
-    /// One entry in so many is looked at, but not more than so many.
+    /// Sampling distance in entries, and the maximum number of sampled entries.
     const SAMPLING: usize = 64;
     const MOST: usize = 1 << 19;
-    /// Entries looked at side by side: a line of the cache.
+    /// Consecutive entries sampled together: a line of the cache.
     const STRETCH: usize = 16;
     let stretches = ((col_idx.len() / SAMPLING).min(MOST) / STRETCH).max(2);
     let sample = |half: usize| {
@@ -236,7 +247,7 @@ fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64
         hot.sort_unstable();
         let within = counted.iter().filter(|col| hot.binary_search(col).is_ok()).count();
         let share = ratio(within as f64, counted.len() as f64);
-        // Of columns that the sample has none of, any.
+        // Columns without an entry in the sample share the rest evenly.
         let others = ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64).min(1.0);
         share + (1.0 - share) * others
     })
@@ -258,7 +269,7 @@ mod tests {
         panels
     }
 
-    /// Rows of these columns.
+    /// Matrix with the given columns per row.
     fn matrix(ncols: usize, rows: &[&[u32]]) -> CsrMatrix<f32> {
         let ends = rows.iter().scan(0, |end, row| {
             *end += row.len();
@@ -274,11 +285,11 @@ mod tests {
     fn panels_by_hand() {
         let full: Vec<u32> = (0..8).collect();
         let far: Vec<u32> = (8..16).collect();
-        // Four full rows are enough for one window, and the fifth row would need another.
+        // Four full rows suffice for one window, and the fifth row would need another.
         let a = matrix(16, &[&full, &full, &full, &full, &far, &[], &far]);
         let panel = |rows, first_col, windows, width| Panel { rows, first_col, windows, width };
         assert_eq!(panels(&a, 8), [panel(0..4, 0, 1, 8), panel(4..7, 8, 1, 8)]);
-        // Eight of them are enough in any case.
+        // Eight rows are the maximum in any case.
         let a = matrix(16, &[&full[..]; 9]);
         assert_eq!(panels(&a, 8), [panel(0..8, 0, 1, 8), panel(8..9, 0, 1, 8)]);
         // Windows share the columns evenly.
@@ -302,7 +313,7 @@ mod tests {
         };
         assert_eq!(blocking("poisson2d,n=600"), None);
         assert_eq!(blocking("uniform,rows=1k"), None);
-        // Sixteen entries a row in thirteen windows, and all columns are alike.
+        // Sixteen entries a row in thirteen windows, and all columns are equally frequent.
         let uniform = blocking("uniform,rows=300k").unwrap().with(24_576);
         assert!(uniform.runs > 0.5 && (uniform.hot - 0.08).abs() < 0.03, "{uniform:?}");
     }
@@ -331,7 +342,7 @@ mod tests {
                 counts.sort_unstable_by(|a, b| b.cmp(a));
                 let hot: usize = counts.iter().take(told.columns as usize).sum();
                 let hot = hot as f64 / a.nnz() as f64;
-                // Columns chosen by a sample are not quite the hottest.
+                // Columns chosen by a sample are not exactly the most frequent ones.
                 assert!(told.hot < hot + 0.02 && told.hot > 0.6 * hot, "{spec}: {told:?}, hot {hot}");
             }
         }

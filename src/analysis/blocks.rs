@@ -1,4 +1,4 @@
-//! How well small dense blocks cover the entries.
+//! Fill of small dense blocks.
 
 use super::rows::ratio;
 use crate::Scalar;
@@ -6,35 +6,39 @@ use crate::matrix::CsrView;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Rows of a tile: the least that whole block rows of every size fill.
+/// Rows of a tile: the least number that whole block rows of every size fill.
 const TILE_ROWS: usize = 12;
 
-/// A matrix of at most so many entries is counted whole.
+/// Largest number of entries at which all entries are counted.
 const EXACT_NNZ: usize = 1 << 12;
 
-/// A sample holds about so many entries at least.
+/// Minimum size of a sample, in entries, approximately.
 const MIN_SAMPLE: usize = 1 << 11;
 
-/// Beyond that, one entry in so many is looked at, which keeps the cost well below that of a product …
+/// Beyond that, one entry in `SAMPLING` is sampled, which keeps the cost well below that of an SpMV
+/// …
 const SAMPLING: usize = 32;
 
-/// … until this many are, enough for a few per cent of error even where rows have hundreds of entries.
+/// … up to this number of samples, enough for an error of a few per cent even if rows have
+/// hundreds of entries.
 const MAX_SAMPLE: usize = 1 << 17;
 
-/// At least so many tiles are drawn, however long their rows.
+/// Minimum number of sampled tiles, independent of the length of their rows.
 const MIN_DRAWS: usize = 32;
 
-/// Tiles that a thread takes together: sharing fewer takes longer than counting their blocks.
+/// Tiles per parallel task: distributing fewer takes longer than counting their blocks.
 const TOGETHER: usize = 32;
 
-/// Fill of aligned dense blocks: for blocks of `b` × `b`, `nnz / (b² · blocks)`, where `blocks` counts the aligned
-/// blocks that hold an entry. 1 means that blocks store no zeros, `1 / b²` that every entry has a block of its own;
-/// repeated entries count each time and can raise it above 1. 0 without entries.
+/// Fill of aligned dense blocks: for blocks of `b` × `b`, `nnz / (b² · blocks)`, where `blocks`
+/// is the number of aligned blocks that hold an entry. 1 means that blocks store no zeros,
+/// `1 / b²` that every entry has a block of its own. Repeated entries count each time and can
+/// raise it above 1. 0 without entries.
 ///
-/// Exact up to 2¹² entries, estimated beyond from tiles of 12 rows, drawn at evenly spaced *entries*. A tile is thus
-/// drawn in proportion to its entries, and the mean of its blocks per entry estimates that of the whole matrix, with
-/// long rows in their due weight (sampling with probability proportional to size, Hansen & Hurwitz 1943). Where rows
-/// are alike the error is within a few per cent.
+/// Exact up to 2¹² entries, estimated beyond from tiles of 12 rows, drawn at evenly spaced
+/// *entries*. A tile is thus drawn in proportion to its entries, and the mean of its blocks per
+/// entry estimates that of the whole matrix, with long rows in their due weight (sampling with
+/// probability proportional to size, Hansen & Hurwitz 1943). If rows are alike the error is within
+/// a few per cent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockFill {
     /// Fill of 2 × 2 blocks.
@@ -43,7 +47,7 @@ pub struct BlockFill {
     pub b3: f64,
     /// Fill of 4 × 4 blocks.
     pub b4: f64,
-    /// Whether every entry was looked at.
+    /// True if every entry was counted.
     pub exact: bool,
 }
 
@@ -60,7 +64,7 @@ impl BlockFill {
         };
         let terms: Vec<[f64; 3]> =
             tiles.par_iter().with_min_len(TOGETHER).map_init(Table::default, blocks_per_entry).collect();
-        // Summed in order: the same bits on any number of threads.
+        // Summed in a fixed order: the result has the same bits on any number of threads.
         let sum = |size: usize| terms.iter().map(|term| term[size]).sum::<f64>();
         let weights = tiles.iter().map(|tile| tile.1 as f64).sum::<f64>();
         let fill = |b: usize| ratio(weights, (b * b) as f64 * sum(b - 2));
@@ -68,24 +72,25 @@ impl BlockFill {
     }
 }
 
-/// The entries of a tile.
+/// Range of the entries of a tile.
 fn tile_entries<T: Scalar>(a: CsrView<'_, T>, tile: usize) -> std::ops::Range<usize> {
     let row = |row: usize| a.row_ptr()[row.min(a.nrows())];
     row(tile * TILE_ROWS)..row((tile + 1) * TILE_ROWS)
 }
 
-/// Every tile that has entries, weighted by them: each term of the mean is then the tile's number of blocks, exactly.
+/// Every tile that has entries, weighted by them: each term of the mean is then the tile's number
+/// of blocks, exactly.
 fn all_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
     let tiles = (0..a.nrows().div_ceil(TILE_ROWS)).into_par_iter();
     tiles.map(|tile| (tile, tile_entries(a, tile).len())).filter(|tile| tile.1 > 0).collect()
 }
 
-/// The tiles of evenly spaced entries, weighted by how often they are drawn.
+/// Tiles of evenly spaced entries, weighted by the number of times they are drawn.
 fn drawn_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
     let sample = (a.nnz() / SAMPLING).clamp(MIN_SAMPLE, MAX_SAMPLE);
     let tiles = a.nrows().div_ceil(TILE_ROWS);
     let draws = ((sample as u64 * tiles as u64).div_ceil(a.nnz() as u64) as usize).max(MIN_DRAWS);
-    // A draw stands in the middle of its share of the entries.
+    // A draw is the middle entry of its share of the entries.
     let entry = |i: usize| ((2 * i + 1) as u128 * a.nnz() as u128 / (2 * draws) as u128) as usize;
     let mut drawn: Vec<(usize, usize)> = Vec::new();
     let mut row = 0;
@@ -99,8 +104,8 @@ fn drawn_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
     drawn
 }
 
-/// The row of an entry that is not in a row before `from`. The next draw is near: reaching out in doubling steps
-/// touches few cache lines, a search through all the offsets many.
+/// Row of an entry that is not in a row before `from`. The next draw is near: searching in doubling
+/// steps touches few cache lines, a binary search through all offsets many.
 pub(super) fn row_of(row_ptr: &[usize], from: usize, entry: usize) -> usize {
     let mut reach = 1;
     while row_ptr.get(from + reach).is_some_and(|&start| start <= entry) {
@@ -110,11 +115,13 @@ pub(super) fn row_of(row_ptr: &[usize], from: usize, entry: usize) -> usize {
     from + reach / 2 + near.partition_point(|&start| start <= entry) - 1
 }
 
-/// 2³² over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP 3, 6.4).
+/// 2³² over the golden ratio: multiplying by it distributes keys over the upper bits (Knuth,
+/// TAOCP 3, 6.4).
 const SPREAD: u32 = 0x9e37_79b9;
 
-/// The block columns met in one block row: an open-addressing table. A slot holds the number of the block row, which
-/// is never 0, above the block column; what an earlier block row left is as good as free, so nothing is cleared.
+/// Set of the block columns of one block row: an open-addressing hash table. A slot holds the
+/// number of the block row, which is never 0, above the block column. Slots of earlier block rows
+/// count as free, so that the table is never cleared.
 #[derive(Debug, Default)]
 struct Table {
     slots: Vec<u64>,
@@ -134,8 +141,9 @@ impl Table {
 
     /// Counts the distinct `col / B` of one block row.
     fn block_row<const B: usize>(&mut self, columns: &[u32]) -> u64 {
-        // At most a quarter full, so that searches seldom go on; 32 bits are enough for that too, because there are fewer than 2³¹ block columns. At least
-        // two slots, because the shift below has to stay under 32.
+        // At most a quarter full, so that probing is rarely needed. 32 bits suffice for that too,
+        // because there are fewer than 2³¹ block columns. At least two slots, because the shift
+        // below must stay under 32.
         let bits = (4 * columns.len()).next_power_of_two().ilog2().clamp(1, u32::BITS);
         if self.slots.len() < 1 << bits {
             self.slots = vec![0; 1 << bits];
@@ -148,7 +156,8 @@ impl Table {
             let block = col / B as u32;
             let key = row << u32::BITS | u64::from(block);
             let mut slot = (block.wrapping_mul(SPREAD) >> (u32::BITS - bits)) as usize;
-            // Whether a block is new cannot be foretold: no branch may depend on it, so `&` and not `&&`.
+            // It is unpredictable if a block is new, so no branch may depend on it: `&` and not
+            // `&&`.
             while (slots[slot] != key) & (slots[slot] >> u32::BITS == row) {
                 slot = (slot + 1) & mask;
             }

@@ -1,4 +1,5 @@
-//! How entries continue those before them, in their row and in the row above: measured on some of them.
+//! Column contiguity: the shares of entries that are shifted from the previous row or contiguous
+//! within their row, measured on a sample.
 
 use super::blocks::row_of;
 use super::rows::ratio;
@@ -8,24 +9,25 @@ use crate::matrix::CsrView;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// A matrix of at most so many entries is measured whole.
+/// Largest number of entries at which all entries are measured.
 const EXACT_NNZ: usize = 1 << 14;
 
-/// Beyond that, one stretch of entries in so many is looked at.
+/// Beyond that, one section of entries in `SAMPLING` is measured.
 const SAMPLING: usize = 16;
 
-/// Entries of a stretch.
+/// Entries per section.
 const STRETCH: usize = 128;
 
-/// Stretches that a thread takes together, where they are shared: sharing fewer takes longer than looking at them.
+/// Sections per parallel task: distributing fewer takes longer than measuring them.
 const TOGETHER: usize = 32;
 
-/// Shares of the entries, from 0 to 1.
+/// Column contiguity: shares of the entries, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Continued {
-    /// Entry `j` of row `r` lies one column further than entry `j` of row `r - 1`.
+    /// Share shifted from the previous row: entry `j` of row `r` lies one column further than entry
+    /// `j` of row `r - 1`.
     pub(super) affine: f64,
-    /// The column is one more than that of the entry before in the row.
+    /// Share contiguous: the column is one more than that of the previous entry of the row.
     pub(super) runs: f64,
 }
 
@@ -46,7 +48,8 @@ impl Continued {
     }
 }
 
-/// A number below `count`, another one for every `i`: what is evenly spaced may meet the same place of every grid line.
+/// A number below `count` that differs for every `i`: evenly spaced samples may hit the same place
+/// of every grid line.
 fn scattered(i: usize, count: usize) -> usize {
     // Multiples of the golden ratio (Knuth, TAOCP 3, 6.4).
     ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % count
@@ -60,7 +63,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Looks at some entries, by their numbers.
+    /// Counts a range of entries, by their numbers.
     fn of<T: Scalar>(a: CsrView<'_, T>, entries: Range<usize>) -> Self {
         let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
         let mut counts = Self { entries: entries.len(), ..Self::default() };
@@ -95,7 +98,7 @@ mod tests {
     use crate::matrix::{CsrMatrix, gallery};
     use proptest::prelude::*;
 
-    /// By the definition.
+    /// Reference: computed by the definition.
     fn whole(a: &CsrMatrix<f32>) -> Continued {
         let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
         let affine: usize = rows
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn grid_lines_as_long_as_the_samples_are_apart_are_met_everywhere() {
-        // Every sixteenth stretch has other rows.
+        // Every sixteenth section has different rows.
         let rows = 32 * EXACT_NNZ / 4;
         let cols =
             (0..4 * rows).map(|k| if k / STRETCH % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });

@@ -1,21 +1,22 @@
-//! How many distinct values a matrix holds.
+//! Number of distinct values of a matrix.
 
 use crate::encoding::{DICTIONARY, ValueSet};
 use serde::{Deserialize, Serialize};
 
-/// How many distinct values a matrix holds, counted up to [`LIMIT`](Self::LIMIT) and compared by their bits: `0` and
-/// `-0` differ, and so do NaNs of different payloads, as a lossless dictionary needs it.
+/// Number of distinct values of a matrix, counted up to [`LIMIT`](Self::LIMIT). Values are compared
+/// by their bits: `0` and `-0` differ, and so do NaNs of different payloads, as a lossless
+/// dictionary requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distinct {
-    /// Exactly so many, at most [`LIMIT`](Self::LIMIT).
+    /// The exact number, at most [`LIMIT`](Self::LIMIT).
     Exactly(u32),
     /// More than [`LIMIT`](Self::LIMIT).
     Many,
 }
 
 impl Distinct {
-    /// The largest number that is counted: what an 8-bit code can name.
+    /// The largest number that is counted: the number of values of an 8-bit code.
     pub const LIMIT: u32 = DICTIONARY as u32;
 }
 

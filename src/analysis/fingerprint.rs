@@ -1,4 +1,4 @@
-//! Fingerprints: 128-bit hashes by which a stored decision finds its matrix again.
+//! Fingerprints: 128-bit hashes that identify the matrix of a stored decision.
 
 use crate::matrix::CsrView;
 use crate::{Scalar, ScalarKind};
@@ -8,10 +8,10 @@ use std::fmt::{Debug, Display, Formatter};
 use std::str::FromStr;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Array elements that are hashed together. Part of the definition: another value gives other fingerprints.
+/// Array elements per hashed chunk. Part of the definition: another value gives other fingerprints.
 const CHUNK: usize = 1 << 12;
 
-/// Elements turned into bytes at a time: at most 2 KiB, which stay in the first-level cache.
+/// Elements converted to bytes at a time: at most 2 KiB, which stay in the first-level cache.
 const PIECE: usize = 256;
 
 /// Hex digits of a fingerprint.
@@ -20,12 +20,13 @@ const HEX_DIGITS: usize = 32;
 /// Hashes of consecutive [`CHUNK`]s of one array.
 type Digests = Vec<u128>;
 
-/// A 128-bit hash of a matrix's structure, or of its values.
+/// 128-bit hash of the structure of a matrix, or of its values.
 ///
-/// Every array is cut into pieces of 4096 elements, each hashed by XXH3-128 over its little-endian bytes; the
-/// fingerprint is the XXH3-128 of a name, the lengths (as 64-bit integers) and those hashes in order. So it is the
-/// same in every run, on any number of threads and on every machine, whatever its byte order and the width of its
-/// `usize`. It is written as 32 hex digits. XXH3 is not cryptographic: do not let a stranger choose your matrices.
+/// Every array is cut into chunks of 4096 elements, each hashed by XXH3-128 over its little-endian
+/// bytes. The fingerprint is the XXH3-128 of a name, the lengths (as 64-bit integers) and those
+/// hashes in order. It is therefore the same in every run, on any number of threads and on every
+/// machine, independent of its byte order and the width of its `usize`. It is written as 32 hex
+/// digits. XXH3 is not cryptographic: it gives no protection against matrices made to collide.
 ///
 /// ```
 /// # use sparseop::{analysis::Fingerprint, matrix::CsrMatrix};
@@ -39,15 +40,16 @@ type Digests = Vec<u128>;
 pub struct Fingerprint(u128);
 
 impl Fingerprint {
-    /// Hashes the structure: the shape, `row_ptr` (the last offset as the number of entries) and `col_idx`. Matrices
-    /// that differ in their values alone, or in the type of their values, share it.
+    /// Hashes the structure: the shape, `row_ptr` (the last offset as the number of entries) and
+    /// `col_idx`. Matrices that differ only in their values, or in the type of their values, have
+    /// the same fingerprint.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let offsets: Digests = a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
         let columns: Digests = a.col_idx().par_chunks(CHUNK).map(digest_columns).collect();
         Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], [&offsets, &columns])
     }
 
-    /// Hashes the values in their order, and their type.
+    /// Hashes the values in order, and their type.
     pub fn of_values<T: Scalar>(values: &[T]) -> Self {
         T::fingerprint_values(values)
     }
@@ -86,8 +88,8 @@ fn digest_values<T: Scalar>(values: &[T]) -> u128 {
     }
 }
 
-/// Hashes one chunk. The copy through `buffer` costs little beside the hash and needs neither `unsafe` nor a second
-/// way for big-endian machines.
+/// Hashes one chunk. The copy through `buffer` costs little compared with the hash and needs
+/// neither `unsafe` nor a second path for big-endian machines.
 fn digest<E: Copy, const N: usize>(elements: &[E], to_bytes: impl Fn(E) -> [u8; N]) -> u128 {
     let mut hasher = Xxh3::new();
     let mut buffer = [[0; N]; PIECE];
@@ -118,7 +120,7 @@ impl From<Fingerprint> for String {
     }
 }
 
-/// Text that should be a fingerprint is not 32 hex digits.
+/// Error: a text is not 32 hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a fingerprint: it must be {HEX_DIGITS} hex digits")]
 pub struct ParseFingerprintError {
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
     use crate::matrix::CsrMatrix;
 
-    /// 3 0 1 / 0 0 0 / 0 2 0, and one column more.
+    /// 3 0 1 / 0 0 0 / 0 2 0, and one more column.
     fn small() -> CsrMatrix<f64> {
         CsrMatrix::try_new(3, 4, vec![0, 2, 2, 3], vec![0, 2, 1], vec![3.0, 1.0, 2.0]).unwrap()
     }

@@ -1,37 +1,39 @@
-//! How many rows there are of every length.
+//! Row-length histogram.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Lengths below this are counted in a table, longer ones in a map: 2048 counters of 8 bytes leave half of a 32 KiB
-/// first-level cache to the lengths themselves, and rows this long are few beside their entries.
+/// Lengths below this are counted in a table, longer ones in a map: 2048 counters of 8 bytes leave
+/// half of a 32 KiB first-level cache to the lengths themselves, and rows this long are few in
+/// relation to their entries.
 const TABLE: usize = 2048;
 
-/// Rows that are compared at once: a vector of lengths.
+/// Rows that are compared at a time: a vector of lengths.
 const GROUP: usize = 8;
 
-/// Rows one task counts: enough to hide what a task costs (about a microsecond), few enough to share the work out.
+/// Rows per task: enough to hide the cost of a task (about a microsecond), few enough to balance
+/// the load.
 const TASK_ROWS: usize = 1 << 14;
 
-/// [`Histogram::bins`] draws equal steps as long as a step spans at most this many lengths: further out, powers of
-/// two show a tail better.
+/// [`Histogram::bins`] uses bins of equal width if a bin spans at most this many lengths. Wider
+/// ranges use powers of two, which show a tail better.
 const WIDEST_STEP: u32 = 8;
 
-/// How many rows there are of every length that occurs: exact, shortest first.
+/// Row-length histogram: the number of rows of every length that occurs. Exact, shortest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram(Vec<(u32, u64)>);
 
-/// A range of row lengths and what it holds, see [`Histogram::bins`].
+/// A bin of the row-length histogram, see [`Histogram::bins`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
     /// Shortest length in the bin.
     pub from: u32,
     /// Longest length in the bin, inclusive.
     pub to: u32,
-    /// Rows of such a length.
+    /// Number of rows with such a length.
     pub rows: u64,
-    /// Entries in those rows.
+    /// Number of entries in those rows.
     pub entries: u64,
 }
 
@@ -60,19 +62,21 @@ impl Histogram {
         self.0[self.0.partition_point(|c| c.0 <= len)..].iter().map(|c| c.1).sum()
     }
 
-    /// Entries past the first `width` of their row: what a hybrid of that width leaves to its COO part.
+    /// Number of entries beyond the first `width` of their row: the entries of the COO part of a
+    /// HYB of that width.
     pub fn entries_beyond(&self, width: u32) -> u64 {
         let longer = &self.0[self.0.partition_point(|c| c.0 <= width)..];
         longer.iter().map(|&(len, rows)| u64::from(len - width) * rows).sum()
     }
 
-    /// Entries of the rows with at most `len` entries.
+    /// Number of entries in the rows with at most `len` entries.
     pub fn entries_up_to(&self, len: u32) -> u64 {
         let shorter = &self.0[..self.0.partition_point(|c| c.0 <= len)];
         shorter.iter().map(|&(len, rows)| u64::from(len) * rows).sum()
     }
 
-    /// The smallest length that at least the share `q` of the rows do not exceed; 0 without rows.
+    /// Quantile: the smallest length not exceeded by at least the share `q` of the rows; 0 without
+    /// rows.
     pub fn quantile(&self, q: f64) -> u32 {
         let wanted = (q * self.nrows() as f64).ceil().max(1.0);
         let mut seen = 0;
@@ -85,7 +89,7 @@ impl Histogram {
         self.0.last().map_or(0, |c| c.0)
     }
 
-    /// The row length at place `index` when all are sorted upwards; the longest past the end, 0 without rows.
+    /// Row length at place `index` in ascending order; the longest past the end, 0 without rows.
     pub fn nth(&self, index: u64) -> u32 {
         let mut seen = 0;
         let reached = self.0.iter().find(|&&(_, rows)| {
@@ -95,12 +99,13 @@ impl Histogram {
         reached.or(self.0.last()).map_or(0, |c| c.0)
     }
 
-    /// The least length that fewer than `rows` rows exceed, `rows` at least 1: that of the longest but `rows - 1`, 0 where there are fewer.
+    /// Least length that fewer than `rows` rows exceed, `rows` at least 1: the length of the row at
+    /// place `rows` from the longest, 0 if there are fewer rows.
     pub fn exceeded_by_fewer_than(&self, rows: u64) -> u32 {
         self.nrows().checked_sub(rows).map_or(0, |place| self.nth(place))
     }
 
-    /// The row lengths when rows longer than `len` are cut to it.
+    /// Histogram with rows longer than `len` cut to `len`.
     pub fn clipped(&self, len: u32) -> Self {
         let mut classes = self.0[..self.0.partition_point(|c| c.0 < len)].to_vec();
         let rows = self.nrows() - classes.iter().map(|c| c.1).sum::<u64>();
@@ -110,12 +115,13 @@ impl Histogram {
         Self(classes)
     }
 
-    /// The histogram in at most `max_bins` ranges, for a picture: adjacent, from the shortest length to the longest,
-    /// but for the first case below.
+    /// Histogram in at most `max_bins` adjacent bins, for display, from the shortest length to the
+    /// longest.
     ///
-    /// One bin per length where so few lengths occur (those that do not occur are left out), else equal steps where
-    /// the lengths lie close together, else powers of two, `2^k ..= 2^(k+1) - 1`, with empty rows on their own; the
-    /// powers are taken two, three, … at a time until they are few enough. No bins without rows or with
+    /// One bin per length if few lengths occur (lengths that do not occur are left out, so that
+    /// bins need not be adjacent), else bins of equal width if the lengths lie close together, else
+    /// powers of two, `2^k ..= 2^(k+1) - 1`, with empty rows in a bin of their own; the powers are
+    /// combined by two, three, … until there are few enough. No bins without rows or with
     /// `max_bins == 0`.
     pub fn bins(&self, max_bins: usize) -> Vec<Bin> {
         let (Some(&(min, _)), Some(&(max, _)), 1..) = (self.0.first(), self.0.last(), max_bins) else {
@@ -136,7 +142,7 @@ impl Histogram {
             .unwrap_or_else(|| vec![bin(min, max, &self.0)])
     }
 
-    /// Adjacent bins over `min..=max`, each as far as `last` of its first length says.
+    /// Adjacent bins over `min..=max`; `last` maps the first length of a bin to its last.
     fn cut(&self, min: u32, max: u32, last: impl Fn(u32) -> u32) -> Vec<Bin> {
         let (mut bins, mut classes, mut from) = (Vec::new(), &self.0[..], min);
         loop {
@@ -151,19 +157,19 @@ impl Histogram {
     }
 }
 
-/// The last length of the group of `step` powers of two that holds `len`, which is not 0.
+/// Last length of the group of `step` powers of two that holds `len`, which is not 0.
 fn last_of_powers(len: u32, step: u32) -> u32 {
     let next = (len.ilog2() / step + 1) * step;
     1u32.checked_shl(next).map_or(u32::MAX, |power| power - 1)
 }
 
-/// The bin of the lengths `from..=to`, which are exactly those of `classes`.
+/// Bin of the lengths `from..=to`, which are exactly those of `classes`.
 fn bin(from: u32, to: u32, classes: &[(u32, u64)]) -> Bin {
     let rows = classes.iter().map(|c| c.1).sum();
     Bin { from, to, rows, entries: classes.iter().map(|&(len, rows)| u64::from(len) * rows).sum() }
 }
 
-/// Counters of row lengths, for one task or several.
+/// Counters of row lengths, of one or several tasks.
 #[derive(Debug)]
 pub(super) struct Counts {
     table: Vec<u64>,
@@ -181,7 +187,8 @@ impl Counts {
     fn add_all(&mut self, lengths: &[u32]) {
         let (groups, rest) = lengths.as_chunks::<GROUP>();
         for group in groups {
-            // Rows of one length in succession, as in stencils, would each wait for the counter of the one before.
+            // Consecutive rows of equal length, as in stencils, would each wait for the update of
+            // the same counter.
             if group.iter().all(|len| *len == group[0]) {
                 self.add(group[0], GROUP as u64);
             } else {
@@ -191,7 +198,7 @@ impl Counts {
         rest.iter().for_each(|&len| self.add(len, 1));
     }
 
-    /// Counts so many rows of a length.
+    /// Counts `rows` rows of length `len`.
     #[inline]
     pub(super) fn add(&mut self, len: u32, rows: u64) {
         match self.table.get_mut(len as usize) {
@@ -200,7 +207,7 @@ impl Counts {
         }
     }
 
-    /// Both counts together.
+    /// Sum of both counts.
     pub(super) fn merge(mut self, other: Self) -> Self {
         self.table.iter_mut().zip(other.table).for_each(|(count, more)| *count += more);
         for (len, rows) in other.long {

@@ -1,60 +1,70 @@
-//! How soon a product comes back to the same part of `x`: what a model of caches needs to know.
+//! Reuse distances of the gathers from `x`, the input of a cache model.
 
 use super::rows::ratio;
 use super::together;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Entries of one window.
+/// Maximum number of entries of a window.
 const WINDOW: usize = 1 << 20;
 
-/// A matrix of no more entries is multiplied within some 20 µs, and so measured on a quarter as many.
+/// Largest number of entries of a small matrix. An SpMV with it takes some 20 µs, so at most a
+/// quarter of this number of its entries is measured.
 const SMALL: usize = 1 << 16;
 
 /// Distances within a window lie below `2^CLASSES`.
 const CLASSES: usize = WINDOW.ilog2() as usize;
 
-/// At most so many entries in windows: they tell a matrix's habits, and more would only take longer.
+/// Maximum number of entries in all windows: they are representative of a matrix, and more would
+/// only take longer.
 const MOST: usize = 16 * WINDOW;
 
-/// Groups that are followed at least, where there are so many: of more, one in a power of two …
+/// Minimum number of groups that are sampled, if the matrix has as many: of more, one in a power of
+/// two …
 const FOLLOWED: usize = 1 << 9;
 
-/// … up to this one: beyond it the time goes into finding them.
+/// … up to this power: beyond it the time is spent on finding the sampled groups.
 const MOST_SKIPPED: u32 = 3;
 
-/// Entries of a window for every group where there are few: a group's first touch in it is one of so many, if all are alike.
+/// Entries of a window per group if there are few groups: a group's first touch in the window is
+/// then one of this number, if all are alike.
 const TOUCHES: usize = 64;
 
-/// Entries among which those of the groups that are followed are found at once.
+/// Entries that are tested at a time for sampled groups.
 const BATCH: usize = u64::BITS as usize;
 
-/// Number of the first entry of all: further from zero than any window is long.
+/// Number of the first entry: further from zero than any window is long.
 const FIRST_NUMBER: u32 = 1 << 31;
 
-/// Columns that share a group, as a power of two: 8 numbers are a 32-byte sector in `f32`, a 64-byte line in `f64`.
+/// Columns of a group, as a power of two: 8 numbers are a 32-byte sector in `f32`, a 64-byte line
+/// in `f64`.
 const GROUP_BITS: u32 = 3;
 
-/// How far apart the gathers from one part of `x` are.
+/// Histogram of reuse distances of the gathers from `x`.
 ///
-/// Every entry, in row order, gathers from the *group* of 8 consecutive columns that holds its own (`col / 8`). Its
-/// *distance* is the number of entries since the group was last touched, 1 when the entry before touched it. A cache
-/// that keeps the groups of the last `d` entries answers the gathers nearer than `d`: [`share_within`](Self::share_within).
+/// Every entry, in row order, gathers from the *group* of 8 consecutive columns that contains its
+/// own (`col / 8`). Its *distance* is the number of entries since the group was last touched, 1 if
+/// the previous entry touched it. A cache that keeps the groups of the last `d` entries hits on the
+/// gathers nearer than `d`: [`share_within`](Self::share_within).
 ///
-/// Measured on evenly spaced windows of 2²⁰ entries that know nothing of one another, one for each 2²¹ entries but at
-/// most 16; on the whole matrix where it is no larger than a window, but of one of up to 2¹⁶ entries only on the 2¹⁴ in
-/// the middle. First touches within a window are therefore an
-/// overestimate of those in the whole matrix, and stand for every distance beyond a window's length.
+/// Measured on evenly spaced, independent windows of 2²⁰ entries, one for each 2²¹ entries but
+/// at most 16. A matrix no larger than a window is measured completely, but one of up to 2¹⁶
+/// entries only on the 2¹⁴ in the middle. First touches within a window are therefore an
+/// overestimate of those in the whole matrix, and represent every distance beyond the length of a
+/// window.
 ///
-/// In a matrix of more than 2¹⁶ entries only one group in eight is followed, which a hash of its number decides, and stands for the others: its distances
-/// are exact (SHARDS, of Waldspurger et al., FAST 2015). By how many entries those of the followed groups differ from an eighth is
-/// put down to the least distance: what makes the difference is a few groups that are touched all the time. Of fewer than 4096 groups at
-/// least 512 are followed, and the windows are fewer and shorter instead: 64 entries a group.
+/// In a matrix of more than 2¹⁶ entries only one group in eight is sampled, chosen by a hash of
+/// its number, and represents the others: its distances are exact (SHARDS, of Waldspurger et al.,
+/// FAST 2015). If the entries of the sampled groups are more or fewer than an eighth, the
+/// difference is added to the least distance, because it is caused by a few groups that are touched
+/// all the time. Of fewer than 4096 groups at least 512 are sampled, and the windows are fewer and
+/// shorter instead: 64 entries a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reuse {
     /// Gathers by distance: `counts[b]` of them lie in `2^b .. 2^(b + 1)`.
     pub counts: [u64; CLASSES],
-    /// Gathers from a group not touched before in their window; summed over the windows, the groups touched in each.
+    /// Gathers from a group not touched earlier in their window: the number of groups touched in
+    /// each window, summed over the windows.
     pub first: u64,
     /// Entries of each window.
     pub window: u64,
@@ -65,9 +75,9 @@ impl Reuse {
     pub fn of(ncols: usize, col_idx: &[u32]) -> Self {
         let (nnz, groups) = (col_idx.len(), (ncols >> GROUP_BITS) + 1);
         let Sampling { window, windows, skipped } = Sampling::of(nnz, groups);
-        // Each in the middle of its share of the entries.
+        // Each window is in the middle of its share of the entries.
         let starts: Vec<usize> = (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
-        // Each thread takes neighbouring windows, and one array of stamps serves them all.
+        // Each thread measures neighbouring windows, and reuses one array of stamps for them.
         let share = together(nnz, windows.div_ceil(rayon::current_num_threads()));
         let tallies = starts.par_chunks(share).map(|starts| {
             let mut stamps = vec![0; groups];
@@ -80,33 +90,33 @@ impl Reuse {
         tallies.reduce(Tally::default, Tally::merge).reuse(window, windows, skipped)
     }
 
-    /// All gathers that were measured.
+    /// Number of measured gathers.
     pub fn total(&self) -> u64 {
         self.first + self.counts.iter().sum::<u64>()
     }
 
-    /// The share of gathers, from 0 to 1, whose distance is below `entries`; between the powers of two the gathers
-    /// of a class are taken to be spread evenly.
+    /// Share of gathers, from 0 to 1, whose distance is below `entries`. Between the powers of two,
+    /// the gathers of a class are assumed to be spread evenly.
     pub fn share_within(&self, entries: f64) -> f64 {
         let within = |class: u32| ((entries / f64::from(1u32 << class)) - 1.0).clamp(0.0, 1.0);
         let sum: f64 = (0..).zip(self.counts).map(|(class, count)| within(class) * count as f64).sum();
         ratio(sum, self.total() as f64)
     }
 
-    /// The share of gathers, from 0 to 1, that touch a group for the first time in their window: the distinct groups
-    /// of a window over its entries, on average.
+    /// Share of gathers, from 0 to 1, that touch a group for the first time in their window: the
+    /// distinct groups of a window over its entries, on average.
     pub fn first_share(&self) -> f64 {
         ratio(self.first as f64, self.total() as f64)
     }
 }
 
-/// What is looked at.
+/// Size of the sample.
 struct Sampling {
-    /// Entries of a window.
+    /// Entries per window.
     window: usize,
-    /// How many there are.
+    /// Number of windows.
     windows: usize,
-    /// One group in 2 to this power is followed.
+    /// Sampling of groups: one in 2 to this power.
     skipped: u32,
 }
 
@@ -116,7 +126,8 @@ impl Sampling {
             return Self { window: nnz.min(SMALL / 4), windows: 1, skipped: 0 };
         }
         let skipped = (groups / FOLLOWED).max(1).ilog2().min(MOST_SKIPPED);
-        // What is not saved in groups is saved in entries. Of whole windows every other one is enough.
+        // Groups that cannot be skipped are made up for by fewer entries. Of whole windows every
+        // other one suffices.
         let fewer = 1 << (MOST_SKIPPED - skipped);
         let window = if fewer > 1 { (TOUCHES * groups).clamp(SMALL / 4, WINDOW) } else { WINDOW }.min(nnz);
         let windows = (nnz / (window * fewer.max(2))).clamp(1, MOST / (window * fewer));
@@ -124,23 +135,24 @@ impl Sampling {
     }
 }
 
-/// Whether a group is followed where one in 2 to the power of `skipped` is.
+/// True if a group is sampled, at one group in 2 to the power of `skipped`.
 fn is_followed(group: u32, skipped: u32) -> bool {
     ((group ^ group >> 16) as u16).wrapping_mul(SPREAD) as u32 >> (16 - skipped) == 0
 }
 
-/// 2¹⁶ over the golden ratio: multiplying by it spreads numbers over the upper bits (Knuth, TAOCP 3, 6.4).
+/// 2¹⁶ over the golden ratio: multiplying by it distributes numbers over the upper bits (Knuth,
+/// TAOCP 3, 6.4).
 const SPREAD: u16 = 0x9e37;
 
-/// The columns whose groups are followed: bit `i` stands for column `i`.
+/// Bit mask of the columns whose groups are sampled: bit `i` stands for column `i`.
 #[cfg(not(target_arch = "x86_64"))]
 fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
     let bit = |(i, &col): (usize, &u32)| u64::from(is_followed(col >> GROUP_BITS, skipped)) << i;
     cols.iter().enumerate().map(bit).sum()
 }
 
-/// The columns whose groups are followed: bit `i` stands for column `i`. By instructions that every x86-64 has: three times as fast as what the
-/// compiler makes of the loop.
+/// Bit mask of the columns whose groups are sampled: bit `i` stands for column `i`. Uses
+/// instructions of every x86-64: three times as fast as the compiled loop.
 #[cfg(target_arch = "x86_64")]
 fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
     use std::arch::x86_64::*;
@@ -165,11 +177,13 @@ fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
 struct Tally([u64; u32::BITS as usize]);
 
 impl Tally {
-    /// Counts the followed groups of one window, the `w`-th of those that share `stamps`, which start as zeros.
+    /// Counts the sampled groups of one window, the `w`-th of those that share `stamps`, which
+    /// start as zeros.
     ///
-    /// A group's stamp is the number of the entry that touched it last. The numbers begin far from zero, and those of two windows lie
-    /// more than a window apart: so a stamp that is not of this window gives a distance of its own class, and nothing has to be
-    /// cleared or compared.
+    /// The stamp of a group is the number of the entry that touched it last. The numbers begin far
+    /// from zero, and those of two windows lie more than a window apart. A stamp from outside of
+    /// this window therefore gives a distance of class `CLASSES` or more, which counts as a first
+    /// touch, and nothing needs to be cleared or compared.
     fn window(&mut self, w: usize, col_idx: &[u32], skipped: u32, stamps: &mut [u32]) {
         let base = FIRST_NUMBER + (2 * w * WINDOW) as u32;
         let mut touch = |now: u32, col: u32| {
@@ -202,7 +216,7 @@ impl Tally {
         self
     }
 
-    /// What it says of all groups.
+    /// Scales the counts to all groups.
     fn reuse(self, window: usize, windows: usize, skipped: u32) -> Reuse {
         let first = self.0[CLASSES..].iter().sum::<u64>() << skipped;
         let mut counts: [u64; CLASSES] = std::array::from_fn(|class| self.0[class] << skipped);
@@ -236,12 +250,13 @@ mod tests {
         assert_eq!((reuse.share_within(10.0), reuse.first_share()), (0.0, 0.0));
     }
 
-    /// Columns of which one group in eight is followed.
+    /// Number of columns at which one group in eight is sampled.
     const MANY: usize = FOLLOWED << (MOST_SKIPPED + GROUP_BITS);
 
     #[test]
     fn windows_know_nothing_of_one_another_and_threads_do_not_count() {
-        // Column 0 throughout, which is followed for eight: a first touch in each window, all else next door.
+        // Column 0 throughout; its group is sampled and counts for eight: a first touch in each
+        // window, all other distances are 1.
         let col_idx = vec![0; 3 * 2 * WINDOW + 5];
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

@@ -1,6 +1,7 @@
-//! What a matrix looks like: a pass over its row offsets, as much of its values as is enough, and samples of its columns. Everything that later
-//! chooses a format reads an [`Analysis`] and never the matrix.
-//! What no choice reads is measured only when asked for: [`Pattern`], [`Fingerprint`] and [`Symmetry`].
+//! Features of a matrix: a pass over its row offsets, as many of its values as necessary, and
+//! samples of its columns. Every choice of a format reads an [`Analysis`] and never the matrix.
+//! Features that no choice reads are measured only on request: [`Pattern`], [`Fingerprint`] and
+//! [`Symmetry`].
 
 mod blocking;
 mod blocks;
@@ -39,15 +40,18 @@ use crate::device::cpu::run_all;
 use crate::matrix::CsrView;
 use crate::trace::span;
 
-/// Rows and entries below which an analysis is a few tasks of one thread each: a pool of threads takes some 100 µs to wake and to wait for.
+/// Number of rows and of entries below which an analysis runs as a few single-threaded tasks: a
+/// thread pool takes some 100 µs to wake and to wait for.
 const SHARED: usize = 1 << 19;
 
-/// How many pieces of work a thread takes together at least, in a matrix of so many rows or entries; `least` where they are shared.
+/// Minimum number of work items per task in a matrix of `size` rows or entries: `least` if the work
+/// is distributed among threads.
 fn together(size: usize, least: usize) -> usize {
     if size < SHARED { usize::MAX } else { least }
 }
 
-/// The measured facts of one matrix: the same on any number of threads. They cost about as much as a few products.
+/// Measured features of one matrix: the same on any number of threads. The analysis costs about as
+/// much as a few SpMVs.
 ///
 /// ```
 /// # use sparseop::{analysis::Analysis, matrix::CsrMatrix};
@@ -66,13 +70,13 @@ pub struct Analysis {
     pub rows: RowStats,
     /// Length of every row, in row order.
     pub row_lengths: Vec<u32>,
-    /// What slices of sorted rows take.
+    /// Padding of SELL slices of sorted rows.
     pub(crate) slices: Slices,
-    /// How the entries follow one another, and what they hold.
+    /// Column contiguity, values and reuse distances.
     pub structure: Structure,
-    /// What packed slices take.
+    /// Estimated size as packed SELL.
     pub packing: Packability,
-    /// What `x` in blocks gives; none where gathers hardly miss the nearest cache.
+    /// Estimated work with `x` in blocks. None if the gathers hardly miss the nearest cache.
     pub blocking: Option<Blocking>,
 }
 
@@ -87,7 +91,7 @@ impl Analysis {
         if a.nnz().max(a.nrows()) < SHARED {
             Self::measured(a)
         } else {
-            // In a pool, whose threads share the tasks on.
+            // Runs in the pool, whose threads split the tasks further.
             rayon::scope(|_| Self::measured(a))
         }
     }
@@ -95,7 +99,8 @@ impl Analysis {
     fn measured<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let (mut rows, mut row_lengths, mut packing, mut slices) = Default::default();
         let (mut reuse, mut continued, mut values) = Default::default();
-        // Of two threads each begins with one half, the longer task first, and goes on with what is left of the other.
+        // Each of two threads starts with one half, the longer task first, and continues with the
+        // rest of the other.
         run_all([
             &mut || {
                 let pass = rows::pass(a.row_ptr());
@@ -112,7 +117,7 @@ impl Analysis {
         Self { rows, row_lengths, slices, structure, packing, blocking }
     }
 
-    /// The same of a matrix with this pattern and the values of `a`.
+    /// Analysis of a matrix with this pattern and the values of `a`.
     pub(crate) fn with_values_of<T: Scalar>(&self, a: CsrView<'_, T>) -> Self {
         let structure = self.structure.with_values(a.values());
         Self { structure, ..self.clone() }

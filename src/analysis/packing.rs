@@ -1,4 +1,4 @@
-//! What packed slices of a matrix take: measured on some of its slices, without packing anything.
+//! Size of a matrix as packed SELL: estimated from a sample of its slices, without packing.
 
 use super::rows::RowStats;
 use super::{SHARED, together};
@@ -7,52 +7,60 @@ use crate::encoding::{Chooser, Chunk, LANES, Order, Packing, SliceSizes, SlicedR
 use crate::matrix::CsrView;
 use rayon::prelude::*;
 
-/// Rows and entries together up to which a pattern is kept whole and measured exactly.
+/// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
 const EXACT: usize = 1 << 14;
 
-/// Beyond that, one entry in so many is looked at, which keeps the cost well below that of a product …
+/// Beyond that, one entry in `SAMPLING` is sampled, which keeps the cost well below that of an SpMV
+/// …
 const SAMPLING: usize = 16;
 
-/// … but at least so many, and at most: enough for a few per cent of error where slices are alike.
+/// … with this minimum and maximum number of entries: enough for an error of a few per cent if
+/// slices are alike.
 const SAMPLE: (usize, usize) = (1 << 12, 1 << 16);
 
-/// A matrix of no more entries is multiplied within some 20 µs: of it half the share is looked at, and a quarter of the least.
+/// Largest number of entries of a small matrix. An SpMV with it takes some 20 µs, so half the
+/// share is sampled, and a quarter of the minimum.
 const SMALL: usize = 1 << 16;
 
-/// Slices that are looked at, however large they are.
+/// Minimum number of sampled slices, independent of their size.
 const MIN_SLICES: usize = 2;
 
-/// Rows of the windows that are measured sorted: the windows that pay on most matrices and devices.
+/// Rows of the windows that are measured sorted: the window size that pays off on most matrices and
+/// devices.
 const WINDOW: usize = 512;
 
-/// Slices that a thread looks at together, where they are shared: sharing fewer takes longer than looking at them.
+/// Slices per parallel task: distributing fewer takes longer than sampling them.
 const TOGETHER: usize = 16;
 
-/// Slices of each window that is sorted for the sample: sorting a window costs as much as looking at a few slices.
+/// Slices of each window that is sorted for the sample: sorting a window costs as much as sampling
+/// a few slices.
 const SLICES_PER_WINDOW: usize = 4;
 
-/// Rows are long, and kept apart, when they have more entries than both of these say: so many times the mean, and so many entries, which
-/// a warp goes through in two steps. On an H200 the gallery's `webbase` took 542 µs with one row in a thousand apart, 110 µs with those
+/// Definition of long rows, which are multiplied separately: rows with more entries than this
+/// multiple of the mean and than this number, which a warp processes in two steps. On an H200 the
+/// gallery's `webbase` took 542 µs with one row in a thousand as a long row, 110 µs with those
 /// beyond 64 entries (`f32`).
 const LONG: (f64, u32) = (4.0, 64);
 
-/// What packed slices take, for rows in their order and for rows sorted by length.
+/// Estimated size as packed SELL, for rows in natural order and for rows sorted by length.
 ///
-/// Exact up to 2¹⁴ rows and entries; estimated beyond from slices that are spread evenly over the matrix, one entry in 16 but no more than
-/// 2¹⁶, and one in 32 of a matrix of up to 2¹⁶ entries. Where slices are alike the error is within a few per cent.
+/// Exact up to 2¹⁴ rows and entries; estimated beyond from slices that are spread evenly over
+/// the matrix, one entry in 16 but no more than 2¹⁶, and one in 32 of a matrix of up to 2¹⁶
+/// entries. If slices are alike the error is within a few per cent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Packability {
-    /// Rows with more entries are measured apart: no more than [`Packing::MAX_LONG`], less where few rows are much longer than the others.
+    /// Threshold of long rows: rows with more entries are measured separately. At most
+    /// [`Packing::MAX_LONG`], less if few rows are much longer than the others.
     pub long: u32,
-    /// With the rows in their order.
+    /// Size with the rows in natural order.
     pub natural: SliceSizes,
-    /// With the rows sorted by length in windows of 512.
+    /// Size with the rows sorted by length in windows of 512.
     pub sorted: SliceSizes,
     /// The whole pattern, of a small matrix.
     whole: Option<Pattern>,
 }
 
-/// Offsets and columns.
+/// Row offsets and column indices.
 #[derive(Debug, Clone, PartialEq)]
 struct Pattern {
     row_ptr: Vec<usize>,
@@ -61,7 +69,7 @@ struct Pattern {
 }
 
 impl Packability {
-    /// Measures `a`, whose rows have these statistics.
+    /// Measures `a`, which has the row statistics `rows`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats) -> Self {
         let long = long(rows);
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
@@ -80,13 +88,13 @@ impl Packability {
         Self { long, natural, sorted, whole: None }
     }
 
-    /// Whether every slice was looked at.
+    /// True if every slice was measured.
     pub fn is_exact(&self) -> bool {
         self.whole.is_some()
     }
 
-    /// What slices take with the rows in an order, and those longer than `long` apart. Where not all were looked at, sorted windows are
-    /// taken to be alike whatever their size.
+    /// Size with the rows in an order, and rows longer than `long` stored separately. If only a
+    /// sample was measured, sorted windows of all sizes are assumed to be alike.
     pub(crate) fn sizes(&self, rows: &RowStats, order: Order, long: u32) -> SliceSizes {
         let measured = match order {
             Order::Natural => self.natural,
@@ -108,19 +116,19 @@ impl Pattern {
     }
 }
 
-/// The length beyond which the rows of a matrix are long.
+/// Length beyond which the rows of a matrix are long rows.
 fn long(rows: &RowStats) -> u32 {
     let (times, least) = LONG;
-    // Where some are beyond what a slice holds, plans say that rows are kept apart.
+    // Plans state a threshold of long rows if some rows exceed the capacity of a slice.
     let long = (times * rows.mean).ceil().min(f64::from(Packing::MAX_LONG - 1)) as u32;
     let long = long.max(least);
     if rows.max > long { long } else { Packing::MAX_LONG }
 }
 
-/// The first numbers below `count`, in an order in which any first few are spread evenly.
+/// The numbers below `count`, in an order in which any first few are spread evenly.
 fn spread(count: usize) -> impl Iterator<Item = usize> {
-    // Multiples of the golden ratio, the most evenly spread of all (Knuth, TAOCP 3, 6.4); the next number without a common divisor, so that
-    // each comes once.
+    // Multiples of the golden ratio, which are spread most evenly (Knuth, TAOCP 3, 6.4). The step
+    // is increased until it is coprime to `count`, so that each number occurs once.
     let step = (count as f64 * 0.618_033_988_749_895) as usize;
     let gcd = |mut a: usize, mut b: usize| {
         while b != 0 {
@@ -132,7 +140,7 @@ fn spread(count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| (count / 2 + i * step) % count)
 }
 
-/// Takes from `items` until they have the entries of a sample.
+/// Takes items until they have as many entries as a sample needs.
 fn sample<I>(rows: SlicedRows<'_>, items: impl Iterator<Item = (I, usize)>) -> Vec<I> {
     let nnz = rows.col_idx.len();
     let enough = match nnz > SMALL {
@@ -151,12 +159,12 @@ fn sample<I>(rows: SlicedRows<'_>, items: impl Iterator<Item = (I, usize)>) -> V
     taken
 }
 
-/// Slices of rows in their order.
+/// Samples slices of rows in natural order.
 fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
     let count = (rows.row_ptr.len() - 1).div_ceil(LANES);
     let entries = |s: usize| {
         let end = ((s + 1) * LANES).min(rows.row_ptr.len() - 1);
-        // An empty slice costs a look too.
+        // An empty slice has a cost as well.
         LANES + rows.row_ptr[end] - rows.row_ptr[s * LANES]
     };
     let slices = sample(rows, spread(count).map(|s| (s, entries(s))));
@@ -168,7 +176,7 @@ fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
     slices.into_par_iter().with_min_len(together(rows.col_idx.len(), TOGETHER)).map(chunk).collect()
 }
 
-/// Some slices each of sorted windows.
+/// Samples some slices of each sampled sorted window.
 fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
     let nrows = rows.row_ptr.len() - 1;
     let window = |w: usize| w * WINDOW..((w + 1) * WINDOW).min(nrows);
@@ -184,7 +192,7 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
         let sorted = SlicedRows { row_ptr, perm: perm.as_deref(), ..rows };
         let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
         let slices = window.len().div_ceil(LANES);
-        // Another one first in every window, so that lengths come in their due share.
+        // The first slice differs between windows, so that lengths occur in their due share.
         for s in (w % SLICES_PER_WINDOW..slices).step_by(WINDOW / LANES / SLICES_PER_WINDOW) {
             chunk.push(&mut chooser, &sorted.columns(s), None);
         }
@@ -205,7 +213,7 @@ mod tests {
         spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
     }
 
-    /// Bytes of index and values in `f32`, told and found.
+    /// Bytes of index and values in `f32`, estimated and exact.
     fn bytes(a: &CsrMatrix<f32>, order: Order, long: u32) -> (u64, u64) {
         let analysis = Analysis::of(a.view());
         let told = analysis.packing.sizes(&analysis.rows, order, long);
@@ -232,7 +240,8 @@ mod tests {
 
     #[test]
     fn larger_ones_are_estimated_within_a_few_per_cent() {
-        // Small ones less closely: a few hundred slices in all, of which a dozen are looked at.
+        // Small matrices have a larger error: they have a few hundred slices, of which a dozen are
+        // sampled.
         for (entries, most) in [(400_000, 0.06), (50_000, 0.12)] {
             for entry in gallery::suite().filter(|spec| spec.entry().name != "small") {
                 let a = entry.scaled_to(entries).generate::<f32>().unwrap();

@@ -1,4 +1,4 @@
-//! Where the entries lie, for reports: no choice reads it.
+//! Positions of the entries, for reports: no choice reads them.
 
 use super::blocks::BlockFill;
 use super::rows::ratio;
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where the entries of a matrix lie. Rows and columns count from 0; shares go from 0 to 1 and are 0 where there is nothing to share.
+/// Positions of the entries of a matrix. Rows and columns count from 0; shares go from 0 to 1 and
+/// are 0 without entries.
 ///
 /// ```
 /// # use sparseop::{analysis::Pattern, matrix::CsrMatrix};
@@ -22,25 +23,28 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// Lower bandwidth: the largest `row - col` of an entry, 0 when none lies below the diagonal.
+    /// Lower bandwidth: the largest `row - col` of an entry, 0 if none lies below the diagonal.
     pub lower_bandwidth: u32,
-    /// Upper bandwidth: the largest `col - row` of an entry, 0 when none lies above the diagonal.
+    /// Upper bandwidth: the largest `col - row` of an entry, 0 if none lies above the diagonal.
     pub upper_bandwidth: u32,
-    /// Profile of the lower envelope: the sum over rows `i` of `i` minus the smallest column of the row, where that
-    /// is no larger than `i` (George & Liu, Computer Solution of Large Sparse Positive Definite Systems, 1981, 4.2).
+    /// Profile of the lower envelope: the sum over rows `i` of `i` minus the smallest column of the
+    /// row, if that column is no larger than `i` (George & Liu, Computer Solution of Large Sparse
+    /// Positive Definite Systems, 1981, 4.2).
     pub profile: u64,
-    /// Share of the slices of 32 consecutive rows whose *span*, largest minus smallest column, is below 2⁸: their
-    /// columns fit 8 bits, counted from the smallest. A slice without entries has no span and fits.
+    /// Share of the slices of 32 consecutive rows whose *span*, largest minus smallest column, is
+    /// below 2⁸: their columns fit 8 bits, counted from the smallest. A slice without entries has
+    /// no span and fits.
     pub span_below_8_bits: f64,
     /// The same for spans below 2¹⁶.
     pub span_below_16_bits: f64,
     /// Occupied diagonals: distinct `col - row`.
     pub diagonals: u64,
-    /// Whether the columns of every row are in order, equal ones allowed.
+    /// True if the columns of every row are in order, equal ones allowed.
     pub sorted: bool,
-    /// Whether two neighbouring entries of a row share their column; in a sorted matrix, whether any two entries do.
+    /// True if two neighbouring entries of a row have the same column; in a sorted matrix, if any
+    /// two entries do.
     pub duplicates: bool,
-    /// How well small dense blocks cover the entries.
+    /// Fill of small dense blocks.
     pub blocks: BlockFill,
 }
 
@@ -72,13 +76,13 @@ impl Pattern {
     }
 }
 
-/// Rows whose columns are encoded together in sliced formats: a warp of them.
+/// Rows of a slice: a warp of rows, whose columns are encoded together in sliced formats.
 const SLICE_ROWS: usize = 32;
 
-/// Slices that a task takes at least.
+/// Minimum number of slices per task.
 const TOGETHER: usize = 32;
 
-/// What some slices, or all, have.
+/// Measurements of some slices, or all.
 #[derive(Debug, Default)]
 struct Scan {
     lower: u32,
@@ -86,16 +90,17 @@ struct Scan {
     profile: u64,
     spans_below_8_bits: u64,
     spans_below_16_bits: u64,
-    /// Whether a column is smaller than the one before it in its row.
+    /// True if a column is smaller than the previous one in its row.
     falls: bool,
-    /// Whether a column equals the one before it in its row.
+    /// True if a column equals the previous one in its row.
     repeats: bool,
-    /// Counted once all slices are done; 0 until then.
+    /// Number of occupied diagonals; 0 until all slices are scanned.
     diagonals: u64,
 }
 
 impl Scan {
-    /// Scans the whole matrix. All sums are of integers, so the result does not depend on who adds what.
+    /// Scans the whole matrix. All sums are of integers, so the result does not depend on the order
+    /// of the additions.
     fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let diagonals = Diagonals::new(a.nrows(), a.ncols());
         let slices = (0..a.nrows().div_ceil(SLICE_ROWS)).into_par_iter().with_min_len(TOGETHER);
@@ -131,7 +136,7 @@ impl Scan {
         self.spans_below_16_bits += u64::from(span < 1 << 16);
     }
 
-    /// Both together.
+    /// Combines both measurements.
     fn merge(self, other: Self) -> Self {
         Self {
             lower: self.lower.max(other.lower),
@@ -146,7 +151,7 @@ impl Scan {
     }
 }
 
-/// One bit for each diagonal, set when it is occupied.
+/// Bit set of the occupied diagonals.
 #[derive(Debug)]
 struct Diagonals {
     words: Vec<AtomicU64>,
@@ -160,8 +165,8 @@ impl Diagonals {
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), main: nrows }
     }
 
-    /// Marks the diagonals of a row with the given columns. Nearly always they are marked already, and reading that is
-    /// cheap: only writing makes cores wait for one another.
+    /// Marks the diagonals of a row with the given columns. Nearly always they are marked already.
+    /// Reading a mark is cheap: only writing makes cores wait for one another.
     fn mark(&self, row: usize, columns: &[u32]) {
         let first = self.main - row;
         for &col in columns {

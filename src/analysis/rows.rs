@@ -1,9 +1,9 @@
 //! Statistics of the row lengths.
 //!
-//! Everything here follows exactly from the [`Histogram`], which has as many classes as there are distinct lengths:
-//! a few dozen, seldom thousands. `statrs` computes the same moments by Welford's update, which divides once a row
-//! and runs on one core: with short rows that takes as long as a whole product, ten times the histogram. So it
-//! is the oracle of the tests instead.
+//! All statistics follow exactly from the [`Histogram`], which has as many classes as there are
+//! distinct lengths: a few dozen, seldom thousands. `statrs` computes the same moments by Welford's
+//! update, which divides for every row and runs on one core: with short rows that takes as long as
+//! an SpMV, ten times the histogram. It is therefore only the oracle of the tests.
 
 use super::Histogram;
 use super::histogram::Counts;
@@ -13,15 +13,15 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
-/// Times [`TASK`] rows that a thread takes together, where they are shared.
+/// Multiples of [`TASK`] rows per parallel task.
 const TOGETHER: usize = 4;
 
-/// The multiples of the mean row length that [`RowStats::tail`] looks beyond.
+/// Multiples of the mean row length for which [`RowStats::tail`] is measured.
 pub const TAIL_MULTIPLES: [u32; 4] = [2, 4, 8, 16];
 
-/// Statistics of the row lengths of a matrix. With `l` the length of a row, `n` the number of rows, all moments are
-/// those of the population (divided by `n`, not `n - 1`: these are all the rows there are). Zero where a quantity is
-/// undefined, as without rows or without entries.
+/// Statistics of the row lengths of a matrix. With `l` the length of a row and `n` the number of
+/// rows, all moments are those of the population (divided by `n`, not `n - 1`, since all rows are
+/// counted). Undefined quantities are zero, as without rows or without entries.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RowStats {
     /// Number of rows.
@@ -36,32 +36,36 @@ pub struct RowStats {
     pub min: u32,
     /// Length of the longest row.
     pub max: u32,
-    /// Entries per row, on average: `nnz / n`.
+    /// Mean number of entries per row: `nnz / n`.
     pub mean: f64,
     /// Variance `Σ (l - mean)² / n`, entries squared.
     pub variance: f64,
-    /// Standard deviation: the root of the variance, entries.
+    /// Standard deviation: the square root of the variance, entries.
     pub std_dev: f64,
     /// Coefficient of variation: `std_dev / mean`.
     pub cv: f64,
-    /// Skewness `Σ (l - mean)³ / (n · std_dev³)`: positive when few rows are much longer than the others.
+    /// Skewness `Σ (l - mean)³ / (n · std_dev³)`: positive if few rows are much longer than the
+    /// others.
     pub skewness: f64,
-    /// Lengths that given shares of the rows do not exceed.
+    /// Quantiles of the row lengths.
     pub quantiles: Quantiles,
-    /// Gini coefficient `Σ |lᵢ - lⱼ| / (2 n² mean)`: 0 when all rows are alike, towards 1 when one row holds all.
+    /// Gini coefficient `Σ |lᵢ - lⱼ| / (2 n² mean)`: 0 if all rows have the same length,
+    /// towards 1 if one row has all entries.
     pub gini: f64,
-    /// Share of the entries that lie in rows longer than 2, 4, 8 and 16 times the mean ([`TAIL_MULTIPLES`]).
+    /// Share of the entries that lie in rows longer than 2, 4, 8 and 16 times the mean
+    /// ([`TAIL_MULTIPLES`]).
     pub tail: [f64; TAIL_MULTIPLES.len()],
-    /// The fewest rows that hold half of the entries: so many of the longest.
+    /// The fewest rows that hold half of the entries: the number of longest rows that do.
     pub half_rows: u64,
-    /// Rows of another length than the row before: how often a loop over the rows ends unexpectedly.
+    /// Rows of another length than the previous row: the number of times that a loop over rows
+    /// mispredicts its end.
     pub changes: u64,
-    /// How many rows there are of every length.
+    /// Row-length histogram.
     pub histogram: Histogram,
 }
 
-/// Quantiles of the row lengths, each the smallest length that at least this share of the rows do not exceed
-/// ([`Histogram::quantile`]).
+/// Quantiles of the row lengths, each the smallest length not exceeded by at least this share of
+/// the rows ([`Histogram::quantile`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantiles {
     /// 50 %, the (lower) median.
@@ -91,7 +95,7 @@ impl RowStats {
         Self::from_histogram(ncols, Histogram::of(row_lengths), changes(row_lengths))
     }
 
-    /// Measures a matrix of `ncols` columns whose row lengths are counted in `histogram`.
+    /// Computes the statistics of a matrix of `ncols` columns with the given row-length histogram.
     #[doc(hidden)]
     pub fn from_histogram(ncols: usize, histogram: Histogram, changes: u64) -> Self {
         let (nrows, nnz) = (histogram.nrows(), histogram.entries_beyond(0));
@@ -133,13 +137,14 @@ impl Quantiles {
     }
 }
 
-/// `a / b`, or 0 where that is undefined.
+/// `a / b`, or 0 if that is undefined.
 pub(super) fn ratio(a: f64, b: f64) -> f64 {
     if b == 0.0 { 0.0 } else { a / b }
 }
 
-/// With the rows in rising order of length, `Σ (2 i - n - 1) lᵢ / (n · nnz)`, i from 1. A class of `c` rows after
-/// `r` shorter ones adds `l · c · (2 r + c - n)`; integers, because the terms cancel.
+/// Gini coefficient. With the rows in ascending order of length,
+/// `Σ (2 i - n - 1) lᵢ / (n · nnz)`, i from 1. A class of `c` rows after `r` shorter ones adds
+/// `l · c · (2 r + c - n)`; integers, because the terms cancel.
 fn gini(classes: &[(u32, u64)], nrows: u64, nnz: u64) -> f64 {
     let (mut shorter, mut sum) = (0i128, 0i128);
     for &(len, rows) in classes {
@@ -157,7 +162,7 @@ fn tail(classes: &[(u32, u64)], nrows: u64, nnz: u64, multiple: u32) -> f64 {
     ratio(long.iter().map(|&(len, rows)| u64::from(len) * rows).sum::<u64>() as f64, nnz as f64)
 }
 
-/// How many of the longest rows hold half of the entries, rounded up.
+/// Number of longest rows that hold half of the entries, rounded up.
 fn half_rows(classes: &[(u32, u64)], nnz: u64) -> u64 {
     let (mut taken, mut missing) = (0, nnz.div_ceil(2));
     for &(len, rows) in classes.iter().rev().take_while(|c| c.0 > 0) {
@@ -168,15 +173,16 @@ fn half_rows(classes: &[(u32, u64)], nnz: u64) -> u64 {
     taken
 }
 
-/// Rows of another length than the row before.
+/// Number of rows of another length than the previous row.
 fn changes(row_lengths: &[u32]) -> u64 {
     let after = row_lengths.get(1..).unwrap_or_default();
-    // Rows are fewer than 2³²: counted in as many bits as they are compared in, they are counted many at a time.
+    // There are fewer than 2³² rows. A counter of the width of the compared numbers lets the loop
+    // vectorise.
     let changes: u32 = row_lengths.iter().zip(after).map(|(a, b)| u32::from(a != b)).sum();
     changes.into()
 }
 
-/// What one pass over the row offsets gives.
+/// Result of one pass over the row offsets.
 pub(super) struct Pass {
     pub(super) row_lengths: Vec<u32>,
     pub(super) histogram: Histogram,
@@ -184,7 +190,8 @@ pub(super) struct Pass {
     pub(super) slices: Slices,
 }
 
-/// Reads the offsets once: the length of every row, how often each occurs and how often they change, and what slices of sorted rows take.
+/// Reads the offsets once: the length of every row, the histogram, the number of changes, and the
+/// padding of slices of sorted rows.
 pub(super) fn pass(row_ptr: &[usize]) -> Pass {
     let mut row_lengths = vec![0; row_ptr.len() - 1];
     let size = row_lengths.len().max(row_ptr[row_lengths.len()]);
@@ -204,7 +211,7 @@ pub(super) fn pass(row_ptr: &[usize]) -> Pass {
     Pass { row_lengths, histogram: counts.into(), changes, slices }
 }
 
-/// The same of some of the rows.
+/// Result for some of the rows.
 #[derive(Default)]
 struct Part {
     changes: u64,
@@ -237,7 +244,8 @@ mod tests {
         assert_eq!((s.std_dev, s.cv), (4.4f64.sqrt(), 4.4f64.sqrt() / 2.0));
         assert!((s.skewness - (54.0 / 5.0) / 4.4f64.powf(1.5)).abs() < 1e-15);
         assert_eq!(s.quantiles, Quantiles { p50: 1, p75: 2, p90: 6, p99: 6, p999: 6 });
-        // Differences over ordered pairs: 2 · (1 + 1 + 2 + 6 + 0 + 1 + 5 + 1 + 5 + 4) = 52; 2 · n² · mean = 100.
+        // Differences over ordered pairs: 2 · (1 + 1 + 2 + 6 + 0 + 1 + 5 + 1 + 5 + 4) = 52; 2 ·
+        // n² · mean = 100.
         assert_eq!(s.gini, 0.52);
         assert_eq!(s.tail, [0.6, 0.0, 0.0, 0.0]);
         assert_eq!(s.half_rows, 1);
@@ -269,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_pass_over_offsets_agrees_with_the_lengths() {
-        // Shared among threads, and not.
+        // With the work distributed among threads, and without.
         for rows in [10_000u32, SHARED as u32 + 10_000] {
             the_pass_agrees(&(0..rows).map(|i| i.wrapping_mul(i) % 37 + i / 90_000).collect::<Vec<_>>());
         }

@@ -1,79 +1,83 @@
-//! How much the slices of sorted windows are padded: what SELL-C-σ takes, for the windows that are worth trying, in one pass over the lengths.
+//! Padding of the slices of sorted windows: the size of SELL-C-σ for the windows that are
+//! candidates, in one pass over the row lengths.
 //!
-//! In a window whose rows are sorted, the longest first, slice `s` is as wide as the row of rank `c·s`. With `N(l)` rows of at least `l` entries
-//! the widths of all slices add up to `Σ ⌈N(l) / c⌉` over `l` from 1, and the slots that every lane of a whole slice holds an entry in, to
-//! `Σ ⌊N(l) / c⌋`: nothing has to be sorted, and the `N` of a window are the sums of those of its parts.
+//! In a window whose rows are sorted in descending order of length, slice `s` is as wide as the row
+//! of rank `c·s`. With `N(l)` rows of at least `l` entries, the widths of all slices add up to
+//! `Σ ⌈N(l) / c⌉` over `l` from 1, and the slots in which every lane of a whole slice has an
+//! entry add up to `Σ ⌊N(l) / c⌋`. Nothing needs to be sorted, and the `N` of a window are the
+//! sums of those of its parts.
 
 use super::histogram::Counts;
 
 /// Rows of the smallest window.
 const BLOCK: usize = 128;
 
-/// Rows that a task takes: a multiple of all windows.
+/// Rows of a task: a multiple of all windows.
 pub(super) const TASK: usize = 4096;
 
-/// Rows of fewer entries are counted, longer ones sorted.
+/// Rows of fewer entries are counted, longer rows are sorted.
 const SHORT: usize = 128;
 
-/// Rows that are compared at once.
+/// Rows that are compared at a time.
 const GROUP: usize = 8;
 
-/// Lengths of a block that are counted one after the other, all rows at once, if they lie no further apart.
+/// Largest difference of the lengths of a block at which each length is counted in turn over all
+/// rows at a time.
 const NARROW: u32 = 16;
 
-/// What all slices of a matrix take together.
+/// Sums over all slices of a matrix.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SliceSums {
     /// Slots, padding included.
     pub(crate) slots: u64,
-    /// Slots that not every lane holds an entry in.
+    /// Masked slots: slots in which not every lane has an entry.
     pub(crate) guarded: u64,
     /// Slots of the largest slice.
     pub(crate) largest: u64,
 }
 
-/// The sums for the slices and windows of [`Slices::MEASURED`].
+/// Sums for the slices and windows of [`Slices::MEASURED`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Slices([SliceSums; Slices::MEASURED.len()]);
 
 impl Slices {
-    /// Rows of a slice, and of a window that is sorted; 1 sorts nothing.
+    /// Rows of a slice, and rows of a sorted window; a window of 1 sorts nothing.
     const MEASURED: [(usize, usize); 7] =
         [(32, 1), (16, 128), (32, 128), (32, 512), (16, 1024), (16, 4096), (32, 4096)];
 
-    /// Those windows, each a multiple of the one before.
+    /// Rows of the sorted windows, each a multiple of the previous one.
     const WINDOWS: [usize; 4] = [BLOCK, 512, 1024, TASK];
 
-    /// Slices of `c` rows in windows of `sigma`, where they are measured.
+    /// Sums of slices of `c` rows in windows of `sigma`. None if they are not measured.
     pub(crate) fn with(&self, c: u32, sigma: u32) -> Option<SliceSums> {
         let is_it = |measured: &(usize, usize)| *measured == (c as usize, sigma as usize);
         Self::MEASURED.iter().position(is_it).map(|i| self.0[i])
     }
 
-    /// The sums of windows of `sigma` rows, with the rows of a slice.
+    /// Sums of windows of `sigma` rows, each with the rows of its slices.
     fn of_window(&mut self, sigma: usize) -> impl Iterator<Item = (usize, &mut SliceSums)> {
         let all = Self::MEASURED.iter().zip(&mut self.0);
         all.filter(move |(measured, _)| measured.1 == sigma).map(|(measured, sums)| (measured.0, sums))
     }
 
-    /// Adds up to [`TASK`] rows, with which the last window ends, and counts their lengths.
+    /// Adds up to [`TASK`] rows, the last of which ends a window, and counts their lengths.
     pub(super) fn add(&mut self, rows: &[u32], counts: &mut Counts) {
         #[cfg(target_arch = "x86_64")]
         if crate::device::cpu::has_avx2() {
-            // SAFETY: the machine has the instructions.
+            // SAFETY: the machine has AVX2.
             return unsafe { self.add_by_avx2(rows, counts) };
         }
         self.add_by_any(rows, counts);
     }
 
-    /// The same in less than half the time, where there is AVX2.
+    /// Same as [`add_by_any`](Self::add_by_any), compiled for AVX2: less than half the time.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn add_by_avx2(&mut self, rows: &[u32], counts: &mut Counts) {
         self.add_by_any(rows, counts);
     }
 
-    /// The same by the instructions of who calls it.
+    /// Same as [`add`](Self::add), compiled for the instruction set of the caller.
     #[inline(always)]
     fn add_by_any(&mut self, rows: &[u32], counts: &mut Counts) {
         self.of_window(1).for_each(|(c, sums)| *sums = sums.merge(SliceSums::of(rows, c)));
@@ -93,14 +97,14 @@ impl Slices {
         whole.count_into(counts);
     }
 
-    /// Both together.
+    /// Sum of both.
     pub(super) fn merge(self, other: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i].merge(other.0[i])))
     }
 }
 
 impl SliceSums {
-    /// Rows in slices of `c`, as they are.
+    /// Sums of rows in slices of `c`, in the given order.
     #[inline(always)]
     pub(crate) fn of(rows: &[u32], c: usize) -> Self {
         let mut sums = Self::default();
@@ -115,7 +119,7 @@ impl SliceSums {
         sums
     }
 
-    /// Both together.
+    /// Combines both sums.
     pub(crate) fn merge(self, other: Self) -> Self {
         Self {
             slots: self.slots + other.slots,
@@ -125,14 +129,15 @@ impl SliceSums {
     }
 }
 
-/// The rows of a window, counted.
+/// Counted rows of a window.
 #[derive(Debug)]
 struct Window {
-    /// Rows of at least so many entries: in a window of one block those of exactly so many, until it is whole.
+    /// Number of rows of at least the index in entries. While the only block of a window is
+    /// counted: the number of rows of exactly the index.
     at_least: [u32; SHORT],
-    /// All beyond are 0.
+    /// Index beyond which all counts are 0.
     longest_short: usize,
-    /// The longer ones, in no order.
+    /// Lengths of the longer rows, unordered.
     long: Vec<u32>,
 }
 
@@ -143,7 +148,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Takes the rows of a block; the window has none yet.
+    /// Counts the rows of a block; the window must be empty.
     #[inline(always)]
     fn count(&mut self, lengths: &[u32]) {
         let (least, most) = lengths.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
@@ -161,7 +166,7 @@ impl Window {
             None => self.long.extend(std::iter::repeat_n(length, rows)),
         };
         for group in lengths.chunks(GROUP) {
-            // Rows of one length in succession would each wait for the counter of the one before.
+            // Consecutive rows of equal length would each wait for the update of the same counter.
             if group.iter().fold(0, |other, length| other | (length ^ group[0])) == 0 {
                 count(group[0], group.len());
             } else {
@@ -186,7 +191,7 @@ impl Window {
         self.long.chunk_by(|a, b| a == b).for_each(|rows| counts.add(rows[0], rows.len() as u64));
     }
 
-    /// Adds the slices of `c` rows; `c` is a power of two.
+    /// Adds the sums of the slices of `c` rows to `sums`; `c` is a power of two.
     #[inline(always)]
     fn sum(&mut self, c: usize, sums: &mut SliceSums) {
         let (shift, rest) = (c.ilog2(), c as u32 - 1);
@@ -197,7 +202,8 @@ impl Window {
         }
         let mut width = self.longest_short as u64;
         if !self.long.is_empty() {
-            // Beyond the short ones by rank: the first row of a slice is its width, the last what all of them have.
+            // Long lengths by rank: the first row of a slice is its width, the last row is the
+            // length that all of its rows have.
             let beyond = |length: u32| u64::from(length) - (SHORT as u64 - 1);
             self.long.sort_unstable_by(|a, b| b.cmp(a));
             let wide: u64 = self.long.iter().step_by(c).copied().map(beyond).sum();
@@ -210,7 +216,7 @@ impl Window {
         sums.largest = sums.largest.max(width * c as u64);
     }
 
-    /// Adds a smaller window, which is empty then.
+    /// Adds a smaller window and clears it.
     #[inline(always)]
     fn take(&mut self, part: &mut Self) {
         let counts = self.at_least.iter_mut().zip(&mut part.at_least);
@@ -226,7 +232,7 @@ mod tests {
     use crate::analysis::Histogram;
     use proptest::prelude::*;
 
-    /// By sorting.
+    /// Reference: computed by sorting.
     fn expected(row_lengths: &[u32], c: usize, sigma: usize) -> SliceSums {
         let mut sums = SliceSums::default();
         for window in row_lengths.chunks(sigma.max(c)) {
@@ -239,7 +245,7 @@ mod tests {
         sums
     }
 
-    /// All windows, and the lengths they count.
+    /// Sums of all windows, and the histogram they count.
     fn measured(row_lengths: &[u32], add: fn(&mut Slices, &[u32], &mut Counts)) -> (Slices, Histogram) {
         let (mut slices, mut counts) = (Slices::default(), Counts::default());
         row_lengths.chunks(TASK).for_each(|rows| add(&mut slices, rows, &mut counts));
@@ -276,7 +282,7 @@ mod tests {
         for rows in [127, 128, 129, 512, 1023, 4096, 4097, 3 * TASK + 700] {
             check(&(0..rows as u32).map(|i| i * i % 31).collect::<Vec<_>>());
             check(&vec![7; rows]);
-            // Some of them, or all, longer than what is counted.
+            // Some rows, or all, longer than the counted lengths.
             check(
                 &(0..rows as u32).map(|i| if i % 97 == 3 { 1000 + i } else { i % 150 }).collect::<Vec<_>>(),
             );

@@ -1,4 +1,4 @@
-//! How entries follow one another, and what they hold.
+//! Column contiguity, values and reuse distances.
 
 use super::continued::Continued;
 use super::distinct::Distinct;
@@ -7,22 +7,26 @@ use crate::encoding::ValueSet;
 use crate::{ExactIn, Scalar};
 use serde::{Deserialize, Serialize};
 
-/// How the entries of a matrix follow one another, and what they hold: what choices read. Shares go from 0 to 1 and are 0 where there is
-/// nothing to share. Of the columns a sample is read, of the values as many as are enough: what is said of these is exact.
+/// Features of the columns and values of a matrix that choices read. Shares go from 0 to 1 and are
+/// 0 without entries. Columns are sampled; of the values as many are read as necessary, and their
+/// features are exact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Structure {
-    /// Share of the entries that continue the row above: entry `j` of row `r` lies one column further than entry `j`
-    /// of row `r - 1`. Exact up to 2¹⁴ entries, else of every sixteenth stretch of 128 entries.
+    /// Share of the entries shifted from the previous row: entry `j` of row `r` lies one column
+    /// further than entry `j` of row `r - 1`. Exact up to 2¹⁴ entries, else measured on every
+    /// sixteenth section of 128 entries.
     pub affine: f64,
-    /// Share of the entries whose column continues the one before them in their row by one: dense blocks and bands. Of as many entries.
+    /// Share of contiguous entries, whose column is one more than that of the previous entry of
+    /// their row, as in dense blocks and bands. Measured on the same entries.
     pub runs: f64,
-    /// How many distinct values there are.
+    /// Number of distinct values.
     pub distinct_values: Distinct,
-    /// Whether every value is 1 and there is one.
+    /// True if there are values and all are 1.
     pub all_ones: bool,
-    /// Which precisions hold all values exactly, of those with fewer bytes than the matrix's own type.
+    /// Precisions that hold all values exactly, of those with fewer bytes than the type of the
+    /// matrix.
     pub exact_in: ExactIn,
-    /// How soon a product comes back to the same part of `x`.
+    /// Histogram of the reuse distances of gathers from `x`.
     pub reuse: Reuse,
 }
 
@@ -33,14 +37,14 @@ impl Structure {
         Self { affine, runs, distinct_values, all_ones, exact_in, reuse }
     }
 
-    /// The same with what other values tell.
+    /// Structure with the features of other values.
     pub(super) fn with_values<T: Scalar>(&self, values: &[T]) -> Self {
         let Values { distinct: distinct_values, all_ones, exact_in } = Values::of(values);
         Self { distinct_values, all_ones, exact_in, ..self.clone() }
     }
 }
 
-/// What the values tell.
+/// Features of the values.
 #[derive(Default)]
 pub(super) struct Values {
     distinct: Distinct,

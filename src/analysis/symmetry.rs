@@ -1,4 +1,4 @@
-//! How symmetric a matrix is; measured only when asked for, because it takes a transpose.
+//! Symmetry of a matrix; measured only on request, because it requires a transpose.
 
 use super::rows::ratio;
 use crate::Scalar;
@@ -7,24 +7,26 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
 
-/// How many places (i, j) of a matrix have their mirror image (j, i), and what it holds. A *place* holds one entry or
-/// several, which add up in the order they are stored; a place on the diagonal is its own mirror image.
+/// Number of positions (i, j) of a matrix whose mirror image (j, i) exists, and comparison of their
+/// values. A *place* is a position with one entry or several, which add up in the order in which
+/// they are stored; a place on the diagonal is its own mirror image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Symmetry {
-    /// Whether there are as many rows as columns.
+    /// True if there are as many rows as columns.
     pub square: bool,
     /// Places that hold entries.
     pub places: u64,
-    /// Those of them whose mirror image holds entries too.
+    /// Places whose mirror image holds entries too.
     pub mirrored: u64,
-    /// Those whose mirror image holds the same value.
+    /// Places whose mirror image holds the same value.
     pub equal: u64,
-    /// Those whose mirror image holds the value with the other sign; on the diagonal, zeros.
+    /// Places whose mirror image holds the negated value; on the diagonal, zeros.
     pub opposite: u64,
 }
 
 impl Symmetry {
-    /// Compares `a` with its transpose. Takes about the memory of `a` once more, twice when its columns are unsorted.
+    /// Compares `a` with its transpose. Needs about the memory of `a` once more, twice if its
+    /// columns are unsorted.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         T::symmetry(a)
     }
@@ -32,7 +34,7 @@ impl Symmetry {
     pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let transposed = a.transpose();
         let sorted = (0..a.nrows()).into_par_iter().all(|row| a.row(row).0.is_sorted());
-        // Transposing twice sorts and keeps the order of entries that share a place.
+        // Transposing twice sorts the columns and keeps the order of entries with the same place.
         let copy: Option<CsrMatrix<T>> = (!sorted).then(|| transposed.transpose());
         let (a, transposed) = (copy.as_ref().map_or(a, CsrMatrix::view), transposed.view());
         let rows = (0..a.nrows()).into_par_iter();
@@ -48,27 +50,28 @@ impl Symmetry {
         Self { square: a.nrows() == a.ncols(), ..sum }
     }
 
-    /// Whether every place has its mirror image.
+    /// True if every place has its mirror image.
     pub fn pattern_symmetric(&self) -> bool {
         self.square && self.mirrored == self.places
     }
 
-    /// Whether the matrix equals its transpose.
+    /// True if the matrix equals its transpose.
     pub fn symmetric(&self) -> bool {
         self.square && self.equal == self.places
     }
 
-    /// Whether the matrix equals its transpose with the other sign.
+    /// True if the matrix equals its negated transpose.
     pub fn skew_symmetric(&self) -> bool {
         self.square && self.opposite == self.places
     }
 
-    /// Share of the places, from 0 to 1, that have their mirror image; 0 without entries.
+    /// Share of the places, from 0 to 1, whose mirror image holds entries; 0 without entries.
     pub fn pattern_share(&self) -> f64 {
         ratio(self.mirrored as f64, self.places as f64)
     }
 
-    /// Share of the places, from 0 to 1, whose mirror image holds the same value; 0 without entries.
+    /// Share of the places, from 0 to 1, whose mirror image holds the same value; 0 without
+    /// entries.
     pub fn numeric_share(&self) -> f64 {
         ratio(self.equal as f64, self.places as f64)
     }
@@ -92,7 +95,7 @@ impl Symmetry {
     }
 }
 
-/// Takes the entries of the first place off a sorted row: its column and their sum.
+/// Removes the entries of the first place from a sorted row and returns its column and their sum.
 fn take_place<T: Scalar>(row: &mut (&[u32], &[T])) -> Option<(u32, T)> {
     let (columns, values) = *row;
     let col = *columns.first()?;

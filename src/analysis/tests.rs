@@ -1,4 +1,4 @@
-//! The whole analysis against literal expectations and naive definitions.
+//! The whole analysis, compared with literal expectations and naive definitions.
 
 use super::*;
 use crate::matrix::CsrMatrix;
@@ -6,7 +6,7 @@ use crate::{ExactIn, Precision, ScalarKind};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// A matrix with the given columns in its rows; `value` of an entry by its number.
+/// Matrix with the given columns in its rows; `value` maps the number of an entry to its value.
 fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrMatrix<f64> {
     let mut row_ptr = vec![0];
     row_ptr.extend(rows.iter().scan(0, |end, row| {
@@ -18,7 +18,7 @@ fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrM
     CsrMatrix::try_new(rows.len(), ncols, row_ptr, col_idx, values).unwrap()
 }
 
-/// Both, of a matrix of ones.
+/// Pattern and structure of a matrix of ones.
 fn told(ncols: usize, rows: &[Vec<u32>]) -> (Pattern, Structure) {
     let a = matrix(ncols, rows, |_| 1.0);
     (Pattern::of(a.view()), Analysis::of(a.view()).structure)
@@ -119,7 +119,8 @@ fn one_dense_row() {
     assert_eq!((analysis.rows.half_rows, analysis.rows.max), (1, n));
 }
 
-/// Rows of many lengths, some empty, some long, so that windows and slices meet in all ways.
+/// Rows of many lengths, some empty, some long, so that window and slice boundaries meet in all
+/// ways.
 fn uneven(m: u32) -> CsrMatrix<f64> {
     let n = 30_011u32;
     let len = |i: u32| if i % 4001 == 7 { 9000 } else { i % 11 * (i % 11) % 11 };
@@ -130,7 +131,8 @@ fn uneven(m: u32) -> CsrMatrix<f64> {
 
 #[test]
 fn the_number_of_threads_does_not_count() {
-    // A few tasks of one thread each, and so many rows, entries and values that all of them are shared.
+    // A few tasks of one thread each, and enough rows, entries and values that all of them are
+    // distributed.
     for (rows, shared) in [(20_000, false), (2 * SHARED as u32, true)] {
         let a = uneven(rows);
         assert_eq!(a.nnz() > 2 * SHARED, shared);
@@ -162,7 +164,7 @@ fn facts_survive_json() {
     assert_eq!(structure.reuse, analysis.structure.reuse);
 }
 
-/// Everything about the pattern and the values, by its definition.
+/// Checks all features of the pattern and the values by their definitions.
 fn check(a: &CsrMatrix<f64>) {
     let (p, s) = (Pattern::of(a.view()), Analysis::of(a.view()).structure);
     let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();

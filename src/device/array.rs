@@ -1,21 +1,21 @@
-//! Plain data where products run, for the libraries they are compared with.
+//! Untyped device arrays for the libraries that products are compared with.
 
 use crate::{Device, Error};
 use std::any::Any;
 use std::fmt;
 
-/// Plain data in the memory of a device; on the CPU in the host's.
+/// An array in the memory of a device, on the CPU in host memory.
 pub struct DeviceArray {
     address: u64,
     _memory: Box<dyn Any>,
 }
 
 impl DeviceArray {
-    /// A copy of `data`.
+    /// Copies `data` to the device.
     ///
     /// # Errors
     ///
-    /// [`Error::GpuMemory`] when the GPU has not so much memory left.
+    /// [`Error::GpuMemory`] if the GPU does not have enough free memory.
     pub fn from_slice<T: Copy + Send + Sync + 'static>(device: &Device, data: &[T]) -> Result<Self, Error> {
         Ok(match device {
             Device::Cpu => {
@@ -29,7 +29,7 @@ impl DeviceArray {
         })
     }
 
-    /// So many bytes, all zero.
+    /// Allocates `bytes` bytes, all zero.
     ///
     /// # Errors
     ///
@@ -44,7 +44,8 @@ impl DeviceArray {
         }
     }
 
-    /// The address of the first byte: a device pointer on a GPU, null for no data there. It is valid as long as the array.
+    /// Address of the first byte: a device pointer on a GPU, null there if the array is empty.
+    /// Valid for the lifetime of the array.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -63,11 +64,11 @@ mod tests {
     #[test]
     fn an_array_on_the_cpu_is_read_through_its_address() {
         let array = DeviceArray::from_slice(&Device::Cpu, &[1i32, -1]).unwrap();
-        // SAFETY: two numbers of that type, alive until the end of the test.
+        // SAFETY: the address is that of two numbers of this type, alive until the end of the test.
         let data = unsafe { std::slice::from_raw_parts(array.address() as *const i32, 2) };
         assert_eq!(data, [1, -1]);
         let zeroed = DeviceArray::zeroed(&Device::Cpu, 3).unwrap();
-        // SAFETY: three bytes, as above.
+        // SAFETY: three bytes, otherwise as above.
         assert_eq!(unsafe { std::slice::from_raw_parts(zeroed.address() as *const u8, 3) }, [0, 0, 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! A build without GPU support: there is no GPU, and the types say so. The same names and signatures as `cuda/`.
+//! Build without GPU support. Its types are uninhabited; names and signatures are those of `cuda/`.
 
 use super::{DeviceSpec, Launch, Module, Ptr};
 use crate::Error;
@@ -7,39 +7,39 @@ use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
 
-/// Why no GPU is used.
+/// The reason why no GPU is used.
 pub(super) const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
 
-/// The version of the kernels; there are none.
+/// Version of the GPU kernels; there are none.
 pub(super) const KERNELS: &str = "none";
 
-/// A GPU; in this build there can be none.
+/// A GPU. This build has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gpu {}
 
-/// How many GPUs there are, or why none can be used.
+/// Returns the number of GPUs, or the reason why none can be used.
 pub(super) fn count() -> Result<usize, String> {
     Err(REASON.to_owned())
 }
 
-/// GPU number `n`, or why it cannot be used.
+/// Opens GPU number `n`, or returns the reason why it cannot be used.
 pub(super) fn open(_: usize) -> Result<Gpu, String> {
     Err(REASON.to_owned())
 }
 
 impl Gpu {
-    /// Its number.
+    /// Device ordinal.
     #[doc(hidden)]
     pub fn ordinal(&self) -> usize {
         match *self {}
     }
 
-    /// Its multiprocessors.
+    /// Number of multiprocessors.
     pub(crate) fn multiprocessors(&self) -> usize {
         match *self {}
     }
 
-    /// Its compute capability.
+    /// Compute capability.
     pub(crate) fn capability(&self) -> (u32, u32) {
         match *self {}
     }
@@ -48,47 +48,48 @@ impl Gpu {
         match *self {}
     }
 
-    /// Bytes of its memory that are free.
+    /// Free device memory, in bytes.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         match *self {}
     }
 
-    /// Bytes a second that a copy within its memory reads and writes, measured once.
+    /// Bandwidth of a copy within device memory, reads and writes counted, in bytes per second.
+    /// Measured once.
     pub(crate) fn copy_bandwidth(&self) -> Result<f64, Error> {
         match *self {}
     }
 
-    /// Microseconds between kernels of next to no work, measured once.
+    /// Time between launches of nearly empty kernels, in microseconds. Measured once.
     pub(crate) fn launch_us(&self) -> Result<f64, Error> {
         match *self {}
     }
 
-    /// Bytes a second from page-locked memory of the host, measured once.
+    /// Bandwidth of copies from page-locked host memory, in bytes per second. Measured once.
     pub(crate) fn upload_bandwidth(&self) -> Result<f64, Error> {
         match *self {}
     }
 
-    /// Waits until everything enqueued on any of its queues is done.
+    /// Waits for everything enqueued on any queue of the GPU.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         match *self {}
     }
 
-    /// Memory for `len` elements, with anything in it; enqueues nothing.
+    /// Allocates `len` uninitialised elements. Enqueues nothing.
     pub(crate) fn unset<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// Memory for `len` elements, zeroed.
+    /// Allocates `len` zeroed elements.
     pub(crate) fn zeroed<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// A copy of `data` in its memory.
+    /// Copies `data` to device memory.
     pub(crate) fn upload<T: Copy>(&self, _: &[T]) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// `len` elements that somebody else has allocated.
+    /// Wraps `len` elements allocated by another library.
     pub(crate) unsafe fn foreign<T: Copy>(
         &self,
         _: &'static str,
@@ -98,48 +99,48 @@ impl Gpu {
         match *self {}
     }
 
-    /// Host memory that copies to and from it go through quickest, zeroed.
+    /// Allocates zeroed page-locked host memory, the fastest for copies to and from the GPU.
     pub(crate) fn pinned<T: Copy>(&self, _: usize) -> Result<Pinned<T>, Error> {
         match *self {}
     }
 
-    /// Bytes of its L2 cache.
+    /// Size of the L2 cache, in bytes.
     pub(crate) fn l2_bytes(&self) -> u64 {
         match *self {}
     }
 
-    /// The kernel `name` of a module, compiled for it.
+    /// Returns kernel `name` of a module, compiled for this GPU.
     pub(crate) fn kernel(&self, _: impl Into<Module>, _: &str) -> Result<Kernel, Error> {
         match *self {}
     }
 
-    /// The most bytes of shared memory that a block can be given beside the kernel's own.
+    /// Largest dynamic shared memory of a block of the kernel, in bytes.
     pub(crate) fn shared_memory(&self, _: Kernel) -> Result<u32, Error> {
         match *self {}
     }
 
-    /// Bytes of shared memory that a kernel has of its own.
+    /// Static shared memory of a kernel, in bytes.
     pub(crate) fn own_shared_memory(&self, _: Kernel) -> Result<u32, Error> {
         match *self {}
     }
 
-    /// Lets a kernel be launched with so many bytes of shared memory a block beside its own, and tells how many such blocks, of so many
-    /// threads, run at once.
+    /// Allows launches of a kernel with this many bytes of dynamic shared memory per block. Returns
+    /// the number of such blocks, with this many threads, that are resident at once.
     pub(crate) fn resident_blocks(&self, _: Kernel, _: u32, _: u32) -> Result<u32, Error> {
         match *self {}
     }
 
-    /// The queue that is used where none is given.
+    /// The default queue.
     pub(crate) fn queue(&self) -> &'static Queue {
         match *self {}
     }
 
-    /// A queue of its own.
+    /// Creates a queue.
     pub(crate) fn new_queue(&self) -> Result<Queue, Error> {
         match *self {}
     }
 
-    /// A queue around a `CUstream` that somebody else owns.
+    /// Wraps a `CUstream` owned by the caller.
     pub(crate) unsafe fn foreign_queue(&self, _: u64) -> Result<Queue, Error> {
         match *self {}
     }
@@ -151,7 +152,7 @@ impl Display for Gpu {
     }
 }
 
-/// Memory of a GPU.
+/// Device memory.
 #[derive(Debug)]
 pub(crate) struct Buffer<T> {
     never: Gpu,
@@ -175,7 +176,7 @@ impl<T: Copy> Buffer<T> {
         match self.never {}
     }
 
-    /// The same memory once more.
+    /// A second handle of the same memory.
     pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
         match self.never {}
     }
@@ -190,7 +191,7 @@ impl<T: Copy> Buffer<T> {
         match self.never {}
     }
 
-    /// A copy of everything, after everything enqueued on the GPU's own queue.
+    /// Copies everything to host memory, after everything enqueued on the default queue of the GPU.
     pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
         match self.never {}
     }
@@ -213,7 +214,7 @@ impl<T: Copy> Pinned<T> {
     }
 }
 
-/// Work for a GPU, done in order: a CUDA stream.
+/// An in-order queue of GPU work: a CUDA stream.
 #[derive(Debug)]
 pub(crate) struct Queue {
     never: Gpu,
@@ -224,7 +225,7 @@ impl Queue {
         self.never
     }
 
-    /// A number that no other living queue has.
+    /// Identifier, unique among living queues.
     pub(crate) fn id(&self) -> u64 {
         match self.never {}
     }
@@ -234,12 +235,12 @@ impl Queue {
         match self.never {}
     }
 
-    /// Waits until everything is done.
+    /// Waits for everything enqueued.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         match self.never {}
     }
 
-    /// Enqueues setting memory to zero bytes.
+    /// Enqueues zeroing of memory.
     pub(crate) unsafe fn clear<T: Copy>(&self, _: Ptr<T>, _: usize) -> Result<(), Error> {
         match self.never {}
     }
@@ -254,37 +255,37 @@ impl Queue {
         match self.never {}
     }
 
-    /// Seconds that what `work` enqueues takes on the GPU.
+    /// Time of the work enqueued by `work` on the GPU, in seconds.
     pub(crate) fn seconds(&self, _: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         match self.never {}
     }
 
-    /// Whether what is enqueued becomes part of a graph instead of being done.
+    /// True if enqueued work is captured into a graph instead of being executed.
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
         match self.never {}
     }
 
-    /// Keeps other threads from enqueuing between the launches of one product.
+    /// Locks the queue against launches of other threads between those of one product.
     pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>, Error> {
         match self.never {}
     }
 
-    /// Whether this thread is capturing a graph with [`Queue::capture`].
+    /// True if this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
         match self.never {}
     }
 
-    /// The number of the capture by this thread, if there is one.
+    /// Number of the capture by this thread, if any.
     pub(crate) fn capture_number(&self) -> Option<u64> {
         match self.never {}
     }
 
-    /// Keeps something until the graph that is being captured is gone.
+    /// Keeps an object alive as long as the graph that is being captured.
     pub(crate) fn keep(&self, _: Arc<dyn Any + Send + Sync>) {
         match self.never {}
     }
 
-    /// What `work` enqueues, as a graph.
+    /// Captures the work enqueued by `work` as a graph.
     pub(crate) fn capture(&self, _: &mut dyn FnMut() -> Result<(), Error>) -> Result<Recording, Error> {
         match self.never {}
     }
@@ -297,7 +298,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Enqueues everything that was captured.
+    /// Enqueues the captured work.
     pub(crate) fn launch(&self, _: &Queue) -> Result<(), Error> {
         match self.never {}
     }
@@ -310,7 +311,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Enqueues a launch; nothing for a grid without blocks.
+    /// Enqueues a launch, or nothing if the grid has no blocks.
     pub(crate) unsafe fn launch(&self, _: &Queue, _: Launch) -> Result<(), Error> {
         match self.never {}
     }

@@ -1,5 +1,5 @@
-//! Memory that other libraries have allocated: vectors and matrices that are used where they lie.
-// Without GPUs no code that has one is reached.
+//! Memory allocated by other libraries: vectors and matrices that are used in place.
+// Without GPU support, code that has a GPU is unreachable.
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
 use super::{Buffer, Device, DeviceVec, Stream};
@@ -8,11 +8,11 @@ use crate::{Error, Scalar};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// The last byte of so many elements from an address on.
+/// Address of the last byte of `len` elements from `address`.
 ///
 /// # Errors
 ///
-/// Why there cannot be so many, in words that complete [`Error::ForeignMemory`].
+/// The reason why there cannot be `len` elements, in words that complete [`Error::ForeignMemory`].
 pub(super) fn last_byte<T>(address: u64, len: usize) -> Result<u64, String> {
     let align = align_of::<T>() as u64;
     if address == 0 {
@@ -26,7 +26,7 @@ pub(super) fn last_byte<T>(address: u64, len: usize) -> Result<u64, String> {
     last.ok_or_else(|| format!("{len} elements do not fit into an address space"))
 }
 
-/// Elements in the memory of a device that somebody else has allocated.
+/// Elements in device memory, allocated by another library.
 #[derive(Debug)]
 pub(super) enum Foreign<T> {
     Host(ForeignHost<T>),
@@ -34,11 +34,12 @@ pub(super) enum Foreign<T> {
 }
 
 impl<T: Copy> Foreign<T> {
-    /// `len` elements from `address` on; `what` is what messages call them.
+    /// Wraps `len` elements from `address`. Messages call them `what`.
     ///
     /// # Safety
     ///
-    /// They are of this type, are in the memory of the device, and live as long as this and whatever is enqueued with it.
+    /// The elements have this type, are in the memory of the device, and live as long as this value
+    /// and all work enqueued with it.
     pub(super) unsafe fn new(
         device: &Device,
         what: &'static str,
@@ -62,7 +63,8 @@ impl<T: Copy> Foreign<T> {
         }
     }
 
-    /// A copy in host memory, after everything enqueued on the GPU's own queue.
+    /// Copies the elements to host memory, after everything enqueued on the default queue of the
+    /// GPU.
     fn to_vec(&self) -> Result<Vec<T>, Error> {
         match self {
             Self::Host(memory) => Ok(memory.as_slice().to_vec()),
@@ -71,7 +73,7 @@ impl<T: Copy> Foreign<T> {
     }
 }
 
-/// Elements in host memory that somebody else has allocated.
+/// Elements in host memory, allocated by another library.
 #[derive(Debug)]
 pub(super) struct ForeignHost<T> {
     address: u64,
@@ -94,32 +96,34 @@ impl<T> ForeignHost<T> {
     }
 
     pub(super) fn as_slice(&self) -> &[T] {
-        // SAFETY: whoever made it has promised so many elements, that live as long as this.
+        // SAFETY: the creator has promised `len` elements that live as long as this value.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
-        // SAFETY: as above, and borrowed alone.
+        // SAFETY: as above, and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }
 
-/// A vector in foreign memory that is only read: the `x` of a product. Otherwise a [`DeviceVec`], to which it gives a shared reference.
+/// A read-only vector in foreign memory: the `x` of a product. Dereferences to a shared
+/// [`DeviceVec`].
 #[derive(Debug)]
 pub struct DeviceView<T: Scalar>(DeviceVec<T>);
 
 impl<T: Scalar> DeviceView<T> {
-    /// `len` elements from `address` on; see [`DeviceVec::from_raw`].
+    /// Wraps `len` elements from `address`; see [`DeviceVec::from_raw`].
     ///
     /// # Safety
     ///
-    /// As of [`DeviceVec::from_raw`], but others may read them meanwhile, and products that only read them need not be over.
+    /// As for [`DeviceVec::from_raw`], but other libraries may read the elements at the same time,
+    /// and products that only read them need not be finished.
     ///
     /// # Errors
     ///
     /// As [`DeviceVec::from_raw`].
     pub unsafe fn from_raw(device: &Device, address: u64, len: usize) -> Result<Self, Error> {
-        // SAFETY: the caller's promise; it is never written to.
+        // SAFETY: the caller's promise; the vector is never written.
         unsafe { DeviceVec::from_raw(device, address, len) }.map(Self)
     }
 }
@@ -132,13 +136,13 @@ impl<T: Scalar> Deref for DeviceView<T> {
     }
 }
 
-/// Row offsets in foreign memory: `nrows + 1` of them, and the address of the first.
+/// Row offsets in foreign memory: the address of the first of `nrows + 1` offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Offsets {
-    /// 32-bit integers, signed or not.
+    /// 32-bit integers, signed or unsigned.
     Bits32(u64),
-    /// 64-bit integers, signed or not.
+    /// 64-bit integers, signed or unsigned.
     Bits64(u64),
 }
 
@@ -148,8 +152,8 @@ enum RowPtr {
     Bits64(Foreign<u64>),
 }
 
-/// A matrix in CSR whose arrays somebody else has allocated in the memory of a device: what
-/// [`SparseOpBuilder::build_from_device`](crate::SparseOpBuilder::build_from_device) takes.
+/// A CSR matrix whose arrays another library has allocated in device memory. The input of
+/// [`SparseOpBuilder::build_from_device`](crate::SparseOpBuilder::build_from_device).
 #[derive(Debug)]
 pub struct ForeignCsr<T: Scalar> {
     device: Device,
@@ -161,10 +165,11 @@ pub struct ForeignCsr<T: Scalar> {
 }
 
 impl<T: Scalar> ForeignCsr<T> {
-    /// A matrix of this `shape`, rows and columns, with `nnz` entries; rows and columns are counted from 0, and columns are 32-bit integers,
-    /// signed or not. The addresses are `CUdeviceptr`s, or on the CPU those of host memory.
+    /// Wraps a matrix of `shape` (rows, columns) with `nnz` entries. Rows and columns are counted
+    /// from 0, and columns are 32-bit integers, signed or unsigned. The addresses are
+    /// `CUdeviceptr`s, or on the CPU addresses of host memory.
     ///
-    /// Nothing is read yet: what the arrays hold is checked when an operator is built.
+    /// Nothing is read here: the contents of the arrays are checked when an operator is built.
     ///
     /// ```
     /// # use sparseop::{Device, SparseOpBuilder, Stream, device::{ForeignCsr, Offsets}};
@@ -175,7 +180,10 @@ impl<T: Scalar> ForeignCsr<T> {
     /// let offsets = Offsets::Bits32(address(row_ptr.as_ptr()));
     /// let values = values.as_ptr().expose_provenance() as u64;
     /// // SAFETY: the arrays have these lengths, and live until the operator is built.
-    /// let a = unsafe { ForeignCsr::<f32>::from_raw(&Device::Cpu, (2, 3), 3, offsets, address(col_idx.as_ptr()), values)? };
+    /// let a = unsafe {
+    ///     let columns = address(col_idx.as_ptr());
+    ///     ForeignCsr::<f32>::from_raw(&Device::Cpu, (2, 3), 3, offsets, columns, values)?
+    /// };
     /// let op = SparseOpBuilder::new().build_from_device(&Stream::new(&Device::Cpu)?, &a)?;
     /// let mut y = [0.0; 2];
     /// op.apply(&[1.0, 10.0, 100.0], &mut y)?;
@@ -185,12 +193,13 @@ impl<T: Scalar> ForeignCsr<T> {
     ///
     /// # Safety
     ///
-    /// There are `nrows + 1` offsets, `nnz` columns and `nnz` values of these types at these addresses, and they stay there, unchanged, as
-    /// long as the matrix.
+    /// There are `nrows + 1` offsets, `nnz` columns and `nnz` values of these types at these
+    /// addresses, and they stay there unchanged as long as the matrix.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignMemory`] when an address is null or not aligned, or when the driver says that an array is not on the GPU.
+    /// [`Error::ForeignMemory`] if an address is null or not aligned, or if the driver reports that
+    /// an array is not on the GPU.
     pub unsafe fn from_raw(
         device: &Device,
         shape: (usize, usize),
@@ -216,18 +225,18 @@ impl<T: Scalar> ForeignCsr<T> {
         Ok(Self { device: device.clone(), nrows: shape.0, ncols: shape.1, row_ptr, col_idx, values })
     }
 
-    /// The device whose memory it is in.
+    /// Device of the memory.
     #[doc(hidden)]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// A copy in host memory, checked, once everything enqueued on `stream` is done.
+    /// Copies the matrix to host memory and checks it, after everything enqueued on `stream`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix, [`Error::WrongDevice`] when the stream is another device's;
-    /// what the GPU gives.
+    /// [`Error::InvalidMatrix`] if the arrays are not those of a matrix, [`Error::WrongDevice`] if
+    /// the stream belongs to another device, and errors of the GPU.
     #[doc(hidden)]
     pub fn to_csr(&self, stream: &Stream) -> Result<CsrMatrix<T>, Error> {
         T::foreign_to_csr(self, stream)
@@ -239,7 +248,7 @@ impl<T: Scalar> ForeignCsr<T> {
             return Err(Error::WrongDevice { what: "stream", expected, found });
         }
         stream.synchronize()?;
-        // What is negative or too large for an offset becomes one that is out of range, for the check to find.
+        // A negative or too large number becomes an offset out of range, which the check finds.
         let row_ptr = match &self.row_ptr {
             RowPtr::Bits32(offsets) => offsets.to_vec()?.into_iter().map(|offset| offset as usize).collect(),
             RowPtr::Bits64(offsets) => {
@@ -250,7 +259,7 @@ impl<T: Scalar> ForeignCsr<T> {
         CsrMatrix::try_new(self.nrows, self.ncols, row_ptr, self.col_idx.to_vec()?, self.values.to_vec()?)
     }
 
-    /// The arrays in the memory of a GPU, as they lie there; the offsets only when they have 64 bits.
+    /// The arrays in GPU memory; offsets only if they have 64 bits. `None` on the CPU.
     pub(crate) fn on_gpu(&self) -> Option<ForeignArrays<'_, T>> {
         let (Foreign::Gpu(col_idx), Foreign::Gpu(values)) = (&self.col_idx, &self.values) else {
             return None;
@@ -263,7 +272,7 @@ impl<T: Scalar> ForeignCsr<T> {
     }
 }
 
-/// The arrays of a [`ForeignCsr`] in the memory of a GPU.
+/// The arrays of a [`ForeignCsr`] in GPU memory.
 pub(crate) struct ForeignArrays<'a, T> {
     pub(crate) row_ptr: Option<&'a Buffer<u64>>,
     pub(crate) col_idx: &'a Buffer<u32>,
@@ -282,7 +291,8 @@ mod tests {
     fn vectors_in_host_memory_are_used_where_they_lie() {
         let mut data = [1.0f64, 2.0, 3.0];
         let at = data.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: the array lives until the end, and is used through the vector alone meanwhile.
+        // SAFETY: the array lives until the end and is used only through the vector in the
+        // meantime.
         let mut v = unsafe { DeviceVec::<f64>::from_raw(&Device::Cpu, at, 3) }.unwrap();
         assert_eq!(
             (v.len(), v.device(), v.address(), v.to_vec().unwrap()),
@@ -300,7 +310,7 @@ mod tests {
     #[test]
     fn what_cannot_be_memory_is_refused() {
         let refused = |at: u64, len: usize| {
-            // SAFETY: it is refused before anything is read.
+            // SAFETY: the call fails before anything is read.
             unsafe { DeviceVec::<f64>::from_raw(&Device::Cpu, at, len) }.unwrap_err().to_string()
         };
         assert!(refused(0, 1).contains("null"));

@@ -1,41 +1,41 @@
-//! Where the machine code of the GPU kernels came from.
+//! Log of the origins of GPU machine code.
 
 use std::fmt::{self, Display};
 use std::sync::{Mutex, PoisonError};
 
-/// What was made ready in this process, in order.
+/// Modules loaded in this process, in order.
 static LOG: Mutex<Vec<KernelEvent>> = Mutex::new(Vec::new());
 
-/// One kernel file was made ready for one GPU architecture.
+/// The load of one kernel file for one GPU architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelEvent {
-    /// The kernel file, without its ending.
+    /// Name of the kernel file, without its extension.
     pub kernel: &'static str,
-    /// The architecture as major and minor number.
+    /// Architecture, as major and minor number.
     pub architecture: (u32, u32),
-    /// Where its machine code came from.
+    /// Origin of the machine code.
     pub origin: KernelOrigin,
-    /// What there is to add: the file of the cache, the compiler, why something was not possible. May be empty.
+    /// Details: the cache file, the compiler, or the reason of a failure. May be empty.
     pub detail: String,
 }
 
-/// Where the machine code of a kernel came from.
+/// Origin of the machine code of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KernelOrigin {
-    /// From the program itself: there was a CUDA compiler when it was built.
+    /// Embedded in the program, because a CUDA compiler was present when it was built.
     Embedded,
-    /// From the cache on disk.
+    /// Loaded from the cache on disk.
     Cached,
-    /// Compiled now.
+    /// Compiled in this process.
     Compiled,
-    /// Left to the driver, which compiles it from assembly when it loads it.
+    /// Embedded as PTX, which the driver compiles when it loads it.
     Ptx,
 }
 
-/// Where the machine code of the GPU kernels that this process uses came from, in the order in which they were made ready. Empty as
-/// long as no GPU was used.
+/// Returns the origins of the GPU machine code that this process uses, in the order of loading.
+/// Empty as long as no GPU is used.
 pub fn kernel_log() -> Vec<KernelEvent> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -1,14 +1,14 @@
-//! What a kernel is called with.
+//! Launch configuration and parameters of a kernel.
 
 use std::marker::PhantomData;
 
-/// Threads of a block where nothing speaks for another number.
+/// Default number of threads per block.
 pub(crate) const BLOCK: u32 = 256;
 
-/// Kernel parameters a launch has room for.
+/// Largest number of kernel parameters of a launch.
 pub(super) const MAX_ARGS: usize = 24;
 
-/// An address in the memory of a GPU.
+/// An address in GPU memory.
 #[derive(Debug)]
 pub(crate) struct Ptr<T>(u64, PhantomData<*mut T>);
 
@@ -20,13 +20,13 @@ impl<T> Clone for Ptr<T> {
 
 impl<T> Copy for Ptr<T> {}
 
-// SAFETY: an address that nothing on the host reads through.
+// SAFETY: an address that the host never reads through.
 unsafe impl<T> Send for Ptr<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Ptr<T> {}
 
 impl<T> Ptr<T> {
-    /// What stands for no memory at all.
+    /// The null pointer.
     pub(crate) const NULL: Self = Self(0, PhantomData);
 
     /// The address as a number.
@@ -34,20 +34,20 @@ impl<T> Ptr<T> {
         self.0
     }
 
-    /// The address that a driver gave.
+    /// Wraps an address returned by the driver.
     pub(crate) const fn from_address(address: u64) -> Self {
         Self(address, PhantomData)
     }
 
-    /// The address of the element `count` further on.
+    /// Address of the element `count` elements further on.
     pub(crate) const fn add(self, count: usize) -> Self {
         Self::from_address(self.0 + (count * size_of::<T>()) as u64)
     }
 }
 
-/// A value that is handed to a kernel as it is.
+/// A value that is passed to a kernel unchanged.
 pub(crate) trait Arg {
-    /// The value's bytes, the lowest first.
+    /// The bytes of the value, lowest first.
     fn bits(self) -> u64;
 }
 
@@ -69,7 +69,7 @@ impl<T> Arg for Ptr<T> {
     }
 }
 
-/// The grid and the parameters of a launch; plain data, made without allocating.
+/// Grid and parameters of a launch. Plain data, without allocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launch {
     blocks: u32,
@@ -80,20 +80,22 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// So many blocks of so many threads.
+    /// A launch of `blocks` blocks of `threads` threads each.
     pub(crate) const fn new(blocks: u32, threads: u32) -> Self {
         Self { blocks, threads, shared_bytes: 0, args: [0; MAX_ARGS], len: 0 }
     }
 
-    /// As many blocks of [`BLOCK`] threads as give every item `threads_per_item` of them.
+    /// A launch with enough blocks of [`BLOCK`] threads to give every item `threads_per_item`
+    /// threads.
     pub(crate) fn over(items: usize, threads_per_item: u32) -> Self {
         let blocks = (items as u64 * u64::from(threads_per_item)).div_ceil(u64::from(BLOCK));
-        // Formats hold fewer than 2³² rows and pieces, and no item takes more than a block's worth of threads.
+        // Formats hold fewer than 2³² rows and pieces, and an item takes at most one block of
+        // threads.
         let blocks = u32::try_from(blocks).expect("no grid has 2³² blocks");
         Self::new(blocks, BLOCK)
     }
 
-    /// Gives every block so much shared memory beside its own; see `Gpu::resident_blocks`.
+    /// Sets the dynamic shared memory of a block, in bytes; see `Gpu::resident_blocks`.
     #[must_use]
     pub(crate) const fn with_shared(mut self, bytes: u32) -> Self {
         self.shared_bytes = bytes;
@@ -108,17 +110,17 @@ impl Launch {
         self
     }
 
-    /// Blocks of the grid.
+    /// Number of blocks in the grid.
     pub(crate) const fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Threads of a block.
+    /// Number of threads per block.
     pub(crate) const fn threads(&self) -> u32 {
         self.threads
     }
 
-    /// Bytes of shared memory of a block beside its own.
+    /// Dynamic shared memory of a block, in bytes.
     #[cfg(feature = "cuda")]
     pub(crate) const fn shared_bytes(&self) -> u32 {
         self.shared_bytes

@@ -1,4 +1,4 @@
-//! Where products run, and what is known of the machine there.
+//! Devices that products run on, and their properties.
 
 mod array;
 pub(crate) mod cpu;
@@ -45,72 +45,76 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// The environment variable that settles what [`Device::auto`] gives: `cpu` keeps every product on the CPU, `cuda:1` takes the
-/// second GPU.
+/// Environment variable that overrides [`Device::auto`]: `cpu` keeps all products on the CPU,
+/// `cuda:1` selects the second GPU.
 #[doc(hidden)]
 pub const DEVICE_VARIABLE: &str = "SPARSEOP_DEVICE";
 
-/// The version of the CPU kernels: raised when their speed changes, so that older measurements are known as such.
+/// Version of the CPU kernels. It is raised when their speed changes, so that older measurements
+/// can be recognised.
 const CPU_KERNELS: &str = "cpu-2";
 
-/// Where products run.
+/// The device that products run on.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Device {
-    /// This machine's processor, with as many threads as rayon's pool has.
+    /// The processor of this machine, with as many threads as rayon's pool.
     #[default]
     Cpu,
     /// An NVIDIA GPU.
     Cuda(Gpu),
 }
 
-/// What is known of a device: enough to choose a plan for it, and to tell whether a profile was measured on it.
+/// Properties of a device: enough to choose a plan for it, and to decide if a profile was measured
+/// on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[doc(hidden)]
 pub struct DeviceSpec {
-    /// The device's name as it gives it itself.
+    /// Name that the device reports.
     pub name: String,
-    /// The instructions its kernels are compiled for: `avx512`, `avx2`, `portable`; of a GPU `sm_` and its compute capability.
+    /// Instruction set of its kernels: `avx512`, `avx2`, `portable`, or for a GPU `sm_` and its
+    /// compute capability.
     pub instructions: String,
-    /// Threads a product is spread over; of a GPU its multiprocessors.
+    /// Number of threads that share a product; for a GPU its number of multiprocessors.
     pub threads: usize,
-    /// What only a GPU has.
+    /// Properties of a GPU; `None` for the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuSpec>,
 }
 
-/// What is known of a GPU beside what is known of every device.
+/// Properties of a GPU in addition to those of every device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[doc(hidden)]
 pub struct GpuSpec {
-    /// Bytes of its L2 cache.
+    /// Size of the L2 cache, in bytes.
     pub l2_bytes: u64,
-    /// Bytes of its memory.
+    /// Size of the device memory, in bytes.
     pub memory_bytes: u64,
-    /// The version of CUDA its driver is for.
+    /// CUDA version supported by the driver.
     pub driver: String,
 }
 
-/// What a device reaches at best, by measurement; what is not known is none.
+/// Measured upper bounds on the performance of a device; `None` if not known.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[doc(hidden)]
 pub struct Ceilings {
-    /// Bytes a second that a copy within the device's memory reads and writes, on all threads or multiprocessors.
+    /// Bandwidth of a copy within device memory on all threads or multiprocessors, reads and writes
+    /// counted, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_bandwidth: Option<f64>,
-    /// Microseconds between kernels of next to no work that are enqueued one after the other; of GPUs alone.
+    /// Time between nearly empty kernels enqueued back to back, in microseconds. GPUs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch_us: Option<f64>,
-    /// Bytes a second from page-locked memory of the host to the device; of GPUs alone.
+    /// Bandwidth from page-locked host memory to the device, in bytes per second. GPUs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_bandwidth: Option<f64>,
 }
 
 impl Ceilings {
-    /// What a ceiling can be at all, in its unit: ratios of such numbers stay finite.
+    /// Valid range of a ceiling in its unit; it keeps ratios of such numbers finite.
     const POSSIBLE: std::ops::RangeInclusive<f64> = 1e-6..=1e18;
 
-    /// Whether what is known is possible.
+    /// True if all known values are in the valid range.
     pub(crate) fn is_valid(&self) -> bool {
         let known = [self.copy_bandwidth, self.launch_us, self.upload_bandwidth];
         known.iter().flatten().all(|ceiling| Self::POSSIBLE.contains(ceiling))
@@ -118,13 +122,14 @@ impl Ceilings {
 }
 
 impl Device {
-    /// The best device there is: the first GPU if it can be used, else the CPU; or what [`DEVICE_VARIABLE`] names. Never fails;
-    /// [`Device::why_no_gpu`] tells why no GPU was taken.
+    /// Returns the best device: the first GPU if it can be used, otherwise the CPU; or the device
+    /// that [`DEVICE_VARIABLE`] selects. Never fails; [`Device::why_no_gpu`] gives the reason if no
+    /// GPU is selected.
     pub fn auto() -> Self {
         Self::first_gpu().map_or(Self::Cpu, Self::Cuda)
     }
 
-    /// GPU number `n`.
+    /// Returns GPU number `n`.
     ///
     /// # Errors
     ///
@@ -134,23 +139,24 @@ impl Device {
         cuda::open(n).map(Self::Cuda).map_err(unavailable)
     }
 
-    /// Every GPU that can be used.
+    /// Returns all usable GPUs.
     pub fn gpus() -> Vec<Self> {
         (0..Self::gpu_count()).filter_map(|n| Self::cuda(n).ok()).collect()
     }
 
-    /// How many GPUs the driver finds, whether they can be used or not.
+    /// Number of GPUs that the driver finds, usable or not.
     #[doc(hidden)]
     pub fn gpu_count() -> usize {
         cuda::count().unwrap_or(0)
     }
 
-    /// Why [`Device::auto`] gives the CPU, in one line; none when it gives a GPU.
+    /// The reason why [`Device::auto`] returns the CPU, in one line; `None` if it returns a GPU.
     pub fn why_no_gpu() -> Option<String> {
         Self::first_gpu().err()
     }
 
-    /// The GPU that [`Device::auto`] takes, or why it takes none. It is opened, and tried, once in the life of the program.
+    /// Returns the GPU that [`Device::auto`] selects, or the reason why it selects none. It is
+    /// opened and tested once per process.
     fn first_gpu() -> Result<Gpu, String> {
         static TAKEN: OnceLock<Result<Gpu, String>> = OnceLock::new();
         let n = match std::env::var(DEVICE_VARIABLE).ok().as_deref() {
@@ -163,19 +169,19 @@ impl Device {
         };
         let taken = TAKEN.get_or_init(|| {
             let gpu = cuda::open(n)?;
-            // A GPU whose driver takes no kernels is of no use. This is the smallest file of them.
+            // A GPU whose driver rejects the kernels is unusable. This is the smallest kernel file.
             gpu.kernel("hyb", "hyb_add_f32").map_err(|error| error.to_string())?;
             Ok(gpu)
         });
         taken.clone()
     }
 
-    /// Bytes that a matrix could take: on the CPU the machine's memory, on a GPU what is free of its own, and no more than the machine
-    /// has, where matrices are packed.
+    /// Upper bound on the size of a matrix, in bytes: on the CPU the memory of the machine; on a
+    /// GPU its free memory, but at most the memory of the machine, which packs the matrices.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when the GPU does not say.
+    /// [`Error::Gpu`] if the GPU does not report its free memory.
     #[doc(hidden)]
     pub fn memory(&self) -> Result<u64, Error> {
         let host = crate::memory::physical();
@@ -185,11 +191,11 @@ impl Device {
         }
     }
 
-    /// Waits until everything that was enqueued on its [`Stream`]s is done; on the CPU everything is.
+    /// Waits for everything enqueued on the [`Stream`]s of the device. Returns at once on the CPU.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when the GPU failed at it.
+    /// [`Error::Gpu`] if enqueued work failed.
     #[doc(hidden)]
     pub fn synchronize(&self) -> Result<(), Error> {
         match self {
@@ -198,16 +204,18 @@ impl Device {
         }
     }
 
-    /// Bytes of the last cache before its memory: on the CPU as far as one thread sees it, on a GPU the L2.
+    /// Size of the last-level cache in bytes: on the CPU the part available to one thread, on a GPU
+    /// the L2 cache.
     pub(crate) fn last_cache_bytes(&self) -> u64 {
         self.spec().gpu.map_or_else(crate::memory::last_cache, |gpu| gpu.l2_bytes)
     }
 
-    /// Bytes a second that a copy within the GPU's memory reads and writes, measured once; none for the CPU.
+    /// Bandwidth of a copy within GPU memory, reads and writes counted, in bytes per second.
+    /// Measured once; `None` for the CPU.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] or [`Error::GpuMemory`] when it cannot be measured.
+    /// [`Error::Gpu`] or [`Error::GpuMemory`] if it cannot be measured.
     #[doc(hidden)]
     pub fn copy_bandwidth(&self) -> Result<Option<f64>, Error> {
         match self {
@@ -216,10 +224,10 @@ impl Device {
         }
     }
 
-    /// What is known of the device.
+    /// Returns the properties of the device.
     #[doc(hidden)]
     pub fn spec(&self) -> DeviceSpec {
-        /// Asked once: in a virtual machine the processor's answer takes microseconds.
+        /// Queried once: in a virtual machine the query takes microseconds.
         static BRAND: OnceLock<String> = OnceLock::new();
         match self {
             Self::Cpu => DeviceSpec {
@@ -245,7 +253,7 @@ impl Display for Device {
 impl FromStr for Device {
     type Err = Error;
 
-    /// `auto`, `cpu`, `cuda` or `cuda:N`.
+    /// Parses `auto`, `cpu`, `cuda` or `cuda:N`.
     fn from_str(text: &str) -> Result<Self, Error> {
         let unknown = |reason: String| Error::DeviceUnavailable { device: text.to_owned(), reason };
         match text {
@@ -269,13 +277,14 @@ impl FromStr for Device {
 }
 
 impl DeviceSpec {
-    /// Whether it is a device of the same make; the driver and the memory that other programs leave do not matter.
+    /// True if both are devices of the same model. The driver version and the amount of memory are
+    /// ignored.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let make = |spec: &Self| (spec.name.clone(), spec.instructions.clone(), spec.threads);
         make(self) == make(other)
     }
 
-    /// The version of the kernels for such a device: measurements of another version are old.
+    /// Version of the kernels for such a device. Measurements of another version are outdated.
     pub fn kernels(&self) -> &'static str {
         if self.gpu.is_some() { cuda::KERNELS } else { CPU_KERNELS }
     }

@@ -3,16 +3,16 @@
 use super::Residency;
 use std::fmt::{self, Display};
 
-/// A kernel file and the definitions it is compiled with; `build.rs` lists those there are.
+/// A kernel file and the definitions it is compiled with. `build.rs` lists the existing modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Module {
-    /// The file, without its ending.
+    /// Name of the file, without its extension.
     pub(crate) file: &'static str,
-    /// With `SCALED`: `y = alpha A x + beta y` in place of `y = A x`.
+    /// Compiled with `SCALED`: `y = alpha A x + beta y` instead of `y = A x`.
     scaled: bool,
-    /// With `STREAMED`: for a matrix that does not fit the L2.
+    /// Compiled with `STREAMED`: for a matrix that does not fit the L2 cache.
     streamed: bool,
-    /// With `SPLIT`: for a matrix of few slices, each of which several warps share.
+    /// Compiled with `SPLIT`: for a matrix of few slices, each shared by several warps.
     split: bool,
 }
 
@@ -23,24 +23,24 @@ impl From<&'static str> for Module {
 }
 
 impl Module {
-    /// The module of a file for a matrix with this residency.
+    /// Module of a file for a matrix with this residency.
     pub(crate) fn of(file: &'static str, residency: Residency) -> Self {
         Self { streamed: residency.streams(), ..Self::from(file) }
     }
 
-    /// The same for slices that several warps share; there is none that also streams.
+    /// The same module for slices shared by several warps. No such module also streams.
     pub(crate) const fn split(self) -> Self {
         Self { split: true, streamed: false, ..self }
     }
 
-    /// The same for scaled products.
+    /// The same module for scaled products.
     pub(crate) const fn scaled(self) -> Self {
         Self { scaled: true, ..self }
     }
 }
 
 impl Display for Module {
-    /// The name, as `build.rs` makes it.
+    /// Name of the module, as `build.rs` defines it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, scaled, streamed, split } = self;
         let endings = [(scaled, "_scaled"), (streamed, "_streamed"), (split, "_split")];

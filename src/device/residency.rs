@@ -1,38 +1,38 @@
-//! Residency in the L2 cache of a GPU: how much of a matrix stays there from product to product.
+//! Residency in the L2 cache of a GPU: the part of a matrix that stays there between products.
 //!
-//! A product touches the matrix, `x` and `y`. Where all of it fits, the matrix is read by normal
-//! loads and stays. Normal loads of more than fits evict one another before the next product comes;
-//! then a part is read by normal loads and stays, and the rest is read evict-first. `x` and `y`
-//! always stay. Blocks of threads are counted in shares of 16, so that loads from the L2 and from
-//! memory are under way at the same time.
+//! A product touches the matrix, `x` and `y`. If all of it fits, the matrix is read by normal loads
+//! and stays. Normal loads of more than fits evict one another before the next product. In that
+//! case one part is read by normal loads and stays, and the rest is read evict-first. `x` and `y`
+//! always stay. Thread blocks are counted in shares of 16, so that loads from the L2 and from
+//! memory are in flight at the same time.
 //!
 //! Measured on an H200 (L2 of 60 MiB; packed SELL and CSR, f32 and f64, 10 to 210 MB): all stays up
-//! to 0.64 of the L2. That is less than all of it because an H200's L2 has two halves, and what
-//! multiprocessors of both read is held twice. Above, the best part, vectors counted, shrinks from
-//! 28 MB of 50 to 15 of 140, and of what is larger any part costs more than it saves. The law is
+//! to 0.64 of the L2. That is less than all of it because an H200's L2 has two halves, and data
+//! read by multiprocessors of both is held twice. Above, the best part, vectors counted, shrinks
+//! from 28 MB of 50 to 15 of 140; of larger products any part costs more than it saves. The rule is
 //! stated in units of the L2, so it scales to GPUs with another size; it was measured on this one.
 
 use super::Gpu;
 use crate::Scalar;
 use std::fmt::{self, Display};
 
-/// Shares in which blocks are counted: `SHARES` in `kernels/common.cuh`.
+/// Number of shares in which blocks are counted: `SHARES` in `kernels/common.cuh`.
 const SHARES: u32 = 16;
 
-/// The largest product of which everything stays, in units of the L2.
+/// Largest product of which everything stays, in units of the L2.
 const ALL: f64 = 0.64;
 
-/// The part that stays of a larger product, in units of the L2: `PART - SHRINK` × its size.
+/// Part of a larger product that stays, in units of the L2: `PART - SHRINK` × its size.
 const PART: f64 = 0.55;
 const SHRINK: f64 = 0.14;
 
-/// How much of a matrix stays in the L2 of its GPU between products.
+/// Part of a matrix that stays in the L2 of its GPU between products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Residency {
     /// Bytes that a product touches.
     bytes: u64,
     l2_bytes: u64,
-    /// Shares of the matrix that stay, of [`SHARES`].
+    /// Shares of the matrix that stay, out of [`SHARES`].
     shares: u32,
 }
 
@@ -43,7 +43,8 @@ impl Residency {
         Self::of_bytes(matrix_bytes, vectors as u64, gpu.l2_bytes())
     }
 
-    /// The residency where a product touches so many bytes of the matrix and of vectors.
+    /// The residency if a product touches `matrix` bytes of the matrix and `vectors` bytes of
+    /// vectors.
     fn of_bytes(matrix: u64, vectors: u64, l2_bytes: u64) -> Self {
         let bytes = matrix + vectors;
         let in_l2 = |bytes: u64| bytes as f64 / l2_bytes.max(1) as f64;
@@ -55,23 +56,23 @@ impl Residency {
         Self { bytes, l2_bytes, shares }
     }
 
-    /// The same product with everything read by normal loads, for kernels that read a line of the
-    /// cache several times.
+    /// The same product with everything read by normal loads, for kernels that read a cache line
+    /// several times.
     pub(crate) const fn without_streaming(self) -> Self {
         Self { shares: SHARES, ..self }
     }
 
-    /// All or nothing, whichever is nearer, for kernels that cannot keep a part.
+    /// Rounds to all or nothing, for kernels that cannot keep a part.
     pub(crate) const fn whole(self) -> Self {
         Self { shares: if self.shares * 2 < SHARES { 0 } else { SHARES }, ..self }
     }
 
-    /// Whether some of the matrix is read evict-first.
+    /// True if some of the matrix is read evict-first.
     pub(crate) const fn streams(self) -> bool {
         self.shares < SHARES
     }
 
-    /// Shares that stay, as kernels take them.
+    /// Shares that stay, as a kernel parameter.
     pub(crate) const fn shares(self) -> u32 {
         self.shares
     }

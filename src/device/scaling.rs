@@ -1,10 +1,11 @@
-//! `y = alpha A x + beta y`: the two factors, and kernels that put row sums where they belong.
+//! Epilogue `y = alpha A x + beta y`: the two factors, and the kernels that store row sums through
+//! it.
 
 use super::{DeviceVec, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency};
 use crate::{Error, Scalar};
 use std::sync::OnceLock;
 
-/// A factor of a product: a number, or one that is in the memory of the device when the product is done.
+/// A factor of a product: a number, or an element in device memory that is read during the product.
 ///
 /// ```
 /// # use sparseop::{Device, DeviceVec, Factor, SparseOp, Stream, matrix::Triplets};
@@ -12,7 +13,8 @@ use std::sync::OnceLock;
 /// # t.push(0, 0, 2.0f64)?;
 /// let device = Device::auto();
 /// let op = SparseOp::auto(&t)?;
-/// # let (device, op) = (Device::Cpu, sparseop::SparseOpBuilder::new().device(Device::Cpu).build(&t)?);
+/// # let device = Device::Cpu;
+/// # let op = sparseop::SparseOpBuilder::new().device(Device::Cpu).build(&t)?;
 /// let stream = Stream::new(&device)?;
 /// let scalars = DeviceVec::from_slice(&device, &[0.0, 5.0])?;
 /// let x = DeviceVec::from_slice(&device, &[1.0, 1.0])?;
@@ -24,9 +26,10 @@ use std::sync::OnceLock;
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Factor<'a, T: Scalar> {
-    /// This number.
+    /// The number itself.
     Number(T),
-    /// The element of a vector on the operator's device; of a vector alone, the first. It is read when the product is done, not before.
+    /// An element of a vector on the operator's device. A vector alone stands for its first
+    /// element. It is read when the product runs, not earlier.
     Element(&'a DeviceVec<T>, usize),
 }
 
@@ -43,7 +46,7 @@ impl<'a, T: Scalar> From<&'a DeviceVec<T>> for Factor<'a, T> {
 }
 
 impl<'a, T: Scalar> Factor<'a, T> {
-    /// The vector it is in.
+    /// The vector that holds the factor, if any.
     pub(crate) fn vector(self) -> Option<&'a DeviceVec<T>> {
         match self {
             Self::Number(_) => None,
@@ -51,7 +54,7 @@ impl<'a, T: Scalar> Factor<'a, T> {
         }
     }
 
-    /// The number, where the host knows it.
+    /// The number, if the host knows it.
     pub(crate) fn known(self) -> Option<T> {
         match self {
             Self::Number(number) => Some(number),
@@ -60,12 +63,12 @@ impl<'a, T: Scalar> Factor<'a, T> {
         }
     }
 
-    /// The number, of a product on the CPU.
+    /// The number, for a product on the CPU.
     pub(crate) fn on_host(self) -> T {
         self.known().expect("vectors of the CPU are in host memory")
     }
 
-    /// As kernels take it: the address, or null and the number beside it.
+    /// Adds the kernel parameters: the address, or null and the number.
     fn to(self, launch: Launch) -> Launch {
         match self {
             Self::Number(number) => launch.arg(Ptr::<T>::NULL).arg(number.bits()),
@@ -74,14 +77,14 @@ impl<'a, T: Scalar> Factor<'a, T> {
     }
 }
 
-/// `alpha` and `beta`.
+/// The factors `alpha` and `beta`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scaling<'a, T: Scalar> {
     pub(crate) alpha: Factor<'a, T>,
     pub(crate) beta: Factor<'a, T>,
 }
 
-/// Where a product goes: over `y`, or scaled with what is there.
+/// Output of a product: overwrites `y`, or combines with its content.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Out<'a, T: Scalar> {
     y: Ptr<T>,
@@ -99,7 +102,7 @@ impl<'a, T: Scalar> Out<'a, T> {
         Self { y, scaling: Some(by) }
     }
 
-    /// Adds what kernels are told of it, `OUT_PARAMETERS` in `kernels/common.cuh`, to the parameters.
+    /// Adds its kernel parameters, `OUT_PARAMETERS` in `kernels/common.cuh`.
     pub(crate) fn to(self, launch: Launch) -> Launch {
         let launch = launch.arg(self.y);
         match self.scaling {
@@ -109,7 +112,7 @@ impl<'a, T: Scalar> Out<'a, T> {
     }
 }
 
-/// A kernel that puts every row sum once. The one for scaled products is loaded when it is first needed.
+/// A kernel that stores every row sum once. Its variant for scaled products is loaded on first use.
 #[derive(Debug)]
 pub(crate) struct RowKernel {
     gpu: Gpu,
@@ -121,13 +124,13 @@ pub(crate) struct RowKernel {
 }
 
 impl RowKernel {
-    /// The kernel `name` of a module, for a matrix with this residency.
+    /// Loads kernel `name` of a module, for a matrix with this residency.
     pub(crate) fn new(gpu: Gpu, module: Module, residency: Residency, name: String) -> Result<Self, Error> {
         let plain = gpu.kernel(module, &name)?;
         Ok(Self { gpu, module, residency, name, plain, scaled: OnceLock::new() })
     }
 
-    /// How much of the matrix stays in the L2.
+    /// Residency of the matrix in the L2 cache.
     pub(crate) const fn residency(&self) -> Residency {
         self.residency
     }
@@ -136,11 +139,11 @@ impl RowKernel {
     ///
     /// # Errors
     ///
-    /// What compiling and the GPU give.
+    /// Errors of kernel compilation and of the GPU.
     ///
     /// # Safety
     ///
-    /// As of [`Kernel::launch`], for the kernel that puts row sums to `out`.
+    /// As for [`Kernel::launch`], for the kernel that stores row sums to `out`.
     pub(crate) unsafe fn launch<T: Scalar>(
         &self,
         queue: &Queue,
@@ -151,7 +154,7 @@ impl RowKernel {
         unsafe { self.of(out)?.launch(queue, launch.arg(self.residency.shares())) }
     }
 
-    /// The kernel that puts row sums there.
+    /// Returns the kernel that stores row sums to `out`.
     fn of<T: Scalar>(&self, out: &Out<'_, T>) -> Result<Kernel, Error> {
         match (out.scaling, self.scaled.get()) {
             (None, _) => Ok(self.plain),

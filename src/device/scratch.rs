@@ -1,4 +1,4 @@
-//! Memory that products on a GPU need for themselves.
+//! Scratch memory of products on a GPU.
 
 use super::{Buffer, Gpu, Ptr, Queue};
 use crate::Error;
@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Working memory of a product: a piece for every queue, so that products on different queues do not meet. What is in a piece when a
-/// product begins is of no account; or, when it was made [`cleared`](Self::cleared), it was zero before the first and is what the product
-/// before left.
+/// Scratch memory of a product: one piece per queue, so that products on different queues do not
+/// share it. The content of a piece at the beginning of a product is undefined. For a
+/// [`cleared`](Self::cleared) scratch it is zero before the first product, and what the previous
+/// product left before all others.
 ///
-/// The piece of a queue is made at the first product on it and lives as long as the matrix; the products of a graph, which are done one after
-/// the other, have one of their own, which belongs to the graph.
+/// The piece of a queue is allocated by the first product on it and lives as long as the matrix.
+/// The products of a graph, which run one after another, share one piece that the graph owns.
 #[derive(Debug)]
 pub(crate) struct Scratch<T> {
     gpu: Gpu,
@@ -20,28 +21,29 @@ pub(crate) struct Scratch<T> {
     pieces: Box<Mutex<Pieces<T>>>,
 }
 
-/// What was made so far.
+/// The pieces allocated so far.
 #[derive(Debug)]
 struct Pieces<T> {
-    /// By the queue.
+    /// Pieces by queue identifier.
     own: HashMap<u64, Arc<Buffer<T>>>,
-    /// That of the latest capture, and its number.
+    /// Piece of the latest capture, with the number of the capture.
     captured: Option<(u64, Weak<Buffer<T>>)>,
 }
 
 impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
-    /// Pieces of `len` elements.
+    /// Scratch with pieces of `len` elements.
     pub(crate) fn new(gpu: Gpu, len: usize) -> Self {
         let pieces = Box::new(Mutex::new(Pieces { own: HashMap::new(), captured: None }));
         Self { gpu, len, cleared: false, pieces }
     }
 
-    /// Pieces of `len` elements that are zero before the first product, for products that leave them so.
+    /// Scratch with pieces of `len` elements that are zero before the first product, for products
+    /// that leave them zero.
     pub(crate) fn cleared(gpu: Gpu, len: usize) -> Self {
         Self { cleared: true, ..Self::new(gpu, len) }
     }
 
-    /// The piece of a queue, or that of the graph that it captures.
+    /// Returns the piece of a queue, or of the graph that it captures.
     pub(crate) fn on(&self, queue: &Queue) -> Result<Ptr<T>, Error> {
         if self.len == 0 {
             return Ok(Ptr::NULL);
@@ -56,14 +58,15 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         let piece = Arc::new(self.gpu.unset(self.len)?);
         let ptr = piece.ptr();
         if self.cleared {
-            // SAFETY: the piece has `len` elements, and is kept below.
+            // SAFETY: the piece has `len` elements and is kept below.
             unsafe { queue.clear(ptr, self.len)? };
         }
         pieces.own.insert(queue.id(), piece);
         Ok(ptr)
     }
 
-    /// The piece of the graph that a queue captures; a fresh one for every product where somebody else captures, whose order is not known.
+    /// Returns the piece of the graph that a queue captures. If another library captures, each
+    /// product gets a new piece, because the order of its products is not known.
     fn of_capture(&self, queue: &Queue) -> Result<Ptr<T>, Error> {
         let number = queue.capture_number();
         let captured = &mut self.pieces.lock().unwrap_or_else(PoisonError::into_inner).captured;
@@ -72,7 +75,7 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         if let Some(piece) = known {
             return Ok(piece.ptr());
         }
-        // Cleared by itself: as part of the graph it would be cleared at every launch.
+        // Cleared outside of the graph: as part of the graph it would be cleared at every launch.
         let piece =
             Arc::new(if self.cleared { self.gpu.zeroed(self.len)? } else { self.gpu.unset(self.len)? });
         let ptr = piece.ptr();

@@ -1,4 +1,4 @@
-//! The order in which a device does its work.
+//! Streams: in-order queues of device work.
 
 use super::cuda::Recording;
 use super::{Device, Queue};
@@ -6,9 +6,10 @@ use crate::Error;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Work for a device, done in order; of different streams, in any.
+/// An in-order queue of work for a device. Work of different streams has no order.
 ///
-/// On a GPU it is a CUDA stream, and what is enqueued is done later. On the CPU everything is done at once.
+/// On a GPU it is a CUDA stream, and enqueued work runs asynchronously. On the CPU all work is done
+/// at once.
 #[derive(Debug, Clone)]
 pub struct Stream(Kind);
 
@@ -19,11 +20,11 @@ enum Kind {
 }
 
 impl Stream {
-    /// A stream of its own, which waits for no other.
+    /// Creates a stream that does not synchronise with any other.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when the GPU has none left.
+    /// [`Error::Gpu`] if the GPU cannot create one.
     pub fn new(device: &Device) -> Result<Self, Error> {
         Ok(Self(match device {
             Device::Cpu => Kind::Cpu,
@@ -31,19 +32,21 @@ impl Stream {
         }))
     }
 
-    /// A stream around a `CUstream` (or `cudaStream_t`) that somebody else made.
+    /// Wraps a `CUstream` (or `cudaStream_t`) of the caller.
     ///
-    /// What is captured from it by somebody else uses the operators and vectors that were enqueued: they must then be kept alive as
-    /// long as that graph. [`Stream::capture`] sees to it itself.
+    /// A graph that the caller captures from it by other means uses the operators and vectors that
+    /// were enqueued: they must be kept alive as long as that graph. [`Stream::capture`] keeps them
+    /// alive itself.
     ///
     /// # Safety
     ///
-    /// It is one of the GPU's primary context and outlives the stream and every graph captured from it.
+    /// The stream belongs to the primary context of the GPU, and outlives this value and every
+    /// graph captured from it.
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceUnavailable`] when the device is the CPU, [`Error::Gpu`] for the per-thread default stream, which is another one
-    /// in every thread.
+    /// [`Error::DeviceUnavailable`] if the device is the CPU, [`Error::Gpu`] for the per-thread
+    /// default stream, which is a different stream in every thread.
     pub unsafe fn from_raw(device: &Device, stream: *mut c_void) -> Result<Self, Error> {
         match device {
             Device::Cpu => Err(Error::DeviceUnavailable {
@@ -55,46 +58,50 @@ impl Stream {
         }
     }
 
-    /// The `CUstream`, for libraries that take one; null on the CPU.
+    /// Returns the `CUstream` for other libraries; null on the CPU.
     pub fn raw(&self) -> *mut c_void {
         self.queue().map_or(std::ptr::null_mut(), |queue| queue.raw() as *mut c_void)
     }
 
-    /// The device whose work it is.
+    /// Returns the device of the stream.
     #[doc(hidden)]
     pub fn device(&self) -> Device {
         self.queue().map_or(Device::Cpu, |queue| Device::Cuda(queue.gpu()))
     }
 
-    /// Waits until everything that was enqueued is done.
+    /// Waits for everything enqueued.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when the GPU failed at it.
+    /// [`Error::Gpu`] if enqueued work failed.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.queue().map_or(Ok(()), Queue::synchronize)
     }
 
-    /// Seconds that what `work` enqueues takes, by the GPU's own clock; waits until it is done. The GPU begins when all of it is enqueued, or after
-    /// some milliseconds: how fast the host launches is not in it, and `work` should not wait for the stream.
+    /// Measures the time of the work enqueued by `work` with the GPU's clock, in seconds, and waits
+    /// for its end. The GPU starts when all of it is enqueued, or after some milliseconds. The
+    /// launch overhead of the host is therefore not included, and `work` should not wait for the
+    /// stream.
     ///
     /// # Errors
     ///
-    /// What `work` gives; [`Error::Gpu`] while the stream is captured; [`Error::DeviceUnavailable`] on the CPU, where a clock on the wall does as
-    /// well.
+    /// Errors of `work`; [`Error::Gpu`] while the stream is captured; [`Error::DeviceUnavailable`]
+    /// on the CPU, where a wall clock suffices.
     #[doc(hidden)]
     pub fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         self.on_gpu("time what is enqueued")?.seconds(work)
     }
 
-    /// What `work` enqueues on this stream, as a graph to be launched again and again. It is not done now. Waits first for what was
-    /// enqueued before; other threads are refused on this stream until it is captured.
+    /// Captures the work enqueued by `work` on this stream as a graph that can be launched
+    /// repeatedly. The work does not run now. Waits first for everything enqueued earlier; other
+    /// threads cannot enqueue on this stream until the capture ends.
     ///
-    /// The graph owns what it uses: operators and vectors may be dropped before it.
+    /// The graph owns the memory it uses: operators and vectors may be dropped before it.
     ///
     /// # Errors
     ///
-    /// What `work` gives; [`Error::Gpu`] when something in it cannot be captured; [`Error::DeviceUnavailable`] on the CPU.
+    /// Errors of `work`; [`Error::Gpu`] if some of it cannot be captured;
+    /// [`Error::DeviceUnavailable`] on the CPU.
     pub fn capture(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Graph, Error> {
         let recording = self.on_gpu("capture a graph")?.capture(work)?;
         Ok(Graph { device: self.device(), recording: Mutex::new(recording) })
@@ -107,7 +114,7 @@ impl Stream {
         })
     }
 
-    /// The queue, on a GPU.
+    /// The queue; `None` on the CPU.
     pub(crate) fn queue(&self) -> Option<&Queue> {
         match &self.0 {
             Kind::Cpu => None,
@@ -116,7 +123,7 @@ impl Stream {
     }
 }
 
-/// Captured work of a GPU, launched as a whole: one call for a chain of products.
+/// Captured GPU work, launched as a whole: one call for a sequence of products.
 #[derive(Debug)]
 pub struct Graph {
     device: Device,
@@ -125,11 +132,12 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Enqueues everything that was captured. Launches of one graph are done one after another.
+    /// Enqueues the captured work. Launches of one graph run one after another.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongDevice`] when the stream is another device's, [`Error::Gpu`] when the GPU fails.
+    /// [`Error::WrongDevice`] if the stream belongs to another device, [`Error::Gpu`] if the GPU
+    /// fails.
     pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
         match stream.queue() {
             Some(queue) if stream.device() == self.device => {

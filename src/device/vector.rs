@@ -1,5 +1,5 @@
-//! Vectors that live where products run.
-// Without GPUs no code that has one is reached.
+//! Vectors in device memory.
+// Without GPU support, code that has a GPU is unreachable.
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
 use super::foreign::{Foreign, ForeignHost};
@@ -7,7 +7,7 @@ use super::{Buffer, Device, Ptr};
 use crate::{Error, Scalar, memory};
 use std::sync::Arc;
 
-/// A vector in the memory of a device: on a GPU in the GPU's, on the CPU in the host's.
+/// A vector in the memory of a device: GPU memory for a GPU, host memory for the CPU.
 ///
 /// ```
 /// # use sparseop::{Device, device::DeviceVec};
@@ -25,17 +25,17 @@ pub struct DeviceVec<T: Scalar> {
 #[derive(Debug)]
 enum Storage<T> {
     Host(Vec<T>),
-    /// Host memory of somebody else.
+    /// Host memory allocated by another library.
     Foreign(ForeignHost<T>),
     Gpu(Arc<Buffer<T>>),
 }
 
 impl<T: Scalar> DeviceVec<T> {
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     ///
     /// # Errors
     ///
-    /// [`Error::GpuMemory`] when the GPU has not so much memory left.
+    /// [`Error::GpuMemory`] if the GPU does not have enough free memory.
     pub fn zeros(device: &Device, len: usize) -> Result<Self, Error> {
         T::vector_zeros(device, len)
     }
@@ -48,7 +48,7 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(Self { storage })
     }
 
-    /// A copy of `data`.
+    /// Copies `data` to the device.
     ///
     /// # Errors
     ///
@@ -65,9 +65,9 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(Self { storage })
     }
 
-    /// `len` elements in memory that somebody else has allocated and frees: from a `CUdeviceptr` on, or on the CPU from an address of the
-    /// host. Nothing is copied, so that vectors of other libraries take part in products as they are; see [`DeviceView`](super::DeviceView)
-    /// for those that are only read.
+    /// Wraps `len` elements that another library has allocated and frees: from a `CUdeviceptr`, or
+    /// on the CPU from a host address. Nothing is copied, so vectors of other libraries take part
+    /// in products in place. See [`DeviceView`](super::DeviceView) for read-only vectors.
     ///
     /// ```
     /// # use sparseop::{Device, DeviceVec};
@@ -83,15 +83,19 @@ impl<T: Scalar> DeviceVec<T> {
     ///
     /// # Safety
     ///
-    /// * There are so many elements of this type, with a value each; on a GPU in memory that its primary context can reach.
-    /// * They live as long as the vector, everything that was enqueued with it, and every graph that was captured with it.
-    /// * While the vector lives, nobody else uses them but in an order that streams or the host keep: what others have enqueued is done, or
-    ///   stands on the stream of the product. Copies to and from the vector wait for this library's streams alone.
+    /// * There are `len` initialised elements of this type; on a GPU in memory that its primary
+    ///   context can access.
+    /// * They live as long as the vector, everything enqueued with it, and every graph captured
+    ///   with it.
+    /// * While the vector lives, other code uses them only in an order that streams or the host
+    ///   establish: its work is finished, or is enqueued on the stream of the product. Copies to
+    ///   and from the vector wait for the streams of this library only.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignMemory`] when the address is null or not aligned, or when the driver says that this is no memory of that GPU, or that
-    /// it ends before. That an address is in the midst of an allocation of pools or mappings, which then ends too soon, it does not say.
+    /// [`Error::ForeignMemory`] if the address is null or not aligned, or if the driver reports
+    /// that this is not memory of that GPU, or that it ends too early. For an address inside an
+    /// allocation of a pool or a mapping, the driver does not report an end that is too early.
     pub unsafe fn from_raw(device: &Device, address: u64, len: usize) -> Result<Self, Error> {
         // SAFETY: the caller's promise.
         let storage = match unsafe { Foreign::new(device, "vector", address, len)? } {
@@ -110,13 +114,13 @@ impl<T: Scalar> DeviceVec<T> {
         }
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     #[doc(hidden)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where it lives.
+    /// Returns the device of the vector.
     pub fn device(&self) -> Device {
         match &self.storage {
             Storage::Host(_) | Storage::Foreign(_) => Device::Cpu,
@@ -124,7 +128,8 @@ impl<T: Scalar> DeviceVec<T> {
         }
     }
 
-    /// The address of the first element: a device pointer on a GPU. For libraries that take one; it is valid as long as the vector.
+    /// Address of the first element, for other libraries: a device pointer on a GPU. Valid for the
+    /// lifetime of the vector.
     #[doc(hidden)]
     pub fn address(&self) -> u64 {
         match &self.storage {
@@ -134,11 +139,11 @@ impl<T: Scalar> DeviceVec<T> {
         }
     }
 
-    /// Copies `data` in, once everything enqueued on the device's [`Stream`](super::Stream)s is done.
+    /// Copies `data` in, after everything enqueued on the [`Stream`](super::Stream)s of the device.
     ///
     /// # Errors
     ///
-    /// [`Error::CopyLength`] when the lengths differ, [`Error::Gpu`] when the GPU fails.
+    /// [`Error::CopyLength`] if the lengths differ, [`Error::Gpu`] if the GPU fails.
     pub fn copy_from(&mut self, data: &[T]) -> Result<(), Error> {
         T::vector_copy_from(self, data)
     }
@@ -156,7 +161,8 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(())
     }
 
-    /// Copies everything out, once everything enqueued on the device's [`Stream`](super::Stream)s is done.
+    /// Copies all elements out, after everything enqueued on the [`Stream`](super::Stream)s of the
+    /// device.
     ///
     /// # Errors
     ///
@@ -178,11 +184,12 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(())
     }
 
-    /// A copy of everything in host memory, once everything enqueued on the device's [`Stream`](super::Stream)s is done.
+    /// Copies all elements to host memory, after everything enqueued on the
+    /// [`Stream`](super::Stream)s of the device.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when the GPU fails.
+    /// [`Error::Gpu`] if the GPU fails.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut data = memory::zeroed(self.len());
         self.copy_to(&mut data)?;
@@ -194,7 +201,7 @@ impl<T: Scalar> DeviceVec<T> {
         if found == expected { Ok(()) } else { Err(Error::CopyLength { expected, found }) }
     }
 
-    /// The elements, which are in host memory: the caller has asked for the device.
+    /// The elements, which are in host memory: the caller has checked the device.
     pub(crate) fn host(&self) -> &[T] {
         match &self.storage {
             Storage::Host(data) => data,
@@ -203,7 +210,7 @@ impl<T: Scalar> DeviceVec<T> {
         }
     }
 
-    /// As [`host`](Self::host), to be changed.
+    /// As [`host`](Self::host), mutable.
     pub(crate) fn host_mut(&mut self) -> &mut [T] {
         match &mut self.storage {
             Storage::Host(data) => data,
@@ -212,12 +219,13 @@ impl<T: Scalar> DeviceVec<T> {
         }
     }
 
-    /// Where it is in a GPU's memory.
+    /// Address in GPU memory.
     pub(crate) fn ptr(&self) -> Ptr<T> {
         Ptr::from_address(self.address())
     }
 
-    /// A share in its memory, which lives as long as the last of them; none in host memory.
+    /// Shares ownership of the GPU memory, which lives as long as its last owner. `None` in host
+    /// memory.
     pub(crate) fn share(&self) -> Option<Arc<Buffer<T>>> {
         match &self.storage {
             Storage::Host(_) | Storage::Foreign(_) => None,

@@ -1,4 +1,4 @@
-//! Products with packed slices on the CPU: the lanes of a slice in vectors.
+//! Products with packed SELL on the CPU: the lanes of a slice are SIMD lanes.
 
 use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
@@ -10,19 +10,23 @@ use crate::precision::{Bf16, F16, Narrow};
 use crate::{Precision, Scalar};
 use std::ops::Range;
 
-/// Values and indices that are asked for ahead: as many as plain slices ask for, see `src/formats/sell/cpu.rs`.
+/// Prefetch distance of values and indices: the same as for plain SELL, see
+/// `src/formats/sell/cpu.rs`.
 const AHEAD: usize = 256;
 
-/// Indices are asked for by the vector where one is at least so many bytes, else by the step: half a line.
+/// Indices are prefetched per vector if a vector of them has at least this many bytes, otherwise
+/// per step. Half a cache line.
 const ASK_BYTES: usize = 32;
 
 impl<T: Scalar> PackedSlices<T> {
-    /// `y = A x`; `y` is overwritten without being read, and its bits do not depend on the number of threads.
+    /// Computes `y = A x`. `y` is overwritten without being read, and its bits do not depend on the
+    /// number of threads.
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
+    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked it.
     pub(crate) fn spmv(&self, x: &[T], y: &mut [T]) {
         let y = Output::new(y);
-        // SAFETY: the matrix was checked and the caller checked the vectors; the arrays hold values at all positions.
+        // SAFETY: the matrix was checked and the caller checked the vectors; the arrays hold values
+        // at all positions.
         unsafe {
             multiply(self, &self.values, &self.dictionary, x, y);
             if let Some(long) = &self.long {
@@ -32,13 +36,13 @@ impl<T: Scalar> PackedSlices<T> {
     }
 }
 
-/// What is multiplied, wherever its values come from.
+/// A part of the matrix that can be multiplied, for any representation of its values.
 trait Multiply<T: Scalar> {
     /// Writes the products to `y`.
     ///
     /// # Safety
     ///
-    /// `values` are its own; the vectors are as in [`PackedSlices::spmv`].
+    /// `values` are those of this part; the vectors are as in [`PackedSlices::spmv`].
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>);
 }
 
@@ -46,7 +50,7 @@ trait Multiply<T: Scalar> {
 ///
 /// # Safety
 ///
-/// As [`Multiply::multiply`], for these values.
+/// As for [`Multiply::multiply`], with these values.
 unsafe fn multiply<T: Scalar>(
     a: &impl Multiply<T>,
     values: &Stored<T>,
@@ -54,7 +58,7 @@ unsafe fn multiply<T: Scalar>(
     x: &[T],
     y: Output<T>,
 ) {
-    // SAFETY: the caller's promise; numbers of a precision are their bits.
+    // SAFETY: the caller's promise; the numbers of a precision are stored as their bits.
     unsafe {
         match values {
             Stored::Plain(values) => a.multiply(Plain(values.as_ptr()), x, y),
@@ -71,39 +75,40 @@ unsafe fn multiply<T: Scalar>(
 
 impl<T: Scalar> Multiply<T> for PackedSlices<T> {
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
-        // SAFETY: the caller's promise; parts share no slice, slices no row.
+        // SAFETY: the caller's promise; parts share no slice, and slices share no row.
         unsafe { run_parts(&self.parts, &Slices { a: self, values, x, y }) };
     }
 }
 
-/// Where values come from, by their positions.
+/// Values by their positions.
 ///
-/// Callers promise that the positions are the matrix's. Vectors may reach past the last value: see [`SLACK`](super::SLACK).
+/// Callers promise that the positions are those of the matrix. Vectors may reach past the last
+/// value: see [`SLACK`](super::SLACK).
 trait Source<T: Scalar>: Copy + Send + Sync {
     /// The value at `at`.
     unsafe fn get(self, at: usize) -> T;
-    /// A vector of values from `at` on.
+    /// Loads a vector of values from `at`.
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V;
-    /// The next value from `at` on in every lane of `mask`, and any number in the others.
+    /// Loads successive values from `at` into the lanes of `mask`; the other lanes hold any number.
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V;
-    /// Asks for what comes some time after `at`.
+    /// Prefetches the values some distance after `at`.
     fn ask_ahead_of(self, at: usize);
 }
 
-/// Values as they are.
+/// Values in the matrix's own type.
 #[derive(Clone, Copy)]
 struct Plain<T>(*const T);
-/// Codes, and what they stand for.
+/// Codes and the dictionary they index.
 #[derive(Clone, Copy)]
 struct Codes<T>(*const u8, *const T);
-/// Numbers of fewer bytes.
+/// Narrow numbers, widened when loaded.
 #[derive(Clone, Copy)]
 struct Widened<N>(*const N);
-/// One value at all positions.
+/// The same value at all positions.
 #[derive(Clone, Copy)]
 struct Same<T>(T);
 
-// SAFETY: they are only read.
+// SAFETY: the values are only read.
 unsafe impl<T: Sync> Send for Plain<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Plain<T> {}
@@ -210,7 +215,7 @@ impl<T: Scalar> Source<T> for Same<T> {
     fn ask_ahead_of(self, _: usize) {}
 }
 
-/// The range is one of slices.
+/// Kernel over a range of slices.
 struct Slices<'a, T, S> {
     a: &'a PackedSlices<T>,
     values: S,
@@ -222,9 +227,9 @@ impl<T: Scalar, S: Source<T>> Kernel<T> for Slices<'_, T, S> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         for s in range {
-            // SAFETY: the slice is this part's; two or four vectors are its lanes.
+            // SAFETY: the slice belongs to this part; two or four vectors are its lanes.
             unsafe {
-                if LANES / V::LANES == 2 {
+                if const { LANES / V::LANES == 2 } {
                     self.slice::<V, 2>(s);
                 } else {
                     self.slice::<V, 4>(s);
@@ -235,12 +240,12 @@ impl<T: Scalar, S: Source<T>> Kernel<T> for Slices<'_, T, S> {
 }
 
 impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
-    /// Multiplies a slice, whose lanes are `G` vectors.
+    /// Multiplies a slice whose lanes are `G` vectors.
     #[inline(always)]
     unsafe fn slice<V: Vector<T>, const G: usize>(&self, s: usize) {
         let slice = self.a.slice(s);
         let Shape { kind, run, .. } = slice.shape;
-        // SAFETY: the slice's own entries and columns; the caller's promise.
+        // SAFETY: the entries and columns are those of the slice; the caller's promise.
         unsafe {
             if self.a.group > 1 && run == 1 {
                 return self.store_lanes(s, &self.lane_by_lane(&slice));
@@ -261,7 +266,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         }
     }
 
-    /// Single slots along diagonals.
+    /// Multiplies a diagonal slice whose slots are stored one at a time.
     #[inline(always)]
     unsafe fn diagonal<V: Vector<T>, const G: usize>(&self, slice: &Slice<'_>) -> [V; G] {
         let x = self.x.as_ptr().wrapping_add(slice.first_row as usize);
@@ -293,7 +298,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         sums
     }
 
-    /// Single steps of `R` slots.
+    /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
     #[inline(always)]
     unsafe fn relative<N: Index, V: Vector<T>, const G: usize, const R: usize>(
         &self,
@@ -302,7 +307,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         let x = self.x.as_ptr().wrapping_add(slice.base as usize);
         let mut indices = slice.indices.as_ptr().cast::<N>();
         let mut at = slice.first_value;
-        // SAFETY: every lane has the first steps, the lanes of the masks have the others.
+        // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
         unsafe {
             let mut sums = [V::zero(); G];
             for _ in 0..slice.shape.full {
@@ -342,7 +347,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         }
     }
 
-    /// Any slice in which every entry has its own index, one entry after the other.
+    /// Multiplies any slice whose entries have one index each, entry by entry.
     unsafe fn lane_by_lane(&self, slice: &Slice<'_>) -> [T; LANES] {
         let mut sums = [T::ZERO; LANES];
         slice.visit_columns(self.a.group, |lane, _, at, col| {
@@ -358,7 +363,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
     unsafe fn store<V: Vector<T>, const G: usize>(&self, s: usize, sums: [V; G]) {
         let whole = (s + 1) * LANES <= self.a.nrows && self.a.perm.is_none() && self.a.skip.is_none();
         let mut lanes = [T::ZERO; LANES];
-        // SAFETY: the rows of the slice, which are this part's.
+        // SAFETY: the rows of the slice belong to this part.
         unsafe {
             let to = if whole { self.y.at(s * LANES) } else { lanes.as_mut_ptr() };
             for (g, sum) in sums.into_iter().enumerate() {
@@ -384,23 +389,24 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
 }
 
 impl<T: Scalar> Multiply<T> for LongRows<T> {
-    // Cut into parts of about as many entries, which depend on the matrix alone.
+    // The parts have about the same number of entries and depend on the matrix alone.
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         let mut carries = [T::ZERO; MAX_PARTS + 1];
         let kernel = Long { a: self, values, x, y, carries: Output::new(&mut carries) };
-        // SAFETY: the caller's promise; a row is written by the part with its first piece and a carry by its own part.
+        // SAFETY: the caller's promise; a row is written by the part with its first piece, and a
+        // carry by its own part.
         unsafe { run_parts(&self.parts, &kernel) };
         for (&start, &carry) in self.parts[1..self.parts.len() - 1].iter().zip(&carries[1..]) {
             let piece = &self.pieces[start];
             if (piece.first as usize) < start {
-                // SAFETY: all parts are done, and the row was written.
+                // SAFETY: all parts are done, and the row has been written.
                 unsafe { y.add(piece.row as usize, carry) };
             }
         }
     }
 }
 
-/// One part of the long rows; the range is one of pieces.
+/// Kernel over a range of pieces of the long rows.
 struct Long<'a, T, S> {
     a: &'a LongRows<T>,
     values: S,
@@ -414,7 +420,8 @@ impl<T: Scalar, S: Source<T>> Kernel<T> for Long<'_, T, S> {
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let LongRows { pieces, parts, .. } = self.a;
         for row in pieces[range.clone()].chunk_by(|one, next| one.row == next.row) {
-            // SAFETY: the pieces are of this part; the row is another part's when its first piece is.
+            // SAFETY: the pieces belong to this part; the row belongs to the part of its first
+            // piece.
             unsafe {
                 let sum = self.dot::<V>(entries(row));
                 if row[0].first as usize >= range.start {
@@ -428,10 +435,10 @@ impl<T: Scalar, S: Source<T>> Kernel<T> for Long<'_, T, S> {
 }
 
 impl<T: Scalar, S: Source<T>> Long<'_, T, S> {
-    /// The sum of the products of `entries`.
+    /// Returns the sum of the products of `entries`.
     #[inline(always)]
     unsafe fn dot<V: Vector<T>>(&self, entries: Range<usize>) -> T {
-        /// Sums side by side, so that none waits for the one before.
+        /// Number of independent partial sums, so that no addition waits for the previous one.
         const SUMS: usize = 2;
         let (cols, x) = (self.a.col_idx.as_ptr(), self.x.as_ptr());
         // SAFETY: columns of a checked matrix are inside `x`; the entries are the caller's promise.

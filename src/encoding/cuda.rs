@@ -1,4 +1,5 @@
-//! Packed slices on a GPU: a warp a slice, a lane a row, and a warp a piece of a long row; everything in one launch.
+//! Packed SELL on a GPU: one warp per slice, one lane per row, and one warp per piece of a long
+//! row, in a single launch.
 
 mod march;
 mod several;
@@ -13,7 +14,7 @@ use super::value::{Narrowed, NarrowedPair, Stored};
 use crate::device::{BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch};
 use crate::{Error, Precision, Scalar};
 
-/// A matrix in packed slices in the memory of a GPU.
+/// A packed SELL matrix in GPU memory.
 #[derive(Debug)]
 pub(crate) struct Uploaded<T> {
     nrows: usize,
@@ -32,15 +33,15 @@ pub(crate) struct Uploaded<T> {
     kernel: RowKernel,
 }
 
-/// Rows that are kept apart.
+/// Long rows, which are stored outside of the slices.
 #[derive(Debug)]
 pub(super) struct Long<T> {
     pieces: Buffer<Piece>,
     col_idx: Buffer<u32>,
     values: Values<T>,
-    /// The sum of every piece.
+    /// Sum of every piece.
     sums: Scratch<T>,
-    /// How many pieces of a row are done, at its first piece; zero between products.
+    /// Number of finished pieces of a row, at its first piece; zero between products.
     done: Scratch<u32>,
 }
 
@@ -55,7 +56,7 @@ pub(super) struct Parts<T> {
     pub(super) long: Option<Long<T>>,
 }
 
-/// As [`Stored`].
+/// Values in GPU memory; the variants are those of [`Stored`].
 #[derive(Debug)]
 pub(super) enum Values<T> {
     Plain(Buffer<T>),
@@ -65,7 +66,7 @@ pub(super) enum Values<T> {
     Same,
 }
 
-/// Where numbers are in the memory of a GPU, and how many.
+/// Address and number of the values in GPU memory.
 type Numbers<N> = (Ptr<N>, usize);
 
 impl<T: Scalar> Values<T> {
@@ -111,7 +112,7 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    /// Where they begin; nowhere where they take no bytes.
+    /// Address of the values; null if they take no bytes.
     pub(super) fn ptr(&self) -> Ptr<u8> {
         match self {
             Self::Plain(values) => Ptr::from_address(values.ptr().address()),
@@ -132,7 +133,7 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    /// The kernel file for them.
+    /// Name of the kernel file for the values.
     fn file(&self) -> &'static str {
         match self {
             Self::Plain(_) => "packed_plain",
@@ -175,26 +176,26 @@ impl<T: Scalar> Long<T> {
     }
 }
 
-/// Steps of a slice that a warp takes at a time: `packed_rows` in `kernels/packed.cuh`.
+/// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/packed.cuh`.
 const BATCH: usize = 8;
 
-/// Microseconds that a batch of steps takes, and a warp more in the grid.
+/// Cost of a batch of steps, and of one more warp in the grid, in microseconds.
 const BATCH_US: f64 = 0.5;
 const WARP_US: f64 = 0.36e-3;
 
-/// The most warps that share a slice, as a binary logarithm: those of a block.
+/// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
 const MOST_SHIFT: u32 = 3;
 
-/// More slices than this have warps enough, and are not looked at.
+/// With more slices than this there are enough warps, and the headers are not read.
 const MANY_SLICES: usize = 1 << 15;
 
 /// Binary logarithm of the number of warps that share each slice of a matrix.
 ///
-/// A warp takes its steps in batches, one after the other; more warps make chains shorter and the
-/// grid larger. Measured on an H200 over 28 matrices of 30,000 to 5 million entries: a batch takes
-/// 0.5 µs, most of it the latency of an index and of what it points at, and 1000 more warps 0.36 µs.
-/// The law is the same on every GPU, since the bits of products depend on it; a matrix of which a part
-/// is streamed has one warp a slice.
+/// A warp processes its steps in batches, one after another; more warps make the chains shorter and
+/// the grid larger. Measured on an H200 over 28 matrices of 30,000 to 5 million entries: a batch
+/// takes 0.5 µs, most of it the latency of loading an index and the element it refers to, and 1000
+/// more warps take 0.36 µs. The rule is the same on every GPU, because the bits of products depend
+/// on it. A matrix of which a part is streamed has one warp per slice.
 fn sharing(headers: &Buffer<Header>) -> Result<u32, Error> {
     if headers.len() > MANY_SLICES {
         return Ok(0);
@@ -203,7 +204,7 @@ fn sharing(headers: &Buffer<Header>) -> Result<u32, Error> {
     Ok(warps_shift(headers.len(), steps))
 }
 
-/// The same for so many slices, the widest of which has so many steps.
+/// The same for `slices` slices, the widest of which has `steps` steps.
 pub(crate) fn warps_shift(slices: usize, steps: usize) -> u32 {
     if slices > MANY_SLICES {
         return 0;
@@ -215,18 +216,18 @@ pub(crate) fn warps_shift(slices: usize, steps: usize) -> u32 {
     (0..=MOST_SHIFT).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0)
 }
 
-/// Blocks in which every one of so many things has a warp.
+/// Number of blocks with `warps` warps in total.
 fn blocks(warps: usize) -> u32 {
-    // There are fewer than 2³² rows, so that neither pieces nor slices fill so many blocks.
+    // There are fewer than 2³² rows, so the blocks of pieces and of slices fit 32 bits.
     warps.div_ceil(BLOCK as usize / LANES) as u32
 }
 
 impl<T: Scalar> Uploaded<T> {
-    /// Copies a packed matrix to the memory of a GPU.
+    /// Copies a packed matrix to GPU memory.
     ///
     /// # Errors
     ///
-    /// What allocating, copying and compiling give.
+    /// Errors of allocation, copies and kernel compilation.
     pub(crate) fn new(host: &PackedSlices<T>, gpu: Gpu) -> Result<Self, Error> {
         let upload = |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
         let parts = Parts {
@@ -241,11 +242,12 @@ impl<T: Scalar> Uploaded<T> {
         Self::from_parts(gpu, (host.nrows, host.ncols), host.group, parts, host.is_diagonal())
     }
 
-    /// From the buffers of a matrix, of which all slices may be diagonal.
+    /// Builds the matrix from its buffers. `is_diagonal` selects the kernel for matrices all of
+    /// whose slices are diagonal.
     ///
     /// # Errors
     ///
-    /// What compiling gives.
+    /// Errors of kernel compilation.
     pub(super) fn from_parts(
         gpu: Gpu,
         (nrows, ncols): (usize, usize),
@@ -281,16 +283,16 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// Enqueues the product, to `out`.
+    /// Enqueues the product, with its result in `out`.
     ///
     /// # Errors
     ///
-    /// What the GPU gives.
+    /// Errors of the GPU.
     ///
     /// # Safety
     ///
-    /// `x` has `ncols` elements and what is written to has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they,
-    /// the factors and the matrix live until the product is done.
+    /// `x` has `ncols` elements and the output has `nrows`, both in the memory of the matrix's GPU.
+    /// They do not overlap, and they, the factors and the matrix live until the product is done.
     pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
@@ -308,34 +310,37 @@ impl<T: Scalar> Uploaded<T> {
                 rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
             }
         };
-        // SAFETY: these are the parameters of all kernels in packed.cuh; the vectors are the caller's promise.
+        // SAFETY: these are the parameters of all kernels in packed.cuh; the vectors are the
+        // caller's promise.
         unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x)).arg(self.shift)) }
     }
 
-    /// The values of the slices and of the long rows with their numbers, where they are stored as they are.
+    /// Values of the slices and of the long rows with their numbers; `None` unless they are stored
+    /// in the matrix's own type.
     pub(crate) fn plain_values(&self) -> Option<[(Ptr<T>, usize); 2]> {
         let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
         Some([self.values.plain()?, long?])
     }
 
-    /// As [`plain_values`](Self::plain_values), where they are stored in fewer bytes.
+    /// As [`plain_values`](Self::plain_values), for values stored in a narrower precision.
     pub(crate) fn narrow_values(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {
         let long = self.long.as_ref().and_then(|long| long.values.narrow());
         Some(self.values.narrow()?.and(long, ((Ptr::NULL, 0), (Ptr::NULL, 0))))
     }
 
-    /// As [`plain_values`](Self::plain_values), where they are stored as codes.
+    /// As [`plain_values`](Self::plain_values), for values stored as codes.
     pub(crate) fn codes(&self) -> Option<[Numbers<u8>; 2]> {
         let long = self.long.as_ref().and_then(|long| long.values.codes());
         Some([self.values.codes()?, long.unwrap_or((Ptr::NULL, 0))])
     }
 
-    /// What codes stand for, or the one value that all have; nothing where values are numbers.
+    /// The dictionary of the codes, or the single value shared by all entries. Empty if values are
+    /// stored as numbers.
     pub(crate) fn dictionary(&self) -> &Buffer<T> {
         &self.dictionary
     }
 
-    /// The precision of the values, where they are stored in fewer bytes.
+    /// Precision of the values if they are stored in a narrower one.
     pub(crate) fn narrow(&self) -> Option<Precision> {
         match &self.values {
             Values::Halves(precision, _) => Some(*precision),
@@ -344,11 +349,11 @@ impl<T: Scalar> Uploaded<T> {
         }
     }
 
-    /// The matrix back in host memory, good for unpacking.
+    /// Copies the matrix to host memory, for unpacking.
     ///
     /// # Errors
     ///
-    /// What copying from the GPU gives.
+    /// Errors of copies from the GPU.
     pub(crate) fn to_host(&self) -> Result<PackedSlices<T>, Error> {
         let download = |array: &Option<Buffer<u32>>| array.as_ref().map(Buffer::to_vec).transpose();
         Ok(PackedSlices {
@@ -366,18 +371,18 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// The kernel that multiplies with it.
+    /// Name of the kernel that multiplies with the matrix.
     #[cfg(test)]
     pub(super) fn kernel_name(&self) -> String {
         format!("{:?} {}", self.kernel, self.group)
     }
 
-    /// Bytes of the arrays.
+    /// Size of the arrays, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How much of the arrays stays in the L2 between products.
+    /// Part of the arrays that stays in the L2 between products.
     pub(crate) fn residency(&self) -> Residency {
         self.kernel.residency()
     }

@@ -1,41 +1,44 @@
-//! How the columns of a slice are stored: its kinds, their sizes, and which one a slice gets.
+//! Encodings of the columns of a slice: kinds, sizes, and the choice for a slice.
 
 use std::hash::{Hash, Hasher};
 
-/// Rows of a slice: the lanes of a warp.
+/// Rows per slice: the lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
-/// Bytes at whose multiples the values and the index of every slice begin.
+/// Alignment of the values and of the index of a slice, in bytes.
 pub(crate) const UNIT: usize = 16;
 
-/// Bits of a header's `shape` that hold a width.
+/// Bits of a width in a header's `shape`.
 const WIDTH_BITS: u32 = 14;
 
-/// Slots or steps a slice may have, and entries a row in it: what [`WIDTH_BITS`] bits can say.
+/// Largest number of slots or steps of a slice, and of entries of its rows: the range of
+/// [`WIDTH_BITS`] bits.
 pub(crate) const MAX_WIDTH: u32 = (1 << WIDTH_BITS) - 1;
 
-/// Diagonal slices may have at most so many slots for every entry of their longest row: with more of them most lanes would idle.
+/// Largest number of slots of a diagonal slice per entry of its longest row: with more, most lanes
+/// would idle.
 const DIAGONAL_SLOTS: usize = 2;
 
-/// Runs that are looked for, the longest first.
+/// Lengths of runs that are detected, longest first.
 const RUNS: [usize; 2] = [3, 2];
 
 /// A mask of all lanes.
 pub(crate) const ALL: u32 = u32::MAX;
 
-/// The columns of every lane, in the order of their entries; nothing where a lane holds no row of the slices.
+/// Columns of every lane, in the order of their entries. Empty for a lane without a row in the
+/// slices.
 pub(crate) type Columns<'a> = [&'a [u32]; LANES];
 
-/// How the columns of a slice are stored.
+/// Encoding of the columns of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Slots along diagonals: one distance from the row for all lanes.
     Diagonal,
-    /// 8 bits a step, counted from the slice's base.
+    /// 8-bit index per step, relative to the base of the slice.
     Relative8,
-    /// 16 bits a step, counted from the slice's base.
+    /// 16-bit index per step, relative to the base of the slice.
     Relative16,
-    /// The columns themselves.
+    /// 32-bit column per step.
     Relative32,
 }
 
@@ -45,7 +48,7 @@ impl Kind {
 
     const ALL: [Self; 4] = [Self::Diagonal, Self::Relative8, Self::Relative16, Self::Relative32];
 
-    /// Bytes of one index.
+    /// Size of one index, in bytes.
     const fn index_size(self) -> usize {
         match self {
             Self::Relative8 => 1,
@@ -60,31 +63,32 @@ impl Kind {
 pub(crate) struct Slot {
     /// Column minus row.
     pub(crate) delta: i32,
-    /// The lanes that have an entry there.
+    /// Lanes with an entry in the slot.
     pub(crate) mask: u32,
 }
 
 impl Hash for Slot {
-    /// In one piece: wide slices have thousands of slots.
+    /// Hashed as one word: wide slices have thousands of slots.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(u64::from(self.mask) << u32::BITS | u64::from(self.delta.cast_unsigned()));
     }
 }
 
-/// What the last word of a header says of a slice.
+/// Layout of a slice, stored in the last word of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) kind: Kind,
-    /// Consecutive columns that share an index; 1 in diagonal slices.
+    /// Number of consecutive columns that share an index; 1 in diagonal slices.
     pub(crate) run: usize,
-    /// Steps that every lane has; in diagonal slices, slots that every lane has.
+    /// Number of steps that every lane has; in diagonal slices, number of slots that every lane
+    /// has.
     pub(crate) full: usize,
-    /// Steps of the longest lane; in diagonal slices, slots.
+    /// Number of steps of the longest lane; in diagonal slices, number of slots.
     pub(crate) width: usize,
 }
 
 impl Shape {
-    /// kind (2 bits) | run - 1 (2 bits) | full (14 bits) | width (14 bits), low bits first.
+    /// Packs kind (2 bits) | run - 1 (2 bits) | full (14 bits) | width (14 bits), low bits first.
     pub(crate) const fn to_bits(self) -> u32 {
         self.kind as u32
             | (self.run as u32 - 1) << 2
@@ -92,7 +96,7 @@ impl Shape {
             | (self.width as u32) << (4 + WIDTH_BITS)
     }
 
-    /// The shape with these bits.
+    /// Unpacks the shape from its bits.
     pub(crate) const fn from_bits(bits: u32) -> Self {
         Self {
             kind: Kind::ALL[(bits & 3) as usize],
@@ -103,37 +107,38 @@ impl Shape {
     }
 }
 
-/// Bytes of the slots of a diagonal slice: the deltas of those that every lane has, those of the others, and their masks, each padded.
+/// Size of the slots of a diagonal slice in bytes: the deltas of the slots that every lane has,
+/// those of the others, and the masks of the others, each padded.
 pub(crate) fn slot_bytes(slots: &[Slot]) -> usize {
     let full = slots.iter().filter(|slot| slot.mask == ALL).count();
     let words = |count: usize| padded(count * size_of::<u32>());
     words(full) + 2 * words(slots.len() - full)
 }
 
-/// What is known of a slice before it is written.
+/// Encoding of a slice, before it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Encoded {
     pub(crate) shape: Shape,
-    /// What indices are counted from.
+    /// Column that indices are relative to.
     pub(crate) base: u32,
     pub(crate) entries: u32,
-    /// Bytes of its index, a multiple of [`UNIT`].
+    /// Size of the index in bytes, a multiple of [`UNIT`].
     pub(crate) index_bytes: u32,
 }
 
 impl Encoded {
-    /// Slots it has if it is diagonal.
+    /// Number of slots if the slice is diagonal, otherwise 0.
     pub(crate) fn slots(&self) -> usize {
         if self.shape.kind == Kind::Diagonal { self.shape.width } else { 0 }
     }
 }
 
-/// `bytes` and the padding behind them.
+/// Rounds `bytes` up to a multiple of [`UNIT`].
 pub(crate) const fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(UNIT)
 }
 
-/// Chooses how slices are stored; keeps its working memory from one to the next.
+/// Chooses the encoding of slices, reusing its scratch memory.
 #[derive(Debug, Default)]
 pub(crate) struct Chooser {
     slots: Vec<Slot>,
@@ -142,10 +147,10 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    /// The kind with the fewest bytes, the first of [`Kind::ALL`] among equals.
+    /// Chooses the kind with the fewest bytes, the first of [`Kind::ALL`] among equals.
     ///
-    /// `first_row` is the row of the first lane where the lanes are rows in succession, none where they are in another order: then
-    /// nothing is diagonal. No lane has more than [`MAX_WIDTH`] entries.
+    /// `first_row` is the row of the first lane if the lanes are consecutive rows. If it is `None`,
+    /// the slice is not diagonal. No lane has more than [`MAX_WIDTH`] entries.
     pub(crate) fn choose(&mut self, columns: &Columns<'_>, first_row: Option<usize>) -> Encoded {
         let survey = Survey::of(columns);
         let relative = survey.relative();
@@ -164,16 +169,17 @@ impl Chooser {
         Encoded { shape, base: 0, entries: relative.entries, index_bytes }
     }
 
-    /// The slots of the slice that was chosen for last, if it is diagonal.
+    /// Slots of the slice last encoded, if it is diagonal.
     pub(crate) fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// Collects the slots of rows with strictly ascending columns, of at most `longest` entries; gives up when there are more than `most`.
+    /// Collects the slots of rows with strictly ascending columns and at most `longest` entries.
+    /// Returns false if there are more than `most`.
     fn diagonals(&mut self, columns: &Columns<'_>, first_row: usize, longest: usize, most: usize) -> bool {
-        /// Entries of a row beyond which rows whose diagonals are close to one another are collected in a table.
+        /// Row length above which rows with nearby diagonals are collected in a table.
         const WIDE: usize = 128;
-        /// Diagonals for every entry of the longest row up to which they are.
+        /// Largest range of diagonals per entry of the longest row for which the table is used.
         const CLOSE: usize = 2;
         self.slots.clear();
         let rows = || (first_row..).zip(columns.iter()).filter(|(_, columns)| !columns.is_empty());
@@ -207,7 +213,7 @@ impl Chooser {
     /// Adds a row to the slots.
     fn add_row(&mut self, columns: &[u32], row: u32, bit: u32) {
         let delta = |col: u32| col.wrapping_sub(row) as i32;
-        // Most rows of a stencil have the slots of the row before.
+        // Most rows of a stencil have the slots of the previous row.
         if self.slots.len() == columns.len() {
             let same = self.slots.iter().zip(columns).all(|(slot, &col)| slot.delta == delta(col));
             if same {
@@ -230,17 +236,17 @@ impl Chooser {
     }
 }
 
-/// What one pass over the columns of a slice finds.
+/// Statistics of a slice, from one pass over its columns.
 struct Survey {
     entries: usize,
     longest: usize,
     shortest: usize,
-    /// Smallest and largest column; without entries 0.
+    /// Smallest and largest column; 0 without entries.
     first: u32,
     last: u32,
-    /// Whether the columns of every row rise strictly.
+    /// True if the columns of every row are strictly ascending.
     ascending: bool,
-    /// The longest run of which all rows consist.
+    /// Longest run of which all rows consist.
     run: usize,
 }
 
@@ -259,7 +265,7 @@ impl Survey {
                 }
                 continue;
             };
-            // All comparisons, not the first that fails: they are made many at a time.
+            // All pairs are compared, without an early exit, so that the loop is vectorised.
             let falls = row.iter().zip(&row[1..]).fold(0, |falls, (a, b)| falls | u32::from(a >= b));
             let rises = falls == 0;
             let (start, end) = match rises {
@@ -275,7 +281,7 @@ impl Survey {
         Self { entries, longest, shortest, first: first.min(last), last, ascending, run }
     }
 
-    /// The slice with indices counted from its smallest column, or with the columns themselves.
+    /// The slice with indices relative to its smallest column, or with the columns themselves.
     fn relative(&self) -> Encoded {
         // The largest index belongs to the first column of a run.
         let span = (self.last - self.first).saturating_sub(self.run as u32 - 1);
@@ -292,7 +298,7 @@ impl Survey {
     }
 }
 
-/// Whether a row consists of runs of `run` columns that follow one another.
+/// True if a row consists of runs of `run` consecutive columns.
 fn consists_of_runs(row: &[u32], run: usize) -> bool {
     let follows = |columns: &[u32]| columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
     row.len().is_multiple_of(run) && row.chunks_exact(run).all(follows)
@@ -379,19 +385,20 @@ mod tests {
 
     #[test]
     fn slots_that_every_lane_has_need_no_mask() {
-        // Five that all have, one that one lacks: 32 bytes and 2 · 16; as indices 6 · 32 and a mask.
+        // Five slots that all lanes have, one that one lane lacks: 32 bytes and 2 · 16; as indices
+        // 6 · 32 and a mask.
         let rows = full(|row| {
             [0, 5, 9, 13, 20].map(|d| row + d).into_iter().chain((row > 0).then_some(row + 31)).collect()
         });
         let (encoded, slots) = choose(&rows, Some(0));
         assert_eq!((encoded.shape.full, encoded.shape.width, encoded.index_bytes), (5, 6, 64));
         assert_eq!(slots[5], Slot { delta: 31, mask: !1 });
-        // As many bytes either way: the lower kind.
+        // The same number of bytes either way: the lower kind.
         let rows = full(|row| if row < 16 { vec![row] } else { vec![] });
         let (encoded, _) = choose(&rows, Some(0));
         assert_eq!((encoded.shape.kind, encoded.index_bytes), (Kind::Diagonal, 32));
         assert_eq!(choose(&rows, None).0.index_bytes, 32);
-        // Fewer as indices.
+        // Fewer bytes as indices.
         let rows = full(|row| if row < 8 { vec![row, row * row + 9] } else { vec![] });
         assert_eq!(choose(&rows, Some(0)).0.shape.kind, Kind::Relative8);
     }
@@ -429,7 +436,7 @@ mod tests {
             let (encoded, _) = choose(&full(|row| vec![7 + (row % 2) * span]), None);
             assert_eq!((encoded.shape.kind, encoded.base), (kind, base), "span {span}");
         }
-        // The largest index is that of the last run's first column.
+        // The largest index is that of the first column of the last run.
         let (encoded, _) = choose(&full(|_| vec![0, 1, 2, 255, 256, 257]), None);
         assert_eq!((encoded.shape.kind, encoded.shape.run), (Kind::Relative8, 3));
     }
@@ -453,7 +460,7 @@ mod tests {
         let (encoded, _) = choose(&rows, None);
         assert_eq!((encoded.shape.full, encoded.shape.width, encoded.entries), (3, 6, 144));
         assert_eq!(encoded.index_bytes, 16 + 144);
-        // A lane without a row has nothing, so that no step is full.
+        // A lane without a row has no entries, so that no step is full.
         let (encoded, _) = choose(&rows[..31], None);
         assert_eq!((encoded.shape.full, encoded.shape.width), (0, 6));
     }

@@ -1,8 +1,10 @@
-//! Where the entries of a slice stand among its values and its indices: the one place that knows.
+//! Positions of the entries of a slice among its values and its indices. No other code computes
+//! them.
 //!
-//! What every lane has comes first: slots, or steps of several. They are taken `group` at a time, a lane's side by side, as far as there are
-//! so many; what is left of them follows one by one, lane after lane. Then come, one by one, those that some lanes lack, with the lanes that
-//! have them.
+//! The slots, or steps of several slots, that every lane has come first. They are stored in groups
+//! of `group`, those of a lane adjacent, as long as there are enough for a group; the remaining
+//! ones follow one by one, lane after lane. The slots that some lanes lack come last, one by one,
+//! with the lanes that have them.
 
 use super::index::{ALL, LANES, Shape, Slot};
 use crate::device::cpu::set_lanes;
@@ -17,7 +19,8 @@ fn full_position(k: usize, full: usize, group: usize, lane: usize) -> usize {
     }
 }
 
-/// The entries of a diagonal slice with these slots: calls `visit(lane, slot, position)` for every one, slot by slot in the order given.
+/// Calls `visit(lane, slot, position)` for every entry of a diagonal slice with these slots, slot
+/// by slot in the given order.
 #[inline(always)]
 pub(crate) fn visit_diagonal(
     slots: impl Iterator<Item = Slot>,
@@ -39,7 +42,7 @@ pub(crate) fn visit_diagonal(
     }
 }
 
-/// Steps of a slice with indices.
+/// Steps of a relative slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Steps {
     full: usize,
@@ -49,19 +52,19 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// The values of a slice; where a step has several slots they stand one by one.
+    /// Steps of the values of a slice. Steps with several slots are stored one by one.
     pub(crate) fn values(shape: Shape, group: usize) -> Self {
         let group = if shape.run == 1 { group } else { 1 };
         Self { full: shape.full, width: shape.width, run: shape.run, group }
     }
 
-    /// The indices, of which a step has one.
+    /// Steps of the indices, one per step.
     pub(crate) fn indices(shape: Shape, group: usize) -> Self {
         Self { run: 1, ..Self::values(shape, group) }
     }
 
-    /// Calls `visit(lane, entry, position)` for every entry, those of a lane in their order; `mask(step)` are the lanes of a step that not
-    /// every lane has.
+    /// Calls `visit(lane, entry, position)` for every entry, those of a lane in their order.
+    /// `mask(step)` returns the lanes of a step that some lanes lack.
     #[inline(always)]
     pub(crate) fn visit(self, mask: impl Fn(usize) -> u32, mut visit: impl FnMut(usize, usize, usize)) {
         let Self { full, width, run, group } = self;
@@ -86,7 +89,8 @@ mod tests {
     use super::*;
     use crate::encoding::index::Kind;
 
-    /// `(lane, entry)` in the order of their positions, which are counted from 0 without gaps.
+    /// Pairs `(lane, entry)` in the order of their positions, which are counted from 0 without
+    /// gaps.
     fn ordered(mut at: Vec<(usize, usize, usize)>) -> Vec<(usize, usize)> {
         at.sort_unstable();
         assert!(at.iter().enumerate().all(|(i, at)| at.0 == i), "{at:?}");

@@ -1,4 +1,4 @@
-//! Rows too long for slices, one after the other as in CSR, and cut into pieces.
+//! Long rows, too long for slices: stored consecutively as in CSR, and cut into pieces.
 
 use super::value::{Coder, Sink, Stored};
 use crate::Scalar;
@@ -8,25 +8,26 @@ use crate::memory::zeroed;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Entries of a piece: what a warp of a GPU goes through in two rounds of eight entries a lane.
+/// Entries per piece: two rounds of eight entries per lane for a warp of a GPU.
 pub(crate) const PIECE: u64 = 512;
 
-/// A part of a long row; 24 bytes that a GPU reads.
+/// A part of a long row; 24 bytes, read by a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Piece {
-    /// Its first entry, counted over all long rows.
+    /// First entry, counted over all long rows.
     pub(crate) begin: u64,
-    /// Its entries.
+    /// Number of entries.
     pub(crate) count: u32,
     pub(crate) row: u32,
-    /// The row's first piece.
+    /// First piece of the row.
     pub(crate) first: u32,
-    /// The row's pieces.
+    /// Number of pieces of the row.
     pub(crate) pieces: u32,
 }
 
-/// The rows that are longer than a limit: the pieces in the order of the rows, and the entries of all of them.
+/// The rows longer than a limit: the pieces in the order of the rows, and the entries of all of
+/// them.
 #[derive(Debug)]
 pub(crate) struct LongRows<T> {
     pub(crate) pieces: Vec<Piece>,
@@ -37,7 +38,7 @@ pub(crate) struct LongRows<T> {
 }
 
 impl<T: Scalar> LongRows<T> {
-    /// The rows of `a` with more than `limit` entries; none when there are no such rows.
+    /// Collects the rows of `a` with more than `limit` entries, if any.
     pub(crate) fn of(a: CsrView<'_, T>, limit: u32, coder: &Coder<T>) -> Option<Self> {
         let is_long = |&row: &u32| a.row_len(row as usize) > limit as usize;
         let rows: Vec<u32> = (0..a.nrows() as u32).into_par_iter().filter(is_long).collect();
@@ -74,26 +75,27 @@ impl<T: Scalar> LongRows<T> {
         Some(Self { pieces, col_idx, values, parts })
     }
 
-    /// Row numbers and the entries of each.
+    /// Row numbers, each with the range of its entries.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         self.pieces
             .chunk_by(|one, next| one.row == next.row)
             .map(|pieces| (pieces[0].row as usize, entries(pieces)))
     }
 
-    /// Bytes of the arrays.
+    /// Size of the arrays, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (size_of_val(&*self.pieces) + size_of_val(&*self.col_idx) + self.values.bytes()) as u64
     }
 }
 
-/// The entries of successive pieces.
+/// Range of entries of successive pieces.
 pub(crate) fn entries(pieces: &[Piece]) -> Range<usize> {
     let end = |piece: &Piece| piece.begin as usize + piece.count as usize;
     pieces.first().map_or(0, |piece| piece.begin as usize)..pieces.last().map_or(0, end)
 }
 
-/// Bytes of long rows of these lengths, each so many times, when a value takes `value_size` bytes.
+/// Size of long rows in bytes, for pairs of length and number of rows, when a value takes
+/// `value_size` bytes.
 pub(crate) fn long_bytes(lengths: &[(u32, u64)], value_size: usize) -> u64 {
     let entry = (size_of::<u32>() + value_size) as u64;
     let row = |len: u64| len.div_ceil(PIECE) * size_of::<Piece>() as u64 + len * entry;

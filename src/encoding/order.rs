@@ -1,19 +1,21 @@
-//! Rows in the order of their lengths.
+//! Sorting of rows by length.
 
 use rayon::prelude::*;
 use std::ops::{Range, RangeInclusive};
 
-/// The order of rows in slices.
+/// Order of the rows in slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As they are.
+    /// The order of the matrix.
     Natural,
-    /// Sorted by length, longest first, within windows of so many rows; equal lengths keep their order.
+    /// Sorted by length, longest first, within windows of this many rows; equal lengths keep their
+    /// order.
     Windows(usize),
 }
 
 impl Order {
-    /// The rows in this order, those with more than `long` entries as if they were empty; none where they stay as they are.
+    /// Returns the rows in this order; rows with more than `long` entries count as empty. `None`
+    /// for the natural order.
     pub(crate) fn short_rows(self, row_ptr: &[usize], long: u32) -> Option<Vec<u32>> {
         let len = |row: u32| match row_ptr[row as usize + 1] - row_ptr[row as usize] {
             len if len > long as usize => 0,
@@ -26,13 +28,15 @@ impl Order {
     }
 }
 
-/// Windows whose lengths lie no further apart are sorted by one pass for each length: no pass waits for a counter.
+/// Largest difference of lengths in a window that is sorted by one pass per length: no pass waits
+/// for a counter.
 const NARROW: u32 = 4;
 
-/// Rows that a thread sorts together at least: some 100 µs, which is what a pool of threads takes to wake and to wait for.
+/// Smallest number of rows that a thread sorts: some 100 µs, the time to wake a thread pool and to
+/// wait for it.
 const TOGETHER: usize = 1 << 16;
 
-/// The rows, sorted by length downwards within windows of `sigma`; equal lengths keep their order.
+/// Sorts the rows by descending length within windows of `sigma`; equal lengths keep their order.
 pub(crate) fn sorted_in_windows(nrows: usize, sigma: usize, len: impl Fn(u32) -> u32 + Sync) -> Vec<u32> {
     let mut perm = vec![0; nrows];
     let windows = perm.par_chunks_mut(sigma).enumerate().with_min_len(TOGETHER / sigma);
@@ -44,7 +48,7 @@ pub(crate) fn sorted_in_windows(nrows: usize, sigma: usize, len: impl Fn(u32) ->
         if most - least <= NARROW {
             by_passes(window, rows, lengths, least..=most);
         } else if most as usize <= window.len() * (1 + window.len().ilog2() as usize) / 2 {
-            // Counting takes a step for every length, comparing some for every row.
+            // Counting sort takes a step per length, comparison sort several per row.
             let sorted = rows_by_length(lengths.iter().copied());
             window.iter_mut().zip(sorted).for_each(|(row, i)| *row = rows.start + i);
         } else {
@@ -55,12 +59,12 @@ pub(crate) fn sorted_in_windows(nrows: usize, sigma: usize, len: impl Fn(u32) ->
     perm
 }
 
-/// Puts `rows` of these lengths into `window`, those of the longest length first; equal ones in their order.
+/// Writes `rows` of these lengths to `window`, longest first; equal lengths keep their order.
 fn by_passes(window: &mut [u32], rows: Range<u32>, lengths: &[u32], all: RangeInclusive<u32>) {
     let mut next = 0;
     for length in all.rev() {
         for (row, &len) in rows.clone().zip(lengths) {
-            // Whether it is the row's place or not: the row it belongs to is the last that is written there.
+            // Written even if the row does not belong there: the last row written is the right one.
             if let Some(place) = window.get_mut(next) {
                 *place = row;
             }
@@ -69,7 +73,8 @@ fn by_passes(window: &mut [u32], rows: Range<u32>, lengths: &[u32], all: RangeIn
     }
 }
 
-/// The row indices `0..nrows`, longest row first, equal lengths in their order (a stable counting sort).
+/// Returns the row indices `0..nrows`, longest row first; equal lengths keep their order (a stable
+/// counting sort).
 pub(crate) fn rows_by_length(row_lengths: impl Iterator<Item = u32> + Clone) -> Vec<u32> {
     let longest = row_lengths.clone().max().unwrap_or(0) as usize;
     let mut next = vec![0u32; longest + 2];

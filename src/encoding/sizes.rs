@@ -1,39 +1,41 @@
-//! What slices take, found without writing any.
+//! Sizes of slices, computed without writing them.
 
 use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
 use super::slices::{Chunk, SlicedRows};
 use std::collections::{HashMap, HashSet};
 
-/// What the slices of a matrix, or of a sample of it, hold and take.
+/// Contents and sizes of the slices of a matrix, or of a sample of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SliceSizes {
-    /// Slices of 32 rows.
+    /// Number of slices of 32 rows.
     pub slices: u64,
-    /// Entries in them; those of rows kept apart are not.
+    /// Number of entries in slices, without those of long rows.
     pub entries: u64,
-    /// Of those, the ones in diagonal slices, and in slices with indices of 8, 16 and 32 bits.
+    /// Number of these entries in diagonal slices, and in slices with indices of 8, 16 and 32 bits.
     pub entries_by_kind: [u64; Kind::COUNT],
     /// Bytes of indices, masks and slots.
     pub index_bytes: u64,
     /// Bytes of values of 1, 2, 4 and 8 bytes each, with the padding between slices.
     pub value_bytes: [u64; VALUE_SIZES.len()],
-    /// Lanes of slots that not every lane has.
+    /// Lanes of slots that some lanes lack.
     pub guarded: u64,
-    /// Slots of the slice that has most of them.
+    /// Largest number of slots of a slice.
     pub depth: u64,
 }
 
-/// The sizes of a stored value that take any bytes.
+/// Sizes of a stored value, other than zero.
 const VALUE_SIZES: [usize; 4] = [1, 2, 4, 8];
 
 impl SliceSizes {
-    /// Bytes of values of `size` bytes each, with the padding between and behind slices; nothing where values take no bytes.
+    /// Bytes of values of `size` bytes each, with the padding between and behind slices; 0 if
+    /// values take no bytes.
     pub fn value_bytes(&self, size: usize) -> u64 {
         let bytes = VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
         if bytes == 0 { 0 } else { bytes + UNIT as u64 }
     }
 
-    /// Adds a slice; the bytes of its index only when they are not a diagonal slice's, which may share them.
+    /// Adds a slice. The index bytes of a diagonal slice are not added, because slices may share
+    /// them.
     fn add(&mut self, encoded: &Encoded) {
         let shape = encoded.shape;
         self.slices += 1;
@@ -47,7 +49,7 @@ impl SliceSizes {
         self.depth = self.depth.max((shape.width * shape.run) as u64);
     }
 
-    /// Adds slices; gives the slots of the diagonal ones.
+    /// Adds slices and returns the slots of the diagonal ones.
     fn add_all<'a>(&mut self, chunks: &'a [Chunk]) -> Vec<&'a [Slot]> {
         let mut all = Vec::new();
         for (encoded, slots) in chunks.iter().flat_map(Chunk::iter) {
@@ -57,11 +59,12 @@ impl SliceSizes {
         all
     }
 
-    /// The sizes of `slices` slices with `entries` entries, of which `sample` are some.
+    /// Estimates the sizes of `slices` slices with `entries` entries from a sample of them.
     ///
-    /// All but the depth goes by the entries. Of the diagonal slices that are not in the sample, as many have slots that none in it has as
-    /// slices of the sample have slots of their own: the chance to meet what has not been met is about the share of what has been met
-    /// once (Good, Biometrika 40, 1953).
+    /// All sizes except the depth scale with the entries. The share of diagonal slices outside of
+    /// the sample with slots that are new to it is taken to be the share of slices in the sample
+    /// whose slots occur once: the probability of an unseen species is about the share of species
+    /// seen once (Good, Biometrika 40, 1953).
     pub(crate) fn estimated(sample: &[Chunk], slices: u64, entries: u64) -> Self {
         let mut sizes = Self::default();
         let mut times: HashMap<&[Slot], u32> = HashMap::new();
@@ -86,7 +89,7 @@ impl SliceSizes {
         }
     }
 
-    /// The same for slices of which these are the sizes, were there `entries` entries in them.
+    /// Scales the sizes to slices with `entries` entries.
     pub(crate) fn scaled_to(self, entries: u64) -> Self {
         let scale = entries as f64 / self.entries.max(1) as f64;
         let scaled = |amount: u64| (amount as f64 * scale).round() as u64;
@@ -102,7 +105,7 @@ impl SliceSizes {
 }
 
 impl SlicedRows<'_> {
-    /// The sizes of all slices, exactly as packing makes them.
+    /// Sizes of all slices, exactly as packing produces them.
     pub(crate) fn sizes(self) -> SliceSizes {
         let chunks = self.encode();
         let mut sizes = SliceSizes::default();

@@ -1,4 +1,4 @@
-//! A packed slice, to be read.
+//! Read access to a packed slice.
 
 use super::index::{ALL, Kind, LANES, Shape, Slot, UNIT};
 use super::layout::{Steps, visit_diagonal};
@@ -6,29 +6,29 @@ use super::slices::PackedSlices;
 use crate::Scalar;
 use crate::device::cpu::set_lanes;
 
-/// Words in [`UNIT`] bytes.
+/// Words per unit of [`UNIT`] bytes.
 const WORDS: usize = UNIT / size_of::<u32>();
 
 /// A slice of a packed matrix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slice<'a> {
     pub(crate) shape: Shape,
-    /// The column that indices are counted from.
+    /// Column that indices are relative to.
     pub(crate) base: u32,
-    /// The row of the first lane, where rows are in their order.
+    /// Row of the first lane in the natural order.
     pub(crate) first_row: u32,
     /// Position of its first value.
     pub(crate) first_value: usize,
-    /// In a diagonal slice, column minus row of the slots that every lane has, and of the others.
+    /// For a diagonal slice, column minus row of the slots that every lane has, and of the others.
     pub(crate) deltas: [&'a [u32]; 2],
-    /// The lanes of the slots or steps that not every lane has.
+    /// Lanes of the slots or steps that some lanes lack.
     pub(crate) masks: &'a [u32],
-    /// In a relative slice, its indices, and what comes after them.
+    /// For a relative slice, its indices, and the words behind them.
     pub(crate) indices: &'a [u32],
 }
 
 impl<T: Scalar> PackedSlices<T> {
-    /// Slice `s`.
+    /// Returns slice `s`.
     #[inline(always)]
     pub(crate) fn slice(&self, s: usize) -> Slice<'_> {
         let header = &self.headers[s];
@@ -50,7 +50,7 @@ impl<T: Scalar> PackedSlices<T> {
     }
 }
 
-/// The first `len` words of an index, and what comes after their padding.
+/// The first `len` words of an index, and the words behind their padding.
 #[inline(always)]
 fn table(index: &[u32], len: usize) -> (&[u32], &[u32]) {
     (&index[..len], &index[len.next_multiple_of(WORDS)..])
@@ -61,7 +61,7 @@ impl Slice<'_> {
         self.masks[step - self.shape.full]
     }
 
-    /// The slots of a diagonal slice, deltas ascending.
+    /// Slots of a diagonal slice, deltas ascending.
     fn slots(&self) -> impl Iterator<Item = Slot> {
         let [full, partial] = self.deltas;
         let mut full = full.iter().map(|&delta| Slot { delta: delta as i32, mask: ALL }).peekable();
@@ -74,7 +74,7 @@ impl Slice<'_> {
         })
     }
 
-    /// Entries of every lane.
+    /// Number of entries of every lane.
     pub(crate) fn lengths(&self) -> [usize; LANES] {
         let Shape { run, full, .. } = self.shape;
         let mut lengths = [full * run; LANES];
@@ -91,8 +91,9 @@ impl Slice<'_> {
         }
     }
 
-    /// Calls `visit(lane, entry, position, column)` for every entry, those of a lane in their order. The position is that of its index,
-    /// which is also that of its value unless several entries share an index.
+    /// Calls `visit(lane, entry, position, column)` for every entry, those of a lane in their
+    /// order. The position is that of the index. It is also the position of the value unless
+    /// several entries share an index.
     #[inline(always)]
     pub(crate) fn visit_columns(&self, group: usize, mut visit: impl FnMut(usize, usize, usize, u32)) {
         let Shape { kind, run, full, .. } = self.shape;
@@ -114,7 +115,7 @@ impl Slice<'_> {
         );
     }
 
-    /// The index at position `at`.
+    /// Returns the index at position `at`.
     #[inline(always)]
     fn index(&self, at: usize) -> u32 {
         let bytes = |word: usize| self.indices[word].to_ne_bytes();

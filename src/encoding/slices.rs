@@ -1,4 +1,4 @@
-//! Packing a matrix into slices, and back.
+//! Packing of a matrix into slices.
 
 use super::index::{ALL, Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padded};
 use super::layout::{Steps, visit_diagonal};
@@ -13,28 +13,30 @@ use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Slices that one thread takes at a time …
+/// Slices that one thread encodes at a time.
 const CHUNK: usize = 64;
 
-/// … and rows and entries that it takes together at least: some 100 µs, which is what a pool of threads takes to wake and to wait for.
+/// Smallest number of rows and entries per thread: some 100 µs, the time to wake a thread pool and
+/// to wait for it.
 const TOGETHER: usize = 1 << 16;
 
-/// A matrix in packed slices; the layout is drawn in [`encoding`](super).
+/// A packed SELL matrix; see [`encoding`](super) for the layout.
 #[derive(Debug)]
 pub(crate) struct PackedSlices<T> {
     pub(crate) nrows: usize,
     pub(crate) ncols: usize,
-    /// Slots that are stored lane by lane.
+    /// Slots per group that is stored lane by lane.
     pub(crate) group: usize,
     pub(crate) headers: Vec<Header>,
     pub(crate) values: Stored<T>,
-    /// What codes stand for; see [`Coder::into_dictionary`].
+    /// Values of the codes; see [`Coder::into_dictionary`].
     pub(crate) dictionary: Vec<T>,
-    /// Bytes in words, so that all units begin at whole words.
+    /// Index bytes, stored as words so that all units begin at whole words.
     pub(crate) index: Vec<u32>,
-    /// The row of every lane, where rows are not in their order.
+    /// Row of every lane; `None` for the natural order.
     pub(crate) perm: Option<Vec<u32>>,
-    /// The lanes of every slice whose rows are long and not the slices' to write, where there are long rows.
+    /// Lanes of every slice that hold long rows, which the slice does not write; `None` without
+    /// long rows.
     pub(crate) skip: Option<Vec<u32>>,
     pub(crate) long: Option<LongRows<T>>,
     /// Bounds of the parts, in slices.
@@ -46,7 +48,7 @@ impl<T: Scalar> PackedSlices<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::PackedTooLarge`] when the slices cannot be addressed.
+    /// [`Error::PackedTooLarge`] if the slices exceed the range of addresses.
     pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
         let Packing { values, group, long } = packing;
         let group = group as usize;
@@ -72,7 +74,8 @@ impl<T: Scalar> PackedSlices<T> {
         };
         let write = |(c, (chunk, slices)): (usize, (&Chunk, &[PlacedSlice]))| {
             for (i, ((encoded, slots), slice)) in chunk.iter().zip(slices).enumerate() {
-                // SAFETY: every slice has its own units, but for slots that it shares and does not own.
+                // SAFETY: every slice has its own units, except for slots that it shares and does
+                // not own.
                 unsafe { writer.slice(c * CHUNK + i, encoded, slice, slots) };
             }
         };
@@ -87,12 +90,12 @@ impl<T: Scalar> PackedSlices<T> {
         Ok(Self { nrows, ncols, group, headers, values: stored, dictionary, index, perm, skip, long, parts })
     }
 
-    /// Whether all slices are diagonal.
+    /// True if all slices are diagonal.
     pub(crate) fn is_diagonal(&self) -> bool {
         self.headers.iter().all(|header| header.shape().kind == Kind::Diagonal)
     }
 
-    /// Bytes of the arrays.
+    /// Size of the arrays, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let perm = self.perm.as_ref().map_or(0, |perm| size_of_val(&**perm));
         let skip = self.skip.as_ref().map_or(0, |skip| size_of_val(&**skip));
@@ -102,12 +105,12 @@ impl<T: Scalar> PackedSlices<T> {
     }
 }
 
-/// The rows of a pattern as slices take them.
+/// The rows of a sparsity pattern, arranged in slices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlicedRows<'a> {
     pub(crate) row_ptr: &'a [usize],
     pub(crate) col_idx: &'a [u32],
-    /// The rows of the lanes, one after the other; all rows in their order where there is none.
+    /// Rows of the lanes, in order; `None` for the natural order.
     pub(crate) perm: Option<&'a [u32]>,
     pub(crate) ncols: usize,
     /// Rows with more entries are not in the slices.
@@ -124,7 +127,7 @@ impl<'a> SlicedRows<'a> {
         self.perm.map_or(self.row_ptr.len() - 1, <[u32]>::len)
     }
 
-    /// The row of a lane; none past the last one.
+    /// Row of a lane; `None` past the last row.
     fn row(self, s: usize, lane: usize) -> Option<usize> {
         let i = s * LANES + lane;
         (i < self.rows()).then(|| self.perm.map_or(i, |perm| perm[i] as usize))
@@ -134,7 +137,7 @@ impl<'a> SlicedRows<'a> {
         self.row_ptr[row + 1] - self.row_ptr[row] > self.long as usize
     }
 
-    /// The entries of every lane; none where it holds no row of the slices.
+    /// Entries of every lane. Empty for a lane without a row in the slices.
     fn entries(self, s: usize) -> [Range<usize>; LANES] {
         std::array::from_fn(|lane| match self.row(s, lane) {
             Some(row) if !self.is_long(row) => self.row_ptr[row]..self.row_ptr[row + 1],
@@ -142,19 +145,19 @@ impl<'a> SlicedRows<'a> {
         })
     }
 
-    /// The row of the first lane, where the slice may be diagonal: rows in their order, each with a column of its number. A lane that has no
-    /// entry in a slot can then be given the column of its row.
+    /// Row of the first lane if the slice may be diagonal: rows in natural order, each number of
+    /// which is also a column number. A lane without an entry in a slot can then load that column.
     pub(crate) fn first_row(self, s: usize) -> Option<usize> {
         let rows = s * LANES..((s + 1) * LANES).min(self.rows());
         (self.perm.is_none() && rows.end <= self.ncols).then_some(rows.start)
     }
 
-    /// The columns of every lane.
+    /// Columns of every lane.
     pub(crate) fn columns(self, s: usize) -> Columns<'a> {
         self.entries(s).map(|entries| &self.col_idx[entries])
     }
 
-    /// Chooses how every slice is stored.
+    /// Chooses the encoding of every slice.
     pub(crate) fn encode(self) -> Vec<Chunk> {
         let slices = self.slices();
         let chunk = |c: usize| {
@@ -169,7 +172,7 @@ impl<'a> SlicedRows<'a> {
         (0..chunks).into_par_iter().with_min_len(least).map(chunk).collect()
     }
 
-    /// The lanes of every slice that hold long rows.
+    /// Lanes of every slice that hold long rows.
     fn skipped(self) -> Vec<u32> {
         let lanes = |s: usize| {
             let is_long = |row| self.is_long(row);
@@ -184,12 +187,12 @@ impl<'a> SlicedRows<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     encoded: Vec<Encoded>,
-    /// The slots of the diagonal ones, one after the other.
+    /// Slots of the diagonal slices, in order.
     slots: Vec<Slot>,
 }
 
 impl Chunk {
-    /// Chooses how a slice is stored, and adds it; see [`Chooser::choose`].
+    /// Encodes a slice and adds it; see [`Chooser::choose`].
     pub(crate) fn push(&mut self, chooser: &mut Chooser, columns: &Columns<'_>, first_row: Option<usize>) {
         let encoded = chooser.choose(columns, first_row);
         self.encoded.push(encoded);
@@ -198,7 +201,7 @@ impl Chunk {
         }
     }
 
-    /// The slices, and the slots of the diagonal ones.
+    /// The slices, with the slots of the diagonal ones.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Encoded, &[Slot])> {
         let mut rest = &self.slots[..];
         self.encoded.iter().map(move |encoded| {
@@ -209,7 +212,7 @@ impl Chunk {
     }
 }
 
-/// Where slices stand.
+/// Positions of slices.
 struct Placement {
     slices: Vec<PlacedSlice>,
     value_units: usize,
@@ -220,17 +223,17 @@ struct Placement {
 struct PlacedSlice {
     header: Header,
     entries_before: u64,
-    /// Whether the slice writes its index; not when an earlier slice has the same slots.
+    /// True if the slice writes its index; false if an earlier slice has the same slots.
     owns_index: bool,
 }
 
 impl Placement {
-    /// Gives every slice its place, one after the other; identical slots are stored once.
+    /// Assigns a position to every slice, in order. Identical slots are stored once.
     fn of(chunks: &[Chunk], value_size: usize) -> Result<Self, Error> {
         let mut known: HashMap<&[Slot], u32> = HashMap::new();
         let (mut slices, mut entries) = (Vec::new(), 0);
         let (mut value_units, mut index_units) = (0usize, 0usize);
-        // Neighbours are often alike, and comparing is quicker than hashing.
+        // Adjacent slices are often alike, and comparing is faster than hashing.
         let mut last: Option<(&[Slot], u32)> = None;
         for chunk in chunks {
             for (encoded, own) in chunk.iter() {
@@ -256,13 +259,13 @@ impl Placement {
                 entries += u64::from(encoded.entries);
             }
         }
-        // What GPU kernels load for lanes without an entry may stand behind the last value.
+        // GPU kernels may load behind the last value for lanes without an entry.
         value_units += usize::from(value_units > 0);
         Ok(Self { slices, value_units, index_units, entries })
     }
 }
 
-/// A place in units as headers hold it.
+/// Converts a position in units to the type of headers.
 fn unit(at: usize, what: &'static str) -> Result<u32, Error> {
     u32::try_from(at).map_err(|_| Error::PackedTooLarge { what, limit: (UNIT as u64) << u32::BITS })
 }
@@ -278,11 +281,11 @@ struct Writer<'a, T> {
 }
 
 impl<T: Scalar> Writer<'_, T> {
-    /// Writes slice `s`, whose slots are `slots` if it is diagonal.
+    /// Writes slice `s`. `slots` are its slots if it is diagonal.
     ///
     /// # Safety
     ///
-    /// No other thread writes the slice, nor its index where it owns that.
+    /// No other thread writes the slice, nor its index if it owns that.
     unsafe fn slice(&self, s: usize, encoded: &Encoded, slice: &PlacedSlice, slots: &[Slot]) {
         let entries = self.rows.entries(s);
         let columns = entries.clone().map(|entries| &self.a.col_idx()[entries]);
@@ -290,7 +293,8 @@ impl<T: Scalar> Writer<'_, T> {
         let shape = encoded.shape;
         let first = slice.header.value_at as usize * self.values_per_unit;
         let index = slice.header.index_at as usize * UNIT;
-        // SAFETY: the positions of the slice's values and index, which are the caller's promise.
+        // SAFETY: the positions are those of the slice's values and index, which are the caller's
+        // promise.
         unsafe {
             if shape.kind == Kind::Diagonal {
                 let mut next = [0; LANES];
@@ -322,7 +326,8 @@ impl<T: Scalar> Writer<'_, T> {
         }
     }
 
-    /// Writes the slots of a diagonal slice, of which so many are every lane's, from byte `start` of the index on.
+    /// Writes the slots of a diagonal slice, `full` of which every lane has, from byte `start` of
+    /// the index.
     unsafe fn slots(&self, start: usize, full: usize, slots: &[Slot]) {
         let words = |count: usize| padded(count * size_of::<u32>());
         let partial = start + words(full);
@@ -343,10 +348,11 @@ impl<T: Scalar> Writer<'_, T> {
         }
     }
 
-    /// Writes the `at`-th number of those that begin at byte `start` of the index.
+    /// Writes number `at` of those that begin at byte `start` of the index.
     #[inline(always)]
     unsafe fn put<N>(&self, start: usize, at: usize, number: N) {
-        // SAFETY: the caller's promise; the number's bytes lie inside a unit of the index, and `start` is a multiple of a unit.
+        // SAFETY: the caller's promise; the bytes of the number lie inside a unit of the index, and
+        // `start` is a multiple of a unit.
         unsafe {
             let word = self.index.at(start / size_of::<u32>());
             word.cast::<N>().add(at).write(number);
@@ -354,7 +360,7 @@ impl<T: Scalar> Writer<'_, T> {
     }
 }
 
-/// The lanes with more than `entry` entries.
+/// Lanes with more than `entry` entries.
 fn mask(columns: &Columns<'_>, entry: usize) -> u32 {
     (0..LANES).fold(0, |mask, lane| mask | u32::from(columns[lane].len() > entry) << lane)
 }

@@ -1,4 +1,4 @@
-//! Packed arrays written out, and every kind of slice there and back.
+//! Tests with explicit packed arrays, and round trips of every kind of slice.
 
 use super::*;
 use crate::Precision;
@@ -33,7 +33,8 @@ fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrM
     CsrMatrix::try_new(rows.len(), ncols, row_ptr, col_idx, values).unwrap()
 }
 
-/// Packs, multiplies and unpacks under every order, group and encoding; gives what the natural order has with single slots.
+/// Packs, multiplies and unpacks with every order, group and encoding. Returns the packed matrix in
+/// natural order with single slots.
 fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> PackedSlices<f64> {
     let x = x_vector(a.ncols());
     let oracle = Oracle::of(a.view(), &x);
@@ -127,7 +128,7 @@ fn long_rows_are_cut_into_pieces() {
     assert_eq!(long.bytes(), long_bytes(&[(512, 1), (1200, 1)], 8));
 }
 
-/// Every row holds the diagonal and `reach` neighbours to either side, those that there are.
+/// Every row holds the diagonal and up to `reach` neighbours on either side.
 fn stencil(n: u32, reach: u32) -> CsrMatrix<f64> {
     let rows: Vec<Vec<u32>> =
         (0..n).map(|i| (i.max(reach) - reach..(i + reach + 1).min(n)).collect()).collect();
@@ -286,7 +287,7 @@ fn the_number_of_threads_does_not_count() {
     assert_eq!((one.perm, one.parts), (three.perm, three.parts));
 }
 
-/// Rows that may be anything, or nearly a stencil, or nodes of `run` unknowns.
+/// Random rows, or nearly a stencil, or nodes of `run` unknowns.
 fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
     let any = (1u32..400).prop_flat_map(|n| {
         let row = prop::collection::vec(0..n, 0..20);

@@ -1,4 +1,4 @@
-//! A packed matrix back in CSR.
+//! Unpacking of a packed SELL matrix to CSR.
 
 use super::index::LANES;
 use super::slices::PackedSlices;
@@ -7,7 +7,7 @@ use crate::matrix::CsrMatrix;
 use crate::{Precision, Scalar};
 
 impl<T: Scalar> PackedSlices<T> {
-    /// The matrix in CSR, its entries in the order they were packed from.
+    /// Unpacks the matrix to CSR, with its entries in the original order.
     pub(crate) fn unpack(&self) -> CsrMatrix<T> {
         let slices = || (0..self.headers.len()).map(|s| (s, self.slice(s)));
         let long = || self.long.iter().flat_map(|long| long.rows().map(move |row| (long, row)));
@@ -28,11 +28,12 @@ impl<T: Scalar> PackedSlices<T> {
                 *value = long.values.get(at, &self.dictionary);
             }
         }
-        // SAFETY: offsets rise by construction, and packed matrices only hold columns of a checked one.
+        // SAFETY: offsets are ascending by construction, and packed matrices only hold columns of a
+        // checked matrix.
         unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
     }
 
-    /// Where every row begins in CSR.
+    /// Row offsets of the CSR matrix.
     fn row_offsets(&self) -> Vec<usize> {
         let mut row_ptr = vec![0; self.nrows + 1];
         for s in 0..self.headers.len() {
@@ -50,7 +51,8 @@ impl<T: Scalar> PackedSlices<T> {
         row_ptr
     }
 
-    /// The values of the slices and of the long rows, where they are stored as they are.
+    /// Values of the slices and of the long rows; `None` unless they are stored in the matrix's own
+    /// type.
     pub(crate) fn values_mut(&mut self) -> Option<[&mut [T]; 2]> {
         let long = match &mut self.long {
             Some(long) => long.values.plain_mut()?,
@@ -59,25 +61,25 @@ impl<T: Scalar> PackedSlices<T> {
         Some([self.values.plain_mut()?, long])
     }
 
-    /// The precision of the values, where they are stored in fewer bytes.
+    /// Precision of the values if they are stored in a narrower one.
     pub(crate) fn narrow(&self) -> Option<Precision> {
         self.values.narrow()
     }
 
-    /// As [`values_mut`](Self::values_mut), where they are stored in fewer bytes.
+    /// As [`values_mut`](Self::values_mut), for values stored in a narrower precision.
     pub(crate) fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>> {
         let long = self.long.as_mut().and_then(|long| long.values.narrow_mut());
         Some(self.values.narrow_mut()?.and(long, (&mut [], &mut [])))
     }
 
-    /// The codes of the slices and of the long rows, where values are stored as such.
+    /// Codes of the slices and of the long rows; `None` unless values are stored as codes.
     pub(crate) fn codes_mut(&mut self) -> Option<[&mut [u8]; 2]> {
         let long = self.long.as_mut().and_then(|long| long.values.codes_mut());
         Some([self.values.codes_mut()?, long.unwrap_or_default()])
     }
 
-    /// The slot of every entry, in the order they were packed from, counted through the values of the slices and those of the long rows; none
-    /// where 32 bits cannot count them.
+    /// Position of the value of every entry, in the original order of entries, counted through the
+    /// values of the slices and those of the long rows. `None` if 32 bits cannot count them.
     pub(crate) fn places(&self) -> Option<Vec<u32>> {
         let own = self.values.per(self.values.bytes());
         let long = self.long.as_ref().map_or(0, |long| long.col_idx.len());
@@ -98,7 +100,7 @@ impl<T: Scalar> PackedSlices<T> {
         Some(places)
     }
 
-    /// The row of a lane that has entries.
+    /// Row of a lane that has entries.
     fn row(&self, s: usize, lane: usize) -> usize {
         let i = s * LANES + lane;
         self.perm.as_ref().map_or(i, |perm| perm[i] as usize)

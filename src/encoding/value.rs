@@ -1,5 +1,6 @@
-//! How values are stored: as they are, as codes of a dictionary, in a type of fewer bytes that holds all of them exactly, or not at all when
-//! all are the same. Values are compared by their bits, so that nothing is lost: `0` and `-0` differ, and so do NaNs of different payloads.
+//! Encodings of values: in the matrix's own type, as codes of a dictionary, in a narrower type that
+//! holds all of them exactly, or not at all if all are the same. Values are compared by their bits,
+//! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
 
 use super::SLACK;
 use crate::device::cpu::Output;
@@ -8,32 +9,34 @@ use crate::{Precision, Scalar};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Values a dictionary may have: what an 8-bit code can name.
+/// Largest number of values of a dictionary: the range of an 8-bit code.
 pub(crate) const DICTIONARY: usize = 256;
 
-/// Values one thread looks at in a stretch …
+/// Values per chunk of the parallel search for distinct values.
 const CHUNK: usize = 1 << 14;
 
-/// … and stretches that it takes together at least, some 100 µs, which is what a pool of threads takes to wake and to wait for: fewer than
-/// 2¹⁹ values are not shared.
+/// Smallest number of chunks per thread: some 100 µs, the time to wake a thread pool and to wait
+/// for it. Fewer than 2¹⁹ values are not shared among threads.
 const TOGETHER: usize = (1 << 18) / CHUNK + 1;
 
-/// Slots of a hash table of values: four times the limit, so that a search seldom meets a second key. A power of two.
+/// Slots of a hash table of values: four times the limit, so that a search seldom meets a second
+/// key. A power of two.
 pub(super) const SLOTS: usize = 4 * DICTIONARY;
 
-/// 2⁶⁴ over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP 3, 6.4).
+/// 2⁶⁴ over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP
+/// 3, 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The slot at which the search for a key begins.
+/// First slot of the search for a key.
 #[inline]
 fn hash(bits: u64) -> usize {
     (bits.wrapping_mul(SPREAD) >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 
-/// The distinct values met so far, by their bits: a small open-addressing table.
+/// The distinct values found so far, by their bits: a small open-addressing table.
 #[derive(Debug)]
 pub(crate) struct ValueSet {
-    /// Zero marks a free slot; the value whose bits are zero is `zero`.
+    /// Zero marks a free slot; `zero` stands for the value whose bits are zero.
     slots: Box<[u64; SLOTS]>,
     zero: bool,
     len: usize,
@@ -46,7 +49,7 @@ impl Default for ValueSet {
 }
 
 impl ValueSet {
-    /// The distinct ones of `values`, or more than [`DICTIONARY`] of them: then not all are looked at.
+    /// Collects the distinct values. Stops early if there are more than [`DICTIONARY`].
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
         let many = AtomicBool::new(false);
         let sets = values.par_chunks(CHUNK).with_min_len(TOGETHER).fold(Self::default, |mut set, values| {
@@ -59,20 +62,22 @@ impl ValueSet {
         sets.reduce(Self::default, Self::merge)
     }
 
-    /// The set with this table, which has so many keys; zero is none of them, but may be a value.
+    /// The set with this table of `keys` keys. A key is never zero; `zero` tells if zero is a
+    /// value.
     pub(super) fn from_table(slots: Box<[u64; SLOTS]>, keys: usize, zero: bool) -> Self {
         Self { slots, zero, len: keys + usize::from(zero) }
     }
 
     /// Adds `values` until there are more than [`DICTIONARY`].
     ///
-    /// Where values repeat they mostly do so in the order of the rows: a stretch is compared with what stood one period before it, and its
-    /// values are looked up only where it differs. The period is then how far before the last few of them stood last (Lempel and Ziv, A
-    /// universal algorithm for sequential data compression, 1977).
+    /// Repeated values mostly repeat in the order of the rows. A stretch of values is compared with
+    /// the values one period earlier, and is looked up only if it differs. The period is then the
+    /// distance to the previous occurrence of the last few values (Lempel and Ziv, A universal
+    /// algorithm for sequential data compression, 1977).
     pub(super) fn add<T: Scalar>(&mut self, values: &[T]) {
         /// Values that are compared at once.
         const STRETCH: usize = 16;
-        /// Stretches in succession that differ until no other period than 1 is looked for.
+        /// Successive stretches that differ before the search for periods other than 1 is given up.
         const PATIENCE: usize = 16;
         let mut phrases = Phrases { last: 0, ends: [0; Phrases::COUNT] };
         let (mut period, mut different) = (1, 0);
@@ -99,7 +104,8 @@ impl ValueSet {
         }
     }
 
-    /// Adds a value, and returns a number below [`SLOTS`] that is its alone, but for that of zero.
+    /// Adds a value. Returns a number below [`SLOTS`] that is unique to the value, except for that
+    /// of zero.
     #[inline]
     fn insert(&mut self, bits: u64) -> usize {
         let mut slot = hash(bits);
@@ -119,12 +125,12 @@ impl ValueSet {
         slot
     }
 
-    /// Whether there are too many values for another one to matter.
+    /// True if there are more than [`DICTIONARY`] values.
     fn is_full(&self) -> bool {
         self.len > DICTIONARY
     }
 
-    /// Both sets together.
+    /// Union of both sets.
     pub(super) fn merge(mut self, other: Self) -> Self {
         if other.is_full() {
             return other;
@@ -137,40 +143,40 @@ impl ValueSet {
         self
     }
 
-    /// The bits of the values, in no order.
+    /// Bits of the values, in no particular order.
     fn bits(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().copied().filter(|&bits| bits != 0).chain(self.zero.then_some(0))
     }
 
-    /// The values, in no order.
+    /// The values, in no particular order.
     pub(crate) fn values<T: Scalar>(&self) -> Vec<T> {
         self.bits().map(T::from_bits).collect()
     }
 
-    /// The number of values; none when there are more than [`DICTIONARY`].
+    /// Number of values; `None` if there are more than [`DICTIONARY`].
     pub(crate) fn count(&self) -> Option<usize> {
         (!self.is_full()).then_some(self.len)
     }
 
-    /// Whether the one value is `1`.
+    /// True if `1` is the only value.
     pub(crate) fn is_one<T: Scalar>(&self) -> bool {
         self.len == 1 && self.slots.contains(&T::ONE.bits())
     }
 }
 
-/// Where the last few values stood before.
+/// Previous occurrences of the last few values.
 struct Phrases {
     /// Numbers of the last values, 16 bits each.
     last: u64,
-    /// By the hash of such numbers, where they ended last.
+    /// End of the latest occurrence of such numbers, by their hash.
     ends: [u32; Self::COUNT],
 }
 
 impl Phrases {
     const COUNT: usize = 256;
 
-    /// How far before position `at`, counted from 1, the last four values ended before, the one with this number being the latest of them:
-    /// a guess from 1 to `at`.
+    /// Distance from position `at`, counted from 1, to the previous end of the last four values,
+    /// the latest of which has this number. A guess between 1 and `at`.
     #[inline]
     fn distance(&mut self, at: usize, number: usize) -> usize {
         self.last = self.last << 16 | number as u64;
@@ -180,33 +186,33 @@ impl Phrases {
     }
 }
 
-/// Whether as many values of `others` have the bits of `values`.
+/// True if `others` begins with values that have the bits of `values`.
 #[inline]
 fn same_bits<T: Scalar>(values: &[T], others: &[T]) -> bool {
-    // All comparisons, not the first that fails: they are made many at a time.
+    // All pairs are compared, without an early exit, so that the loop is vectorised.
     values.iter().zip(others).fold(0, |other, (a, b)| other | (a.bits() ^ b.bits())) == 0
 }
 
-/// What a matrix's values become.
+/// Encoder of the values of a matrix.
 #[derive(Debug)]
 pub(crate) enum Coder<T> {
-    /// What they are.
+    /// The values themselves.
     Plain,
     /// Codes of at most [`DICTIONARY`] values.
     Dictionary(Dictionary<T>),
-    /// The same numbers in fewer bytes: those of a precision that holds all of them.
+    /// The same numbers in a narrower precision that holds all of them.
     Narrow(Precision),
-    /// Nothing: all have the same bits. Zero where there are none.
+    /// Nothing is stored: all have the same bits. Zero if there are no values.
     Same(T),
 }
 
 impl<T: Scalar> Coder<T> {
-    /// The shortest that loses nothing.
+    /// The shortest lossless encoding.
     pub(crate) fn of(values: &[T]) -> Self {
         Self::of_set(&ValueSet::of(values))
     }
 
-    /// The same, from the distinct values.
+    /// The shortest lossless encoding, from the distinct values.
     pub(super) fn of_set(set: &ValueSet) -> Self {
         match set.count() {
             None => Self::Plain,
@@ -215,13 +221,13 @@ impl<T: Scalar> Coder<T> {
         }
     }
 
-    /// Numbers of a precision, where they take fewer bytes and it holds all values; else what they are.
+    /// The precision, if it is narrower and holds all values; otherwise plain.
     pub(crate) fn narrow(values: &[T], precision: Precision) -> Self {
         let all = precision.is_narrower_than(T::KIND) && precision.holds_all(values);
         if all { Self::Narrow(precision) } else { Self::Plain }
     }
 
-    /// Bytes of one stored value.
+    /// Size of one stored value, in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Plain => size_of::<T>(),
@@ -231,7 +237,8 @@ impl<T: Scalar> Coder<T> {
         }
     }
 
-    /// What codes stand for: the values of the dictionary by their codes, and zeros behind them; or the one value; nothing for numbers.
+    /// Values of the codes: those of the dictionary by their codes, padded with zeros; or the
+    /// single value; empty for numbers.
     pub(crate) fn into_dictionary(self) -> Vec<T> {
         match self {
             Self::Plain | Self::Narrow(_) => Vec::new(),
@@ -244,7 +251,7 @@ impl<T: Scalar> Coder<T> {
     }
 }
 
-/// Up to [`DICTIONARY`] values, in the order of their bits, and where to find the code of each.
+/// Up to [`DICTIONARY`] values, in the order of their bits, with a hash table of their codes.
 #[derive(Debug)]
 pub(crate) struct Dictionary<T> {
     values: Vec<T>,
@@ -257,7 +264,8 @@ impl<T: Scalar> Dictionary<T> {
         let mut bits: Vec<u64> = set.bits().collect();
         bits.sort_unstable();
         let (mut keys, mut codes, mut used) = (Box::new([0; SLOTS]), Box::new([0; SLOTS]), [false; SLOTS]);
-        // The bits of zero are the key of free slots too, but they come first and take the slot at which their search begins.
+        // The bits of zero are also the key of free slots, but they come first and take the first
+        // slot of their search.
         for (code, &bits) in bits.iter().enumerate() {
             let mut slot = hash(bits);
             while used[slot] {
@@ -268,12 +276,12 @@ impl<T: Scalar> Dictionary<T> {
         Self { values: bits.into_iter().map(T::from_bits).collect(), keys, codes }
     }
 
-    /// The keys of the hash table, and the codes that stand beside them.
+    /// Keys of the hash table, and their codes.
     pub(super) fn table(&self) -> (&[u64], &[u8]) {
         (&self.keys[..], &self.codes[..])
     }
 
-    /// The code of one of its values; there is no answer for others.
+    /// Code of a value of the dictionary; unspecified for other values.
     #[inline]
     pub(crate) fn code(&self, value: T) -> u8 {
         let bits = value.bits();
@@ -285,33 +293,35 @@ impl<T: Scalar> Dictionary<T> {
     }
 }
 
-/// Values as they are stored; what codes stand for is kept once for the whole matrix: see [`Coder::into_dictionary`].
+/// Encoded values. The values of the codes are stored once for the whole matrix: see
+/// [`Coder::into_dictionary`].
 #[derive(Debug, PartialEq)]
 pub(crate) enum Stored<T> {
-    /// As they are.
+    /// The values themselves.
     Plain(Vec<T>),
     /// Codes of a dictionary.
     Codes(Vec<u8>),
-    /// The bits of numbers of a 16-bit precision.
+    /// Bits of numbers of a 16-bit precision.
     Halves(Precision, Vec<u16>),
-    /// In 32 bits.
+    /// 32-bit numbers.
     Singles(Vec<f32>),
-    /// Not at all.
+    /// Nothing: all values are the same.
     Same,
 }
 
-/// Something of values in 16 bits, or of values in 32.
+/// Data of values in 16 bits or in 32 bits.
 #[derive(Debug)]
 pub(crate) enum Narrowed<H, S> {
     Halves(H),
     Singles(S),
 }
 
-/// Two such things, of the slices and of the long rows.
+/// Data of the slices and of the long rows.
 pub(crate) type NarrowedPair<H, S> = Narrowed<[H; 2], [S; 2]>;
 
 impl<H, S> Narrowed<H, S> {
-    /// Of the slices this, and of the long rows that, which the same coder has made; `nothing` where there are no such rows.
+    /// Combines the data of the slices with those of the long rows, made by the same coder;
+    /// `nothing` if there are no long rows.
     pub(crate) fn and(self, long: Option<Self>, nothing: (H, S)) -> NarrowedPair<H, S> {
         match (self, long) {
             (Self::Halves(own), Some(Self::Halves(long))) => Narrowed::Halves([own, long]),
@@ -322,7 +332,8 @@ impl<H, S> Narrowed<H, S> {
     }
 }
 
-/// Values in the bytes of a precision; or the first that it does not hold, by its number.
+/// Converts values to a precision. Returns the index of the first value that it does not hold as
+/// the error.
 pub(crate) fn narrowed<T: Scalar>(
     values: &[T],
     precision: Precision,
@@ -337,8 +348,8 @@ pub(crate) fn narrowed<T: Scalar>(
     })
 }
 
-/// The codes of values, none where one stands for all, and what they stand for; nothing where these are more than there is `room` for, which is
-/// 1 or [`DICTIONARY`].
+/// Encodes values as codes and a dictionary. There are no codes if one value stands for all. `None`
+/// if there are more values than `room`, which is 1 or [`DICTIONARY`].
 pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Vec<T>)> {
     let coder = Coder::of(values);
     let codes = match &coder {
@@ -355,7 +366,7 @@ pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Ve
 }
 
 impl<T: Scalar> Stored<T> {
-    /// Room for `len` values of a coder.
+    /// Allocates `len` zeroed values of a coder.
     pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
         match coder {
             Coder::Plain => Self::Plain(with_slack(len)),
@@ -366,7 +377,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// The value at position `at`.
+    /// Returns the value at position `at`.
     #[inline]
     pub(crate) fn get(&self, at: usize, dictionary: &[T]) -> T {
         match self {
@@ -378,7 +389,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// The values, where they are stored as they are.
+    /// The values, if they are stored in the matrix's own type.
     pub(crate) fn plain_mut(&mut self) -> Option<&mut [T]> {
         match self {
             Self::Plain(values) => Some(values),
@@ -386,7 +397,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// The numbers, where they are stored in fewer bytes.
+    /// The numbers, if they are stored in a narrower precision.
     pub(crate) fn narrow_mut(&mut self) -> Option<Narrowed<&mut [u16], &mut [f32]>> {
         match self {
             Self::Halves(_, halves) => Some(Narrowed::Halves(halves)),
@@ -395,7 +406,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// The codes, where they are stored as such.
+    /// The codes, if values are stored as codes.
     pub(crate) fn codes_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Codes(codes) => Some(codes),
@@ -403,7 +414,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// The precision of the numbers, where they are stored in fewer bytes.
+    /// Precision of the numbers if they are stored in a narrower one.
     pub(crate) fn narrow(&self) -> Option<Precision> {
         match self {
             Self::Halves(precision, _) => Some(*precision),
@@ -412,7 +423,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// Values in `bytes` of them.
+    /// Number of values in `bytes` bytes.
     pub(crate) fn per(&self, bytes: usize) -> usize {
         match self {
             Self::Plain(_) => bytes / size_of::<T>(),
@@ -423,7 +434,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// Bytes of all of them.
+    /// Size of all values, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Plain(values) => size_of_val(&**values),
@@ -435,14 +446,14 @@ impl<T: Scalar> Stored<T> {
     }
 }
 
-/// `len` zeros, and [`SLACK`] bytes of them behind.
+/// `len` zeros, followed by [`SLACK`] readable bytes of zeros.
 pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
     let mut zeros = zeroed(len + SLACK / size_of::<N>());
     zeros.truncate(len);
     zeros
 }
 
-/// Where several threads store values, each at its own positions.
+/// Output for values that several threads store, each at its own positions.
 pub(crate) enum Sink<'a, T> {
     Plain(Output<T>),
     Codes(Output<u8>, &'a Dictionary<T>),
@@ -452,7 +463,7 @@ pub(crate) enum Sink<'a, T> {
 }
 
 impl<'a, T: Scalar> Sink<'a, T> {
-    /// Into `stored`, which was made for the same coder.
+    /// Output into `stored`, which was made for the same coder.
     pub(crate) fn new(stored: &mut Stored<T>, coder: &'a Coder<T>) -> Self {
         match (stored, coder) {
             (Stored::Plain(values), _) => Self::Plain(Output::new(values)),

@@ -1,4 +1,4 @@
-//! Dictionaries, the choice of how values are stored, and what is refused.
+//! Tests of dictionaries, of the choice of encoding, and of rejected values.
 
 use super::*;
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ fn threads_find_what_one_finds() {
 
 #[test]
 fn a_value_that_breaks_a_pattern_is_not_missed() {
-    // In every place of a few periods, and where values were irregular for long.
+    // Every position of several periods, also after a long irregular beginning.
     for (period, irregular) in [1, 2, 3, 7, 16, 17, 40].into_iter().flat_map(|p| [(p, 0), (p, 400)]) {
         let value = |i| if i < irregular { i * i % 211 % (period + 3) } else { i % period };
         let values: Vec<f64> = (0..1000).map(|i| f64::from(value(i))).collect();
@@ -137,7 +137,7 @@ fn fewer_bytes_hold_all_or_none() {
         let coder = Coder::narrow(&values, precision);
         let mut stored = Stored::zeroed(&coder, values.len());
         let sink = Sink::new(&mut stored, &coder);
-        // SAFETY: one thread, and the positions there are.
+        // SAFETY: one thread, and positions in range.
         (0..values.len()).for_each(|at| unsafe { sink.put(at, values[at]) });
         assert_eq!((stored.bytes(), stored.narrow()), (precision.size() * 4, Some(precision)));
         let found: Vec<u64> = (0..4).map(|at| stored.get(at, &[]).to_bits()).collect();

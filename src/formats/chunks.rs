@@ -1,14 +1,14 @@
-//! Chunks: the entries of a matrix and the ends of its rows, in the order in which they are met, cut into equal pieces (Merrill &
-//! Garland, SC'16). A chunk of empty rows is then no heavier than one of entries.
+//! Chunks: the entries and row ends of a matrix, in order, cut into equal pieces (Merrill &
+//! Garland, SC'16). A chunk of empty rows thus costs no more than one of entries.
 
 use rayon::prelude::*;
 
-/// Chunks of so many entries and row ends in a matrix.
+/// Number of chunks of `chunk` entries and row ends.
 pub(crate) fn chunks(nrows: u64, nnz: u64, chunk: u64) -> u64 {
     (nrows + nnz).div_ceil(chunk)
 }
 
-/// How many rows have ended before each chunk, and in all.
+/// Number of rows that end before each chunk, and the number of all rows.
 pub(crate) fn chunk_rows(row_ptr: &[usize], chunk: u64) -> Vec<u32> {
     let nrows = row_ptr.len() - 1;
     let chunks = chunks(nrows as u64, row_ptr[nrows] as u64, chunk) as usize;

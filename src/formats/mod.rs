@@ -1,7 +1,8 @@
 //! The storage formats, one folder each.
 //!
-//! To add one: create its folder, add its `mod` line and its line in `registry!`, which everything else follows from: its name, the spelling of its
-//! plans, its candidates, its column in benchmarks and its conformance tests.
+//! To add one: create its folder, add its `mod` line and its line in `registry!`. Everything else
+//! follows from that line: the name of the format, the spelling of its plans, its candidates, its
+//! column in benchmarks and its conformance tests.
 
 mod access;
 pub mod blocked;
@@ -54,9 +55,9 @@ registry! {
     blocked => Blocked,
 }
 
-/// What a storage format must provide. Implemented by the unit struct at the top of each format's folder.
+/// A storage format. Implemented by the unit struct at the top of each format's folder.
 pub(crate) trait Format: 'static {
-    /// The format's parameters: plain data, spelled by `Display` and read back by [`Format::parse`].
+    /// Parameters of the format: plain data, spelled by `Display` and parsed by [`Format::parse`].
     type Plan: Debug + Clone + PartialEq + Display;
     /// The packed matrix in host memory.
     type Host<T: Scalar>: HostMatrix<T>;
@@ -64,46 +65,51 @@ pub(crate) trait Format: 'static {
     /// One spelling of every kind of plan, for help and for the conformance tests.
     const EXAMPLES: &'static [&'static str];
 
-    /// Reads what stands between the parentheses of a plan's spelling.
+    /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
-    /// The plans worth considering for a matrix on a kind of device.
+    /// Candidate plans for a matrix on a kind of device.
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
 
-    /// What one product reads and does; pure, computed without packing, and exact but where [`Format::is_exact`] says otherwise.
+    /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact unless
+    /// [`Format::is_exact`] returns false.
     fn traffic(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic;
 
-    /// The kernel that runs the plan there: the key of its coefficients in a profile.
+    /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
 
-    /// Whether [`Format::traffic`] is what is packed to the byte. Otherwise no more than twice as much is packed.
+    /// True if [`Format::traffic`] equals the packed size to the byte. Otherwise at most twice as
+    /// much is packed.
     fn is_exact(_: &Self::Plan, _: &Analysis) -> bool {
         true
     }
 
-    /// Whether every product gives the same bits, on every device.
+    /// True if every SpMV gives the same bits, on every device.
     fn deterministic(_: &Self::Plan) -> bool {
         true
     }
 
-    /// Whether the one array of values is in the order of the entries.
+    /// True if the values are one array in the order of the entries.
     fn keeps_order(_: &Self::Plan) -> bool {
         false
     }
 
-    /// Whether a plan may be chosen for such a device: its product is only enqueued there, without waiting, and in no more launches than
-    /// it needs. What is there to be compared with is only taken where it is given.
+    /// True if a plan may be chosen for such a device: its SpMV is only enqueued there, without
+    /// waiting, and in no more launches than it needs. Plans that exist only for comparison are
+    /// used only on request.
     fn eligible(_: &Self::Plan, _: Target) -> bool {
         true
     }
 
-    /// Lower bound of the time of a product on a GPU, in µs, beside its bytes: from the longest chain of
-    /// loads of one thread ([`chain_us`]) and the number of threads. Exact from the row lengths.
+    /// Lower bound of the time of an SpMV on a GPU, in µs, in addition to that of its bytes: from
+    /// the longest chain of loads of one thread ([`chain_us`]) and the number of threads. Exact
+    /// from the row lengths.
     fn floor_us(_: &Self::Plan, _: &Analysis) -> f64 {
         0.0
     }
 
-    /// The order of the rows and the encoding, where a plan is packed slices and nothing else: those a GPU packs itself, from CSR.
+    /// Row order and encoding of a plan that is packed SELL and nothing else: such plans a GPU
+    /// packs itself, from CSR. None for other plans.
     fn slices(_: &Self::Plan) -> Option<(Order, Packing)> {
         None
     }
@@ -112,41 +118,43 @@ pub(crate) trait Format: 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::PlanLimit`] for what the format cannot hold with such parameters.
+    /// [`Error::PlanLimit`] if the format cannot hold the matrix with such parameters.
     fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
 }
 
 /// A matrix packed in one format, in host memory.
 pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
-    /// `y = A x`; `y` is overwritten without being read. The bits of `y` do not depend on the number of threads.
+    /// `y = A x`; `y` is overwritten without being read. The bits of `y` do not depend on the
+    /// number of threads.
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
+    /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.
     fn spmv(&self, x: &[T], y: &mut [T]);
 
-    /// The matrix back in CSR, its entries in the order they were packed from.
+    /// Converts the matrix back to CSR, with its entries in the order from which they were packed.
     fn unpack(&self) -> CsrMatrix<T>;
 
-    /// The arrays with the values, which are zero where there is no entry; or why there are none.
+    /// Arrays with the values, which are zero in slots without an entry; or the reason why there
+    /// are none.
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
         Err(NoArrays::NO_PLACES)
     }
 
-    /// The packed slices, where there are such.
+    /// The packed SELL matrix, if it is one.
     fn packed_slices(&mut self) -> Option<&mut PackedSlices<T>> {
         None
     }
 
-    /// What finds single entries, where the format can.
+    /// Access to single entries, if the format can find them.
     fn access(&self) -> Option<&dyn Access<T>> {
         None
     }
 
-    /// What adds single entries, where there is something that finds them.
+    /// Mutable access to single entries, if the format can find them.
     fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
         None
     }
 
-    /// The rows one after the other, where they are stored so: what several vectors are multiplied with.
+    /// The rows in CSR, if they are stored so: used for SpMM.
     fn rows(&self) -> Option<&csr::Host<T>> {
         None
     }
@@ -155,34 +163,37 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     fn matrix_bytes(&self) -> u64;
 
     /// Copies the packed matrix to a GPU. A format without GPU kernels keeps the default, which
-    /// refuses, and its plans are not [eligible](Format::eligible) there.
+    /// returns an error, and its plans are not [eligible](Format::eligible) there.
     ///
     /// # Errors
     ///
-    /// [`Error::GpuMemory`] and what compiling kernels gives; [`Error::DeviceUnavailable`] by default.
+    /// [`Error::GpuMemory`] and the errors of compiling kernels; [`Error::DeviceUnavailable`] by
+    /// default.
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
         let reason = "this format has no GPU kernels; take another plan, or the CPU".to_owned();
         Err(Error::DeviceUnavailable { device: gpu.to_string(), reason })
     }
 }
 
-/// A matrix packed in one format, in the memory of a GPU. Many threads and queues may use it at once.
+/// A matrix packed in one format, in GPU memory. Many threads and queues may use it at the same
+/// time.
 pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
-    /// Enqueues `y = A x`; `y` is overwritten without being read. Never waits or allocates after the first product on a queue, unless
-    /// the format says otherwise.
+    /// Enqueues `y = A x`; `y` is overwritten without being read. Never waits or allocates after
+    /// the first SpMV on a queue, unless the format documents otherwise.
     ///
     /// # Errors
     ///
-    /// What the GPU gives; the format's own where it has one.
+    /// Errors of the GPU, and those of the format if it has any.
     ///
     /// # Safety
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`, both in the memory of the matrix's GPU; they do not overlap, and they and the
-    /// matrix live until the product is done.
+    /// `x` has `ncols` elements and `y` has `nrows`, both in the memory of the matrix's GPU; they
+    /// do not overlap, and they and the matrix live until the SpMV is done.
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error>;
 
-    /// Enqueues `y = alpha A x + beta y` where the format's kernels can do both at once, and says whether they can; if not, nothing is
-    /// enqueued. With `beta = 0` the `y` before does not matter, with `alpha = 0` neither `A` nor `x`.
+    /// Enqueues `y = alpha A x + beta y` if the format's kernels have the axpby epilogue, and
+    /// returns true if they do; otherwise nothing is enqueued. With `beta = 0` the previous `y`
+    /// does not matter, with `alpha = 0` neither `A` nor `x`.
     ///
     /// # Errors
     ///
@@ -190,16 +201,17 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// As [`spmv`](Self::spmv); the factors are in the memory of the same GPU, not in `y`, and live as long.
+    /// As [`spmv`](Self::spmv); the factors are in the memory of the same GPU, not in `y`, and live
+    /// as long.
     unsafe fn spmv_scaled(&self, _: &Queue, _: Ptr<T>, _: Ptr<T>, _: Scaling<'_, T>) -> Result<bool, Error> {
         Ok(false)
     }
 
-    /// The matrix back in CSR, its entries in the order they were packed from.
+    /// Converts the matrix back to CSR, with its entries in the order from which they were packed.
     ///
     /// # Errors
     ///
-    /// What copying from the GPU gives.
+    /// Errors of copying from the GPU.
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
     /// The same arrays as [`HostMatrix::values_mut`], with their lengths.
@@ -207,65 +219,68 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Err(NoArrays::NO_PLACES)
     }
 
-    /// The packed slices, where there are such: what several vectors are multiplied with.
+    /// The packed SELL matrix, if it is one: used for SpMM.
     fn slices(&self) -> Option<&Slices<T>> {
         None
     }
 
-    /// Whether a product waits until it is done; such a product does not use the queue that it is given, but waits for it first.
+    /// True if an SpMV waits until it is done. Such an SpMV does not run on the queue that it is
+    /// given, but waits for that queue first.
     fn waits(&self) -> bool {
         false
     }
 
-    /// Bytes of the packed arrays in the memory of the GPU.
+    /// Bytes of the packed arrays in GPU memory.
     fn device_bytes(&self) -> u64;
 
-    /// How much of the arrays stays in the L2 between products.
+    /// Share of the arrays that stays in the L2 between SpMVs.
     fn residency(&self) -> Residency;
 }
 
-/// The kinds of device there are plans for.
+/// Kinds of device that have plans.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// The processor.
+    /// The CPU.
     Cpu,
     /// A GPU.
     Gpu,
 }
 
 impl Target {
-    /// The kind of a device.
+    /// Returns the kind of a device.
     pub fn of(device: &DeviceSpec) -> Self {
         if device.gpu.is_some() { Self::Gpu } else { Self::Cpu }
     }
 }
 
-/// What padding, overflow and pieces cost relative to each other, in stored slots: how the formats with a threshold
-/// place it. Measured for a device and kept in its profile.
+/// Relative costs of padding, overflow and sections, in stored slots: the formats with a threshold
+/// derive it from them. Measured for a device and stored in its profile.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Weights {
-    /// An entry in a COO part, in ELL slots.
+    /// Cost of an entry in a COO part, in ELL slots.
     pub tail_slots: f64,
-    /// A section of JDS, in ELL slots.
+    /// Cost of a section of JDS, in ELL slots.
     pub section_slots: u64,
 }
 
 impl Default for Weights {
-    /// The bytes of a COO entry over those of an ELL slot, rounded up for the row search, and a section table line
-    /// plus a half-filled strip on either side.
+    /// The bytes of a COO entry over those of an ELL slot, rounded up for the row search; and a row
+    /// of the section table plus a half-filled strip on either side.
     fn default() -> Self {
         Self { tail_slots: 2.0, section_slots: jds::DEFAULT_SECTION_SLOTS }
     }
 }
 
-/// Whether slots beside each other often hold columns that follow one another, as in stencils: then it pays to load `x` whole.
+/// True if neighbouring slots often have consecutive columns, as in stencils: then loading whole
+/// vectors of `x` pays.
 pub(crate) fn follow_across_lanes(col_idx: &[u32]) -> bool {
-    /// The narrowest vector there is a kernel for.
+    /// Width of the narrowest vector that has a kernel.
     const LANES: usize = 8;
-    /// One vector in so many is looked at.
+    /// Sampling distance in vectors.
     const STRIDE: usize = 16;
-    /// The look costs a tenth of what a whole load saves (Zen 4: 0.04 ns against 0.2 to 0.4 ns a slot).
+    /// Least share of consecutive vectors: the test costs a tenth of what a whole load saves (Zen
+    /// 4: 0.04 ns against 0.2 to 0.4 ns per slot).
     const WORTH: f64 = 0.2;
     let (mut seen, mut consecutive) = (0u32, 0u32);
     for lanes in col_idx.chunks_exact(LANES).step_by(STRIDE) {
@@ -275,7 +290,8 @@ pub(crate) fn follow_across_lanes(col_idx: &[u32]) -> bool {
     f64::from(consecutive) > WORTH * f64::from(seen)
 }
 
-/// A CSR matrix put together row by row: `row(i, push)` pushes the columns and values of row `i` in order.
+/// Builds a CSR matrix row by row: `row(i, push)` pushes the columns and values of row `i` in
+/// order.
 pub(crate) fn from_rows<T: Scalar>(
     nrows: usize,
     ncols: usize,
@@ -297,7 +313,7 @@ pub(crate) fn from_rows<T: Scalar>(
 
 macro_rules! registry {
     ($($module:ident => $Format:ident),+ $(,)?) => {
-        /// The storage formats, in the order in which ties between plans are broken.
+        /// The storage formats. Ties between plans are broken in this order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum FormatKind {
@@ -305,26 +321,26 @@ macro_rules! registry {
         }
 
         impl FormatKind {
-            /// Every format.
+            /// All formats.
             #[doc(hidden)]
             pub const ALL: &'static [Self] = &[$(Self::$Format),+];
 
-            /// The format's name, as plans are spelled.
+            /// Name of the format, as in the spelling of plans.
             #[doc(hidden)]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$Format => stringify!($module)),+ }
             }
 
-            /// One spelling of every kind of plan the format has.
+            /// One spelling of every kind of plan of the format.
             #[doc(hidden)]
             pub const fn examples(self) -> &'static [&'static str] {
                 match self { $(Self::$Format => $module::$Format::EXAMPLES),+ }
             }
         }
 
-        /// A format and its parameters: how to store a matrix and multiply with it.
+        /// A format and its parameters: the storage of a matrix and its kernels.
         ///
-        /// Has a spelling that `Display` writes and `FromStr` reads: `sell(c:32,sigma:512)`.
+        /// `Display` writes and `FromStr` parses its spelling: `sell(c:32,sigma:512)`.
         #[derive(Debug, Clone, PartialEq)]
         #[non_exhaustive]
         pub enum Plan {
@@ -332,47 +348,49 @@ macro_rules! registry {
         }
 
         impl Plan {
-            /// The plan's format.
+            /// Format of the plan.
             #[doc(hidden)]
             pub const fn format(&self) -> FormatKind {
                 match self { $(Self::$Format(_) => FormatKind::$Format),+ }
             }
 
-            /// The kernel that runs the plan there: the key of its coefficients in a profile.
+            /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
             #[doc(hidden)]
             pub fn kernel(&self, on: Target) -> &'static str {
                 match self { $(Self::$Format(plan) => $module::$Format::kernel(plan, on)),+ }
             }
 
-            /// What one product reads and does under this plan, without packing anything.
+            /// Work and memory traffic of one SpMV under this plan, computed without packing.
             #[doc(hidden)]
             pub fn traffic(&self, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
                 match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
             }
 
-            /// Whether [`Plan::traffic`] tells the bytes of the packed matrix exactly. Otherwise no more than twice as many are packed.
+            /// True if [`Plan::traffic`] gives the bytes of the packed matrix exactly. Otherwise at
+            /// most twice as many are packed.
             #[doc(hidden)]
             pub fn is_exact(&self, analysis: &Analysis) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
             }
 
-            /// Whether every product under this plan gives the same bits, on every device.
+            /// True if every SpMV under this plan gives the same bits, on every device.
             pub fn is_deterministic(&self) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
             }
 
-            /// Whether packed values are in the order of the entries, in one array.
+            /// True if packed values are in the order of the entries, in one array.
             pub(crate) fn keeps_order(&self) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::keeps_order(plan)),+ }
             }
 
-            /// Whether it may be chosen for such a device, and not only be taken where it is given.
+            /// True if the plan may be chosen for such a device, and is not only used on request.
             #[doc(hidden)]
             pub fn is_eligible(&self, on: Target) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
-            /// Lower bound of the time of a product on a GPU, in µs, beside its bytes.
+            /// Lower bound of the time of an SpMV on a GPU, in µs, in addition to that of its
+            /// bytes.
             pub(crate) fn floor_us(&self, analysis: &Analysis) -> f64 {
                 match self.slices() {
                     Some((_, packing)) => packed::floor_us(packing, analysis),
@@ -380,7 +398,7 @@ macro_rules! registry {
                 }
             }
 
-            /// Every format's plans worth considering on a kind of device, in registry order.
+            /// Candidate plans of all formats on a kind of device, in registry order.
             #[doc(hidden)]
             pub fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
                 let mut all = Vec::new();
@@ -388,7 +406,8 @@ macro_rules! registry {
                 all
             }
 
-            /// The order of the rows and the encoding, where the plan is packed slices and nothing else.
+            /// Row order and encoding of a plan that is packed SELL and nothing else. None for
+            /// other plans.
             pub(crate) fn slices(&self) -> Option<(Order, Packing)> {
                 match self { $(Self::$Format(plan) => $module::$Format::slices(plan)),+ }
             }

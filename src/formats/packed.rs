@@ -1,14 +1,21 @@
-//! Packed slices: what `index:packed` means in SELL, ELL (rows in their order) and JDS (all rows sorted by length).
+//! Packed SELL: the meaning of `index:packed` in SELL, ELL (natural order of rows) and JDS (all
+//! rows sorted by length).
 //!
-//! Slices of 32 rows hold their columns in as few bytes as are enough, chosen for each: along diagonals, which all lanes share, or as
-//! indices of 8, 16 or 32 bits, one for every run of 1, 2 or 3 consecutive columns. Nothing is padded.
+//! Slices of 32 rows store their columns in as few bytes as necessary, chosen for each slice: along
+//! diagonals, which all lanes share, or as indices of 8, 16 or 32 bits, one for every run of 1, 2
+//! or 3 consecutive columns. Nothing is padded.
 //!
-//! - `values:packed`: 8-bit codes where the matrix has at most 256 values, none where it has one; exact, compared by their bits.
-//! - `values:bf16`, `values:f16`, `values:f32`: the same numbers in fewer bytes where that type holds all of them exactly, else as they are; widened
-//!   when they are read, so that products are computed as ever. [`SparseOpBuilder::value_precision`](crate::SparseOpBuilder::value_precision)
-//!   rounds values so that it does.
-//! - `group:4`: four slots of a row side by side, for the loads of a GPU; on the CPU slower than the default, `group:1`.
-//! - `long:L`: rows with more than L entries are kept apart and shared by threads; by default those that no slice can hold.
+//! - `values:packed`: 8-bit codes if the matrix has at most 256 values, none if it has one; exact,
+//!   compared by their bits.
+//! - `values:bf16`, `values:f16`, `values:f32`: the same numbers in fewer bytes if that type holds
+//!   all of them exactly, otherwise unchanged. They are widened when they are read, so that SpMVs
+//!   are computed in the type of the matrix.
+//!   [`SparseOpBuilder::value_precision`](crate::SparseOpBuilder::value_precision) rounds values so
+//!   that the type holds them.
+//! - `group:4`: four consecutive slots of a row together, for the loads of a GPU; on the CPU slower
+//!   than the default, `group:1`.
+//! - `long:L`: rows with more than L entries are long rows, which are stored separately and shared
+//!   by threads; by default those that exceed the capacity of a slice.
 //!
 //! The layout is drawn in `src/encoding/mod.rs`.
 
@@ -25,23 +32,24 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 
-/// How a format keeps its slots.
+/// Encoding of the slots of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Index {
-    /// The format's own arrays, 32 bits a column.
+    /// Arrays of the format, 32 bits per column.
     #[default]
     Plain,
-    /// `index:packed`: slices of 32 rows with as few bytes as hold their columns, and their values, exactly.
+    /// `index:packed`: slices of 32 rows with as few bytes as hold their columns, and their values,
+    /// exactly.
     Packed(Packing),
 }
 
-/// What `index` may be.
+/// Values of `index`.
 const INDICES: &[(&str, Index)] = &[
     ("plain", Index::Plain),
     ("packed", Index::Packed(Packing { values: ValueEncoding::Plain, group: 1, long: Packing::MAX_LONG })),
 ];
 
-/// What `values` may be.
+/// Values of `values`.
 const VALUES: &[(&str, ValueEncoding)] = &[
     ("plain", ValueEncoding::Plain),
     ("packed", ValueEncoding::Packed),
@@ -50,13 +58,13 @@ const VALUES: &[(&str, ValueEncoding)] = &[
     ("f32", ValueEncoding::Narrow(Precision::F32)),
 ];
 
-/// What a value encoding is called in a plan.
+/// Spelling of a value encoding in a plan.
 fn value_word(values: ValueEncoding) -> &'static str {
     VALUES.iter().find(|word| word.1 == values).expect("every encoding is listed").0
 }
 
 impl Index {
-    /// Takes `index`, and what goes with it.
+    /// Parses `index` and the keys that belong to it.
     pub(crate) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
         let index = args.word("index", INDICES)?.unwrap_or_default();
         let (values, group, long) =
@@ -83,7 +91,7 @@ impl Index {
 }
 
 impl Display for Index {
-    /// The parameters, without those that are the default; nothing for plain slots.
+    /// Writes the parameters that differ from the default; nothing for plain slots.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Packed(packing) = self else { return Ok(()) };
         let default = Packing::default();
@@ -101,18 +109,20 @@ impl Display for Index {
     }
 }
 
-/// What ends the names of kernels that also multiply rows kept apart. A profile without such a kernel predicts by the one of the same name
-/// without the ending.
+/// Suffix of the names of kernels that also multiply long rows separately. A profile without such a
+/// kernel predicts with the kernel of the same name without the suffix.
 #[doc(hidden)]
 pub const APART: &str = ".long";
 
-/// What ends the names of kernels that multiply tiles and blocks of one value; those of the same name without the ending stand for them, too.
+/// Suffix of the names of kernels that multiply tiles and blocks of one value; the kernels of the
+/// same name without the suffix are their fallback.
 pub(crate) const SAME: &str = ".same";
 
-/// The kernels that multiply packed slices, by the order of the rows, the encoding of the values and the group; with [`APART`] behind the
-/// name where rows that a slice could hold are kept apart.
+/// Kernel that multiplies packed SELL, by the order of the rows, the encoding of the values and the
+/// group; with the suffix [`APART`] if long rows that a slice could hold are stored separately.
 pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
-    /// The names of an encoding: for rows in their order and sorted ones, groups of 1 and of 4, no rows apart and some.
+    /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without and
+    /// with separate long rows.
     macro_rules! names {
         ($encoding:literal) => {
             names!(@orders "sell.packed", "sell.packed.sorted", $encoding)
@@ -138,8 +148,9 @@ pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
     names[usize::from(sorted)][usize::from(grouped)][usize::from(packing.long < Packing::MAX_LONG)]
 }
 
-/// The kernels that stand for one that was not measured, the nearest first: without rows kept apart, and, where values take fewer bytes or
-/// none, with values as they are, since there is nothing but the bytes between them.
+/// Fallback kernels for one that was not measured, the nearest first: without separate long rows
+/// and, if values take fewer bytes or none, with unchanged values, because they differ only in
+/// bytes.
 #[doc(hidden)]
 pub fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
     let wide = Precision::ALL.iter().find_map(|precision| {
@@ -152,8 +163,9 @@ pub fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
     own.into_iter().chain(wide).chain(wide_whole)
 }
 
-/// The kernel whose matrices are prepared like those of a plan, where another kernel than its own, `measured`, tells what products take: values of
-/// fewer bytes are packed by the host, on a GPU too, and brought there as plain slices are.
+/// Kernel whose matrices are prepared like those of a plan, if the SpMV is predicted by another
+/// kernel than the plan's own, `measured`: values of fewer bytes are packed by the host, also for a
+/// GPU, and uploaded like those of plain SELL.
 pub(crate) fn prepared_like(plan: &Plan, measured: &str, on: Target) -> Option<&'static str> {
     let (order, packing) = plan.slices()?;
     let ValueEncoding::Narrow(precision) = packing.values else { return None };
@@ -161,9 +173,10 @@ pub(crate) fn prepared_like(plan: &Plan, measured: &str, on: Target) -> Option<&
     stands_in.then_some(if order == Order::Natural { "sell" } else { "sell.sorted" })
 }
 
-/// The ways to pack that are worth trying: on the CPU single slots, which are vectors; on a GPU also four of a row side by side, which a
-/// thread loads at once, and codes only so. Values are packed where there are few; where there are many and a type of fewer bytes holds them,
-/// they are tried in that too. Rows that are much longer than others are kept apart.
+/// Candidate encodings: on the CPU single slots, which are vectors; on a GPU also four consecutive
+/// slots of a row, which a thread loads together, and codes only in this form. Values are packed if
+/// there are few distinct ones; if there are many and a type of fewer bytes holds them, that type
+/// is a candidate too. Rows that are much longer than others are stored separately.
 pub(crate) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
     let (plain, packed): (&[u32], &[u32]) = match on {
         Target::Cpu => (&[1], &[1]),
@@ -178,7 +191,8 @@ pub(crate) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
     all.map(|(values, group)| Packing { values, group, long: analysis.packing.long }).collect()
 }
 
-/// What one product reads and does; exact when the analysis is ([`Packability`](crate::analysis::Packability)), else estimated.
+/// Work and memory traffic of one SpMV; exact if the analysis is
+/// ([`Packability`](crate::analysis::Packability)), otherwise estimated.
 pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
     let (rows, nrows) = (&analysis.rows, analysis.rows.nrows as u64);
     let (value_size, dictionary) = match (packing.values, analysis.structure.distinct_values) {
@@ -223,8 +237,8 @@ pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scala
     }
 }
 
-/// Lower bound of the time of a product on a GPU, in µs: the longest row of the slices, which several
-/// warps share where slices are few.
+/// Lower bound of the time of an SpMV on a GPU, in µs: from the longest row of the slices, which
+/// several warps share if there are few slices.
 pub(crate) fn floor_us(packing: Packing, analysis: &Analysis) -> f64 {
     let rows = &analysis.rows;
     let sliced = rows.histogram.classes().iter().rev().find(|(len, _)| *len <= packing.long);
@@ -233,21 +247,21 @@ pub(crate) fn floor_us(packing: Packing, analysis: &Analysis) -> f64 {
     chain_us((steps >> encoding::warps_shift(slices, steps)) as u64, ROW_BATCH)
 }
 
-/// A matrix in a format's own arrays, or in packed slices.
+/// A matrix in the arrays of its format, or as packed SELL.
 #[derive(Debug)]
 pub(crate) enum MaybePacked<P, T> {
-    /// In the format's own arrays.
+    /// In the arrays of its format.
     Plain(P),
-    /// In packed slices.
+    /// As packed SELL.
     Packed(Box<PackedSlices<T>>),
 }
 
 impl<P, T: Scalar> MaybePacked<P, T> {
-    /// Packs slices.
+    /// Packs a matrix as packed SELL.
     ///
     /// # Errors
     ///
-    /// [`Error::PackedTooLarge`] when there is too much for them.
+    /// [`Error::PackedTooLarge`] if the matrix is too large for it.
     pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
         PackedSlices::pack(a, order, packing).map(|packed| Self::Packed(Box::new(packed)))
     }

@@ -1,4 +1,4 @@
-//! A packed matrix where its products run: in host memory or in that of a GPU.
+//! A packed matrix, resident in host memory or in GPU memory.
 
 use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler};
 use crate::device::{Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
@@ -16,11 +16,12 @@ pub(crate) enum Placed<T: Scalar> {
 }
 
 impl<T: Scalar> Placed<T> {
-    /// Brings a packed matrix to a device.
+    /// Moves a packed matrix to the memory of a device.
     ///
     /// # Errors
     ///
-    /// [`Error::GpuMemory`] when the GPU has not so much left; [`Error::Gpu`] and [`Error::KernelCompile`].
+    /// [`Error::GpuMemory`] if the GPU does not have enough memory left; [`Error::Gpu`] and
+    /// [`Error::KernelCompile`].
     pub(crate) fn on(device: &Device, packed: Box<dyn HostMatrix<T>>) -> Result<Self, Error> {
         match device {
             Device::Cpu => Ok(Self::Host(packed)),
@@ -28,15 +29,16 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// Whether a GPU packs such a matrix itself, from CSR in its memory.
+    /// True if a GPU packs such a matrix itself, from CSR in its memory.
     pub(crate) fn packs_there(plan: &Plan, a: CsrView<'_, T>) -> bool {
-        /// Rows and entries below which the host is done before a GPU has launched what it takes.
+        /// Sum of rows and entries below which packing on the host takes less time than the
+        /// launches on a GPU.
         const FEWEST: usize = 1 << 16;
         let packs = plan.slices().is_some_and(|(_, packing)| DeviceCsr::<T>::packs(packing));
         packs && a.nrows() + a.nnz() >= FEWEST
     }
 
-    /// Packs a matrix that is in the memory of a GPU there; none where only the host can.
+    /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it.
     ///
     /// # Errors
     ///
@@ -47,13 +49,14 @@ impl<T: Scalar> Placed<T> {
         Ok(packed.map(|packed| Self::Gpu(a.gpu, Arc::new(packed))))
     }
 
-    /// `y = A x`, at once on the CPU and enqueued on a GPU.
+    /// `y = A x`, executed directly on the CPU and enqueued on a GPU.
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
+    /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongDevice`] when a vector or the stream is another device's; `y` is then untouched. [`Error::Gpu`].
+    /// [`Error::WrongDevice`] if a vector or the stream belongs to another device; `y` is then
+    /// untouched. [`Error::Gpu`].
     pub(crate) fn enqueue(
         &self,
         stream: &Stream,
@@ -63,11 +66,11 @@ impl<T: Scalar> Placed<T> {
         self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
             (Self::Gpu(_, matrix), Some(queue)) => {
-                // Not while somebody waits, which may run other work of this thread.
+                // Not held during a wait, in which this thread may run other work.
                 let _turn = if matrix.waits() { None } else { Some(queue.turn()?) };
                 keep(queue, matrix, [x, y]);
-                // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for work that uses it, and a
-                // graph keeps it.
+                // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for
+                // work that uses it, and a graph keeps it.
                 unsafe { matrix.spmv(queue, x.ptr(), y.ptr()) }
             }
             (Self::Host(matrix), _) => {
@@ -78,7 +81,7 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// `y = alpha A x + beta y`, as [`enqueue`](Self::enqueue); the factors' elements are there.
+    /// `y = alpha A x + beta y`, as [`enqueue`](Self::enqueue); the elements of the factors exist.
     ///
     /// # Errors
     ///
@@ -109,7 +112,7 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// Checks that factors which are elements of vectors are where the matrix is.
+    /// Checks that factors which are elements of vectors are on the device of the matrix.
     ///
     /// # Errors
     ///
@@ -121,7 +124,7 @@ impl<T: Scalar> Placed<T> {
         Ok(())
     }
 
-    /// Whether a product's vectors and its stream are where the matrix is.
+    /// Checks that the vectors and the stream of an SpMV are on the device of the matrix.
     ///
     /// # Errors
     ///
@@ -135,7 +138,7 @@ impl<T: Scalar> Placed<T> {
         self.check_devices([("x", x.device()), ("y", y.device()), ("stream", stream.device())])
     }
 
-    /// Whether everything is on the matrix's device.
+    /// Checks that everything is on the device of the matrix.
     pub(super) fn check_devices(
         &self,
         used: impl IntoIterator<Item = (&'static str, Device)>,
@@ -153,7 +156,7 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// The precision of the values, where they are stored in fewer bytes.
+    /// Precision of the values, if they are stored in fewer bytes.
     pub(crate) fn narrow(&mut self) -> Option<Precision> {
         match self {
             Self::Host(matrix) => matrix.packed_slices()?.narrow(),
@@ -161,12 +164,12 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// The matrix back in CSR, its entries in the order they were packed from, once everything enqueued on a GPU is done: new values may be
-    /// under way to it.
+    /// Converts the matrix back to CSR, with its entries in the order from which they were packed.
+    /// Waits for everything enqueued on a GPU first, because it may write new values.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when it cannot be copied from the GPU.
+    /// [`Error::Gpu`] if it cannot be copied from the GPU.
     pub(crate) fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         match self {
             Self::Host(matrix) => Ok(matrix.unpack()),
@@ -177,7 +180,7 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// Residency of the packed arrays in the L2 of a GPU; none on the CPU.
+    /// Residency of the packed arrays in the L2 of a GPU. None on the CPU.
     pub(crate) fn residency(&self) -> Option<Residency> {
         match self {
             Self::Host(_) => None,
@@ -194,7 +197,7 @@ impl<T: Scalar> Placed<T> {
     }
 }
 
-/// Where a graph is being captured, keeps what a product uses as long as the graph.
+/// If a graph is being captured, keeps the operands of an SpMV alive as long as the graph.
 pub(super) fn keep<'a, T: Scalar>(
     queue: &Queue,
     matrix: &Arc<dyn DeviceMatrix<T>>,

@@ -1,18 +1,18 @@
-//! The spelling of plans: `name`, or `name(key:value,flag,...)`.
+//! Spelling of plans: `name`, or `name(key:value,flag,...)`.
 
 use super::FormatKind;
 use crate::Error;
 use crate::error::suggestion;
 use std::str::FromStr;
 
-/// What stands between the parentheses, taken piece by piece by the format that reads it.
+/// Arguments between the parentheses, consumed one by one by the parser of the format.
 #[derive(Debug)]
 pub(crate) struct PlanArgs<'a> {
     text: &'a str,
     name: &'a str,
-    /// Key and value of what nobody has taken yet.
+    /// Keys and values that are not consumed yet.
     left: Vec<(&'a str, Option<&'a str>)>,
-    /// Every key asked for, for the message about one that is not known.
+    /// All requested keys, for the error message about an unknown key.
     asked: Vec<&'static str>,
 }
 
@@ -46,12 +46,12 @@ impl<'a> PlanArgs<'a> {
         Ok(Self { text, name, left, asked: Vec::new() })
     }
 
-    /// The format's name.
+    /// Name of the format.
     pub(crate) fn name(&self) -> &'a str {
         self.name
     }
 
-    /// Takes the flag `key`.
+    /// Consumes the flag `key`. True if it is given.
     pub(crate) fn flag(&mut self, key: &'static str) -> Result<bool, Error> {
         match self.take(key) {
             None => Ok(false),
@@ -60,7 +60,7 @@ impl<'a> PlanArgs<'a> {
         }
     }
 
-    /// Takes `key:value`.
+    /// Consumes `key:value`. None if it is not given.
     pub(crate) fn value(&mut self, key: &'static str) -> Result<Option<&'a str>, Error> {
         match self.take(key) {
             None => Ok(None),
@@ -69,13 +69,13 @@ impl<'a> PlanArgs<'a> {
         }
     }
 
-    /// Takes `key:number`, a whole number of at least 1.
+    /// Consumes `key:number`, a whole number of at least 1. None if it is not given.
     pub(crate) fn number(&mut self, key: &'static str) -> Result<Option<u32>, Error> {
         let value = self.value(key)?;
         value.map(|v| self.to_number(key, v)).transpose()
     }
 
-    /// Reads a whole number of at least 1.
+    /// Parses a whole number of at least 1.
     pub(crate) fn to_number(&self, key: &str, value: &str) -> Result<u32, Error> {
         match u32::from_str(value) {
             Ok(n) if n > 0 && n < u32::MAX => Ok(n),
@@ -84,7 +84,7 @@ impl<'a> PlanArgs<'a> {
         }
     }
 
-    /// Takes `key:word`, one of `words`.
+    /// Consumes `key:word`, one of `words`. None if it is not given.
     pub(crate) fn word<W: Copy>(
         &mut self,
         key: &'static str,
@@ -94,7 +94,7 @@ impl<'a> PlanArgs<'a> {
         value.map(|v| self.to_word(key, v, words)).transpose()
     }
 
-    /// Reads one of `words`.
+    /// Parses one of `words`.
     pub(crate) fn to_word<W: Copy>(
         &self,
         key: &str,
@@ -108,12 +108,12 @@ impl<'a> PlanArgs<'a> {
         })
     }
 
-    /// An error about this plan.
+    /// Returns an error about this plan.
     pub(crate) fn error(&self, message: String) -> Error {
         Error::PlanText { text: self.text.to_owned(), message }
     }
 
-    /// The error for a name that no format has.
+    /// Returns the error for an unknown format name.
     pub(super) fn unknown_format(&mut self) -> Error {
         self.left.clear();
         let names = || FormatKind::ALL.iter().map(|k| k.name());
@@ -125,7 +125,7 @@ impl<'a> PlanArgs<'a> {
         ))
     }
 
-    /// Refuses whatever nobody took.
+    /// Returns an error if an argument was not consumed.
     pub(super) fn finish(self) -> Result<(), Error> {
         let Some((key, _)) = self.left.first() else { return Ok(()) };
         let hint = suggestion(key, self.asked.iter().copied());

@@ -1,4 +1,4 @@
-//! `y = alpha A x + beta y` with a packed matrix, whatever its format.
+//! `y = alpha A x + beta y` with a packed matrix of any format.
 
 use super::{DeviceMatrix, HostMatrix};
 use crate::device::cpu::{Output, for_each_part, partition};
@@ -6,25 +6,26 @@ use crate::device::{Gpu, Kernel, Launch, Out, Ptr, Queue, Scaling, Scratch};
 use crate::{Error, Scalar, memory};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What a row takes to be scaled, in entries of a product.
+/// Cost of scaling a row, in entries of an SpMV.
 const ROW_WORK: u64 = 2;
 
-/// Rows of a launch, which counts them in 32 bits.
+/// Maximum number of rows of a launch, which counts them in 32 bits.
 const LAUNCH_ROWS: usize = 1 << 30;
 
-/// What scaled products need beside the matrix, made when it is first needed. On a GPU, nothing where the format's own kernels scale;
-/// else, and on the CPU, room for a product before it is scaled.
+/// Buffers and kernels of scaled SpMVs beside the matrix, created on first use. On a GPU nothing if
+/// the format's own kernels have the axpby epilogue; otherwise, and on the CPU, a buffer for the
+/// product before it is scaled.
 #[derive(Debug)]
 pub(crate) struct Scaler<T> {
     nrows: usize,
     /// Bounds of the parts of the rows on the CPU.
     parts: Box<[usize]>,
-    /// On the CPU, as many as products were under way at a time.
+    /// On the CPU, the buffers that are not in use: as many as SpMVs ran at the same time.
     products: Mutex<Vec<Vec<T>>>,
     on_gpu: OnceLock<OnGpu<T>>,
 }
 
-/// As [`Scaler`], on a GPU.
+/// The GPU side of a [`Scaler`].
 #[derive(Debug)]
 struct OnGpu<T> {
     product: Scratch<T>,
@@ -32,7 +33,7 @@ struct OnGpu<T> {
 }
 
 impl<T: Scalar> Scaler<T> {
-    /// For matrices with so many rows.
+    /// Creates a scaler for matrices with `nrows` rows.
     pub(crate) fn new(nrows: usize) -> Self {
         let parts = partition(nrows, 1, |row| row as u64 * ROW_WORK);
         Self { nrows, parts, products: Mutex::default(), on_gpu: OnceLock::new() }
@@ -43,9 +44,10 @@ impl<T: Scalar> Scaler<T> {
         self.nrows
     }
 
-    /// `y = alpha A x + beta y` on the CPU. With `beta = 0` nothing of `y` is read, with `alpha = 0` nothing of `A` and `x`.
+    /// `y = alpha A x + beta y` on the CPU. With `beta = 0` nothing of `y` is read, with
+    /// `alpha = 0` nothing of `A` and `x`.
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked.
+    /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.
     pub(crate) fn multiply(&self, matrix: &dyn HostMatrix<T>, alpha: T, x: &[T], beta: T, y: &mut [T]) {
         self.scale(alpha, beta, y, |y| matrix.spmv(x, y));
     }
@@ -71,7 +73,7 @@ impl<T: Scalar> Scaler<T> {
         }
     }
 
-    /// Puts `f(row, y[row])` in the place of every `y[row]`.
+    /// Replaces every `y[row]` by `f(row, y[row])`.
     fn each_row(&self, y: &mut [T], f: impl Fn(usize, T) -> T + Sync) {
         let out = Output::new(y);
         for_each_part(&self.parts, |rows| {
@@ -80,12 +82,12 @@ impl<T: Scalar> Scaler<T> {
         });
     }
 
-    /// Enqueues `y = alpha A x + beta y`; as [`multiply`](Self::multiply), except that what only the GPU knows to be zero is read all
-    /// the same, and then is of no account.
+    /// Enqueues `y = alpha A x + beta y`. As [`multiply`](Self::multiply), except that operands
+    /// whose factor is zero in GPU memory are read nevertheless and have no effect on the result.
     ///
     /// # Errors
     ///
-    /// What the GPU gives.
+    /// Errors of the GPU.
     ///
     /// # Safety
     ///
@@ -113,12 +115,13 @@ impl<T: Scalar> Scaler<T> {
         }
     }
 
-    /// Enqueues `y = alpha p + beta y` for the product `p` that `multiply` enqueues; or what `fused`
-    /// enqueues, where it can do all at once. `waits`: the product waits for the queue.
+    /// Enqueues `y = alpha p + beta y` for the product `p` that `multiply` enqueues; or the work
+    /// that `fused` enqueues, if it can do all in one. `waits`: true if the product waits for the
+    /// queue.
     ///
     /// # Errors
     ///
-    /// What the GPU gives.
+    /// Errors of the GPU.
     ///
     /// # Safety
     ///
@@ -136,9 +139,10 @@ impl<T: Scalar> Scaler<T> {
         fused: &dyn Fn() -> Result<bool, Error>,
     ) -> Result<(), Error> {
         let (alpha, beta) = (by.alpha.known(), by.beta.known());
-        // Not during a wait, in which this thread may run other work.
+        // Not held during a wait, in which this thread may run other work.
         let mut turn = if waits { None } else { Some(queue.turn()?) };
-        // SAFETY: the caller's promise, for all of it; a product that is not in `y` has as many elements.
+        // SAFETY: the caller's promise, for all of it; a product that is not in `y` has as many
+        // elements.
         unsafe {
             if (alpha, beta) == (Some(T::ONE), Some(T::ZERO)) {
                 return multiply(y);
@@ -147,7 +151,8 @@ impl<T: Scalar> Scaler<T> {
             if needed && fused()? {
                 return Ok(());
             }
-            // Of a matrix whose products wait, another may be under way on this queue. Dropping it waits for the queue.
+            // If the products of a matrix wait, another may be running on this queue. Dropping the
+            // buffer waits for the queue.
             let own;
             let product = if !needed {
                 Ptr::NULL

@@ -1,9 +1,9 @@
-//! Products with several vectors at once: on the CPU with the rows of CSR, on a GPU with packed slices, whatever the format of products
-//! with one vector. What has neither is packed a second time.
+//! SpMM: on the CPU with the rows of CSR, on a GPU with packed SELL, independent of the format of
+//! the SpMV. A matrix stored as neither is packed a second time.
 //!
-//! Both read vectors that stand side by side: all elements at one column are neighbours, so that one gather brings several factors.
-//! Vectors that stand one after the other, or not at multiples of what a GPU loads at once, are brought side by side first, some at a
-//! time, in a *tile*.
+//! Both read row-major multivectors: all elements at one column are neighbours, so that one gather
+//! loads several factors. Column-major multivectors, or those whose rows are not aligned to the
+//! loads of a GPU, are copied to row-major order first, some vectors at a time, in a *tile*.
 
 use super::csr::HostVectors;
 use super::packed::{Index, Packing};
@@ -18,32 +18,34 @@ use crate::{Error, Scalar};
 use rayon::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of a tile for every column. `WIDTH` in `kernels/tile.cu`.
+/// Bytes of a tile per column. `WIDTH` in `kernels/tile.cu`.
 const TILE_BYTES: usize = 64;
 
-/// Vectors side by side are read where they stand if there are fewer: kernels count the bytes from one column to the next in 32 bits.
+/// Number of vectors below which row-major multivectors are read in place: kernels count the bytes
+/// from one column to the next in 32 bits.
 const MOST_APART: usize = 1 << 28;
 
-/// Columns of a tile that one thread of the CPU brings side by side at a time.
+/// Columns of a tile that a CPU thread copies at a time.
 const TILE_COLUMNS: usize = 1 << 12;
 
-/// Of these, how many of one vector before the same of the next: whole lines of both sides, which stay in the fastest cache even where
-/// vectors are apart by a power of two.
+/// Columns of these that are copied for one vector before the next vector: whole cache lines on
+/// both sides, which stay in the fastest cache even if the distance of vectors is a power of two.
 const TILE_BLOCK: usize = 32;
 
-/// How several vectors stand in memory.
+/// Memory layout of a multivector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// Side by side: element `i` of vector `v` of `k` is at `i · k + v`. The rows of a matrix whose columns are the vectors.
+    /// Element `i` of vector `v` of `k` is at `i · k + v`: the rows of a matrix whose columns are
+    /// the vectors.
     RowMajor,
-    /// One after the other: element `i` of vector `v` is at `v · n + i`.
+    /// Element `i` of vector `v` is at `v · n + i`: one vector after the other.
     ColumnMajor,
 }
 
-/// Several vectors in one array, with their number and layout: an operand of
+/// Multivector: several vectors in one array, with their number and layout. An operand of
 /// [`SparseOp::apply_multi`](crate::SparseOp::apply_multi).
 ///
-/// `data` is anything that borrows as a slice, or a [`DeviceVec`], of `count` times the length of a
+/// `data` is any type that borrows as a slice, or a [`DeviceVec`], of `count` times the length of a
 /// vector; the product checks that length.
 ///
 /// ```
@@ -61,17 +63,17 @@ pub struct Multivector<V> {
 }
 
 impl<V> Multivector<V> {
-    /// `count` vectors in a layout.
+    /// Creates a multivector of `count` vectors with the given layout.
     pub fn new(data: V, count: usize, layout: Layout) -> Self {
         Self { data, count, layout }
     }
 
-    /// `count` vectors in [`Layout::RowMajor`], the faster one.
+    /// Creates a multivector of `count` vectors in [`Layout::RowMajor`], the faster one.
     pub fn row_major(data: V, count: usize) -> Self {
         Self::new(data, count, Layout::RowMajor)
     }
 
-    /// `count` vectors in [`Layout::ColumnMajor`].
+    /// Creates a multivector of `count` vectors in [`Layout::ColumnMajor`].
     pub fn column_major(data: V, count: usize) -> Self {
         Self::new(data, count, Layout::ColumnMajor)
     }
@@ -82,33 +84,34 @@ impl<V> Multivector<V> {
         self.count
     }
 
-    /// Order of the elements.
+    /// Memory layout.
     #[doc(hidden)]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The same vectors, their data seen in another way.
+    /// The same multivector with its data converted by `f`.
     pub(crate) fn map<W>(self, f: impl FnOnce(V) -> W) -> Multivector<W> {
         Multivector { data: f(self.data), count: self.count, layout: self.layout }
     }
 }
 
-/// Several vectors and their products.
+/// Shape of the operands of an SpMM.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// How many there are.
+    /// Number of vectors.
     pub(crate) count: usize,
-    /// Elements of each, the columns of the matrix.
+    /// Elements of each vector of `x`: the number of columns of the matrix.
     pub(crate) ncols: usize,
-    /// Elements of each product, the rows of the matrix.
+    /// Elements of each vector of `y`: the number of rows of the matrix.
     pub(crate) nrows: usize,
-    /// How both stand.
+    /// Layout of both multivectors.
     pub(crate) layout: Layout,
 }
 
 impl Shape {
-    /// How far the next element of the same vector of `x` is, and the same element of the next one; both of `y`, too.
+    /// Strides of `x` and of `y`: distance to the next element of the same vector, and to the same
+    /// element of the next vector.
     fn strides(&self) -> ([usize; 2], [usize; 2]) {
         match self.layout {
             Layout::RowMajor => ([self.count, 1], [self.count, 1]),
@@ -117,20 +120,21 @@ impl Shape {
     }
 }
 
-/// What products with several vectors need beside a matrix that can multiply them.
+/// Data of SpMMs beside a matrix that supports them.
 #[derive(Debug)]
 pub(crate) enum Several<T: Scalar> {
-    /// Tiles that are not in use, as many as were at a time.
+    /// Tiles that are not in use: as many as were used at the same time.
     Host(Mutex<Vec<Vec<T>>>),
     Gpu(Box<OnGpu<T>>),
 }
 
 impl<T: Scalar> Several<T> {
-    /// For a matrix of `ncols` columns; none when it has neither rows nor packed slices.
+    /// Creates the data for a matrix of `ncols` columns. None if the matrix is neither CSR nor
+    /// packed SELL.
     ///
     /// # Errors
     ///
-    /// What compiling kernels gives.
+    /// Errors of compiling kernels.
     pub(crate) fn of(matrix: &Placed<T>, ncols: usize) -> Result<Option<Self>, Error> {
         Ok(match matrix {
             Placed::Host(matrix) => matrix.rows().map(|_| Self::Host(Mutex::default())),
@@ -141,7 +145,7 @@ impl<T: Scalar> Several<T> {
         })
     }
 
-    /// Bytes of what was made of the matrix for it; vectors are not counted.
+    /// Bytes of data derived from the matrix, without vectors.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Host(_) => 0,
@@ -150,7 +154,7 @@ impl<T: Scalar> Several<T> {
     }
 }
 
-/// The plans that several vectors can be multiplied with on a device, for a matrix that was analysed: one as good as any.
+/// Plan for SpMM with an analysed matrix on a device.
 pub(crate) fn several_plan(analysis: &Analysis, device: &Device) -> Plan {
     match device {
         Device::Cpu => Plan::Csr(csr::Plan::Scalar),
@@ -161,7 +165,7 @@ pub(crate) fn several_plan(analysis: &Analysis, device: &Device) -> Plan {
     }
 }
 
-/// Whether several vectors can be multiplied with a plan on a device.
+/// True if a plan supports SpMM on a device.
 pub(crate) fn multiplies_several(plan: &Plan, device: &Device) -> bool {
     match device {
         Device::Cpu => matches!(plan, Plan::Csr(_)),
@@ -170,9 +174,9 @@ pub(crate) fn multiplies_several(plan: &Plan, device: &Device) -> bool {
 }
 
 impl<T: Scalar> Placed<T> {
-    /// The products with several vectors in host memory, when the matrix is there, too.
+    /// Computes the SpMM with multivectors in host memory, for a matrix in host memory.
     ///
-    /// `x` and `y` have the lengths that `shape` says: the caller has checked.
+    /// `x` and `y` have the lengths given by `shape`, checked by the caller.
     pub(crate) fn multiply_several(&self, several: &Several<T>, shape: Shape, x: &[T], y: &mut [T]) {
         let (Self::Host(matrix), Several::Host(tiles)) = (self, several) else {
             unreachable!("the caller has a matrix in host memory")
@@ -181,7 +185,7 @@ impl<T: Scalar> Placed<T> {
         let (_, [row, vector]) = shape.strides();
         let multiply = |x: &[T], stride, count, y: &mut [T]| {
             let y = Output::new(y);
-            // SAFETY: the lengths are right; `y` is borrowed alone.
+            // SAFETY: the lengths are right; `y` is borrowed exclusively.
             unsafe { rows.multiply_several(HostVectors { x, stride, y, row, vector, count }) };
         };
         if shape.layout == Layout::RowMajor {
@@ -199,16 +203,16 @@ impl<T: Scalar> Placed<T> {
         tiles.lock().unwrap_or_else(PoisonError::into_inner).push(tile);
     }
 
-    /// Enqueues the products with several vectors in the memory of the matrix's GPU.
+    /// Enqueues an SpMM with multivectors in the memory of the matrix's GPU.
     ///
     /// # Errors
     ///
-    /// What the GPU gives.
+    /// Errors of the GPU.
     ///
     /// # Safety
     ///
-    /// `several` is this matrix's. `x` and `y` have the lengths that `shape` says and do not overlap; they and the matrix live until the
-    /// products are done.
+    /// `several` belongs to this matrix. `x` and `y` have the lengths given by `shape` and do not
+    /// overlap; they and the matrix live until the SpMM is done.
     pub(crate) unsafe fn enqueue_several_at(
         &self,
         several: &Several<T>,
@@ -225,11 +229,11 @@ impl<T: Scalar> Placed<T> {
         unsafe { on_gpu.multiply(slices, queue, shape, x, y) }
     }
 
-    /// `Y = A X`, or `Y = alpha A X + beta Y` where it is `scaled`, at once on the CPU and enqueued
-    /// on a GPU.
+    /// `Y = A X`, or `Y = alpha A X + beta Y` if `scaled` is given; executed directly on the CPU
+    /// and enqueued on a GPU.
     ///
-    /// `x` and `y` have the lengths that `shape` says, and the scaler is for all elements of `y`:
-    /// the caller has checked.
+    /// `x` and `y` have the lengths given by `shape`, and the scaler is for all elements of `y`,
+    /// checked by the caller.
     ///
     /// # Errors
     ///
@@ -255,8 +259,8 @@ impl<T: Scalar> Placed<T> {
                     vectors.for_each(|memory| queue.keep(memory));
                     queue.keep(Arc::new(matrix.clone()));
                 }
-                // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for work that uses it, and a
-                // graph keeps it.
+                // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for
+                // work that uses it, and a graph keeps it.
                 unsafe {
                     let multiply = |y| self.enqueue_several_at(several, queue, shape, x.ptr(), y);
                     match scaled {
@@ -283,7 +287,7 @@ impl<T: Scalar> Placed<T> {
     }
 }
 
-/// Brings `count` vectors of `len` elements, one after the other, side by side.
+/// Copies `count` column-major vectors of `len` elements to row-major order.
 fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
     tile.par_chunks_mut(TILE_COLUMNS * count).enumerate().for_each(|(chunk, tile)| {
         let from = chunk * TILE_COLUMNS;
@@ -296,17 +300,17 @@ fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
     });
 }
 
-/// What products with several vectors need on a GPU beside the packed slices.
+/// Data of SpMMs on a GPU beside the packed SELL matrix.
 #[derive(Debug)]
 pub(crate) struct OnGpu<T> {
     several: encoding::Several<T>,
-    /// Brings vectors side by side.
+    /// Kernel that copies vectors to row-major order.
     kernel: Kernel,
     tile: Scratch<T>,
 }
 
 impl<T: Scalar> OnGpu<T> {
-    /// Vectors in a tile.
+    /// Number of vectors of a tile.
     const WIDTH: usize = TILE_BYTES / size_of::<T>();
 
     fn new(slices: &encoding::Uploaded<T>, gpu: Gpu, ncols: usize) -> Result<Self, Error> {
@@ -317,12 +321,13 @@ impl<T: Scalar> OnGpu<T> {
         })
     }
 
-    /// Enqueues the products, in as many passes as it takes.
+    /// Enqueues the SpMM, in as many passes as necessary.
     ///
     /// # Safety
     ///
-    /// `slices` are those it was made for, `x` and `y` have the lengths that `shape` says and are in the GPU's memory; they do not
-    /// overlap, and they and the matrix live until the products are done.
+    /// `slices` are those this was made for, `x` and `y` have the lengths given by `shape` and are
+    /// in the GPU's memory; they do not overlap, and they and the matrix live until the SpMM is
+    /// done.
     pub(crate) unsafe fn multiply(
         &self,
         slices: &encoding::Uploaded<T>,
@@ -340,8 +345,8 @@ impl<T: Scalar> OnGpu<T> {
             let count = step.min(shape.count - first);
             let x = x.add(first * next);
             let pass = DeviceVectors { x, y: y.add(first * vector), count, ..all };
-            // SAFETY: the caller's promise; the tile has room for all columns. Units reach no further than its rows, or than those of `x`,
-            // which are whole numbers of units.
+            // SAFETY: the caller's promise; the tile has room for all columns. Units reach no
+            // further than its rows, or than those of `x`, which are whole numbers of units.
             unsafe {
                 let pass = if direct {
                     pass
@@ -355,11 +360,13 @@ impl<T: Scalar> OnGpu<T> {
         Ok(())
     }
 
-    /// Enqueues bringing the vectors of a pass side by side, and gives how many there is room for: a power of two, whole units.
+    /// Enqueues the copy of the vectors of a pass to row-major order, and returns the number of
+    /// vectors per row of the tile: a power of two, whole units.
     ///
     /// # Safety
     ///
-    /// As [`multiply`](Self::multiply); the tile has [`Self::WIDTH`] elements for every one of `ncols` columns.
+    /// As [`multiply`](Self::multiply); the tile has [`Self::WIDTH`] elements for every one of
+    /// `ncols` columns.
     unsafe fn fill(
         &self,
         queue: &Queue,

@@ -1,39 +1,43 @@
-//! Work of a product under a plan: bytes, slots, rows and lower bounds of its time.
+//! Work of an SpMV under a plan: bytes, slots, rows and lower bounds of its time.
 
 use crate::ScalarKind;
 use crate::analysis::Analysis;
 use serde::{Deserialize, Serialize};
 
-/// What one product `y = A x` reads, writes and does under a plan.
+/// Work and memory traffic of one SpMV `y = A x` under a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Bytes of the packed matrix. A product reads all of them but the padding that its kernel skips.
+    /// Bytes of the packed matrix. An SpMV reads all of them except the padding that its kernel
+    /// skips.
     pub matrix_bytes: u64,
-    /// Bytes of `x` and `y`, each once.
+    /// Bytes of `x` and `y`, each counted one time.
     pub vector_bytes: u64,
-    /// Bytes of what a product writes and reads again itself.
+    /// Bytes of intermediate data that an SpMV writes and reads again.
     pub scratch_bytes: u64,
     /// Stored slots, padding included and the COO part excluded.
     pub slots: u64,
-    /// Of `slots`, those whose `x` is gathered one by one; the others are part of a run of columns that is loaded whole.
+    /// Of `slots`, those whose `x` is gathered individually; the others are part of a run of
+    /// columns that is loaded whole.
     pub gathered: u64,
-    /// Of `slots`, those that wait for the one before: entries past the first few of a row that is summed alone.
+    /// Of `slots`, the dependent additions: entries past the first few of a row that is summed
+    /// sequentially.
     pub chained: u64,
-    /// Of `slots`, those that may be padding, so that the kernel looks before it multiplies.
+    /// Of `slots`, the masked ones: they may be padding, which the kernel tests before it
+    /// multiplies.
     pub guarded: u64,
-    /// Of `slots`, those in column-major arrays beyond the columns that are read side by side without effort.
+    /// Of `slots`, those in column-major arrays beyond the columns that the prefetchers follow.
     pub strided: u64,
-    /// Entries in the COO part.
+    /// Number of entries in the COO part.
     pub tail: u64,
-    /// Row sums written.
+    /// Number of row sums written.
     pub rows: u64,
-    /// How far row sums are written from one another: rows times the binary logarithm of the window that was sorted.
+    /// Scatter distance of the row sums: rows times the binary logarithm of the sorted window.
     pub scattered: u64,
-    /// Slices, sections or jagged diagonals walked, and rows with entries in the COO part.
+    /// Number of slices, sections or jagged diagonals, plus rows with entries in the COO part.
     pub groups: u64,
-    /// Slots of the largest piece that no two threads can share.
+    /// Slots of the largest unit of work that no two threads can share.
     pub serial: u64,
-    /// Slots that one thread of a GPU goes through at most.
+    /// Maximum number of slots that one thread of a GPU processes.
     pub depth: u64,
     /// Of `slots` and `tail`, those whose value is looked up by its code.
     #[serde(default)]
@@ -41,21 +45,23 @@ pub struct Traffic {
     /// Of `rows`, those whose length no branch depends on.
     #[serde(default)]
     pub branchless: u64,
-    /// Kernels that a product on a GPU launches after the first, what else it enqueues, and 1 where launches that overlap cannot.
+    /// Number of kernels that an SpMV on a GPU launches after the first, plus other enqueued
+    /// operations, plus 1 if launches that could overlap do not.
     #[serde(default)]
     pub relaunches: u64,
-    /// Blocks of a kernel of a GPU whose launches overlap; none of others.
+    /// Number of blocks of a GPU kernel whose launches overlap; 0 for other kernels.
     #[serde(default)]
     pub overlapping: u64,
 }
 
 impl Traffic {
-    /// Bytes of matrix, vectors and scratch together.
+    /// Total bytes of matrix, vectors and scratch.
     pub const fn bytes(&self) -> u64 {
         self.matrix_bytes.saturating_add(self.vector_bytes).saturating_add(self.scratch_bytes)
     }
 
-    /// Stored slots over entries: 1 without padding; also 1 for a matrix without entries.
+    /// Padding ratio: stored slots over entries. 1 without padding and for a matrix without
+    /// entries.
     pub fn padding_ratio(&self, nnz: u64) -> f64 {
         if nnz == 0 { 1.0 } else { (self.slots + self.tail) as f64 / nnz as f64 }
     }
@@ -64,25 +70,27 @@ impl Traffic {
 /// Slots of a row that a thread of a GPU loads together: `BATCH` in `kernels/common.cuh`.
 pub(crate) const ROW_BATCH: u64 = 8;
 
-/// Time of a chain of loads on a GPU, in µs: so many entries of a row, `batch` of them at a time, each
-/// batch an index and what it points at. On an H200 a batch takes 0.5 µs where nothing else is done.
+/// Time of a chain of loads on a GPU, in µs: `entries` entries of a row, `batch` of them at a
+/// time, each batch an index load and the dependent load of `x`. On an H200 a batch takes 0.5 µs
+/// if nothing else is running.
 pub(crate) fn chain_us(entries: u64, batch: u64) -> f64 {
     const BATCH_US: f64 = 0.4;
     entries.div_ceil(batch) as f64 * BATCH_US
 }
 
-/// Of `slots`, how many are not in a whole vector of columns that follow one another, when `share` of the entries follow another.
+/// Number of `slots` that are not in a whole vector of contiguous columns, if `share` of the
+/// entries are contiguous.
 pub(crate) fn gathered(slots: u64, share: f64) -> u64 {
-    /// Lanes of the narrowest vector: all of them have to follow.
+    /// Lanes of the narrowest vector: all of them must be contiguous.
     const LANES: i32 = 8;
     (slots as f64 * (1.0 - share.powi(LANES))) as u64
 }
 
-/// Columns of a column-major array that are read side by side without effort: each is two streams, and the prefetchers of
-/// current cores follow about a dozen.
+/// Columns of a column-major array that the prefetchers follow: each is two streams, and the
+/// prefetchers of current cores follow about a dozen.
 pub(crate) const STREAMS: u32 = 6;
 
-/// `rows` that were sorted within windows of `window`; see [`Traffic::scattered`].
+/// Scatter distance of `rows` sorted within windows of `window`; see [`Traffic::scattered`].
 pub(crate) fn scattered(rows: u64, window: u64) -> u64 {
     rows * u64::from(window.clamp(1, rows.max(1)).ilog2())
 }
@@ -92,7 +100,7 @@ pub(crate) fn vector_bytes(analysis: &Analysis, scalar: ScalarKind) -> u64 {
     (analysis.rows.nrows as u64 + analysis.rows.ncols as u64) * scalar.size() as u64
 }
 
-/// Bytes of one slot of a column index and a value.
+/// Bytes of one slot: a column index and a value.
 pub(crate) const fn slot_bytes(scalar: ScalarKind) -> u64 {
     size_of::<u32>() as u64 + scalar.size() as u64
 }

@@ -1,4 +1,4 @@
-//! What brings values to their slots on a GPU: whole sectors of the memory at a time.
+//! Scatter of new values to their slots on a GPU, by whole memory sectors.
 
 use crate::Error;
 use crate::device::cpu::{Output, for_each_part, partition};
@@ -6,18 +6,21 @@ use crate::device::{Buffer, Gpu, Ptr};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Slots that stand side by side and are written together, a sector of 32 bytes in f32. `UNIT` in `kernels/update.cu`.
+/// Slots of a unit, which are written together: a sector of 32 bytes in f32. `UNIT` in
+/// `kernels/update.cu`.
 const UNIT: usize = 8;
 
-/// Stands for the entry of a slot that has none. `NONE` in `kernels/update.cu`.
+/// Marks a slot without an entry. `NONE` in `kernels/update.cu`.
 const NONE: u32 = u32::MAX;
 
-/// Values that a thread brings to their slots. `N` in `kernels/update.cu`.
+/// Values that a thread scatters. `N` in `kernels/update.cu`.
 pub(super) const PER_THREAD: usize = 8;
 
-/// The units that have entries, and the entry of each of their slots. A unit is written whole, padding too, which is zero: memory reads what is
-/// around a part of a sector before it writes it. They are in the order of their first entries: values are read where others were just before,
-/// wherever a format has put the rows. Slot by slot in the order of entries, an update took up to 7 CSR products on an H200.
+/// Units that have entries, and the entry of each of their slots. A unit is written whole,
+/// including padding, which is zero: a partial write of a sector makes the memory read the rest of
+/// it first. Units are in the order of their first entries, so that values are read near previously
+/// read ones, in whichever order a format stores the rows. Written slot by slot in the order of
+/// entries, an update took up to 7 CSR SpMVs on an H200.
 #[derive(Debug)]
 pub(super) struct Units {
     units: Buffer<u32>,
@@ -25,33 +28,33 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// For entries whose slots these are.
+    /// Creates the units for entries with the given slots, and uploads them.
     ///
     /// # Errors
     ///
-    /// [`Error::GpuMemory`] when the GPU has not so much left; [`Error::Gpu`].
+    /// [`Error::GpuMemory`] if the GPU does not have enough memory left; [`Error::Gpu`].
     pub(super) fn upload(gpu: Gpu, slots: Vec<u32>) -> Result<Arc<Self>, Error> {
         let (units, from) = by_unit(&slots);
         Ok(Arc::new(Self { units: gpu.upload(&units)?, from: gpu.upload(&from)? }))
     }
 
-    /// Slots that are written.
+    /// Number of slots that are written.
     pub(super) fn len(&self) -> usize {
         self.from.len()
     }
 
-    /// Where the units and the entries of their slots are.
+    /// Pointers to the units and to the entries of their slots.
     pub(super) fn ptrs(&self) -> (Ptr<u32>, Ptr<u32>) {
         (self.units.ptr(), self.from.ptr())
     }
 
-    /// Bytes in the memory of the GPU.
+    /// Bytes of GPU memory.
     pub(super) fn bytes(&self) -> u64 {
         self.units.bytes() + self.from.bytes()
     }
 }
 
-/// The units and the entries of their slots, for entries whose slots these are.
+/// Returns the units and the entries of their slots, for entries with the given slots.
 fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
     let end = slots.par_iter().max().map_or(0, |&last| last as usize + 1);
     let mut entries = vec![NONE; end.next_multiple_of(UNIT)];
@@ -79,7 +82,7 @@ fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
 mod tests {
     use super::*;
 
-    /// Does what the kernel does, to `slots` slots that were 7.
+    /// Emulates the kernel on `slots` slots that hold 7.
     fn scattered(slots: &[u32], len: usize) -> Vec<u32> {
         let (units, from) = by_unit(slots);
         assert_eq!(from.len(), units.len() * UNIT);
@@ -112,7 +115,8 @@ mod tests {
 
     #[test]
     fn units_are_near_those_with_neighbouring_entries() {
-        // Sorted rows come from all over the matrix: 64 entries in each of 4096 rows, shuffled, in slices of 32.
+        // Sorted rows come from everywhere in the matrix: 64 entries in each of 4096 rows,
+        // shuffled, in slices of 32.
         let row_of = |sorted: u32| sorted * 1237 % 4096;
         let mut slots = vec![0; 4096 * 64];
         for sorted in 0..4096 {
@@ -122,7 +126,7 @@ mod tests {
         }
         let (units, from) = by_unit(&slots);
         assert_eq!(units.len() * UNIT, slots.len());
-        // What a block of 256 threads brings are the values of 32 rows.
+        // A block of 256 threads scatters the values of 32 rows.
         for from in from.chunks(256 * PER_THREAD) {
             let mut rows: Vec<u32> = from.iter().map(|entry| entry / 64).collect();
             rows.sort_unstable();

@@ -1,8 +1,10 @@
-//! New values on the same pattern: where the value of every entry is in a packed matrix, and what brings others there.
+//! New values on the same pattern: the slot of every entry in a packed matrix, and the scatter of
+//! new values.
 //!
-//! A matrix whose values are the numbers of its entries is packed with the same plan; where they are found afterwards the entries'
-//! values are. So no format has a say in it but to show its arrays of values. Numbers of fewer bytes and codes, which could not be the numbers
-//! of entries, are in packed slices, which say themselves where.
+//! A matrix whose values are the numbers of its entries is packed with the same plan; the positions
+//! of these numbers are the slots of the entries. A format therefore only needs to expose its
+//! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; they occur
+//! only in packed SELL, which reports its slots itself.
 
 use super::placed::keep;
 use super::units::{PER_THREAD, Units};
@@ -15,35 +17,37 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
 
-/// The arrays with a packed matrix's values; slots are counted through both. The second may be empty.
+/// Arrays with the values of a packed matrix; slots are counted through both. The second may be
+/// empty.
 pub(crate) type Arrays<A> = [A; 2];
 
-/// Why a packed matrix has no such arrays, in words that complete [`Error::NotUpdatable`].
+/// Reason why a packed matrix has no such arrays, as a clause that completes
+/// [`Error::NotUpdatable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoArrays(&'static str);
 
 impl NoArrays {
-    /// What a format says that does not show its values.
+    /// Default of formats that do not expose their values.
     pub(crate) const NO_PLACES: Self = Self("its format does not keep every value in a place of its own");
-    /// Values were few enough to be named by codes, or all the same.
+    /// The values are stored as codes, or as one value for all entries.
     pub(crate) const CODED: Self =
         Self("it keeps codes of the few values that there were, or only one for all entries");
     /// A part of the values is on another device.
     pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
-    /// Whether numbers fit fewer bytes is not known on a GPU without waiting.
+    /// On a GPU it is unknown without waiting if numbers fit fewer bytes.
     const UNCHECKED: Self = Self(
         "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be checked on the way; `update_values` takes them from the host",
     );
     /// There are more new values than codes.
     const TOO_MANY_VALUES: Self =
         Self("it keeps codes of values, which name no more than 256, and the new ones are more");
-    /// There is one place for all values.
+    /// One value is stored for all entries.
     const NOT_THE_SAME: Self = Self("it keeps one for all entries, and the new ones are not all the same");
     /// Slots are counted in 32 bits.
     const TOO_MANY: Self = Self("it has 2³² slots or more");
 }
 
-/// What updates the values of one packed matrix.
+/// Replaces the values of one packed matrix.
 #[derive(Debug)]
 pub(crate) struct Updater {
     nnz: usize,
@@ -53,14 +57,14 @@ pub(crate) struct Updater {
     plan: String,
 }
 
-/// How values are stored.
+/// Storage of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
-    /// As they are.
+    /// Unchanged.
     Plain,
     /// In fewer bytes.
     Narrow(Precision),
-    /// As codes of so many values at most; of one, in no codes at all.
+    /// As codes of at most this many values; a single value needs no codes.
     Coded(usize),
 }
 
@@ -78,7 +82,8 @@ impl Kept {
     }
 }
 
-/// The slot of every entry, in the memory of the device; none where values are in the order of the entries.
+/// Slot of every entry, in the memory of the device. None if values are in the order of the
+/// entries.
 #[derive(Debug)]
 enum Place {
     Host(Option<Vec<u32>>),
@@ -86,7 +91,7 @@ enum Place {
 }
 
 impl Place {
-    /// Where the values of packed slices are that are not stored as they are; none where there are too many to count.
+    /// Slots of the values of packed SELL with encoded values. None if there are too many to count.
     fn in_slices<T: Scalar>(matrix: &mut Placed<T>, kept: Kept) -> Result<Option<Self>, Error> {
         let kind = match kept {
             Kept::Narrow(Precision::F32) => "f32",
@@ -113,12 +118,13 @@ impl Place {
 }
 
 impl Updater {
-    /// For `matrix`, which `a` was packed into; or, when it was `edited` by [`Access::insert`], which `a` was unpacked from: rows that have become
-    /// longer would be packed elsewhere.
+    /// Creates the updater for `matrix`. `a` is the matrix it was packed from or, if it was
+    /// `edited` by [`Access::insert`], the result of unpacking it: rows that are longer than before
+    /// would be packed elsewhere.
     ///
     /// # Errors
     ///
-    /// [`Error::NotUpdatable`]; on a GPU what allocating and compiling give.
+    /// [`Error::NotUpdatable`]; on a GPU the errors of allocation and compilation.
     pub(crate) fn new<T: Scalar>(
         plan: &Plan,
         matrix: &mut Placed<T>,
@@ -155,7 +161,7 @@ impl Updater {
         Ok(made(place))
     }
 
-    /// Bytes it takes in the memory of the device.
+    /// Bytes of device memory.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.place {
             Place::Host(slots) => slots.as_ref().map_or(0, |slots| size_of_val(&**slots) as u64),
@@ -163,7 +169,7 @@ impl Updater {
         }
     }
 
-    /// Whether a matrix has the pattern that this was made for.
+    /// Checks that a matrix has the pattern that this was made for.
     ///
     /// # Errors
     ///
@@ -176,12 +182,13 @@ impl Updater {
         Err(Error::OtherPattern { nrows, ncols, nnz, expected: self.nnz })
     }
 
-    /// Replaces the values, once everything enqueued on a GPU is done; it is done itself when this returns.
+    /// Replaces the values, after everything enqueued on a GPU is done. Blocking: the update is
+    /// done on return.
     ///
     /// # Errors
     ///
-    /// [`Error::ValuesLength`], [`Error::ValueInexact`]; [`Error::NotUpdatable`] where there are more values than codes for them; what the GPU
-    /// gives.
+    /// [`Error::ValuesLength`], [`Error::ValueInexact`]; [`Error::NotUpdatable`] if there are more
+    /// values than codes for them; errors of the GPU.
     pub(crate) fn update<T: Scalar>(&self, matrix: &mut Placed<T>, values: &[T]) -> Result<(), Error> {
         self.check_length(values.len())?;
         match self.kept {
@@ -206,7 +213,7 @@ impl Updater {
             (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
                 let arrays = matrix.values().expect("as above");
-                // SAFETY: the arrays have every slot, and nothing is under way.
+                // SAFETY: the arrays have every slot, and nothing else is running.
                 unsafe { self.bring(*gpu, values, arrays) }
             }
             _ => unreachable!("a matrix stays on its device"),
@@ -235,7 +242,7 @@ impl Updater {
             }
             (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
-                // SAFETY: the arrays have every slot, and nothing is under way.
+                // SAFETY: the arrays have every slot, and nothing else is running.
                 unsafe {
                     match (values, matrix.slices().and_then(Slices::narrow_values)) {
                         (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
@@ -252,7 +259,7 @@ impl Updater {
         }
     }
 
-    /// Replaces codes and what they stand for, or the one value that all have.
+    /// Replaces codes and their dictionary, or the common value of all entries.
     fn update_coded<T: Scalar>(
         &self,
         matrix: &mut Placed<T>,
@@ -272,7 +279,7 @@ impl Updater {
                 gpu.synchronize()?;
                 let slices = matrix.slices().expect("as above");
                 if let Some(arrays) = slices.codes() {
-                    // SAFETY: the arrays have every slot, and nothing is under way.
+                    // SAFETY: the arrays have every slot, and nothing else is running.
                     unsafe { self.bring(*gpu, codes, arrays)? };
                 }
                 slices.dictionary().write(gpu.queue(), &dictionary)
@@ -281,11 +288,12 @@ impl Updater {
         }
     }
 
-    /// Uploads values and brings them to their slots; they are there when this returns.
+    /// Uploads values and scatters them to their slots. Blocking: they are stored on return.
     ///
     /// # Safety
     ///
-    /// There is a value for every entry; the arrays have every slot, and nothing else uses them meanwhile.
+    /// There is a value for every entry; the arrays have every slot, and nothing else uses them
+    /// meanwhile.
     unsafe fn bring<N: Copy>(
         &self,
         gpu: Gpu,
@@ -298,12 +306,13 @@ impl Updater {
         queue.synchronize()
     }
 
-    /// Replaces the values by some on the matrix's device; on a GPU this is only enqueued.
+    /// Replaces the values by values on the matrix's device; on a GPU this is only enqueued.
     ///
     /// # Errors
     ///
-    /// [`Error::ValuesLength`], [`Error::WrongDevice`]; [`Error::NotUpdatable`] on a GPU where values are stored in fewer bytes or as codes, and
-    /// on the CPU what [`update`](Self::update) gives; what the GPU gives.
+    /// [`Error::ValuesLength`], [`Error::WrongDevice`]; [`Error::NotUpdatable`] on a GPU if values
+    /// are stored in fewer bytes or as codes; on the CPU the errors of [`update`](Self::update);
+    /// errors of the GPU.
     pub(crate) fn enqueue<T: Scalar>(
         &self,
         matrix: &mut Placed<T>,
@@ -326,7 +335,8 @@ impl Updater {
             queue.keep(slots.clone());
         }
         let arrays = matrix.values().expect("it had them when this was made");
-        // SAFETY: the arrays have every slot. Freeing memory waits for work that uses it, and a graph keeps it.
+        // SAFETY: the arrays have every slot. Freeing memory waits for work that uses it, and a
+        // graph keeps it.
         unsafe { self.launch(queue, values.ptr(), arrays) }
     }
 
@@ -334,7 +344,8 @@ impl Updater {
     ///
     /// # Safety
     ///
-    /// There is a value for every entry; the values and the arrays, which have every slot, live until it is done.
+    /// There is a value for every entry; the values and the arrays, which have every slot, live
+    /// until it is done.
     unsafe fn launch<N>(
         &self,
         queue: &Queue,
@@ -361,15 +372,15 @@ impl Updater {
     }
 }
 
-/// The slot of every entry of `a` under a plan, or why there is no telling.
+/// Slot of every entry of `a` under a plan, or the reason why it is unknown.
 fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, NoArrays>, Error> {
-    /// No slot.
+    /// Marks an entry without a slot.
     const NONE: u32 = u32::MAX;
     let nnz = a.nnz();
     if nnz as u64 >= u64::from(NONE) {
         return Ok(Err(NoArrays::TOO_MANY));
     }
-    // Bits, so that an f32 holds them as exactly as an f64; 0 is what is not an entry.
+    // Bits, so that an f32 holds them as exactly as an f64; 0 stands for padding.
     let numbers = (1..=nnz as u64).map(T::from_bits).collect();
     let (row_ptr, col_idx) = (a.row_ptr().to_vec(), a.col_idx().to_vec());
     // SAFETY: the pattern is that of a checked matrix.
@@ -391,7 +402,8 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
             for slot in range {
                 let number = array[slot].bits() as usize;
                 if (1..=nnz).contains(&number) {
-                    // SAFETY: it is the number of an entry, and a packed matrix holds every entry once.
+                    // SAFETY: it is the number of an entry, and a packed matrix holds every entry
+                    // exactly one time.
                     unsafe { out.set(number - 1, (before + slot) as u32) };
                 }
             }
@@ -401,7 +413,7 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
     if slots.contains(&NONE) { Ok(Err(NoArrays::NO_PLACES)) } else { Ok(Ok(slots)) }
 }
 
-/// The slot of every entry of `a` as the matrix says itself.
+/// Slot of every entry of `a`, as reported by the matrix.
 fn slots_by_row<T: Scalar>(matrix: &dyn Access<T>, a: CsrView<'_, T>) -> Result<Vec<u32>, NoArrays> {
     if u32::try_from(matrix.slot_count()).is_err() {
         return Err(NoArrays::TOO_MANY);
@@ -411,7 +423,7 @@ fn slots_by_row<T: Scalar>(matrix: &dyn Access<T>, a: CsrView<'_, T>) -> Result<
     Ok(slots)
 }
 
-/// Brings the values of all entries to their slots.
+/// Scatters the values of all entries to their slots.
 fn scatter<N: Copy + Send + Sync>(slots: Option<&[u32]>, values: &[N], [first, second]: Arrays<&mut [N]>) {
     let Some(slots) = slots else {
         first.copy_from_slice(values);

@@ -1,15 +1,15 @@
-//! Values of formats with two ways to store them: one for every slot, or one for all.
+//! Values of formats with two ways to store them: one per slot, or one for all.
 
 use crate::Scalar;
 use crate::analysis::{Analysis, Distinct};
 use rayon::prelude::*;
 
-/// The values of a packed matrix, in the memory of the host or of a GPU.
+/// Values of a packed matrix, in host or GPU memory.
 #[derive(Debug)]
 pub(crate) enum Values<T, Array = Vec<T>> {
-    /// One for every slot.
+    /// One value per slot.
     Plain(Array),
-    /// Every entry has this one.
+    /// The common value of all entries.
     Equal(T),
 }
 
@@ -23,7 +23,7 @@ impl<T: Scalar> Values<T> {
         }
     }
 
-    /// Bytes of those that are stored.
+    /// Bytes of the stored values.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Plain(values) => size_of_val(&**values),
@@ -32,13 +32,13 @@ impl<T: Scalar> Values<T> {
     }
 }
 
-/// The value that all have, compared by their bits; zero where there are none.
+/// Common value of all entries, compared by bits; zero without entries. None if values differ.
 pub(crate) fn common<T: Scalar>(values: &[T]) -> Option<T> {
     let first = values.first().copied().unwrap_or_default();
     values.par_iter().all(|value| value.bits() == first.bits()).then_some(first)
 }
 
-/// Whether all values of a matrix have the same bits.
+/// True if all values of a matrix have the same bits.
 pub(crate) fn is_equal(analysis: &Analysis) -> bool {
     matches!(analysis.structure.distinct_values, Distinct::Exactly(0 | 1))
 }

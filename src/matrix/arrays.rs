@@ -9,7 +9,7 @@ use std::fmt::Display;
 /// An integer type of row offsets and column indices: `u32`, `i32`, `u64`, `i64`, `usize`. Sealed.
 pub trait Index: sealed::Convert {}
 
-/// A checked matrix in compressed sparse rows whose arrays are borrowed where they can be.
+/// A checked matrix in compressed sparse rows (CSR) whose arrays are borrowed if possible.
 ///
 /// The library works with offsets of 64 bits and columns of 32 bits. Arrays of integers of these
 /// widths are borrowed, signed ones too; those of another width are converted.
@@ -54,7 +54,7 @@ impl<'a, T: Scalar> CsrCow<'a, T> {
         Ok(Self { nrows, ncols, row_ptr, col_idx, values: Cow::Borrowed(values) })
     }
 
-    /// The same matrix, borrowed.
+    /// Returns a view of the matrix.
     pub fn view(&self) -> CsrView<'_, T> {
         CsrView {
             nrows: self.nrows,
@@ -65,12 +65,12 @@ impl<'a, T: Scalar> CsrCow<'a, T> {
         }
     }
 
-    /// Whether the values are those of another matrix, in the same memory.
+    /// True if the values are those of another matrix, in the same memory.
     pub(crate) fn has_values_of(&self, other: CsrView<'_, T>) -> bool {
         std::ptr::eq(&*self.values, other.values)
     }
 
-    /// The same matrix with arrays of its own; what is borrowed is copied.
+    /// Converts to a matrix that owns its arrays; borrowed arrays are copied.
     pub fn into_owned(self) -> CsrMatrix<T> {
         CsrMatrix {
             nrows: self.nrows,
@@ -106,13 +106,13 @@ impl<T: Scalar> From<CsrMatrix<T>> for CsrCow<'_, T> {
     }
 }
 
-/// Whether every index is a number of type `O`.
+/// True if every index is representable as `O`.
 fn all_fit<I: Copy, O: TryFrom<I>>(indices: &[I]) -> bool {
-    // A fold vectorises where a search does not.
+    // A fold vectorises, a search does not.
     indices.iter().fold(true, |fit, &index| fit & O::try_from(index).is_ok())
 }
 
-/// Indices as another type, borrowed where it has the same width; none when one does not fit.
+/// Converts indices to another type, borrowed if it has the same width. None if one does not fit.
 fn convert<I: Pod, O: Pod + TryFrom<I>>(indices: &[I]) -> Option<Cow<'_, [O]>> {
     if size_of::<I>() == size_of::<O>() {
         return all_fit::<I, O>(indices).then(|| Cow::Borrowed(cast_slice(indices)));
@@ -121,7 +121,8 @@ fn convert<I: Pod, O: Pod + TryFrom<I>>(indices: &[I]) -> Option<Cow<'_, [O]>> {
     converted.map(Cow::Owned)
 }
 
-/// Indices as another type, in the same memory where it has the same width.
+/// Converts indices to another type, in the same memory if it has the same width. Returns the
+/// indices unchanged if one does not fit.
 fn convert_vec<I: Pod, O: Pod + TryFrom<I>>(indices: Vec<I>) -> Result<Vec<O>, Vec<I>> {
     if size_of::<I>() == size_of::<O>() && align_of::<I>() == align_of::<O>() {
         return if all_fit::<I, O>(&indices) { Ok(cast_vec(indices)) } else { Err(indices) };
@@ -129,17 +130,17 @@ fn convert_vec<I: Pod, O: Pod + TryFrom<I>>(indices: Vec<I>) -> Result<Vec<O>, V
     convert(&indices).map(Cow::into_owned).ok_or(indices)
 }
 
-/// The first index that is no number of type `O`, as an error.
+/// Error about the first index that is not representable as `O`.
 fn refused<I: Copy + Display, O: TryFrom<I>>(array: &str, indices: &[I], rule: &str) -> Error {
     let at = indices.iter().position(|&index| O::try_from(index).is_err()).unwrap_or_default();
     let message = format!("{array}[{at}] is {}, but {rule}", indices[at]);
     Error::InvalidMatrix { format: "CSR", message }
 }
 
-/// The rule for offsets.
+/// Rule for offsets, in error messages.
 const OFFSETS: &str = "offsets rise from 0 to the number of entries";
 
-/// The rule for columns of a matrix.
+/// Rule for columns of a matrix, in error messages.
 fn columns_rule(ncols: usize) -> String {
     format!("columns are counted from 0, and ncols is {ncols}")
 }

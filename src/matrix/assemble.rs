@@ -1,14 +1,16 @@
-//! From entries in any order to CSR: a stable, parallel bucket sort by rows.
+//! Assembly of CSR from entries in any order: a stable, parallel bucket sort by rows.
 //!
-//! The entries arrive in runs, each a piece of the sequence. A run is sorted by bucket (a block of neighbouring rows)
-//! while it is still in the cache; then every bucket collects its pieces from all runs and builds its rows alone.
-//! Both steps keep the order of the sequence, so the result does not depend on the number of threads.
+//! The entries arrive in runs, each a piece of the sequence. A run is sorted by bucket (a block of
+//! neighbouring rows) while it is still in the cache. Then every bucket collects its pieces from
+//! all runs and builds its rows independently. Both steps keep the order of the sequence, so that
+//! the result does not depend on the number of threads.
 
 use super::CsrMatrix;
 use crate::Scalar;
 use rayon::prelude::*;
 
-/// Buckets at most: enough to keep many cores busy, few enough that the write position of each stays in the L1 cache.
+/// Maximum number of buckets: enough to occupy many cores, few enough that the write position of
+/// each stays in the L1 cache.
 const MAX_BUCKETS: usize = 256;
 
 /// One entry, counted from 0.
@@ -19,16 +21,16 @@ pub(crate) struct Entry<T> {
     pub(crate) value: T,
 }
 
-/// What becomes of entries that share a place.
+/// Treatment of entries with the same place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeated {
-    /// They are added up in the order of the sequence.
+    /// Summed in the order of the sequence.
     Summed,
-    /// They stay, in the order of the sequence.
+    /// Stored individually, in the order of the sequence.
     Kept,
 }
 
-/// How the rows are dealt to buckets: `2^shift` neighbouring rows each.
+/// Assignment of rows to buckets: `2^shift` neighbouring rows each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buckets {
     shift: u32,
@@ -53,7 +55,8 @@ pub(crate) struct Run<T> {
 }
 
 impl<T: Scalar> Run<T> {
-    /// Sorts the next entries of the sequence by bucket. Every row must be below the number given to `buckets`.
+    /// Sorts the next entries of the sequence by bucket. Every row must be below the number given
+    /// to `buckets`.
     pub(crate) fn new(buckets: Buckets, sequence: &[Entry<T>]) -> Self {
         let mut starts = vec![0; buckets.count + 1];
         for entry in sequence {
@@ -81,7 +84,7 @@ impl<T: Scalar> Run<T> {
     }
 }
 
-/// What one bucket fills: the ends of its rows and its share of the other two arrays.
+/// Output of one bucket: the ends of its rows and its share of the other two arrays.
 struct Share<'a, T> {
     bucket: usize,
     row_ends: &'a mut [usize],
@@ -89,13 +92,14 @@ struct Share<'a, T> {
     values: &'a mut [T],
 }
 
-/// Memory of one thread, used again for each bucket.
+/// Working memory of one thread, reused for each bucket.
 struct Scratch<T> {
     next: Vec<usize>,
     entries: Vec<(u32, T)>,
 }
 
-/// The matrix of all runs: columns rising in every row, explicit zeros kept. Every column must be below `ncols`.
+/// Builds the matrix of all runs: columns ascending in every row, explicit zeros kept. Every column
+/// must be below `ncols`.
 pub(crate) fn to_csr<T: Scalar>(
     nrows: usize,
     ncols: usize,
@@ -140,7 +144,7 @@ pub(crate) fn to_csr<T: Scalar>(
     CsrMatrix { nrows, ncols, row_ptr, col_idx, values }
 }
 
-/// Builds the rows of one bucket at the front of its share and returns how many entries they have.
+/// Builds the rows of one bucket at the front of its share and returns the number of their entries.
 fn fill_bucket<T: Scalar>(
     buckets: Buckets,
     runs: &[Run<T>],
@@ -167,7 +171,7 @@ fn fill_bucket<T: Scalar>(
         entries[*slot] = (entry.col, entry.value);
         *slot += 1;
     }
-    // Each start has now moved on to the end of its row.
+    // Here each start has advanced to the end of its row.
     let (mut start, mut kept) = (0, 0);
     for (row_end, &end) in row_ends.iter_mut().zip(&*next) {
         let row = &mut entries[start..end];
@@ -190,7 +194,7 @@ fn fill_bucket<T: Scalar>(
     kept
 }
 
-/// Moves the shares together where summing left them shorter than they were.
+/// Closes the gaps between shares that summing has shortened.
 fn close_gaps<T: Scalar>(sizes: &[usize], kept: &[usize], col_idx: &mut Vec<u32>, values: &mut Vec<T>) {
     let (mut from, mut to) = (0, 0);
     for (size, &kept) in sizes.iter().zip(kept) {
@@ -227,7 +231,8 @@ mod tests {
     #[test]
     fn runs_are_joined_in_order() {
         let (nrows, buckets) = (1000, Buckets::new(1000));
-        // Rounding makes the order of the sum visible: (1 + 1e16) - 1e16 = 0, but 1e16 - 1e16 + 1 = 1.
+        // Rounding makes the order of the sum visible: (1 + 1e16) - 1e16 = 0, but 1e16 - 1e16 + 1
+        // = 1.
         let entry = |row, col, value| Entry { row, col, value };
         let first = [entry(999, 3, 1.0), entry(0, 2, 4.0), entry(999, 3, 1e16)];
         let second = [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];

@@ -1,7 +1,7 @@
-//! Sparse matrices in the one layout everything else starts from: compressed sparse rows (CSR).
+//! Sparse matrices in compressed sparse rows (CSR), the input of all formats.
 //!
-//! A [`CsrMatrix`] is checked when it is made and never again. Rows may hold their columns in any order, and a
-//! column may occur more than once in a row: such entries add up in a product.
+//! A [`CsrMatrix`] is checked only at its construction. Rows may hold their columns in any order,
+//! and a column may occur more than once in a row: such entries add up in an SpMV.
 
 mod arrays;
 mod assemble;
@@ -20,7 +20,8 @@ pub use triplets::Triplets;
 use crate::{Error, Scalar};
 use std::ops::Range;
 
-/// Rows and columns a matrix may have: one less than `u32::MAX`, which marks padding in packed formats.
+/// Maximum number of rows and of columns: one less than `u32::MAX`, which marks padding in packed
+/// formats.
 pub const MAX_DIMENSION: usize = u32::MAX as usize - 1;
 
 /// A sparse matrix in compressed sparse rows, owning its arrays.
@@ -60,9 +61,9 @@ impl<T: Scalar> CsrMatrix<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`], naming the offending position, when a dimension exceeds [`MAX_DIMENSION`],
-    /// `row_ptr` does not have `nrows + 1` offsets rising from 0 to the number of entries, `col_idx` and `values`
-    /// differ in length, or a column is not below `ncols`.
+    /// [`Error::InvalidMatrix`], naming the offending position, if a dimension exceeds
+    /// [`MAX_DIMENSION`], `row_ptr` does not have `nrows + 1` offsets rising from 0 to the number
+    /// of entries, `col_idx` and `values` differ in length, or a column is not below `ncols`.
     pub fn try_new<O: Index, C: Index>(
         nrows: usize,
         ncols: usize,
@@ -75,12 +76,12 @@ impl<T: Scalar> CsrMatrix<T> {
         Ok(Self { nrows, ncols, row_ptr, col_idx, values })
     }
 
-    /// Takes the three arrays of CSR on trust.
+    /// Takes the three arrays of CSR without checking them.
     ///
     /// # Safety
     ///
-    /// The arrays must satisfy everything [`try_new`](Self::try_new) checks: the kernels read `x` and write `y`
-    /// without looking again.
+    /// The arrays must satisfy everything that [`try_new`](Self::try_new) checks: the kernels read
+    /// `x` and write `y` without further checks.
     #[doc(hidden)]
     pub unsafe fn new_unchecked(
         nrows: usize,
@@ -93,18 +94,18 @@ impl<T: Scalar> CsrMatrix<T> {
         Self { nrows, ncols, row_ptr, col_idx, values }
     }
 
-    /// A matrix without entries.
+    /// Creates a matrix without entries.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when a dimension exceeds [`MAX_DIMENSION`].
+    /// [`Error::InvalidMatrix`] if a dimension exceeds [`MAX_DIMENSION`].
     #[doc(hidden)]
     pub fn zeros(nrows: usize, ncols: usize) -> Result<Self, Error> {
         check_dimensions("CSR", nrows, ncols)?;
         Ok(Self { nrows, ncols, row_ptr: vec![0; nrows + 1], col_idx: Vec::new(), values: Vec::new() })
     }
 
-    /// The same matrix, borrowed.
+    /// Returns a view of the matrix.
     pub fn view(&self) -> CsrView<'_, T> {
         CsrView {
             nrows: self.nrows,
@@ -130,7 +131,8 @@ impl<T: Scalar> CsrMatrix<T> {
         self.col_idx.len()
     }
 
-    /// Where each row begins in the other two arrays, and where the last one ends: `nrows + 1` offsets.
+    /// Row offsets: the beginning of each row in the other two arrays, and the end of the last one;
+    /// `nrows + 1` elements.
     pub fn row_ptr(&self) -> &[usize] {
         &self.row_ptr
     }
@@ -145,12 +147,12 @@ impl<T: Scalar> CsrMatrix<T> {
         &self.values
     }
 
-    /// The values, to be changed in place; the pattern stays.
+    /// Mutable values; the pattern is fixed.
     pub fn values_mut(&mut self) -> &mut [T] {
         &mut self.values
     }
 
-    /// Gives the arrays back: `(row_ptr, col_idx, values)`.
+    /// Returns the arrays `(row_ptr, col_idx, values)`.
     pub fn into_parts(self) -> (Vec<usize>, Vec<u32>, Vec<T>) {
         (self.row_ptr, self.col_idx, self.values)
     }
@@ -189,7 +191,7 @@ impl<'a, T: Scalar> CsrView<'a, T> {
         self.col_idx.len()
     }
 
-    /// Where each row begins, and where the last one ends: `nrows + 1` offsets.
+    /// Row offsets: the beginning of each row, and the end of the last one; `nrows + 1` elements.
     pub fn row_ptr(self) -> &'a [usize] {
         self.row_ptr
     }
@@ -204,7 +206,8 @@ impl<'a, T: Scalar> CsrView<'a, T> {
         self.values
     }
 
-    /// The entries of row `row`, as a range into [`col_idx`](Self::col_idx) and [`values`](Self::values).
+    /// The entries of row `row`, as a range into [`col_idx`](Self::col_idx) and
+    /// [`values`](Self::values).
     #[doc(hidden)]
     pub fn row_range(self, row: usize) -> Range<usize> {
         self.row_ptr[row]..self.row_ptr[row + 1]
@@ -223,7 +226,7 @@ impl<'a, T: Scalar> CsrView<'a, T> {
         (&self.col_idx[range.clone()], &self.values[range])
     }
 
-    /// A copy that owns its arrays.
+    /// Returns a copy that owns its arrays.
     #[doc(hidden)]
     pub fn to_owned(self) -> CsrMatrix<T> {
         CsrMatrix {
@@ -236,7 +239,7 @@ impl<'a, T: Scalar> CsrView<'a, T> {
     }
 }
 
-/// Refuses dimensions that 32-bit indices cannot name.
+/// Returns an error if 32-bit indices cannot represent the dimensions.
 pub(crate) fn check_dimensions(format: &'static str, nrows: usize, ncols: usize) -> Result<(), Error> {
     for (name, size) in [("nrows", nrows), ("ncols", ncols)] {
         if size > MAX_DIMENSION {
@@ -247,7 +250,7 @@ pub(crate) fn check_dimensions(format: &'static str, nrows: usize, ncols: usize)
     Ok(())
 }
 
-/// Everything that makes three arrays a CSR matrix.
+/// Checks all properties of CSR arrays.
 fn check(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], nvals: usize) -> Result<(), Error> {
     check_dimensions("CSR", nrows, ncols)?;
     let fail = |message| Err(Error::InvalidMatrix { format: "CSR", message });
@@ -269,7 +272,7 @@ fn check(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], nvals: 
     if let Some(i) = row_ptr.windows(2).position(|w| w[1] - w[0] > MAX_DIMENSION) {
         return fail(format!("row {i} has more than {MAX_DIMENSION} entries"));
     }
-    // A maximum vectorises where a search does not; the position is only looked for once something is wrong.
+    // A maximum vectorises, a search does not; the position is only searched after an error.
     let largest = col_idx.iter().copied().max();
     if largest.is_some_and(|c| c as usize >= ncols) {
         let k = col_idx.iter().position(|&c| c as usize >= ncols).unwrap_or_default();

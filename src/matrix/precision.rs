@@ -1,4 +1,4 @@
-//! Matrices whose values come in another precision, or go to one.
+//! Conversion of matrices from and to other precisions.
 
 use super::{CsrCow, CsrMatrix, CsrView, Index};
 use crate::{Error, Precision, Scalar};
@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use std::borrow::Cow;
 
 impl<T: Scalar> CsrMatrix<T> {
-    /// Takes the three arrays of CSR, the values in a type that is part of this one, and checks them: `half::f16` and `half::bf16` for f32 and
-    /// f64, f32 for f64. Every value stays what it is.
+    /// Takes the three arrays of CSR, with values of a type that converts to this one without loss,
+    /// and checks them: `half::f16` and `half::bf16` for f32 and f64, f32 for f64.
     ///
     /// ```
     /// # use sparseop::{Precision, matrix::CsrMatrix};
@@ -30,7 +30,7 @@ impl<T: Scalar> CsrMatrix<T> {
         Self::try_new(nrows, ncols, row_ptr, col_idx, values.iter().map(|&value| value.into()).collect())
     }
 
-    /// The same matrix in a wider type: products in f64 of values that are f32.
+    /// Converts the matrix to a wider type, for SpMVs in f64 with values that are f32.
     #[doc(hidden)]
     pub fn widen<W: Scalar + From<T>>(&self) -> CsrMatrix<W> {
         let values = self.values.par_iter().map(|&value| value.into()).collect();
@@ -38,8 +38,8 @@ impl<T: Scalar> CsrMatrix<T> {
         CsrMatrix { nrows: self.nrows, ncols: self.ncols, row_ptr, col_idx, values }
     }
 
-    /// The matrix with every value rounded to a precision: see [`Precision::round`]. Values are
-    /// borrowed where none changes, the pattern always.
+    /// Returns the matrix with every value rounded to a precision: see [`Precision::round`]. Values
+    /// are borrowed if none changes, the pattern always.
     ///
     /// # Errors
     ///
@@ -56,16 +56,17 @@ impl<'a, T: Scalar> CsrView<'a, T> {
         Ok(CsrCow { values, ..self.into() })
     }
 
-    /// What is wrong with an entry that cannot be rounded.
+    /// Error about an entry that cannot be rounded.
     fn beyond(self, entry: usize, precision: Precision) -> Error {
-        // The last row that begins no later; rows without entries begin with the next one.
+        // Last row that begins no later; empty rows begin with the next one.
         let row = self.row_ptr.partition_point(|&start| start <= entry) - 1;
         let place = Some((row, self.col_idx[entry] as usize));
         Error::ValueRange { entry, place, value: self.values[entry].to_f64(), precision }
     }
 }
 
-/// Values rounded to a precision, borrowed where none changes; or the first that is beyond it, by its number.
+/// Rounds values to a precision; borrowed if none changes. The error is the number of the first
+/// value that is out of range.
 pub(crate) fn rounded<T: Scalar>(values: &[T], precision: Precision) -> Result<Cow<'_, [T]>, usize> {
     if !precision.is_narrower_than(T::KIND) || precision.holds_all(values) {
         return Ok(Cow::Borrowed(values));

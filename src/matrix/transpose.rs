@@ -1,23 +1,23 @@
-//! The transposed matrix, by all threads.
+//! Parallel transposition.
 
 use super::assemble::{Buckets, Entry, Repeated, Run, to_csr};
 use super::{CsrMatrix, CsrView};
 use crate::Scalar;
 use rayon::prelude::*;
 
-/// Entries that a thread sorts at a time, while they are in its cache.
+/// Entries that a thread sorts at a time, within its cache.
 const RUN: usize = 1 << 16;
 
 impl<T: Scalar> CsrMatrix<T> {
-    /// The transposed matrix; its columns are sorted in every row.
+    /// Returns the transposed matrix; its columns are sorted in every row.
     pub fn transpose(&self) -> Self {
         self.view().transpose()
     }
 }
 
 impl<T: Scalar> CsrView<'_, T> {
-    /// The transposed matrix; its columns are sorted in every row, equal columns in the order of this matrix. Takes 8 bytes and a value for
-    /// every entry while it is made.
+    /// Returns the transposed matrix; its columns are sorted in every row, equal columns in the
+    /// order of this matrix. Temporarily needs 8 bytes and a value per entry.
     pub fn transpose(self) -> CsrMatrix<T> {
         T::transpose(self)
     }
@@ -41,14 +41,14 @@ impl<T: Scalar> CsrView<'_, T> {
         to_csr(self.ncols(), self.nrows(), buckets, &runs, Repeated::Kept)
     }
 
-    /// Whether the matrix equals its transpose, which is given, bit for bit; the order of a row's entries does not matter unless their
-    /// columns are equal.
+    /// True if the matrix equals the given transpose of it, bit for bit; the order of a row's
+    /// entries does not matter unless their columns are equal.
     pub(crate) fn equals_transpose(self, transposed: &CsrMatrix<T>) -> bool {
         if self.nrows() != self.ncols() || self.row_ptr() != transposed.row_ptr() {
             return false;
         }
         let sorted = (0..self.nrows()).into_par_iter().all(|row| self.row(row).0.is_sorted());
-        // Transposed twice it is sorted, and equal columns keep their order.
+        // Transposing twice sorts the columns, and keeps the order of equal ones.
         let copy = (!sorted).then(|| transposed.transpose());
         let a = copy.as_ref().map_or(self, CsrMatrix::view);
         let alike = |(one, other): (&[T], &[T])| one.iter().zip(other).all(|(a, b)| a.bits() == b.bits());
@@ -64,7 +64,7 @@ mod tests {
     use crate::testing::chapter;
     use proptest::prelude::*;
 
-    /// Entry by entry.
+    /// Reference: transposed entry by entry.
     fn slowly(a: CsrView<'_, f64>) -> CsrMatrix<f64> {
         let mut rows = vec![Vec::new(); a.ncols()];
         for row in 0..a.nrows() {

@@ -1,14 +1,15 @@
-//! Matrices given entry by entry, in any order.
+//! Matrices assembled entry by entry, in any order.
 
 use super::assemble::{Buckets, Entry, Repeated, Run, to_csr};
 use super::{CsrMatrix, check_dimensions};
 use crate::{Error, Scalar};
 use rayon::prelude::*;
 
-/// Entries sorted at a time: half a megabyte of them, which the second-level cache holds.
+/// Entries sorted at a time: half a megabyte of them, which fits the second-level cache.
 const RUN: usize = 1 << 15;
 
-/// A matrix under construction: `(row, column, value)` entries in any order; entries of one place are summed.
+/// A matrix under construction: `(row, column, value)` entries in any order; entries of one place
+/// are summed.
 ///
 /// ```
 /// # use sparseop::matrix::Triplets;
@@ -30,11 +31,11 @@ pub struct Triplets<T> {
 }
 
 impl<T: Scalar> Triplets<T> {
-    /// An empty matrix of the given shape.
+    /// Creates an empty matrix of the given shape.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when a dimension exceeds [`MAX_DIMENSION`](super::MAX_DIMENSION).
+    /// [`Error::InvalidMatrix`] if a dimension exceeds [`MAX_DIMENSION`](super::MAX_DIMENSION).
     pub fn new(nrows: usize, ncols: usize) -> Result<Self, Error> {
         check_dimensions("triplets", nrows, ncols)?;
         Ok(Self { nrows, ncols, row_idx: Vec::new(), col_idx: Vec::new(), values: Vec::new() })
@@ -44,7 +45,7 @@ impl<T: Scalar> Triplets<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the arrays differ in length or an index is out of range.
+    /// [`Error::InvalidMatrix`] if the arrays differ in length or an index is out of range.
     pub fn from_parts(
         nrows: usize,
         ncols: usize,
@@ -71,7 +72,7 @@ impl<T: Scalar> Triplets<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the place is outside the matrix.
+    /// [`Error::InvalidMatrix`] if the place is outside the matrix.
     pub fn push(&mut self, row: usize, col: usize, value: T) -> Result<(), Error> {
         for (name, index, size) in [("row", row, self.nrows), ("column", col, self.ncols)] {
             if index >= size {
@@ -84,20 +85,20 @@ impl<T: Scalar> Triplets<T> {
         Ok(())
     }
 
-    /// Entries so far, repeated places counted each time.
+    /// Number of entries, repeated places counted each time.
     #[doc(hidden)]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are no entries.
+    /// True if there are no entries.
     #[doc(hidden)]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The matrix in CSR: columns rising in every row, entries of one place summed in the order they were given,
-    /// explicit zeros kept.
+    /// Converts to CSR: columns ascending in every row, entries of one place summed in the order
+    /// they were added, explicit zeros kept.
     pub fn to_csr(&self) -> CsrMatrix<T> {
         T::assemble(self)
     }

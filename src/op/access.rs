@@ -1,19 +1,21 @@
-//! Single entries: reading them, finding what is in a slot, adding some.
+//! Access to single entries: reading, locating and inserting them.
 
 use super::SparseOp;
 use crate::formats::{Access, Placed};
 use crate::{Error, Scalar};
 
-/// Why nothing is found on a GPU.
+/// Reason why entries cannot be accessed on a GPU.
 const ON_GPU: &str = "it is in the memory of the GPU; build an operator on the CPU, or look in `to_csr`";
 
-/// Why nothing is found in some formats.
+/// Reason why entries cannot be accessed in some formats.
 const SCATTERED: &str = "its entries can only be found all together; choose csr, coo, ell, sell, jds or hyb without `index:packed`, or look in `to_csr`";
 
 impl<T: Scalar> SparseOp<T> {
-    /// The element at a row and a column, both counted from 0; none where no entry is stored. Entries that repeat a column are added.
+    /// Returns the element at a row and a column, both counted from 0. None if no entry is stored
+    /// there. Entries that repeat a column are added.
     ///
-    /// On the CPU, in `csr`, `coo`, `ell`, `sell` and `hyb` in the time it takes to go through the row, in `jds` through all rows.
+    /// On the CPU, in `csr`, `coo`, `ell`, `sell` and `hyb` this takes the time of a pass through
+    /// the row, in `jds` of a pass through all rows.
     ///
     /// ```
     /// # use sparseop::{Device, SparseOpBuilder, Tuning, matrix::Triplets};
@@ -45,7 +47,7 @@ impl<T: Scalar> SparseOp<T> {
         Ok(found)
     }
 
-    /// The columns and values of a row, in the order in which they are stored.
+    /// Returns the columns and values of a row, in the order in which they are stored.
     ///
     /// # Errors
     ///
@@ -61,7 +63,8 @@ impl<T: Scalar> SparseOp<T> {
         Ok(entries)
     }
 
-    /// Slots of the packed matrix, padding included; in `hyb`, and `jds` with a tail, those of the COO part are the last.
+    /// Number of slots of the packed matrix, padding included; in `hyb`, and `jds` with a tail,
+    /// those of the COO part are the last.
     ///
     /// # Errors
     ///
@@ -71,7 +74,8 @@ impl<T: Scalar> SparseOp<T> {
         Ok(self.access()?.slot_count())
     }
 
-    /// The row and the column of the entry in a slot of the packed matrix; none for padding and past the last slot.
+    /// Row and column of the entry in a slot of the packed matrix. None for padding and past the
+    /// last slot.
     ///
     /// # Errors
     ///
@@ -81,17 +85,20 @@ impl<T: Scalar> SparseOp<T> {
         Ok(self.access()?.position(slot).map(|(row, col)| (row, col as usize)))
     }
 
-    /// Stores an element, and gives the one that was there before, if there was one. An entry that is there takes the value (the first of those
-    /// that repeat the column; the others then become 0). Otherwise one is added, where there is room: in `ell` and `sell` in padding of its row, in
-    /// `hyb` there or in the COO part, in `coo` always, which moves what is behind it. It is the last of its row.
+    /// Stores an element, and returns the previous one, if any. An existing entry takes the value
+    /// (the first of those that repeat the column; the others become 0). Otherwise an entry is
+    /// added at the end of its row if there is room: in `ell` and `sell` in padding of its row, in
+    /// `hyb` there or in the COO part, in `coo` always, which moves the entries behind it.
     ///
-    /// What is told of the matrix but [`nnz`](Self::nnz) and [`memory_bytes`](Self::memory_bytes) stays what it was, and so does the plan; the
-    /// next update of values looks anew for their places.
+    /// The reported properties of the matrix do not change, except [`nnz`](Self::nnz) and
+    /// [`memory_bytes`](Self::memory_bytes), nor does the plan. The next update of values locates
+    /// the slots of the entries again.
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get), [`Error::NoRoom`], and [`Error::ValueRange`] where values are
-    /// [rounded](crate::SparseOpBuilder::value_precision) and this one is beyond; then nothing has changed.
+    /// As [`get`](Self::get), [`Error::NoRoom`], and [`Error::ValueRange`] if values are
+    /// [rounded](crate::SparseOpBuilder::value_precision) and this one is out of range; the
+    /// operator is then unchanged.
     pub fn insert(&mut self, row: usize, col: usize, value: T) -> Result<Option<T>, Error> {
         T::insert(self, row, col, value)
     }
@@ -142,7 +149,7 @@ impl<T: Scalar> SparseOp<T> {
 
     fn check_bounds(&self, row: usize, col: usize) -> Result<(), Error> {
         let (nrows, ncols) = (self.nrows, self.ncols);
-        // A row of a matrix without columns can be read, an element of it not.
+        // A row of a matrix without columns can be read, an element of it cannot.
         if row < nrows && (col < ncols || (col == 0 && ncols == 0)) {
             return Ok(());
         }

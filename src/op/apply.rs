@@ -1,4 +1,4 @@
-//! Products.
+//! SpMV, plain and with axpby epilogue.
 
 use super::SparseOp;
 use super::stage::Stage;
@@ -10,17 +10,20 @@ use std::sync::PoisonError;
 use tracing::field::display;
 
 impl<T: Scalar> SparseOp<T> {
-    /// `y = A x`. `y` is overwritten without being read: what was in it, NaN too, does not matter.
+    /// `y = A x`. `y` is overwritten without being read: its previous contents, NaN included, do
+    /// not matter.
     ///
-    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call, on any number of threads, unless
-    /// the plan says otherwise ([`Plan::is_deterministic`](crate::Plan::is_deterministic)).
+    /// `x` has `ncols` elements and `y` has `nrows`. The bits of `y` are the same for every call,
+    /// on any number of threads, unless the plan is not deterministic
+    /// ([`Plan::is_deterministic`](crate::Plan::is_deterministic)).
     ///
-    /// On the CPU, large products are shared among threads, as many as rayon's; inside a rayon pool that pool's are used. On a GPU
-    /// `x` is copied to it and `y` from it, through page-locked memory, and that takes longer than the product: vectors that
-    /// stay there ([`SparseOp::apply_device`]) spare both copies. Allocates nothing, but on a GPU once for every thread that is in
-    /// here at a time.
+    /// On the CPU, large SpMVs are distributed among the threads of rayon; inside a rayon pool that
+    /// pool's are used. On a GPU `x` is copied to it and `y` from it, through page-locked memory,
+    /// which takes longer than the SpMV: vectors that stay there ([`SparseOp::apply_device`]) avoid
+    /// both copies. Allocates nothing, except on a GPU the staging buffers of every thread that
+    /// calls this at the same time.
     ///
-    /// The borrows see to it that `x` is not in `y`, here and in all other products:
+    /// The borrows ensure that `x` is not in `y`, here and in all other products:
     ///
     /// ```compile_fail,E0502
     /// # use sparseop::{Error, SparseOp};
@@ -31,8 +34,8 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. On a GPU, [`Error::Gpu`] and
-    /// [`Error::GpuMemory`].
+    /// [`Error::VectorLength`] if a vector has the wrong length; `y` is then untouched. On a GPU,
+    /// [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
         T::apply(self, x, y)
     }
@@ -46,18 +49,21 @@ impl<T: Scalar> SparseOp<T> {
                 Ok(())
             }
             Placed::Gpu(gpu, matrix) => self.staged(*gpu, x, y, false, |queue, x, y| {
-                // SAFETY: the vectors have the lengths of the matrix's sides and live until the stage has waited.
+                // SAFETY: the vectors have the lengths of the matrix's sides and live until the
+                // stage has waited.
                 unsafe { matrix.spmv(queue, x, y) }
             }),
         }
     }
 
-    /// `y = alpha A x + beta y`, as in BLAS. With `beta = 0` nothing of `y` is read and with `alpha = 0` nothing of `A` and `x`: what is there,
-    /// NaN too, does not matter. A factor that is NaN makes all of `y` NaN.
+    /// `y = alpha A x + beta y`, as in BLAS. With `beta = 0` nothing of `y` is read and with
+    /// `alpha = 0` nothing of `A` and `x`: their contents, NaN included, do not matter. A factor
+    /// that is NaN makes all of `y` NaN.
     ///
-    /// Otherwise as [`apply`](Self::apply). Unless a factor is 0, on the CPU the product is made beside `y` and then added, which
-    /// takes three more passes through a vector of `nrows` elements, kept for the next time: one is allocated for every thread that is in
-    /// here at a time.
+    /// Otherwise as [`apply`](Self::apply). Unless a factor is 0, on the CPU the product is
+    /// computed in a buffer and then added to `y`, which takes three more passes through a vector
+    /// of `nrows` elements. The buffers are kept: one for every thread that calls this at the same
+    /// time.
     ///
     /// ```
     /// # use sparseop::{SparseOp, matrix::Triplets};
@@ -97,18 +103,21 @@ impl<T: Scalar> SparseOp<T> {
 
     /// `y = A x` with vectors that live on the operator's device.
     ///
-    /// On a GPU the product is only enqueued on `stream`: it neither waits nor allocates, and can be captured in a graph
-    /// ([`Stream::capture`]). The vectors may be dropped before it is done; reading them ([`DeviceVec::to_vec`]) waits for it. Products
-    /// on different streams are ordered by nothing. On the CPU it is done at once.
+    /// On a GPU the SpMV is only enqueued on `stream`: it neither waits nor allocates, and can be
+    /// captured in a graph ([`Stream::capture`]). The vectors may be dropped before it is done;
+    /// reading them ([`DeviceVec::to_vec`]) waits for it. Products on different streams are not
+    /// ordered. On the CPU it is executed directly.
     ///
-    /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate a number for every 2048 entries at the
-    /// first product on a stream, `tiles` one for every slot of a stripe, `blocked` one for every part of a row and every hot column; `hyb`
-    /// with `tail:host` waits, and cannot be captured.
+    /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate
+    /// a number for every 2048 entries at the first SpMV on a stream, `tiles` one for every slot of
+    /// a stripe, `blocked` one for every part of a row and every hot column; `hyb` with `tail:host`
+    /// waits, and cannot be captured.
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`] when a vector has the wrong length, [`Error::WrongDevice`] when a vector or the stream is another
-    /// device's; `y` is then untouched. [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
+    /// [`Error::VectorLength`] if a vector has the wrong length, [`Error::WrongDevice`] if a vector
+    /// or the stream belongs to another device; `y` is then untouched. [`Error::Gpu`] if the GPU
+    /// fails, now or in an operation enqueued earlier.
     pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
         T::apply_device(self, stream, x, y)
     }
@@ -124,14 +133,17 @@ impl<T: Scalar> SparseOp<T> {
         self.matrix.enqueue(stream, x, y)
     }
 
-    /// `y = alpha A x + beta y` with vectors that live on the operator's device; so may the factors, as elements of vectors, and are then
-    /// read when the product is done: a chain of operations need never come back to the host. See [`Factor`] for an example.
+    /// `y = alpha A x + beta y` with vectors that live on the operator's device. The factors may be
+    /// elements of such vectors too and are then read when the product is executed: a chain of
+    /// operations need never return to the host. See [`Factor`] for an example.
     ///
-    /// As [`apply_device`](Self::apply_device), and zeros and NaN mean what they mean in [`apply_with`](Self::apply_with). The product itself
-    /// scales, which costs the reading of `y`; in `coo`, `hyb`, `tiles` and `jds` with a tail it is made beside `y` and then added, which costs
-    /// two more passes through a vector of `nrows` elements, allocated at the first such product on a stream.
+    /// As [`apply_device`](Self::apply_device), with zeros and NaN as in
+    /// [`apply_with`](Self::apply_with). The axpby epilogue of the kernel costs the reading of `y`.
+    /// In `coo`, `hyb`, `tiles` and `jds` with a tail the product is computed in a buffer and then
+    /// added, which costs two more passes through a vector of `nrows` elements, allocated at the
+    /// first such product on a stream.
     ///
-    /// The borrows see to it that `x` and the factors are not in `y`:
+    /// The borrows ensure that `x` and the factors are not in `y`:
     ///
     /// ```compile_fail
     /// # use sparseop::{DeviceVec, Error, SparseOp, Stream};
@@ -142,8 +154,8 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// # Errors
     ///
-    /// As [`apply_device`](Self::apply_device), for the vectors of the factors too: [`Error::VectorLength`] when a vector has no such
-    /// element.
+    /// As [`apply_device`](Self::apply_device), for the vectors of the factors too:
+    /// [`Error::VectorLength`] if a vector has no such element.
     pub fn apply_device_with<'a>(
         &self,
         stream: &Stream,
@@ -170,7 +182,8 @@ impl<T: Scalar> SparseOp<T> {
         self.matrix.enqueue_scaled(&self.scaler, stream, x, y, by)
     }
 
-    /// A product on a GPU with vectors in host memory; `y` is copied in first when it is `read`.
+    /// Runs a product on a GPU with vectors in host memory; `y` is copied to the GPU first if it is
+    /// `read`.
     fn staged(
         &self,
         gpu: Gpu,
@@ -181,13 +194,13 @@ impl<T: Scalar> SparseOp<T> {
     ) -> Result<(), Error> {
         let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut stage = free.map_or_else(|| Stage::new(gpu, self.nrows, self.ncols), Ok)?;
-        // A stage in which something failed is not used again.
+        // After an error the staging buffers are not reused.
         stage.through(x, y, read, product)?;
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
         Ok(())
     }
 
-    /// The span of a product; on a GPU with vectors that are there, of enqueuing it.
+    /// Tracing span of a product; on a GPU with vectors in its memory, of enqueuing it.
     #[inline]
     pub(super) fn product_span(&self, vectors: usize) -> Entered {
         span!(
@@ -212,7 +225,7 @@ impl<T: Scalar> SparseOp<T> {
         Ok(())
     }
 
-    /// Checks that vectors of factors have the elements that are named.
+    /// Checks that the vectors of factors have the referenced elements.
     pub(super) fn check_factors(&self, by: Scaling<'_, T>) -> Result<(), Error> {
         for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
             if let Factor::Element(vector, at) = factor

@@ -1,4 +1,4 @@
-//! Operators of matrices that lie in the memory of a device already.
+//! Operators of matrices that are in the memory of a device already.
 
 use super::{SparseOp, SparseOpBuilder};
 use crate::analysis::Analysis;
@@ -10,18 +10,21 @@ use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
 
 impl SparseOpBuilder {
-    /// As [`build`](Self::build), of a matrix whose arrays lie in the memory of a device, once everything enqueued on `stream` is done; the
-    /// operator is for the same device. See [`ForeignCsr::from_raw`] for an example.
+    /// As [`build`](Self::build), for a matrix whose arrays are in the memory of a device. Waits
+    /// for everything enqueued on `stream`; the operator is for the same device. See
+    /// [`ForeignCsr::from_raw`] for an example.
     ///
-    /// The arrays are copied to the host once, for the analysis and what is checked, and [`preparation`](SparseOp::preparation) counts that as
-    /// analysis. Packed slices are then packed by the GPU from the arrays where they lie; for other plans the host packs its copy. The
-    /// operator keeps nothing of the arrays: they may be freed or changed once this returns.
+    /// The arrays are copied to the host a single time, for the analysis and the checks, and
+    /// [`preparation`](SparseOp::preparation) counts that as analysis. Packed SELL is then packed
+    /// by the GPU from the original arrays; for other plans the host packs its copy. The operator
+    /// does not keep the arrays: they may be freed or changed after the call.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the arrays are not those of a matrix; [`Error::ValueRange`] as of [`build`](Self::build); [`Error::WrongDevice`] when `stream` is another device's, or
-    /// another one was [set](Self::device); what the GPU gives, as a fall back on the CPU would be on the wrong device; otherwise as
-    /// [`decide`](Self::decide).
+    /// [`Error::InvalidMatrix`] if the arrays are not those of a matrix; [`Error::ValueRange`] as
+    /// for [`build`](Self::build); [`Error::WrongDevice`] if `stream` belongs to another device, or
+    /// another one was [set](Self::device); errors of the GPU, because a fallback on the CPU would
+    /// be on the wrong device; otherwise as [`decide`](Self::decide).
     pub fn build_from_device<T: Scalar>(
         &self,
         stream: &Stream,
@@ -44,13 +47,13 @@ impl SparseOpBuilder {
         let (copied, copy) = timed(|| {
             let _span = span!(DEBUG, "download");
             let copied = a.to_csr(stream)?;
-            // SAFETY: `a` outlives all of this.
+            // SAFETY: `a` outlives all uses.
             let there = unsafe { DeviceCsr::around(copied.view(), a)? };
             Ok::<_, Error>((copied, there))
         });
         let (copied, there) = copied?;
         let rounded = self.rounded(copied.view())?;
-        // Values that were rounded are not those that lie there.
+        // Rounded values differ from those in the device arrays.
         let there = there.filter(|_| rounded.has_values_of(copied.view()));
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
         let source = Source { a: rounded.view(), there: there.as_ref() };

@@ -1,4 +1,4 @@
-//! Products with several vectors at once.
+//! SpMM: products with several vectors.
 
 use super::stage::Stage;
 use super::{SparseOp, SparseOpBuilder, Tuning};
@@ -13,13 +13,14 @@ use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, ScalarKind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What multiplies with several vectors.
+/// Data of SpMMs.
 #[derive(Debug)]
 pub(super) struct Several<T: Scalar> {
-    /// The matrix packed again, where the plan's own arrays are of no use for it.
+    /// Second packing of the matrix. None if SpMM can use the plan's own arrays.
     second: Option<Second<T>>,
     means: formats::Several<T>,
-    /// What products with vectors in host memory go through on a GPU, all for the same number of vectors.
+    /// Staging buffers of products with vectors in host memory on a GPU, all for the same number of
+    /// vectors.
     stages: Mutex<Vec<Stage<T>>>,
     /// Epilogue of the latest number of elements.
     scaler: Mutex<Option<Arc<Scaler<T>>>>,
@@ -34,17 +35,17 @@ struct Second<T: Scalar> {
 }
 
 impl<T: Scalar> Several<T> {
-    /// Bytes of what was packed and made of the matrix for it.
+    /// Bytes of the second packing and of other data derived from the matrix.
     pub(super) fn bytes(&self) -> u64 {
         self.means.bytes() + self.second.as_ref().map_or(0, |second| second.matrix.bytes())
     }
 
-    /// Whether it multiplies with the operator's own arrays.
+    /// True if SpMM uses the operator's own arrays.
     pub(super) fn is_shared(&self) -> bool {
         self.second.is_none()
     }
 
-    /// What was packed for it, in words.
+    /// Description of the second packing.
     pub(super) fn explain(&self) -> PackedBeside<'_> {
         match &self.second {
             None => PackedBeside::Shared,
@@ -54,7 +55,7 @@ impl<T: Scalar> Several<T> {
         }
     }
 
-    /// The matrix that is multiplied with.
+    /// The matrix that SpMM uses.
     fn matrix<'a>(&'a self, own: &'a Placed<T>) -> &'a Placed<T> {
         self.second.as_ref().map_or(own, |second| &second.matrix)
     }
@@ -66,11 +67,11 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// `x` has vectors of `ncols` elements, `y` as many of `nrows` in the same [`Layout`];
     /// [`Layout::RowMajor`] is the faster one. `y` is overwritten without being read. For more than
-    /// one vector its bits are the same for every call, whatever the plan.
+    /// one vector its bits are the same for every call, under every plan.
     ///
-    /// On the CPU these products use the rows of CSR, on a GPU packed SELL. An operator with another
-    /// plan packs the matrix a second time at the first such product; [`explain`](Self::explain)
-    /// says so, and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
+    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL. An operator with another plan
+    /// packs the matrix a second time at the first SpMM; [`explain`](Self::explain) reports it, and
+    /// [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
     /// [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
@@ -137,7 +138,7 @@ impl<T: Scalar> SparseOp<T> {
     ) -> Result<(), Error> {
         let shape = self.shape_of(x.map(<[T]>::len), &y, y.data.len())?;
         let (x, y) = (x.data, y.data);
-        // A matrix without rows has products with any number of vectors.
+        // A matrix without rows has an SpMM with any number of vectors.
         if shape.count == 0 || y.is_empty() {
             return Ok(());
         }
@@ -194,8 +195,8 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// # Errors
     ///
-    /// As [`apply_multi`](Self::apply_multi), and [`Error::WrongDevice`] when a vector or the stream
-    /// is another device's.
+    /// As [`apply_multi`](Self::apply_multi), and [`Error::WrongDevice`] when a vector or the
+    /// stream is another device's.
     pub fn apply_multi_device(
         &self,
         stream: &Stream,
@@ -261,7 +262,7 @@ impl<T: Scalar> SparseOp<T> {
             return Err(Error::MultivectorMismatch { x, y });
         }
         for (vectors, len, found) in [("x", ncols, x.data), ("y", nrows, y_len)] {
-            // A number of elements beyond `usize` is no length.
+            // A number of elements beyond `usize` is not a valid length.
             if count.checked_mul(len) != Some(found) {
                 return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
             }
@@ -269,7 +270,7 @@ impl<T: Scalar> SparseOp<T> {
         Ok(Shape { count, nrows, ncols, layout })
     }
 
-    /// What multiplies with several vectors, made when it is first needed.
+    /// Data of SpMMs, created at the first use.
     fn several(&self) -> Result<&Several<T>, Error> {
         self.several.get_or_try_init(|| {
             let (stages, scaler) = (Mutex::default(), Mutex::default());
@@ -286,13 +287,14 @@ impl<T: Scalar> SparseOp<T> {
         })
     }
 
-    /// The matrix in the plan that is best for several vectors, on the operator's device.
+    /// Packs the matrix a second time, with the best plan for SpMM, on the operator's device.
     fn second_packing(&self) -> Result<(Plan, Placed<T>), Error> {
         let a = self.to_csr()?;
         let analysis = Analysis::of(a.view());
         let builder = self.settings_for_another().tuning(Tuning::Heuristic).remember(false);
         let plan = builder.plan_for_several(&analysis, &self.device, T::KIND);
-        // What it takes is known here, and held to the limit, given plan or chosen.
+        // Here the size of the packing is known, and checked against the limit for given and chosen
+        // plans.
         let plan = builder.tuning(Tuning::Fixed(plan)).decide(&analysis, T::KIND)?.plan;
         let ready = Ready::pack(&plan, a.view(), &self.device)?;
         Ok((plan, ready.matrix))
@@ -300,7 +302,8 @@ impl<T: Scalar> SparseOp<T> {
 }
 
 impl<T: Scalar> Several<T> {
-    /// What vectors of these lengths go through; those for other numbers of vectors are given up.
+    /// Staging buffers for vectors of these lengths; those for other numbers of vectors are
+    /// dropped.
     fn stage(&self, gpu: Gpu, x: usize, y: usize) -> Result<Stage<T>, Error> {
         let mut stages = self.stages.lock().unwrap_or_else(PoisonError::into_inner);
         stages.retain(|stage| stage.fits(x, y));
@@ -315,7 +318,7 @@ impl<T: Scalar> Several<T> {
 }
 
 impl<T: Scalar> Several<T> {
-    /// The axpby epilogue of products with so many elements.
+    /// Axpby epilogue of products with `elements` elements.
     fn scaler(&self, elements: usize) -> Arc<Scaler<T>> {
         let mut kept = self.scaler.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {
@@ -326,7 +329,7 @@ impl<T: Scalar> Several<T> {
 }
 
 impl SparseOpBuilder {
-    /// Of the plans that can multiply several vectors, the one that is predicted to be the fastest with one.
+    /// Of the plans that support SpMM, the one that is predicted to be the fastest for SpMV.
     fn plan_for_several(&self, analysis: &Analysis, device: &Device, scalar: ScalarKind) -> Plan {
         let any = || several_plan(analysis, device);
         // On the CPU all plans of CSR have the same arrays.

@@ -1,4 +1,5 @@
-//! From an analysed matrix to a packed one: predicted, remembered or raced.
+//! Preparation of an operator, from an analysed matrix to a packed one, by prediction, stored
+//! decision or timing run.
 
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint};
@@ -15,14 +16,14 @@ use crate::tuning::store::{Entry, Key, Miss, STORE_VARIABLE, Store};
 use crate::{Error, Scalar};
 use tracing::field::display;
 
-/// A packed matrix, how its plan was chosen, and how long that took.
+/// A packed matrix, the decision for its plan, and the time of the preparation.
 pub(super) struct Prepared<T: Scalar> {
     pub(super) decision: Decision,
     pub(super) matrix: Placed<T>,
     pub(super) preparation: Preparation,
 }
 
-/// A store and where in it a decision belongs.
+/// Entry of a decision store: the store and the key of the decision.
 struct Shelf {
     store: Store,
     key: Key,
@@ -61,7 +62,7 @@ impl SparseOpBuilder {
         Ok(Prepared::new(decision, ready, select, 0.0))
     }
 
-    /// Where the decision is kept, if it is to be.
+    /// Store entry of the decision. None if decisions are not stored.
     fn shelf<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
@@ -81,7 +82,8 @@ impl SparseOpBuilder {
         Some(Shelf { store, key })
     }
 
-    /// Whether a race is worth its while, or asked for without a number of products; if not, the decision says so.
+    /// True if a timing run is expected to pay, or is requested without a number of products.
+    /// Otherwise the reason is recorded in the decision.
     fn pays(&self, decision: &mut Decision, device: &Device, spec: &DeviceSpec) -> bool {
         let (gain, cost) = stakes(decision, &field(decision, spec), self.calibration.policy(device));
         let pays = self.calibration.always || self.expected_calls.is_none() || gain >= cost;
@@ -91,7 +93,8 @@ impl SparseOpBuilder {
         pays
     }
 
-    /// Races the candidates nearest to the predicted one, gives the winner and the seconds of everything but packing it.
+    /// Times the candidates nearest to the predicted one. Returns the winner and the seconds of
+    /// everything except packing it.
     fn race<T: Scalar>(
         &self,
         device: &Device,
@@ -121,7 +124,8 @@ impl SparseOpBuilder {
 }
 
 impl Shelf {
-    /// Takes the remembered plan, if there is one that may be chosen now; the decision says so, or why not.
+    /// Loads the stored plan, if there is one that may be chosen now. The outcome is recorded in
+    /// the decision.
     fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
         let found = self.store.find(&self.key, spec).and_then(|entry| {
             match decision.objection(&entry.race.winner, analysis, spec) {
@@ -138,7 +142,7 @@ impl Shelf {
         }
     }
 
-    /// Keeps what a race has found; the decision says so, or why it could not.
+    /// Stores the result of a timing run. The outcome is recorded in the decision.
     fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
         let Some(race) = decision.race().cloned() else { return };
         let kept = self.store.keep(&Entry::now(self.key, spec, race));

@@ -3,7 +3,7 @@
 use crate::device::{Buffer, Gpu, Pinned, Ptr, Queue};
 use crate::{Error, Scalar};
 
-/// What a product with vectors in host memory goes through on a GPU.
+/// Staging buffers of products with vectors in host memory on a GPU.
 #[derive(Debug)]
 pub(super) struct Stage<T> {
     queue: Queue,
@@ -24,12 +24,12 @@ impl<T: Scalar> Stage<T> {
         })
     }
 
-    /// Whether it is for vectors of these lengths.
+    /// True if the buffers are for vectors of these lengths.
     pub(super) fn fits(&self, x: usize, y: usize) -> bool {
         (self.x.len(), self.y.len()) == (x, y)
     }
 
-    /// Copies `x` in, and `y` when it is `read`; enqueues `work`, copies `y` out, and waits.
+    /// Copies `x` in, and `y` if it is `read`; enqueues `work`, copies `y` out, and waits.
     pub(super) fn through(
         &mut self,
         x: &[T],
@@ -41,7 +41,8 @@ impl<T: Scalar> Stage<T> {
         if read {
             self.host_y.as_mut_slice().copy_from_slice(y);
         }
-        // SAFETY: the buffers have the lengths of the host's, and all of this outlives the wait.
+        // SAFETY: the buffers have the lengths of the host buffers, and all of them outlive the
+        // wait.
         unsafe {
             self.queue.copy_in(self.x.ptr(), self.host_x.as_slice())?;
             if read {

@@ -56,7 +56,7 @@ fn a_calibrated_operator_multiplies_with_the_winner() {
         let op = builder.build(&a).unwrap();
         let race = op.decision().race().unwrap();
         assert_eq!((&race.winner, race.cold), (op.plan(), cold));
-        // Packed slices are told from a sample.
+        // The size of packed SELL is estimated from a sample.
         let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
         assert!(told.abs_diff(op.memory_bytes()) <= told / 10, "{told} bytes were told for {}", op.plan());
         assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);

@@ -1,4 +1,5 @@
-//! Products with the transposed matrix: an operator of its own, made when it is first needed or when it is announced.
+//! Products with the transposed matrix, by an operator of its own, created at the first use or, if
+//! requested, with the operator.
 
 use super::multi::Several;
 use super::{SparseOp, SparseOpBuilder};
@@ -7,7 +8,7 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::tuning::explain::{Beside, PackedBeside};
 use crate::{Error, Scalar};
 
-/// What multiplies with the transposed matrix.
+/// Operator of the transposed matrix.
 #[derive(Debug)]
 pub(super) enum Transposed<T: Scalar> {
     /// The matrix equals its transpose.
@@ -17,7 +18,7 @@ pub(super) enum Transposed<T: Scalar> {
 }
 
 impl<T: Scalar> Transposed<T> {
-    /// Bytes of what was packed for it.
+    /// Bytes of its packed matrix.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Same => 0,
@@ -27,27 +28,30 @@ impl<T: Scalar> Transposed<T> {
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// `y = Aᵀ x`; otherwise as [`apply`](Self::apply). `x` has `nrows` elements and `y` has `ncols`.
+    /// `y = Aᵀ x`; otherwise as [`apply`](Self::apply). `x` has `nrows` elements and `y` has
+    /// `ncols`.
     ///
-    /// The transposed matrix is packed at the first such product, or when the operator is built after
-    /// [`SparseOpBuilder::transpose`]: its plan is chosen for itself, from the same settings, and what it takes is part of
-    /// [`memory_bytes`](Self::memory_bytes). A matrix that equals its transpose is not packed again.
+    /// The transposed matrix is packed at the first such product or, after
+    /// [`SparseOpBuilder::transpose`], when the operator is built: its plan is chosen
+    /// independently, from the same settings, and its size is part of
+    /// [`memory_bytes`](Self::memory_bytes). A matrix that equals its transpose is not packed
+    /// again.
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`] when a vector has the wrong length; `y` is then untouched. What [`transposed`](Self::transposed) and
-    /// [`apply`](Self::apply) give.
+    /// [`Error::VectorLength`] if a vector has the wrong length; `y` is then untouched. Errors of
+    /// [`transposed`](Self::transposed) and [`apply`](Self::apply).
     pub fn apply_transpose(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
         self.check_transposed_lengths(x.len(), y.len())?;
         self.transposed()?.apply(x, y)
     }
 
-    /// `y = Aᵀ x` with vectors that live on the operator's device; otherwise as [`apply_device`](Self::apply_device) and
-    /// [`apply_transpose`](Self::apply_transpose).
+    /// `y = Aᵀ x` with vectors that live on the operator's device; otherwise as
+    /// [`apply_device`](Self::apply_device) and [`apply_transpose`](Self::apply_transpose).
     ///
     /// # Errors
     ///
-    /// What [`transposed`](Self::transposed) and [`apply_device`](Self::apply_device) give.
+    /// Errors of [`transposed`](Self::transposed) and [`apply_device`](Self::apply_device).
     pub fn apply_transpose_device(
         &self,
         stream: &Stream,
@@ -58,13 +62,13 @@ impl<T: Scalar> SparseOp<T> {
         self.transposed()?.apply_device(stream, x, y)
     }
 
-    /// The operator of the transposed matrix, on the same device; this one where the matrix equals its transpose. Made when it is first
-    /// asked for.
+    /// Operator of the transposed matrix, on the same device; this operator if the matrix equals
+    /// its transpose. Created at the first use.
     ///
     /// # Errors
     ///
-    /// As [`SparseOpBuilder::decide`], where a [memory limit](SparseOpBuilder::memory_limit) is one for both together; [`Error::Gpu`]
-    /// when the matrix cannot be copied from the GPU.
+    /// As [`SparseOpBuilder::decide`], with the [memory limit](SparseOpBuilder::memory_limit)
+    /// applied to both together; [`Error::Gpu`] if the matrix cannot be copied from the GPU.
     pub fn transposed(&self) -> Result<&Self, Error> {
         T::transposed(self)
     }
@@ -88,7 +92,7 @@ impl<T: Scalar> SparseOp<T> {
         Ok(())
     }
 
-    /// What is there beside the packed matrix.
+    /// Additional packings beside the packed matrix.
     pub(super) fn beside(&self) -> Beside<'_> {
         let transposed = self.transposed.get().map(|transposed| match transposed {
             Transposed::Same => PackedBeside::Shared,
@@ -102,13 +106,13 @@ impl<T: Scalar> SparseOp<T> {
     }
 }
 
-/// A transposed matrix that is to be packed, or why it need not be.
+/// A transposed matrix to be packed, or the reason why none is necessary.
 pub(super) enum Transposition<T> {
-    /// Nobody asked for it yet.
+    /// It is not requested.
     NotAsked,
-    /// It is the matrix itself.
+    /// It equals the matrix.
     Same,
-    /// It is another one.
+    /// It differs from the matrix.
     Other(CsrMatrix<T>),
 }
 
@@ -118,12 +122,13 @@ impl<T: Scalar> Transposition<T> {
         if a.equals_transpose(&transposed) { Self::Same } else { Self::Other(transposed) }
     }
 
-    /// What the settings announce.
+    /// Transposition requested by the settings.
     pub(super) fn announced(settings: &SparseOpBuilder, a: CsrView<'_, T>) -> Self {
         if settings.transpose { Self::of(a) } else { Self::NotAsked }
     }
 
-    /// Settings for the matrix itself that leave room for plain CSR of this one, where there is a limit to both.
+    /// Settings for the matrix itself that reserve memory for plain CSR of this one, if a limit
+    /// applies to both.
     pub(super) fn leave_room(&self, settings: &SparseOpBuilder) -> SparseOpBuilder {
         let bytes = match self {
             Self::Other(transposed) => {
@@ -136,7 +141,7 @@ impl<T: Scalar> Transposition<T> {
         SparseOpBuilder { memory_limit, ..settings.clone() }
     }
 
-    /// Packs it for an operator that was just built, if it was announced.
+    /// Packs it for a newly built operator, if it was requested.
     pub(super) fn prepare(self, op: &SparseOp<T>) -> Result<(), Error> {
         match self {
             Self::NotAsked => Ok(()),
@@ -144,7 +149,7 @@ impl<T: Scalar> Transposition<T> {
         }
     }
 
-    /// Decides and packs, on the device of `op` and within what is left of its limit.
+    /// Decides and packs, on the device of `op` and within the rest of its memory limit.
     fn make(self, op: &SparseOp<T>) -> Result<Transposed<T>, Error> {
         let Self::Other(transposed) = self else { return Ok(Transposed::Same) };
         let builder = op.settings_for_another().build(&transposed)?;
@@ -153,11 +158,12 @@ impl<T: Scalar> Transposition<T> {
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// The settings of the operator, for something else to be packed on its device within what is left of its limit.
+    /// Settings for an additional packing on the operator's device, within the rest of its memory
+    /// limit.
     pub(super) fn settings_for_another(&self) -> SparseOpBuilder {
         let memory_limit = self.settings.memory_limit.map(|limit| limit.saturating_sub(self.memory_bytes()));
         let device = Some(self.device.clone());
-        // What was measured on a GPU is of no use where the operator has fallen back on the CPU.
+        // Profiles of GPUs do not apply if the operator has fallen back on the CPU.
         let fell_back = self.decision.fallback.is_some();
         let profile = self.settings.profile.clone().filter(|_| !fell_back);
         SparseOpBuilder {
@@ -172,8 +178,8 @@ impl<T: Scalar> SparseOp<T> {
 }
 
 impl SparseOpBuilder {
-    /// Whether [transposed products](SparseOp::apply_transpose) are to come: then what they need is packed at once, not at the first of
-    /// them, and shares the memory limit; not by default.
+    /// If true, the data of [transposed products](SparseOp::apply_transpose) is packed with the
+    /// operator instead of at the first of them, and shares the memory limit. The default is false.
     #[must_use]
     pub fn transpose(mut self, transpose: bool) -> Self {
         self.transpose = transpose;

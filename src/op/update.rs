@@ -11,25 +11,31 @@ use once_cell::sync::OnceCell;
 use std::borrow::Cow;
 use tracing::field::display;
 
-/// Why values that are on a GPU do not take the place of others that were rounded.
+/// Reason why values in GPU memory cannot replace values that were rounded.
 const ROUNDED_ON_HOST: &str = "its values are rounded, and whether those in the memory of the GPU can be is not known there; `update_values` takes \
                                them from the host";
 
 impl<T: Scalar> SparseOp<T> {
-    /// Replaces the values of all entries, which stay where they are: nothing is analysed, chosen or packed again. There is one value for every
-    /// entry, in the order of [`to_csr`](Self::to_csr), which is the order in which they were given.
+    /// Replaces the values of all entries; the pattern is fixed, and nothing is analysed, chosen or
+    /// packed again. There is one value for every entry, in the order of [`to_csr`](Self::to_csr),
+    /// which is the order in which they were given.
     ///
-    /// Every value is written to its place, which on a GPU takes one to two and a half products, and the copy from the host much longer:
-    /// values that are on the GPU ([`update_values_device`](Self::update_values_device)) spare it. Waits for everything enqueued there.
+    /// Every value is written to its slot, which on a GPU costs one to two and a half SpMVs, and
+    /// the copy from the host much more: values in GPU memory
+    /// ([`update_values_device`](Self::update_values_device)) avoid it. Waits for everything
+    /// enqueued there.
     ///
-    /// The first update finds out where the places are: it packs the pattern once more and keeps 4 bytes for every entry (4.5 on a GPU, and as
-    /// many for padding that stands between entries), except in `csr` and `coo`, whose values are in the order of the entries. [`SparseOpBuilder::updatable`] has that done while the operator is
-    /// built.
+    /// The first update locates the slots: it packs the pattern again and keeps 4 bytes for every
+    /// entry (4.5 on a GPU, and as many for padding between entries), except in `csr` and `coo`,
+    /// whose values are in the order of the entries. With [`SparseOpBuilder::updatable`] this
+    /// happens when the operator is built.
     ///
-    /// What was packed besides, for [transposed products](Self::apply_transpose) and [several vectors](Self::apply_multi), is given up and
-    /// packed anew when it is needed; graphs that were captured before keep multiplying with the old.
+    /// Additional packings, for [transposed products](Self::apply_transpose) and
+    /// [SpMM](Self::apply_multi), are dropped and packed again when they are needed; graphs
+    /// captured earlier continue to multiply with the old ones.
     ///
-    /// What is told of the values ([`structure`](Self::structure), [`decision`](Self::decision)) stays what it was.
+    /// The reported properties of the values ([`structure`](Self::structure),
+    /// [`decision`](Self::decision)) do not change.
     ///
     /// ```
     /// # use sparseop::{SparseOp, matrix::gallery};
@@ -44,10 +50,13 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::ValuesLength`] when there is not one value for every entry; [`Error::NotUpdatable`] where the plan keeps codes of values,
-    /// or one for all, unless it is one of packed slices and the new ones are no more than these name: 256, or one; [`Error::ValueRange`] where values are [rounded](SparseOpBuilder::value_precision) and one is beyond that precision;
-    /// [`Error::ValueInexact`] where they are not, but stored in fewer bytes that do not hold one; then nothing has changed. On a GPU,
-    /// [`Error::Gpu`] and [`Error::GpuMemory`].
+    /// [`Error::ValuesLength`] if there is not one value for every entry; [`Error::NotUpdatable`]
+    /// if the plan stores codes of values, or one value for all, unless it is packed SELL and the
+    /// number of new distinct values does not exceed that of its codes: 256, or one;
+    /// [`Error::ValueRange`] if values are [rounded](SparseOpBuilder::value_precision) and one is
+    /// beyond that precision; [`Error::ValueInexact`] if they are not rounded, but stored in fewer
+    /// bytes that do not hold one. The operator is then unchanged. On a GPU, [`Error::Gpu`] and
+    /// [`Error::GpuMemory`].
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
         T::update_values(self, values)
     }
@@ -61,13 +70,13 @@ impl<T: Scalar> SparseOp<T> {
         Ok(())
     }
 
-    /// Replaces the values by those of a matrix of the same pattern, explicit zeros and the order of the entries included; otherwise as
-    /// [`update_values`](Self::update_values).
+    /// Replaces the values by those of a matrix of the same pattern, explicit zeros and the order
+    /// of the entries included; otherwise as [`update_values`](Self::update_values).
     ///
     /// # Errors
     ///
-    /// [`Error::OtherPattern`] when the pattern is another one, [`Error::InvalidMatrix`] when the matrix cannot be read as CSR;
-    /// otherwise as [`update_values`](Self::update_values).
+    /// [`Error::OtherPattern`] if the pattern differs, [`Error::InvalidMatrix`] if the matrix
+    /// cannot be read as CSR; otherwise as [`update_values`](Self::update_values).
     pub fn update_from(&mut self, a: &impl ToCsr<T>) -> Result<(), Error> {
         T::update_from(self, a.to_csr()?.view())
     }
@@ -83,20 +92,24 @@ impl<T: Scalar> SparseOp<T> {
         Ok(())
     }
 
-    /// Replaces the values by some that live on the operator's device. On a GPU that is only enqueued on `stream`, before what is
-    /// enqueued there next, and can be captured in a graph ([`Stream::capture`]); products on other streams are ordered by nothing, nor are
-    /// those with vectors in host memory, which have a stream of their own: wait for this one before them. Graphs with products of this
-    /// operator multiply with the new values. After a capture, products that need a copy of the matrix, the transposed ones and most with
-    /// several vectors, are refused: launches of the graph would not update it.
+    /// Replaces the values by values that live on the operator's device. On a GPU the update is
+    /// only enqueued on `stream`, before later operations there, and can be captured in a graph
+    /// ([`Stream::capture`]). Products on other streams are not ordered with it, nor are those with
+    /// vectors in host memory, which have a stream of their own: wait for this stream before them.
+    /// Graphs with products of this operator multiply with the new values. After a capture,
+    /// products that need a copy of the matrix, the transposed ones and most SpMMs, are refused:
+    /// launches of the graph would not update it.
     ///
-    /// Neither waits nor allocates, but at the first update of an operator that was not built with
-    /// [`updatable`](SparseOpBuilder::updatable). Otherwise as [`update_values`](Self::update_values).
+    /// Neither waits nor allocates, except at the first update of an operator that was not built
+    /// with [`updatable`](SparseOpBuilder::updatable). Otherwise as
+    /// [`update_values`](Self::update_values).
     ///
     /// # Errors
     ///
-    /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] when the values or the stream are another device's;
-    /// [`Error::NotUpdatable`] on a GPU where values are to be rounded, or are stored in fewer bytes or as codes: whether that can be is not known
-    /// there without waiting.
+    /// As [`update_values`](Self::update_values); [`Error::WrongDevice`] if the values or the
+    /// stream belong to another device; [`Error::NotUpdatable`] on a GPU if values are rounded, or
+    /// are stored in fewer bytes or as codes: if the new values allow that is unknown there without
+    /// waiting.
     pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
         T::update_values_device(self, stream, values)
     }
@@ -117,7 +130,7 @@ impl<T: Scalar> SparseOp<T> {
                 let plan = self.decision.plan.to_string();
                 return Err(Error::NotUpdatable { plan, reason: ROUNDED_ON_HOST });
             }
-            // Refused below.
+            // Refused by the updater below.
             _ => None,
         };
         let values = rounded.as_ref().unwrap_or(values);
@@ -134,7 +147,7 @@ impl<T: Scalar> SparseOp<T> {
         span!(TRACE, "update", plan = display(&self.decision.plan), nnz = self.nnz())
     }
 
-    /// Gives up what was packed from the values of before; it is packed anew when it is needed.
+    /// Drops packings made from the previous values; they are packed again when they are needed.
     pub(super) fn forget_copies(&mut self) {
         self.transposed = OnceCell::new();
         if !self.several.get().is_some_and(Several::is_shared) {
@@ -142,12 +155,12 @@ impl<T: Scalar> SparseOp<T> {
         }
     }
 
-    /// Whether copies of the matrix can be relied on.
+    /// Returns an error if copies of the matrix may be out of date.
     pub(super) fn check_copies(&self, product: &'static str) -> Result<(), Error> {
         if self.updated_by_graphs { Err(Error::UpdatedByGraph { product }) } else { Ok(()) }
     }
 
-    /// What updates the values, and the matrix that they are in.
+    /// Returns the updater of the values, created at the first use, and the matrix that holds them.
     fn prepare_updates(&mut self) -> Result<(&Updater, &mut Placed<T>), Error> {
         if self.updater.is_none() {
             let a = self.matrix.unpack()?;
@@ -159,12 +172,12 @@ impl<T: Scalar> SparseOp<T> {
 }
 
 impl SparseOpBuilder {
-    /// Whether values are to be rounded.
+    /// True if values are rounded.
     pub(super) fn rounds<T: Scalar>(&self) -> bool {
         self.value_precision.is_some_and(|precision| precision.is_narrower_than(T::KIND))
     }
 
-    /// A matrix as it is to be: with rounded values.
+    /// Returns the matrix with rounded values, if rounding is set.
     ///
     /// # Errors
     ///
@@ -173,7 +186,7 @@ impl SparseOpBuilder {
         self.value_precision.map_or(Ok(a.into()), |precision| T::round(a, precision))
     }
 
-    /// Values as they are to be.
+    /// Returns the values rounded, if rounding is set.
     ///
     /// # Errors
     ///

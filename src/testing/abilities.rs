@@ -1,5 +1,6 @@
-//! What every plan can do, by trying: each operation works, or is refused by a typed error whose way out is then taken. The table in
-//! `docs/formats.md` is what is found here.
+//! Tests of the operations of every plan: each operation either works, or is refused with a typed
+//! error, whose suggested alternative must work. The table in `docs/formats.md` is compared with
+//! the results.
 
 use super::conformance::{devices, scattered};
 use super::several::apply_multi;
@@ -9,7 +10,7 @@ use crate::formats::{FormatKind, Layout, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, SparseOp, SparseOpBuilder, Tuning};
 
-/// The columns of the table.
+/// Columns of the table.
 const OPERATIONS: [&str; 7] = [
     "`αAx + βy`",
     "transposed",
@@ -20,10 +21,10 @@ const OPERATIONS: [&str; 7] = [
     "bits repeat",
 ];
 
-/// Columns that are other ones on a GPU, where nothing finds single entries.
+/// Columns that differ on a GPU, on which single entries cannot be found.
 const ENTRIES: [usize; 2] = [4, 5];
 
-/// What stands in a cell.
+/// Content of a cell.
 type Cell = &'static str;
 const YES: Cell = "yes";
 const AGAIN: Cell = "yes, packed again";
@@ -31,7 +32,7 @@ const NO: Cell = "no";
 const WHERE_EXACT: Cell = "where exact";
 const WHERE_FEW: Cell = "where few";
 
-/// Rows of several lengths whose values are all the same: what packs values packs them here.
+/// Rows of several lengths with equal values: plans that pack values pack them here.
 fn matrix() -> CsrMatrix<f64> {
     let mut row_ptr = vec![0];
     let mut col_idx: Vec<u32> = Vec::new();
@@ -112,7 +113,7 @@ fn updated(op: &mut SparseOp<f64>, context: &str) -> Cell {
             let mut other = other.build(&matrix()).unwrap();
             other.update_values(b.values()).unwrap();
             assert_eq!(other.to_csr().unwrap(), b, "{context}");
-            // There is one value here.
+            // Only one distinct value here.
             b.values_mut().fill(2.5);
             if op.update_values(b.values()).is_err() {
                 return NO;
@@ -145,7 +146,7 @@ fn entries(op: &SparseOp<f64>, context: &str) -> Cell {
     }
 }
 
-/// Tries one more entry in every row.
+/// Inserts one entry into every row.
 fn inserted(op: &mut SparseOp<f64>, context: &str) -> Cell {
     let mut found = 0;
     for row in 0..60 {
@@ -195,7 +196,7 @@ fn repeats(device: &Device, plan: &str, context: &str) -> Cell {
     }
 }
 
-/// Tries every operation with one plan.
+/// Tests every operation with one plan.
 fn cells(device: &Device, plan: &str) -> [Cell; 7] {
     let context = format!("{plan} on {device}");
     let mut op = operator(device, plan);
@@ -210,7 +211,8 @@ fn cells(device: &Device, plan: &str) -> [Cell; 7] {
     ]
 }
 
-/// Plans of which the same is expected: a format's, by what its parameters change.
+/// Kind of a plan: plans of one kind are expected to have the same results. It is the format with
+/// the parameters that change them.
 fn kind(plan: &Plan) -> String {
     let text = plan.to_string();
     let told =
@@ -222,7 +224,7 @@ fn kind(plan: &Plan) -> String {
     }
 }
 
-/// What is found on a device, a line for every kind of plan.
+/// Results on a device, one line for every kind of plan.
 fn lines(device: &Device) -> Vec<(String, [Cell; 7])> {
     let mut lines: Vec<(String, [Cell; 7])> = Vec::new();
     for text in FormatKind::ALL.iter().flat_map(|format| format.examples()) {

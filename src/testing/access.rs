@@ -1,4 +1,4 @@
-//! Single entries: what every plan finds, and where it has room for more.
+//! Tests of single entries: lookup in every plan, and insertion in plans with free slots.
 
 use super::conformance::{devices, scattered};
 use super::{Oracle, chapter, x_vector};
@@ -21,7 +21,7 @@ fn matrices() -> [CsrMatrix<f64>; 4] {
     ]
 }
 
-/// Whether a format says where its entries are.
+/// True if a format gives the positions of its entries.
 fn is_open(plan: &Plan) -> bool {
     ![FormatKind::Tiles, FormatKind::Blocked].contains(&plan.format()) && !plan.to_string().contains("packed")
 }
@@ -52,7 +52,7 @@ fn rows_elements_and_slots_are_those_of_the_matrix() {
                     );
                 }
             }
-            // Every entry in one slot, and padding in the others.
+            // Every entry is in one slot; the others are padding.
             let slots = op.slots().unwrap();
             let mut found: Vec<_> = (0..slots).filter_map(|slot| op.position(slot).unwrap()).collect();
             found.sort_unstable();
@@ -103,7 +103,7 @@ fn what_is_inserted_is_multiplied_with() {
             let (x, mut y) = (x_vector(a.ncols()), vec![f64::NAN; a.nrows()]);
             op.apply(&x, &mut y).unwrap();
             Oracle::of(expected.view(), &x).check(&y).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
-            // The places of values are other ones now.
+            // The order of the values has changed.
             let renewed: Vec<f64> = (0..expected.nnz()).map(|k| k as f64).collect();
             op.update_values(&renewed).unwrap();
             assert_eq!(op.to_csr().unwrap().values(), renewed, "{text}");
@@ -116,7 +116,7 @@ fn places_of_values_found_before_an_insertion_are_not_used_after_it() {
     let a = chapter::matrix::<f64>();
     let mut op = operator("hyb(width:2)", &a);
     op.update_values(a.values()).unwrap();
-    // The row has an entry in the COO part already, and so has the next.
+    // The row has an entry in the COO part already, and so has the next row.
     assert_eq!(op.insert(2, 0, 7.0).unwrap(), None);
     assert!(matches!(op.update_values(a.values()), Err(Error::ValuesLength { expected: 8, found: 7 })));
     let values: Vec<f64> = (0..8).map(f64::from).collect();
@@ -153,7 +153,7 @@ fn rows_of(a: &CsrMatrix<f64>) -> Vec<Row> {
     (0..a.nrows()).map(row).collect()
 }
 
-/// What `insert` is to do with a row.
+/// Inserts into a row of the model, as `insert` should.
 fn put(row: &mut Row, col: usize, value: f64) {
     let mut value = Some(value);
     for entry in row.iter_mut().filter(|entry| entry.0 as usize == col) {

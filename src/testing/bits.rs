@@ -1,5 +1,5 @@
-//! Bits: that every product of every plan repeats them, and that they do not depend on the number of threads. Across processes:
-//! `tests/determinism.rs`.
+//! Reproducibility: every product of every plan repeats its bits, which do not depend on the number
+//! of threads. Reproducibility across processes: `tests/determinism.rs`.
 
 use super::conformance::{MEMORY_LIMIT, devices, scattered};
 use super::several::apply_multi_device;
@@ -10,23 +10,25 @@ use crate::formats::{FormatKind, Layout, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
-/// How often a product is repeated.
+/// Number of repetitions of a product.
 const REPEATS: usize = 200;
 
-/// Numbers of threads: alone, as many as cores are few, and more than share evenly.
+/// Numbers of threads: one, as many as a machine with few cores has, and numbers that do not divide
+/// the work evenly.
 const THREADS: [usize; 4] = [1, 2, 3, 5];
 
-/// Vectors multiplied at once: whole units on a GPU, and not.
+/// Numbers of vectors of a multivector: a multiple of the unit of a GPU, and one that is not.
 const EVEN: usize = 8;
 const ODD: usize = 7;
 
-/// Rows of all lengths, one of them cut many times; in several parts on the CPU, and three times as large for a GPU.
+/// Rows of all lengths, one of them split many times. The matrix has several parts on the CPU, and
+/// is three times as large on a GPU.
 fn skewed<T: Scalar>(device: &Device) -> CsrMatrix<T> {
     let scale = if *device == Device::Cpu { 1 } else { 3 };
     scattered(3000 * scale, 2000 * scale, |row| if row == 1300 { 20_000 * scale } else { row % 23 })
 }
 
-/// Every plan that holds the matrix and its transpose.
+/// All plans within the memory limit for the matrix and its transpose.
 fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
     let both = [Analysis::of(a.view()), Analysis::of(a.transpose().view())];
     let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
@@ -39,7 +41,7 @@ fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> Sparse
     SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
 }
 
-/// What products are made of, on the operator's device.
+/// Operands of products, on the operator's device.
 struct Vectors<T: Scalar> {
     stream: Stream,
     one: DeviceVec<T>,
@@ -63,10 +65,10 @@ impl<T: Scalar> Vectors<T> {
     }
 }
 
-/// A product into a vector that is as long as its number of results, which holds something else.
+/// A product into a vector of the length of its result, with arbitrary content.
 type Product<T> = fn(&SparseOp<T>, &Vectors<T>, &mut DeviceVec<T>) -> Result<(), Error>;
 
-/// Every product that an operator has, with its name and the length of what it gives.
+/// Every product of an operator, with its name and the length of its result.
 fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 5] {
     [
         ("plain", op.nrows(), |op, v, y| op.apply_device(&v.stream, &v.one, y)),
@@ -84,7 +86,7 @@ fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 
     ]
 }
 
-/// The bits of a product, over a vector full of NaN.
+/// Bits of a product into a vector full of NaN.
 fn bits<T: Scalar>(op: &SparseOp<T>, vectors: &Vectors<T>, len: usize, product: Product<T>) -> Vec<u64> {
     let nothing = vec![T::from_f64(f64::NAN); len];
     let mut y = DeviceVec::from_slice(op.device(), &nothing).unwrap();
@@ -92,7 +94,8 @@ fn bits<T: Scalar>(op: &SparseOp<T>, vectors: &Vectors<T>, len: usize, product: 
     y.to_vec().unwrap().into_iter().map(Scalar::bits).collect()
 }
 
-/// Whether products of several vectors are the plan's own, or those of a second packing that many plans share.
+/// True if SpMM uses the plan's own arrays; false if it uses a second packing that many plans
+/// share.
 fn has_own_several(plan: &Plan) -> bool {
     let text = plan.to_string();
     ["csr", "coo", "sell"].iter().any(|name| text.starts_with(name))
@@ -137,7 +140,7 @@ fn threads<T: Scalar>() {
     for plan in plans(&a) {
         let op = operator(&Device::Cpu, &plan, &a);
         for (name, len, product) in products(&op) {
-            // Outside of a pool the team of threads does it.
+            // Outside of a pool the thread team computes the product.
             let first = bits(&op, &vectors, len, product);
             for pool in &pools {
                 let found = pool.install(|| bits(&op, &vectors, len, product));

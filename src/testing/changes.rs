@@ -1,4 +1,5 @@
-//! What an operator does after any sequence of changes, compared with entries in lists: nothing that was made before may be used after it.
+//! Tests of operators after arbitrary sequences of changes, compared with lists of entries: derived
+//! data from before a change must not be used after it.
 
 use super::conformance::{devices, scattered};
 use super::devices::keep_busy;
@@ -7,7 +8,7 @@ use crate::formats::{FormatKind, Layout};
 use crate::matrix::CsrMatrix;
 use crate::{DeviceVec, Error, SparseOp, SparseOpBuilder, Stream, Tuning};
 
-/// Numbers without a pattern, always the same.
+/// A fixed sequence of pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -16,13 +17,13 @@ impl Dice {
         (self.0 >> 33) as usize % n
     }
 
-    /// Whole numbers, so that sums are exact in any order.
+    /// Integers, so that sums are exact in any order.
     fn vector(&mut self, len: usize) -> Vec<f64> {
         (0..len).map(|_| self.below(17) as f64 - 8.0).collect()
     }
 }
 
-/// The entries of every row, in order.
+/// Entries of every row, in order.
 struct Model {
     rows: Vec<Vec<(usize, f64)>>,
     ncols: usize,
@@ -53,7 +54,7 @@ impl Model {
         y
     }
 
-    /// Stores an element; where there is none, only when there is `room`.
+    /// Stores an element. A new one is added only if there is `room`.
     fn insert(&mut self, row: usize, col: usize, value: f64, room: bool) {
         let mut there = self.rows[row].iter_mut().filter(|entry| entry.0 == col);
         match there.next() {
@@ -67,7 +68,7 @@ impl Model {
     }
 }
 
-/// Compares one product of some kind.
+/// Checks one product of a random kind.
 fn check(op: &SparseOp<f64>, model: &Model, dice: &mut Dice, context: &str) {
     let (nrows, ncols) = (op.nrows(), op.ncols());
     let mut y = dice.vector(nrows);
@@ -100,7 +101,7 @@ fn check(op: &SparseOp<f64>, model: &Model, dice: &mut Dice, context: &str) {
     }
 }
 
-/// Changes something.
+/// Applies a random change.
 fn change(op: &mut SparseOp<f64>, model: &mut Model, dice: &mut Dice, context: &str) {
     if dice.below(2) == 0 {
         let (row, col, value) = (dice.below(op.nrows()), dice.below(op.ncols()), 1.0 + dice.below(9) as f64);
@@ -183,7 +184,7 @@ fn copies_that_are_made_while_new_values_are_under_way_hold_them() {
             for what in ["the matrix", "the transposed one", "several vectors"] {
                 let values = dice.vector(a.nnz());
                 let new = DeviceVec::from_slice(device, &values).unwrap();
-                // Whoever does not wait finds the values of before.
+                // Without waiting, the old values would be read.
                 let _busy = keep_busy(&op, &stream, &on_device, &mut y);
                 op.update_values_device(&stream, &new).unwrap();
                 model.entries().zip(&values).for_each(|(entry, value)| *entry = *value);

@@ -1,4 +1,4 @@
-//! What every plan of every format must do, on awkward shapes.
+//! Conformance tests of every plan of every format, on awkward shapes.
 
 pub(super) use super::devices::devices;
 use super::{Oracle, x_vector};
@@ -9,7 +9,7 @@ use crate::matrix::CsrMatrix;
 use crate::{Scalar, ScalarKind};
 use proptest::prelude::*;
 
-/// The tests of one format, over both scalars.
+/// Tests of one format, for both scalar types.
 macro_rules! format_suite {
     ($module:ident, $Format:ident) => {
         mod $module {
@@ -48,13 +48,14 @@ pub(crate) fn check_format<T: Scalar>(format: FormatKind) {
     }
 }
 
-/// The awkward matrices that a checker of memory accesses gets through in no time.
+/// The awkward matrices that are small enough for a memory checker.
 pub(super) fn small<T: Scalar>() -> impl Iterator<Item = (&'static str, CsrMatrix<T>)> {
     const ENTRIES: usize = 30_000;
     awkward().into_iter().filter(|(_, a)| a.nnz() <= ENTRIES)
 }
 
-/// Plans that would take more are left out, as the operator leaves them out: ELL on a row of 90,000.
+/// Memory limit in bytes. Larger plans are skipped, as an operator skips them: ELL on a row of
+/// 90,000 entries.
 pub(super) const MEMORY_LIMIT: u64 = 64 << 20;
 
 /// Checks one plan on one matrix.
@@ -72,17 +73,18 @@ pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     }
 }
 
-/// Whether the bytes that a packed matrix takes are those that were told before, or about those where they are estimated.
+/// Checks that the bytes of a packed matrix are those predicted, or close to them if they are an
+/// estimate.
 fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind, context: &str) {
     let told = plan.traffic(analysis, scalar).matrix_bytes;
     if plan.is_exact(analysis) {
         return assert_eq!(found, told, "bytes of {context}");
     }
     let about = match plan.format() {
-        // How far tiles are filled is told from sizes alone, and so are small blocks: not far below what it is, and not beyond all
-        // measure above it.
+        // The number of entries in tiles and in small blocks is estimated from sizes alone: not far
+        // below the actual bytes, and at most a small multiple of them.
         FormatKind::Tiles | FormatKind::Blocked => found.div_ceil(2)..=8 * found,
-        // Slices of a sample; shapes at which kernels break are unlike samples of themselves.
+        // Slices are estimated from a sample. Awkward shapes are unlike samples of themselves.
         _ => found - found / 10..=found + found / 10,
     };
     assert!(about.contains(&told), "{told} bytes were told, {found} were found: {context}");
@@ -92,7 +94,7 @@ fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind,
 pub(crate) fn product<T: Scalar>(device: &Device, matrix: &Placed<T>, nrows: usize, x: &[T]) -> Vec<T> {
     let stream = Stream::new(device).unwrap();
     let x = DeviceVec::from_slice(device, x).unwrap();
-    // Whatever was in y before must not survive.
+    // Previous content of y must not survive.
     let mut y = DeviceVec::from_slice(device, &vec![T::from_f64(f64::NAN); nrows]).unwrap();
     matrix.enqueue(&stream, &x, &mut y).unwrap();
     y.to_vec().unwrap()
@@ -104,7 +106,7 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
     let packed = plan.pack(a.view()).unwrap();
     let placed = Placed::on(device, packed).unwrap();
     assert_eq!(placed.unpack().unwrap(), *a, "unpacking {context}");
-    // What the host multiplies is not on the GPU.
+    // Data that the host multiplies are not on the GPU.
     if plan.kernel(Target::Gpu) != "hyb.host" {
         check_bytes(placed.bytes(), plan, &Analysis::of(a.view()), T::KIND, context);
     }
@@ -145,7 +147,7 @@ pub(super) fn scattered<T: Scalar>(nrows: usize, ncols: usize, len: impl Fn(usiz
     CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap()
 }
 
-/// Every row holds the diagonal and its neighbours.
+/// A matrix with the diagonal and its neighbours in every row.
 fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
     let mut row_ptr = vec![0];
     let mut col_idx = Vec::new();
@@ -157,7 +159,7 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
     CsrMatrix::try_new(n, n, row_ptr, col_idx, values).unwrap()
 }
 
-/// Shapes at which kernels break.
+/// Shapes that are likely to break kernels.
 pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
     let mut all = vec![
@@ -179,7 +181,8 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
             a.values_mut().fill(T::ZERO);
             a
         }),
-        // Large enough for several parts, with a row longer than two of them and empty rows at the cuts.
+        // Large enough for several parts, with a row longer than two of them and empty rows at the
+        // cuts.
         (
             "a skewed matrix in parts",
             scattered(9000, 5000, |row| match row {
@@ -188,7 +191,8 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
                 _ => row % 23,
             }),
         ),
-        // A GPU's chunks are of 2048: rows over a few and over many of them, and rows that end with one.
+        // A GPU's chunks have 2048 entries: rows over a few and over many chunks, and rows that end
+        // with one.
         (
             "rows over some chunks",
             scattered(700, 900, |row| match row {
@@ -212,7 +216,7 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     all
 }
 
-/// Any small matrix, unsorted columns and repetitions included.
+/// Any small matrix, including unsorted and repeated columns.
 fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
     (1usize..90, 1usize..90).prop_flat_map(|(nrows, ncols)| {
         let row = prop::collection::vec((0..ncols as u32, -4i8..5), 0..30);
@@ -228,7 +232,7 @@ fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
     })
 }
 
-/// Any way to pack slices.
+/// Any packing of slices.
 fn packed() -> impl Strategy<Value = String> {
     let values =
         prop::sample::select(vec!["", ",values:packed", ",values:bf16", ",values:f16", ",values:f32"]);

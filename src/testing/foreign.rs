@@ -1,4 +1,4 @@
-//! Memory that the library has not allocated: on the CPU everywhere, on a GPU where there is one.
+//! Tests with memory that the library has not allocated: on the CPU, and on a GPU if there is one.
 
 use super::conformance::devices;
 use super::{Oracle, x_vector};
@@ -7,7 +7,7 @@ use crate::device::{Device, DeviceView, ForeignCsr, Offsets};
 use crate::matrix::{CsrMatrix, gallery};
 use crate::{DeviceVec, Precision, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 
-/// The arrays of a matrix in the memory of a device, as another library would have them.
+/// Arrays of a matrix in the memory of a device, as another library provides them.
 struct Arrays {
     row_ptr: DeviceArray,
     narrow: DeviceArray,
@@ -27,7 +27,7 @@ impl Arrays {
         }
     }
 
-    /// The operator that is built from them.
+    /// Builds an operator from the arrays.
     fn build<T: Scalar>(
         &self,
         builder: &SparseOpBuilder,
@@ -48,7 +48,8 @@ impl Arrays {
     }
 }
 
-/// Products of operators that were built from arrays on the device, with vectors that the library has not allocated.
+/// Checks products of operators built from arrays on the device, with vectors that the library has
+/// not allocated.
 fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
     let a = spec.parse::<gallery::Spec>().unwrap().generate::<T>().unwrap();
     let arrays = Arrays::of(device, &a);

@@ -1,4 +1,4 @@
-//! What only a GPU can get wrong; every test says so and does nothing where there is none.
+//! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
 use super::conformance::{MEMORY_LIMIT, check_on, devices, product, scattered, small};
 use super::{Oracle, x_vector};
@@ -12,7 +12,7 @@ use crate::tuning::stopwatch::turn;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
 
-/// The GPU, if there is one.
+/// The GPU, if any.
 fn gpu() -> Option<&'static Device> {
     devices().iter().find(|device| **device != Device::Cpu)
 }
@@ -28,12 +28,12 @@ fn ceilings_are_those_of_a_gpu_and_measured_once() {
     assert_eq!(crate::tuning::ceilings::measure(device).unwrap(), ceilings);
 }
 
-/// Rows of all lengths, one of them cut many times.
+/// Rows of all lengths, one of them split many times.
 fn skewed<T: Scalar>() -> CsrMatrix<T> {
     scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 })
 }
 
-/// Every plan that can hold the matrix.
+/// Every plan within the memory limit for the matrix.
 fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
     let analysis = Analysis::of(a.view());
     let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
@@ -46,7 +46,7 @@ fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> Sparse
     SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
 }
 
-/// What `compute-sanitizer` is run on: every plan, on small matrices.
+/// Suite for `compute-sanitizer`: every plan, on small matrices.
 fn small_suite<T: Scalar>(device: &Device) {
     for (name, a) in small::<T>() {
         for plan in plans(&a) {
@@ -82,7 +82,7 @@ fn many_streams_and_threads_share_an_operator() {
     let a = skewed::<f64>();
     for plan in plans(&a) {
         let op = operator(device, &plan, &a);
-        // Two of the threads have it in common.
+        // Two of the threads share it.
         let shared = Stream::new(device).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -112,7 +112,7 @@ fn many_streams_and_threads_share_an_operator() {
 fn a_captured_chain_gives_the_same_and_outlives_what_it_uses() {
     let Some(device) = gpu() else { return };
     captured_chain(device, &scattered(3000, 3000, |row| row % 19));
-    // One row is cut many times.
+    // One row is split many times.
     captured_chain(device, &scattered(3000, 3000, |row| if row == 7 { 20_000 } else { row % 19 }));
 }
 
@@ -134,10 +134,10 @@ fn captured_chain(device: &Device, a: &CsrMatrix<f64>) {
         });
         let graph = match captured {
             Ok(graph) => graph,
-            // The host takes part in these.
+            // The host takes part in these products.
             Err(error) if plan.to_string().contains("host") => {
                 assert!(error.to_string().contains("graph"), "{error}");
-                // The stream goes on.
+                // The stream remains usable.
                 op.apply_device(&stream, &start, &mut middle).unwrap();
                 stream.synchronize().unwrap();
                 continue;
@@ -237,7 +237,7 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
         let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
         let x = x_vector(a.ncols());
         let oracle = Oracle::of(a.view(), &x);
-        // Values in fewer bytes are packed by the host.
+        // Values in fewer bytes are packed on the host.
         let narrow =
             |plan: &str| ["bf16", "f16", "f32"].iter().any(|kind| plan.contains(&format!("values:{kind}")));
         let packed = |plan: &Plan| plan.to_string().contains("index:packed") && !narrow(&plan.to_string());
@@ -263,7 +263,7 @@ fn csr_product<T: Scalar>(arena: &DeviceArena<'_, T>) -> f64 {
     ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"].map(seconds).into_iter().fold(f64::INFINITY, f64::min)
 }
 
-/// Products of the best plan of CSR in the time that packing on the GPU takes, warm: printed, and at most 40.
+/// Prints the time of packing on the GPU, warm, in products of the best plan of CSR; at most 40.
 #[test]
 fn packing_on_the_gpu_takes_few_products() {
     const MOST: f64 = 40.0;
@@ -309,8 +309,8 @@ fn packing_on_the_gpu_takes_few_products() {
     assert!(slow.is_empty(), "more than {MOST} products: {slow:?}");
 }
 
-/// Products of the best plan of CSR in the time that an update takes of values that are on the GPU, printed for every kind of plan that a
-/// matrix of 30 million entries may be given: at most three.
+/// Prints the time of an update from values on the GPU, in products of the best plan of CSR, for
+/// every kind of plan that is chosen for a matrix of 30 million entries; at most three.
 fn update_times<T: Scalar>() {
     const MOST: f64 = 3.0;
     const PLANS: [&str; 11] = [
@@ -379,7 +379,7 @@ fn updating_values_takes_few_products_in_f64() {
     update_times::<f64>();
 }
 
-/// Set to run what takes tens of gigabytes of host and device memory.
+/// Environment variable that enables tests with tens of gigabytes of host and device memory.
 const LARGE_VARIABLE: &str = "SPARSEOP_TEST_LARGE";
 
 #[test]
@@ -389,7 +389,8 @@ fn more_than_two_billion_slots() {
         eprintln!("left out: it takes 60 GB of host memory; set {LARGE_VARIABLE}=1");
         return;
     }
-    // 2.2 · 10⁹ entries: row `i` of `len` entries at columns that any row can check.
+    // 2.2 · 10⁹ entries: row `i` has `len` entries at columns that can be recomputed for any
+    // row.
     let (nrows, len, ncols) = (34_000_000usize, 66usize, 1usize << 20);
     let row_ptr: Vec<usize> = (0..=nrows).map(|row| row * len).collect();
     let mut col_idx = vec![0u32; nrows * len];

@@ -1,5 +1,5 @@
-//! The GPU kernels compile for every generation and fit into registers, as the assembler accounts for
-//! it. Needs NVRTC, the CUDA compiler in a library, but no GPU.
+//! Tests that the GPU kernels compile for every generation and fit into registers, according to the
+//! assembler. Needs NVRTC, the CUDA compiler library, but no GPU.
 
 use crate::Error;
 use crate::device::compiler;
@@ -10,19 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 #[path = "../../build/splice.rs"]
 mod splice;
 
-/// The architectures whose base modules are compiled: T4, A100, H100 and H200, B200, RTX 50.
+/// Architectures for which the base modules are compiled: T4, A100, H100 and H200, B200, RTX 50.
 const ARCHITECTURES: [(u32, u32); 5] = [(7, 5), (8, 0), (9, 0), (10, 0), (12, 0)];
 
-/// The architecture whose variants for large and for small matrices are compiled, too.
+/// Architecture for which the variants for large and for small matrices are compiled, too.
 const ALL_MODULES: (u32, u32) = (9, 0);
 
-/// The architectures without [`EVERY_ARCHITECTURE`].
+/// Architectures used without [`EVERY_ARCHITECTURE`].
 const FEW: [(u32, u32); 2] = [(7, 5), ALL_MODULES];
 
-/// Set to 1 for all of [`ARCHITECTURES`].
+/// Environment variable: 1 to use all of [`ARCHITECTURES`].
 const EVERY_ARCHITECTURE: &str = "SPARSEOP_EVERY_ARCHITECTURE";
 
-/// Architectures compiled for in this run.
+/// Architectures of this run.
 fn architectures() -> Vec<(u32, u32)> {
     match std::env::var(EVERY_ARCHITECTURE).is_ok_and(|value| value == "1") {
         true => ARCHITECTURES.to_vec(),
@@ -30,16 +30,16 @@ fn architectures() -> Vec<(u32, u32)> {
     }
 }
 
-/// Modules compiled for an architecture.
+/// Modules that are compiled for an architecture.
 fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
     let variant = |module: &str| module.ends_with("_streamed") || module.ends_with("_split");
     compiler::modules().filter(move |module| arch == ALL_MODULES || !variant(module))
 }
 
-/// Set to 1 where NVRTC has to be there.
+/// Environment variable: 1 if NVRTC is required.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_NVRTC";
 
-/// Whether NVRTC is there; says so when it is not.
+/// True if NVRTC is available; prints a message if not.
 fn nvrtc() -> bool {
     match compiler_name() {
         Ok(name) => println!("compiling with {name}"),
@@ -51,7 +51,7 @@ fn nvrtc() -> bool {
     compiler_name().is_ok()
 }
 
-/// The reports for an architecture; a file that does not compile fails with everything the compiler says.
+/// Reports for an architecture. A file that does not compile fails with the full compiler output.
 fn reports(arch: (u32, u32)) -> Vec<KernelReport> {
     match check(arch) {
         Err(Error::KernelCompile { log, message, .. }) if log.is_empty() => panic!("{message}"),
@@ -60,28 +60,29 @@ fn reports(arch: (u32, u32)) -> Vec<KernelReport> {
     }
 }
 
-/// What one kernel takes.
+/// Resource use of one kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct KernelReport {
-    /// The kernel file, without its ending.
+    /// Kernel file, without its extension.
     module: &'static str,
-    /// The kernel.
+    /// Name of the kernel.
     kernel: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     registers: u32,
-    /// Bytes of registers that do not fit and are written to memory and read back, counted at every such place.
+    /// Bytes of spilled registers, which are written to memory and read back, counted at every such
+    /// place.
     spill_bytes: u32,
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory per block.
     shared_bytes: u32,
-    /// Bytes of memory of a thread for what is not in registers.
+    /// Bytes of local memory per thread.
     stack_bytes: u32,
 }
 
-/// The name and the version of the compiler that was found, or why there is none, in one line.
+/// Name and version of the compiler, in one line.
 ///
 /// # Errors
 ///
-/// The reason.
+/// The reason, if there is no compiler.
 fn compiler_name() -> Result<String, &'static str> {
     compiler::compiler()
 }
@@ -97,7 +98,8 @@ fn check(arch: (u32, u32)) -> Result<Vec<KernelReport>, Error> {
     Ok(modules.par_iter().map(compile).collect::<Result<Vec<_>, Error>>()?.concat())
 }
 
-/// Reads what `ptxas -v` prints: for every kernel lines that name it, then its stack and spills, then its registers.
+/// Parses the output of `ptxas -v`: for every kernel a line with its name, its stack and spills,
+/// and its registers.
 fn read_account(module: &'static str, text: &str) -> Vec<KernelReport> {
     let mut reports: Vec<KernelReport> = Vec::new();
     for line in text.lines() {
@@ -125,7 +127,7 @@ fn read_account(module: &'static str, text: &str) -> Vec<KernelReport> {
     reports
 }
 
-/// The number that stands directly before `unit`; 0 where there is none.
+/// The number directly before `unit`; 0 if there is none.
 fn before(line: &str, unit: &str) -> u32 {
     let number = line.split_once(unit).and_then(|(head, _)| head.rsplit([' ', ',']).next()?.parse().ok());
     number.unwrap_or(0)

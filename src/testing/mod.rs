@@ -1,4 +1,4 @@
-//! Conformance tests of every format, and what unit tests share.
+//! Conformance tests of every format, and helpers of unit tests.
 
 mod abilities;
 mod access;

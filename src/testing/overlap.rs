@@ -1,4 +1,5 @@
-//! Launches that overlap: that a product which follows something else at once sees all that it left.
+//! Tests of overlapping launches: a product sees all results of the work enqueued directly before
+//! it.
 
 use super::conformance::{devices, scattered};
 use super::x_vector;
@@ -6,17 +7,18 @@ use crate::device::{Device, DeviceVec, Stream};
 use crate::matrix::CsrMatrix;
 use crate::{Scalar, SparseOp, SparseOpBuilder, Tuning};
 
-/// Products of a chain, each of what the one before it gave.
+/// Number of products of a chain; each multiplies the result of the one before.
 const CHAIN: usize = 10;
 
-/// How often a chain is enqueued, from one start and from the other in turns.
+/// Number of repetitions of a chain, alternating between two start vectors.
 const ROUNDS: usize = 30;
 
 /// A chain of products on one stream.
 struct Chain<T: Scalar> {
     stream: Stream,
     starts: [DeviceVec<T>; 2],
-    /// Written and read in turns: a launch writes what the one before it reads, and reads what was something else two launches ago.
+    /// Written and read alternately: a launch writes the vector that the launch before reads, and
+    /// reads the vector that the launch before that read.
     between: [DeviceVec<T>; 2],
 }
 
@@ -34,7 +36,8 @@ impl<T: Scalar> Chain<T> {
         }
     }
 
-    /// The bits of the last product; each waits for the one before it, or is enqueued at once.
+    /// Bits of the last product. With `waiting`, each product waits for the one before; otherwise
+    /// they are enqueued at once.
     fn bits(&mut self, op: &SparseOp<T>, start: usize, waiting: bool) -> Vec<u64> {
         for k in 0..CHAIN {
             let [one, other] = &mut self.between;
@@ -60,18 +63,19 @@ const PLANS: [&str; 6] = [
     "ell(index:packed)",
 ];
 
-/// Those of them that do not work on a long row one entry after the other.
+/// Number of plans in [`PLANS`] that do not process a long row sequentially; they come first.
 const FOR_LONG_ROWS: usize = 2;
 
-/// Square matrices, and plans for them: a matrix whose product takes no longer than a launch, one with rows that are cut once or twice each, and
-/// one with rows that are cut into more parts than a warp adds up.
+/// Square matrices and plans for them: a matrix whose product is as short as a launch, one with
+/// rows that are split once or twice each, and one with rows that are split into more parts than a
+/// warp adds up.
 fn cases<T: Scalar>() -> Vec<(CsrMatrix<T>, &'static [&'static str])> {
     let small = scattered(700, 700, |row| row % 19);
     let cut = scattered(3000, 3000, |row| if row % 40 == 0 { 2500 } else { row % 19 });
     let long = scattered(30_000, 30_000, |row| if row == 9 || row == 20_000 { 150_000 } else { row % 7 });
     let mut cases = vec![(small, &PLANS[..]), (cut, &PLANS), (long, &PLANS[..FOR_LONG_ROWS])];
     for (a, _) in &mut cases {
-        // So that ten products neither overflow nor vanish.
+        // Scaled so that ten products neither overflow nor vanish.
         a.values_mut().iter_mut().for_each(|value| *value = *value * T::from_f64(0.125));
     }
     cases

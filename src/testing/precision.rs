@@ -1,4 +1,5 @@
-//! Values in fewer bytes, and rounded ones: what every plan that stores them so must do, and what the operator makes of them.
+//! Tests of values in fewer bytes and of rounded values: every plan that stores them so, and
+//! operators that use them.
 
 use super::conformance::{check_plan, devices, product, scattered, small};
 use super::{Oracle, x_vector};
@@ -8,7 +9,7 @@ use crate::formats::{Placed, Plan};
 use crate::matrix::{CsrMatrix, gallery};
 use crate::{Error, Multivector, Precision, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
-/// Numbers at the borders of a precision: the largest, the smallest, subnormal ones and both zeros.
+/// Numbers at the limits of a precision: the largest, the smallest, subnormal ones and both zeros.
 fn borders(precision: Precision) -> Vec<f64> {
     let (least, place) = match precision {
         Precision::Bf16 => (-126, -133),
@@ -16,14 +17,15 @@ fn borders(precision: Precision) -> Vec<f64> {
         Precision::F32 => (-126, -149),
     };
     let power = |exponent: i32| 2f64.powi(exponent);
-    // As large as sums of a few do not overflow in f32.
+    // Sums of a few of them do not overflow in f32.
     let largest = precision.largest().min(2f64.powi(100));
     let all =
         [largest, power(least), power(place), 3.0 * power(place), power(least) - power(place), 0.0, 1.0];
     all.into_iter().flat_map(|number| [number, -number]).collect()
 }
 
-/// The pattern with more values of a precision than a dictionary has; at first those at its borders.
+/// The same pattern with more values of a precision than a dictionary has; the first ones are at
+/// its limits.
 fn narrow<T: Scalar>(a: &CsrMatrix<T>, precision: Precision) -> CsrMatrix<T> {
     let (mut a, borders) = (a.clone(), borders(precision));
     for (k, value) in a.values_mut().iter_mut().enumerate() {
@@ -51,7 +53,7 @@ fn plan(text: &str, precision: Precision) -> Plan {
     text.replace('P', precision.name()).parse().unwrap()
 }
 
-/// Every plan on awkward shapes, with everything that plans are checked for.
+/// Runs the conformance tests of every plan on awkward shapes.
 fn check_all<T: Scalar>(precision: Precision) {
     for (name, a) in small::<T>() {
         let a = narrow(&a, precision);
@@ -87,7 +89,7 @@ fn conforms_in_f32_and_f64() {
     check_all::<f64>(Precision::F32);
 }
 
-/// As bits, all NaNs the same: a GPU gives one of its own.
+/// The bits of values, with a single representation of NaN: a GPU has its own.
 fn bits<T: Scalar>(values: &[T]) -> Vec<u64> {
     values.iter().map(|v| if v.to_f64().is_nan() { u64::MAX } else { v.bits() }).collect()
 }
@@ -107,7 +109,7 @@ fn check_specials<T: Scalar>(precision: Precision) {
             let unpacked = matrix.unpack().unwrap();
             let exact = |a: &CsrMatrix<T>| a.values().iter().map(|v| v.bits()).collect::<Vec<_>>();
             assert_eq!(exact(&unpacked), exact(&a), "{context}");
-            // Row by row with values as they are, in the same order: special numbers come out alike.
+            // In the order of the rows, as without packing: special numbers give the same results.
             let y = product(device, &matrix, 300, &x);
             Oracle::of(a.view(), &x).check(&y).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
         }
@@ -124,7 +126,7 @@ fn special_values_keep_their_bits_and_reach_their_rows() {
 
 #[test]
 fn all_16_bit_numbers_are_multiplied_as_what_they_are() {
-    // One in every row, and as many in one long row: single loads and loads of four.
+    // One value per row, and all of them in one long row: single loads and loads of four.
     for precision in [Precision::Bf16, Precision::F16] {
         let values: Vec<f32> = (0..=u16::MAX).map(|bits| precision.widen::<f32>(bits.into())).collect();
         let rows = values.len() / 4;
@@ -136,7 +138,8 @@ fn all_16_bit_numbers_are_multiplied_as_what_they_are() {
                 let plan = plan(text, precision);
                 let matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
                 for k in 0..4 {
-                    // A single column of four is not zero, and zero times the others is nothing, but for infinities and NaNs.
+                    // One column of four is not zero. Zero times the others is zero, except for
+                    // infinities and NaNs.
                     let x: Vec<f32> = (0..rows).map(|col| if col % 4 == k { 1.0 } else { 0.0 }).collect();
                     let y = product(device, &matrix, rows, &x);
                     let expected: Vec<f32> = (0..rows)
@@ -161,7 +164,7 @@ fn builder(device: &Device, plan: &str) -> SparseOpBuilder {
     SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.parse().unwrap()))
 }
 
-/// Every product of an operator against that of a matrix.
+/// Checks every product of an operator against that of a matrix.
 fn check_products<T: Scalar>(op: &SparseOp<T>, a: &CsrMatrix<T>) {
     let context = format!("{} on {}", op.plan(), op.device());
     let fail = |wrong| panic!("{context}: {wrong}");
@@ -186,7 +189,7 @@ fn check_products<T: Scalar>(op: &SparseOp<T>, a: &CsrMatrix<T>) {
     Oracle::of(a.transpose().view(), &x).check(&y).unwrap_or_else(fail);
 }
 
-/// Rounded before anything else, and again when values are updated, whatever the plan.
+/// Checks that values are rounded first, and again by updates, for any plan.
 fn check_rounded<T: Scalar>(precision: Precision) {
     let a = scattered::<T>(900, 700, |row| row % 23);
     let mut rounded = a.rounded_to(precision).unwrap().into_owned();
@@ -216,7 +219,7 @@ fn check_rounded<T: Scalar>(precision: Precision) {
         let mut op = builder(device, &packed).value_precision(precision).build(&a).unwrap();
         let beyond: Vec<T> = (0..a.nnz()).map(|k| T::from_f64(if k == 5 { f64::MAX } else { 1.5 })).collect();
         let refused = op.update_values(&beyond);
-        // The largest f64 is an infinite f32, which stays one.
+        // The largest f64 is infinite in f32; an infinite f32 stays infinite.
         match T::KIND {
             ScalarKind::F64 => {
                 assert!(matches!(refused, Err(Error::ValueRange { entry: 5, .. })), "{refused:?}")
@@ -253,7 +256,7 @@ fn what_cannot_be_rounded_or_stored_is_refused_and_nothing_changes() {
         a.values_mut()[17] = 65519.0;
         let op = SparseOpBuilder::new().device(device.clone()).value_precision(Precision::F16).build(&a);
         assert_eq!(op.unwrap().to_csr().unwrap().values()[17], 65504.0);
-        // Without rounding only what the plan's precision holds takes the place of other values.
+        // Without rounding, new values must be exact in the plan's precision.
         a.values_mut()[17] = 2.5;
         let mut op = builder(device, "sell(index:packed,values:f16)").build(&a).unwrap();
         let mut b = a.clone();
@@ -265,7 +268,7 @@ fn what_cannot_be_rounded_or_stored_is_refused_and_nothing_changes() {
         b.values_mut()[20] = 0.125;
         op.update_values(b.values()).unwrap();
         check_products(&op, &b);
-        // On a GPU nothing can be looked at without waiting.
+        // On a GPU values cannot be checked without waiting.
         let (stream, values) =
             (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
         let updated = op.update_values_device(&stream, &values);
@@ -302,7 +305,7 @@ fn values_that_are_narrow_already_take_fewer_bytes_by_themselves() {
     let bytes = |text: &str| text.parse::<Plan>().unwrap().traffic(&analysis, ScalarKind::F64).matrix_bytes;
     let plain = bytes("sell(c:32,sigma:1,index:packed)");
     let narrow = bytes("sell(c:32,sigma:1,index:packed,values:f32)");
-    // 4 bytes an entry less; what slices are padded with differs by less than 16 bytes each.
+    // 4 bytes less per entry; the padding of slices differs by less than 16 bytes each.
     let (nnz, slices) = (a.nnz() as u64, a.nrows().div_ceil(32) as u64);
     assert!(plain - narrow >= 4 * nnz - 16 * slices && plain - narrow <= 4 * nnz + 16 * slices);
     assert_eq!(bytes("sell(c:32,sigma:1,index:packed,values:f16)"), plain, "as they are");
@@ -315,7 +318,7 @@ fn values_that_are_narrow_already_take_fewer_bytes_by_themselves() {
         assert!(candidates(&op) > 0, "{}", op.explain());
         assert!(op.decision().candidates.iter().all(|c| c.prediction.is_some()), "{}", op.explain());
         check_products(&op, &a);
-        // New values may be any.
+        // New values are arbitrary.
         assert_eq!(candidates(&builder.updatable(true).build(&a).unwrap()), 0);
     }
     let op = SparseOpBuilder::new().device(Device::Cpu).build(&single).unwrap();

@@ -1,5 +1,6 @@
-//! Bad input: every operation refuses it by a typed error that names the culprit, before anything is written. That `x` and `y` do not
-//! overlap is seen to by the borrows: see `SparseOp::apply`.
+//! Tests of invalid input: every operation refuses it with a typed error that names the cause,
+//! before anything is written. Overlap of `x` and `y` is excluded by the borrow checker: see
+//! `SparseOp::apply`.
 
 use super::conformance::{devices, scattered};
 use super::several::{apply_multi, apply_multi_device};
@@ -8,7 +9,7 @@ use crate::formats::Layout::RowMajor;
 use crate::matrix::CsrMatrix;
 use crate::{Error, SparseOp, SparseOpBuilder};
 
-/// What stands in every result, and has to be there afterwards.
+/// Content of every result vector, which must be unchanged afterwards.
 const UNTOUCHED: f64 = 7.5;
 
 /// 6 x 9.
@@ -26,7 +27,7 @@ fn ones(device: &Device, len: usize) -> DeviceVec<f64> {
     DeviceVec::from_slice(device, &vec![1.0; len]).unwrap()
 }
 
-/// Which vector was refused for its length, and what was needed.
+/// The vector refused for its length, and the required length.
 fn length(result: Result<(), Error>) -> (&'static str, usize) {
     match result.unwrap_err() {
         Error::VectorLength { vector, expected, .. } => (vector, expected),
@@ -40,7 +41,7 @@ fn shapes_in_host_memory() {
     for device in devices() {
         let op = wide(device);
         let (long, mut y) = (vec![1.0; 20], [UNTOUCHED; 20]);
-        // Lengths of x and y; what is refused, and the length it should have.
+        // Lengths of x and y; the refused vector, and its required length.
         for (x, to, culprit) in [(8, 6, ("x", 9)), (9, 7, ("y", 6)), (0, 0, ("x", 9)), (6, 9, ("x", 9))] {
             assert_eq!(length(op.apply(&long[..x], &mut y[..to])), culprit);
             assert_eq!(length(op.apply_with(0.0, &long[..x], 0.0, &mut y[..to])), culprit);
@@ -72,12 +73,12 @@ fn shapes_on_the_device() {
         assert_eq!(length(apply_multi_device(&op, &stream, 2, &vector(18), &mut nine, RowMajor)), ("y", 12));
         assert!(matches!(six.copy_from(&[0.0; 5]), Err(Error::CopyLength { expected: 6, found: 5 })));
         assert_eq!((six.to_vec().unwrap(), nine.to_vec().unwrap()), (vec![UNTOUCHED; 6], vec![UNTOUCHED; 9]));
-        // It goes on after all that.
+        // The operator remains usable.
         op.apply_device(&stream, &vector(9), &mut six).unwrap();
     }
 }
 
-/// What was refused for where it is.
+/// The object refused for its device.
 fn misplaced(result: Result<(), Error>) -> &'static str {
     match result.unwrap_err() {
         Error::WrongDevice { what, .. } => what,

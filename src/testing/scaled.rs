@@ -1,4 +1,4 @@
-//! `y = alpha A x + beta y`: what every plan must do with it, on every device.
+//! Tests of `y = alpha A x + beta y` for every plan, on every device.
 
 use super::conformance::{MEMORY_LIMIT, devices, scattered};
 use super::{Oracle, chapter, x_vector};
@@ -8,7 +8,7 @@ use crate::formats::{FormatKind, Placed, Plan, Scaler};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
-/// Factors with the numbers that mean something of their own.
+/// Factors, including special values.
 const FACTORS: [(f64, f64); 8] =
     [(1.0, 0.0), (2.5, 0.0), (0.0, 0.0), (0.0, 1.5), (1.0, 1.0), (-0.5, 3.0), (-0.0, -0.0), (f64::NAN, 1.0)];
 
@@ -25,7 +25,7 @@ pub(super) fn check<T: Scalar>(
     let oracle = Oracle::of(a.view(), x);
     for (alpha, beta) in FACTORS {
         let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
-        // What a factor of 0 stands before is NaN.
+        // Operands of a factor of 0 are NaN.
         let x = if alpha == T::ZERO { vec![nan; x.len()] } else { x.to_vec() };
         let before = if beta == T::ZERO { vec![nan; a.nrows()] } else { x_vector(a.nrows()) };
         let oracle = oracle.clone().scaled(alpha, beta, &before);
@@ -48,7 +48,7 @@ fn skewed() -> CsrMatrix<f32> {
     scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 })
 }
 
-/// Every plan that can hold the matrix.
+/// Every plan within the memory limit for the matrix.
 fn plans(a: &CsrMatrix<f32>) -> impl Iterator<Item = Plan> {
     let analysis = Analysis::of(a.view());
     let plans =
@@ -114,7 +114,7 @@ fn a_graph_scales_by_what_the_factors_are_when_it_is_launched() {
         let stream = Stream::new(device).unwrap();
         let mut factors = DeviceVec::from_slice(device, &[0.0, 0.0]).unwrap();
         let mut y = DeviceVec::from_slice(device, &x_vector(9000)).unwrap();
-        // The first product ever is the captured one, and the graph keeps the operator.
+        // The very first product is the captured one, and the graph keeps the operator alive.
         let graph = {
             let op = operator(device, &plan, &a);
             let x = DeviceVec::from_slice(device, &x).unwrap();

@@ -1,4 +1,4 @@
-//! What every plan must do with several vectors at once and with the transposed matrix, on awkward shapes.
+//! Tests of SpMM and of products with the transposed matrix, for every plan on awkward shapes.
 
 use super::conformance::{MEMORY_LIMIT, awkward, devices, scattered};
 use super::{Oracle, x_vector};
@@ -8,19 +8,20 @@ use crate::formats::{FormatKind, Layout, Multivector, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
-/// Numbers of vectors: whole units and vectors of lanes, less and more than those, and more than one pass, of whole units and not.
+/// Numbers of vectors: complete units and SIMD vectors, less and more than those, and more than one
+/// pass, with and without incomplete units.
 const COUNTS: [usize; 9] = [1, 2, 3, 4, 7, 8, 16, 33, 40];
 
-/// On matrices of more entries, a few numbers are enough.
+/// Number of entries above which a few numbers of vectors are enough.
 const LARGE: usize = 20_000;
 const FEW_COUNTS: [usize; 3] = [2, 8, 33];
 
 const LAYOUTS: [Layout; 2] = [Layout::RowMajor, Layout::ColumnMajor];
 
-/// A matrix, vectors for it, and what their products are.
+/// A matrix, vectors for it, and their products.
 struct Case<T> {
     a: CsrMatrix<T>,
-    /// How many of them at once.
+    /// Numbers of vectors of a multivector.
     counts: &'static [usize],
     analysis: Analysis,
     vectors: Vec<Vec<T>>,
@@ -48,7 +49,7 @@ impl<T: Scalar> Case<T> {
         builder.build_analyzed(&self.a, &self.analysis).unwrap()
     }
 
-    /// The first `k` vectors as a layout has them.
+    /// The first `k` vectors in a layout.
     fn x(&self, k: usize, layout: Layout) -> Vec<T> {
         match layout {
             Layout::ColumnMajor => self.vectors[..k].concat(),
@@ -69,7 +70,7 @@ impl<T: Scalar> Case<T> {
     }
 }
 
-/// A vector that is another one for every number; some have an Inf or a NaN.
+/// A vector that depends on `number`; some have an Inf or a NaN.
 fn different<T: Scalar>(len: usize, number: usize) -> Vec<T> {
     let mut x = x_vector::<T>(len);
     if len > 0 {
@@ -85,7 +86,7 @@ fn different<T: Scalar>(len: usize, number: usize) -> Vec<T> {
     x
 }
 
-/// Product `v` of `k`.
+/// Product number `v` of `k`.
 fn column<T: Scalar>(y: &[T], nrows: usize, k: usize, v: usize, layout: Layout) -> Vec<T> {
     match layout {
         Layout::ColumnMajor => y[v * nrows..(v + 1) * nrows].to_vec(),
@@ -93,7 +94,7 @@ fn column<T: Scalar>(y: &[T], nrows: usize, k: usize, v: usize, layout: Layout) 
     }
 }
 
-/// Something that must not survive.
+/// Content that must not survive.
 fn nothing<T: Scalar>(len: usize) -> Vec<T> {
     vec![T::from_f64(f64::NAN); len]
 }
@@ -157,7 +158,7 @@ fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
             case.check(k, layout, &y, context);
             let also = on_device(op, k, layout, &x);
             case.check(k, layout, &also, context);
-            // One vector is multiplied by the plan itself.
+            // A single vector is multiplied by the plan itself.
             let same = same_bits(&y, &also) || (k == 1 && !op.plan().is_deterministic());
             assert!(same, "in host memory and not, {k} vectors, {layout:?}, {context}");
         }
@@ -165,7 +166,7 @@ fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
 }
 
 fn transposed<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
-    // The plan was given, and what holds the matrix may not hold its transpose.
+    // The plan was given, and may exceed the memory limit for the transpose.
     let wide = Analysis::of(case.a.transpose().view());
     if op.plan().traffic(&wide, T::KIND).matrix_bytes > MEMORY_LIMIT {
         return;
@@ -187,12 +188,12 @@ fn same_bits<T: Scalar>(one: &[T], other: &[T]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.bits() == b.bits())
 }
 
-/// Rows of all lengths, one of them cut many times.
+/// Rows of all lengths, one of them split many times.
 fn skewed<T: Scalar>() -> Case<T> {
     Case::new(scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 }))
 }
 
-/// Plans with rows, with slices, with long rows kept apart, and with neither.
+/// Plans with rows, with slices, with split long rows, and with neither.
 const PLANS: [&str; 5] = [
     "csr(balanced)",
     "csr(scalar)",
@@ -201,11 +202,12 @@ const PLANS: [&str; 5] = [
     "coo",
 ];
 
-/// Diagonals in runs of one to five.
+/// Runs of one to five diagonals.
 const RUNS: [(i64, i64); 6] = [(-301, 3), (-64, 2), (-1, 3), (31, 5), (100, 1), (290, 4)];
 
-/// Diagonals in runs: the first of each, and how many there are. Some of them lack entries, in every slice or in some, so that slices have slots
-/// of all lanes and others, in any order; the last slice is not whole. There may be more columns than rows.
+/// Runs of diagonals: the first of each, and their number. Some lack entries, in every slice or in
+/// some, so that complete and incomplete slots of a slice occur in any order; the last slice is
+/// incomplete. There may be more columns than rows.
 fn diagonals<T: Scalar>(rows: i64, cols: i64, runs: &[(i64, i64)]) -> CsrMatrix<T> {
     let has = |row: i64, delta: i64| match delta {
         0 => true,
@@ -246,7 +248,7 @@ fn diagonals_in_runs_take_any_number_of_vectors_in_f64() {
     check_diagonals::<f64>();
 }
 
-/// Slices enough for blocks that march, in one stretch of columns and in three.
+/// Enough slices for the sliding-window SpMM, with one band of columns and with three.
 fn check_marching<T: Scalar>(counts: &'static [usize]) {
     let planes = [-1700, 0, 1700].map(|plane| [-41, 0, 41].map(|line| (plane + line - 1, 3))).concat();
     let matrices = [
@@ -262,7 +264,8 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
                 let before = op.memory_bytes();
                 let columns = case.a.ncols();
                 several(&op, &case, &format!("{text}, {columns} columns in {} on {device}", T::KIND));
-                // Hopper and what was made for computing since march, and count what they need for it; others may lack the shared memory.
+                // Hopper and later data-centre GPUs use the sliding window, and count its memory.
+                // Others may lack the shared memory.
                 let instructions = device.spec().instructions;
                 let capability: u32 = instructions.trim_start_matches("sm_").parse().unwrap();
                 let marches = op.memory_bytes() > before;
@@ -289,7 +292,7 @@ fn graphs_of_marching_blocks_own_what_they_use() {
             .unwrap();
         let bytes = op.memory_bytes();
         drop((op, x));
-        // What would be free now is taken, in pieces of all sizes.
+        // Memory that is free now is allocated, in pieces of all sizes.
         let others: Vec<_> = (2..20)
             .flat_map(|shift| std::iter::repeat_n(bytes as usize >> shift, 4))
             .map(|len| DeviceVec::from_slice(device, &vec![f32::NAN; len / size_of::<f32>()]).unwrap())
@@ -348,7 +351,7 @@ fn the_epilogue_of_several_vectors() {
                 let mut y = start.clone();
                 let (of_x, of_y) = (Multivector::new(&x, k, layout), Multivector::new(&mut y, k, layout));
                 op.apply_multi_with(alpha, of_x, beta, of_y).unwrap();
-                // A fused multiplication rounds once where the sum here rounds twice.
+                // A fused multiply-add rounds once; the sum here rounds twice.
                 let near = |a: &f64, b: &f64| {
                     (a - b).abs() <= 1e-12 * (1.0 + a.abs() + b.abs())
                         || a.to_bits() == b.to_bits()

@@ -1,4 +1,4 @@
-//! New values on the same pattern: what every plan must do with them, on every device.
+//! Tests of new values on the same pattern, for every plan on every device.
 
 use super::conformance::{devices, product, scattered};
 use super::several::apply_multi;
@@ -9,7 +9,7 @@ use crate::matrix::{CsrMatrix, gallery};
 use crate::{Error, Layout, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 use std::collections::HashSet;
 
-/// The same pattern with other values: no two alike, however many there were.
+/// The same pattern with other values, all of them different.
 fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
     let mut b = a.clone();
     let changed = |(k, value): (usize, T)| T::from_f64(round) * value + T::from_f64(k as f64 * 1e-3);
@@ -18,7 +18,7 @@ fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
     b
 }
 
-/// As many different values as the codes of a plan can name, where it keeps such.
+/// Number of different values that the codes of a plan can represent, if it uses codes.
 fn room<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>) -> Option<usize> {
     plan.slices().filter(|_| plan.to_string().contains("values:packed"))?;
     match different(a) {
@@ -28,12 +28,12 @@ fn room<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>) -> Option<usize> {
     }
 }
 
-/// How many different values there are, by their bits.
+/// Number of different values, by their bits.
 fn different<T: Scalar>(a: &CsrMatrix<T>) -> usize {
     a.values().iter().map(|value| value.bits()).collect::<HashSet<_>>().len()
 }
 
-/// The same pattern with so many different values.
+/// The same pattern with `few` different values.
 fn of_few<T: Scalar>(a: &CsrMatrix<T>, round: f64, few: usize) -> CsrMatrix<T> {
     let mut b = a.clone();
     let values = b.values_mut().iter_mut().enumerate();
@@ -41,7 +41,8 @@ fn of_few<T: Scalar>(a: &CsrMatrix<T>, round: f64, few: usize) -> CsrMatrix<T> {
     b
 }
 
-/// Updates one packed matrix twice, from host memory and on the device. Where it cannot be, that has to be for a reason.
+/// Updates one packed matrix twice, from host memory and on the device. A refusal must have a
+/// reason.
 pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x: &[T], context: &str) {
     let stream = Stream::new(device).unwrap();
     let mut matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
@@ -116,7 +117,8 @@ fn an_updated_operator_has_the_bits_of_a_new_one() {
                 operator(device, plan, &b).apply(&x, &mut new).unwrap();
                 assert_eq!(updated, new, "{plan} on {device}");
             }
-            // Where values are not in their order: 4 bytes for every entry, and on a GPU 4.5 for every slot, with some of the padding.
+            // If values are not in their order: 4 bytes per entry, and on a GPU 4.5 per slot,
+            // including some padding.
             let entries = a.nnz() as u64;
             let expected = match device {
                 _ if plan.starts_with("csr") => 0..=0,
@@ -243,7 +245,7 @@ fn codes_take_as_many_new_values_as_they_can_name() {
                     graph.launch(&stream).unwrap();
                     assert_eq!(y.to_vec().unwrap(), new, "captured, {text}");
                 }
-                // One more than there are codes, and values in the memory of a GPU.
+                // One value more than there are codes, and values in the memory of a GPU.
                 let more = of_few(&a, 3.0, room + 1);
                 let refused = op.update_values(more.values()).unwrap_err();
                 let reason = if room == 1 { "are not all the same" } else { "no more than 256" };
@@ -276,7 +278,7 @@ fn a_graph_updates_and_multiplies() {
         let stream = Stream::new(device).unwrap();
         let mut values = DeviceVec::from_slice(device, a.values()).unwrap();
         let mut y = DeviceVec::zeros(device, 5000).unwrap();
-        // The graph keeps the operator, the map and the vectors.
+        // The graph keeps the operator, the map and the vectors alive.
         let graph = {
             let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
             let mut op = builder.tuning(Tuning::Fixed(plan)).build(&a).unwrap();
@@ -297,7 +299,7 @@ fn a_graph_updates_and_multiplies() {
     }
 }
 
-/// `A X` for two vectors, row-major, and `Aᵀ x`, checked.
+/// Checks `A X` for two vectors, row-major, and `Aᵀ x`.
 fn check_copies(op: &SparseOp<f64>, a: &CsrMatrix<f64>) {
     let (x, mut y) = (x_vector::<f64>(a.nrows()), vec![f64::NAN; a.ncols()]);
     op.apply_transpose(&x, &mut y).unwrap();
@@ -317,7 +319,8 @@ fn copies_of_the_matrix_do_not_outlive_its_values() {
     let a = scattered::<f64>(900, 700, |row| row % 23);
     for device in devices() {
         let stream = Stream::new(device).unwrap();
-        // One whose own arrays are multiplied with several vectors on the CPU, one on a GPU, and one nowhere.
+        // A plan whose own arrays are used for SpMM on the CPU, one for which they are on a GPU,
+        // and one for which they are on neither.
         for plan in ["csr", "sell(c:32,sigma:1,index:packed)", "hyb(width:9)"] {
             let mut op = operator(device, plan, &a);
             check_copies(&op, &a);

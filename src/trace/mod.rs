@@ -1,4 +1,5 @@
-//! What profilers are told: spans of `tracing`, and with the feature `nvtx` ranges of NVIDIA's profilers, from the same places.
+//! Instrumentation for profilers: spans of `tracing`, and with the feature `nvtx` NVTX ranges for
+//! NVIDIA's profilers, from the same places.
 
 #[cfg(feature = "nvtx")]
 mod nvtx;
@@ -8,8 +9,9 @@ use tracing::Span;
 use tracing::field::Value;
 use tracing::span::EnteredSpan;
 
-/// Begins a span, which ends when the returned guard is dropped: `span!(DEBUG, "pack", rows = a.nrows(); bytes)`. Values are looked at
-/// only when somebody records them; the fields behind the semicolon are recorded later.
+/// Begins a span, which ends when the returned guard is dropped:
+/// `span!(DEBUG, "pack", rows = a.nrows(); bytes)`. Values are evaluated only when they are
+/// recorded. The fields behind the semicolon are recorded later.
 macro_rules! span {
     ($level:ident, $name:literal $(, $field:ident = $value:expr)* $(; $($later:ident),+)?) => {
         $crate::trace::Entered::new(
@@ -23,10 +25,10 @@ macro_rules! span {
 }
 pub(crate) use span;
 
-/// What a range is called beside the name of its span.
+/// Writes the details of a range, which follow the name of its span.
 type Describe<'a> = &'a dyn Fn(&mut dyn fmt::Write) -> fmt::Result;
 
-/// A span that is under way; it ends when this is dropped.
+/// Guard of an active span; the span ends when the guard is dropped.
 #[must_use]
 pub(crate) struct Entered {
     span: EnteredSpan,
@@ -47,7 +49,7 @@ impl Entered {
         }
     }
 
-    /// Records a field that was left for later.
+    /// Records one of the fields declared behind the semicolon.
     pub(crate) fn record(&self, field: &'static str, value: impl Value) {
         self.span.record(field, value);
     }

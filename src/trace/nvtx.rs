@@ -1,5 +1,5 @@
-//! Ranges for NVIDIA's profilers, by the NVTX library that the program finds when it runs. Without one, or when no profiler looks, nothing
-//! is done.
+//! Ranges for NVIDIA's profilers, by the NVTX library that is found at run time. Nothing is done
+//! without the library or without an attached profiler.
 
 use super::Describe;
 use libloading::Library;
@@ -7,17 +7,18 @@ use std::ffi::{CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-/// Where NVTX is: of CUDA 12 and 13, and of those before.
+/// Names of the NVTX library: of CUDA 12 and 13, and of earlier versions.
 const LIBRARIES: [&str; 4] =
     ["libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1", "nvToolsExt64_1.dll"];
 
-/// The functions that are called, as `nvToolsExt.h` declares them. Both give the depth of the range, or less than 0 when no profiler looks.
+/// Functions of the library, as declared in `nvToolsExt.h`. Both return the depth of the range, or
+/// a negative number if no profiler is attached.
 struct Functions {
     push: unsafe extern "C" fn(*const c_char) -> c_int,
     pop: unsafe extern "C" fn() -> c_int,
 }
 
-/// A range of this thread, which ends when it is dropped.
+/// A range of this thread, which ends on drop.
 pub(super) struct Range {
     functions: &'static Functions,
     /// Ranges are pushed and popped by one thread.
@@ -25,7 +26,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Begins a range if a profiler looks.
+    /// Begins a range if a profiler is attached.
     #[inline]
     pub(super) fn begin(name: &str, describe: Describe<'_>) -> Option<Self> {
         functions().map(|functions| Self::push(functions, name, describe))
@@ -34,10 +35,10 @@ impl Range {
     #[cold]
     fn push(functions: &'static Functions, name: &str, describe: Describe<'_>) -> Self {
         let mut text = format!("sparseop::{name}");
-        // Whatever cannot be told is left out.
+        // Details that cannot be written are omitted.
         let _ = describe(&mut text);
         let text = CString::new(text).unwrap_or_default();
-        // SAFETY: a string that ends in NUL, and that the library copies.
+        // SAFETY: the string ends in NUL, and the library copies it.
         unsafe { (functions.push)(text.as_ptr()) };
         Self { functions, _thread: PhantomData }
     }
@@ -45,12 +46,13 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the range was pushed by this thread, and those within it are popped.
+        // SAFETY: the range was pushed by this thread, and its inner ranges have been popped.
         unsafe { (self.functions.pop)() };
     }
 }
 
-/// The library's functions, if a profiler looks: profilers are there when a program starts, or never.
+/// Returns the functions of the library if a profiler is attached. Profilers attach when a program
+/// starts, or never.
 #[inline]
 fn functions() -> Option<&'static Functions> {
     static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
@@ -58,18 +60,19 @@ fn functions() -> Option<&'static Functions> {
 }
 
 fn load(name: &str) -> Option<Functions> {
-    // SAFETY: initialisers of a library of that name do nothing but look for a profiler.
+    // SAFETY: the initialisers of a library of this name only look for a profiler.
     let library = unsafe { Library::new(name) }.ok()?;
-    // SAFETY: the types are those of the declarations in `nvToolsExt.h`, which have not changed since its first version.
+    // SAFETY: the types are those of the declarations in `nvToolsExt.h`, which have not changed
+    // since its first version.
     let functions = unsafe {
         Functions {
             push: *library.get(b"nvtxRangePushA\0").ok()?,
             pop: *library.get(b"nvtxRangePop\0").ok()?,
         }
     };
-    // It stays loaded as long as the program runs.
+    // The library stays loaded as long as the process runs.
     std::mem::forget(library);
-    // SAFETY: as in `Range`; the pair leaves the thread's ranges as they were.
+    // SAFETY: as in `Range`; the pair of calls leaves the ranges of the thread unchanged.
     let looking = unsafe {
         let depth = (functions.push)(c"sparseop".as_ptr());
         (functions.pop)();

@@ -1,4 +1,4 @@
-//! Where plans are raced: a matrix, its device and the vectors of its products.
+//! Timing runs of plans: a matrix, its device and the vectors of its products.
 
 use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
@@ -10,32 +10,32 @@ use crate::{Error, Scalar};
 use std::cell::RefCell;
 use tracing::field::display;
 
-/// What plans are packed and timed on: a real device, or a script that stands for one.
+/// Packs and times plans, on a real device or on a scripted one.
 pub(crate) trait Arena {
     /// A packed matrix.
     type Packed;
 
-    /// Packs the matrix and brings it to the device.
+    /// Packs the matrix and copies it to the device.
     ///
     /// # Errors
     ///
-    /// What packing and the device give.
+    /// Errors of packing and of the device.
     fn pack(&self, plan: &Plan) -> Result<Ready<Self::Packed>, Error>;
 
-    /// Seconds that so many products take.
+    /// Seconds of a batch of `repeats` products.
     ///
     /// # Errors
     ///
-    /// What the device gives.
+    /// Errors of the device.
     fn products(&self, packed: &Self::Packed, repeats: u32) -> Result<f64, Error>;
 }
 
-/// A matrix that is to be packed.
+/// A matrix to pack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a, T: Scalar> {
-    /// In host memory.
+    /// The matrix in host memory.
     pub(crate) a: CsrView<'a, T>,
-    /// The same in the memory of the GPU that it is packed for, if it is there already.
+    /// Copy of the matrix in the memory of the target GPU, if present.
     pub(crate) there: Option<&'a DeviceCsr<T>>,
 }
 
@@ -45,23 +45,24 @@ impl<'a, T: Scalar> From<CsrView<'a, T>> for Source<'a, T> {
     }
 }
 
-/// A packed matrix in the memory of its device, and what that took.
+/// A packed matrix in the memory of its device, with the times of its preparation.
 #[derive(Debug)]
 pub(crate) struct Ready<P> {
     /// The packed matrix.
     pub(crate) matrix: P,
-    /// Seconds to pack it.
+    /// Seconds of packing.
     pub(crate) pack: f64,
-    /// Seconds to bring it to the device.
+    /// Seconds of the copy to the device.
     pub(crate) upload: f64,
 }
 
 impl<T: Scalar> Ready<Placed<T>> {
-    /// Packs a matrix and brings it to a device; or the other way round, where a GPU packs it itself.
+    /// Packs a matrix and copies it to a device. If a GPU packs the matrix itself, the copy comes
+    /// first.
     ///
     /// # Errors
     ///
-    /// What packing and the device give.
+    /// Errors of packing and of the device.
     pub(crate) fn pack<'a>(
         plan: &Plan,
         source: impl Into<Source<'a, T>>,
@@ -89,7 +90,8 @@ impl<T: Scalar> Ready<Placed<T>> {
         Ok(Self { matrix: matrix?, pack, upload })
     }
 
-    /// Brings a matrix to a GPU that packs it itself; none where the host has to, or where there is no room for it and what is packed.
+    /// Copies a matrix to a GPU that packs it itself. `None` if the host has to pack it, or if the
+    /// GPU memory cannot hold both the matrix and its packed form.
     fn packed_there(plan: &Plan, source: Source<'_, T>, device: &Device) -> Result<Option<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Ok(None) };
         let Source { a, there } = source;
@@ -119,12 +121,12 @@ impl<T: Scalar> Ready<Placed<T>> {
     }
 }
 
-/// Bytes of a matrix in CSR as it is copied.
+/// Bytes copied for a matrix in CSR.
 fn csr_bytes<T: Scalar>(a: CsrView<'_, T>) -> usize {
     size_of_val(a.row_ptr()) + size_of_val(a.col_idx()) + size_of_val(a.values())
 }
 
-/// The span of packing; its bytes are recorded when they are known.
+/// Trace span of packing. The size in bytes is recorded when it is known.
 fn pack_span<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Entered {
     span!(DEBUG, "pack", plan = display(plan), rows = a.nrows(), nnz = a.nnz(); bytes)
 }
@@ -141,16 +143,16 @@ impl<'a, T: Scalar> PlanBench<'a, T> {
     ///
     /// # Errors
     ///
-    /// What the device gives when there is no room for the vectors.
+    /// Errors of the device if it cannot allocate the vectors.
     pub fn new(a: CsrView<'a, T>, device: &'a Device) -> Result<Self, Error> {
         Ok(Self(DeviceArena::new(a, device, &vec![T::ONE; a.ncols()], CacheState::Warm)?))
     }
 
-    /// Packs the matrix and brings it to the device.
+    /// Packs the matrix and copies it to the device.
     ///
     /// # Errors
     ///
-    /// What packing and the device give.
+    /// Errors of packing and of the device.
     pub fn pack(&self, plan: &Plan) -> Result<PackedPlan<T>, Error> {
         T::bench_pack(self, plan)
     }
@@ -159,11 +161,11 @@ impl<'a, T: Scalar> PlanBench<'a, T> {
         self.0.pack(plan).map(PackedPlan)
     }
 
-    /// Seconds of a number of products.
+    /// Seconds of a batch of `repeats` products.
     ///
     /// # Errors
     ///
-    /// What the device gives.
+    /// Errors of the device.
     pub fn products(&self, packed: &PackedPlan<T>, repeats: u32) -> Result<f64, Error> {
         T::bench_products(self, packed, repeats)
     }
@@ -190,11 +192,11 @@ pub(crate) struct DeviceArena<'a, T: Scalar> {
 }
 
 impl<'a, T: Scalar> DeviceArena<'a, T> {
-    /// For products of a matrix with `x` that find the caches in a state.
+    /// Creates the vectors for products of a matrix with `x`, timed in the cache state `cache`.
     ///
     /// # Errors
     ///
-    /// What the device gives when there is no room for the vectors, or for what fills the caches.
+    /// Errors of the device if it cannot allocate the vectors or the data that fill the caches.
     pub(crate) fn new(
         source: impl Into<Source<'a, T>>,
         device: &'a Device,

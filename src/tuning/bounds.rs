@@ -1,26 +1,27 @@
-//! Bounds of candidates on a GPU: no plan that may be chosen is far slower than plain CSR with equal
-//! work for all, `csr(balanced)`, which row lengths do not slow down.
+//! Bounds of candidates on a GPU: no plan that may be chosen is far slower than plain CSR with
+//! equal work for all threads, `csr(balanced)`, whose time does not depend on the row lengths.
 //!
-//! The rule uses lower bounds that are exact from the row-length histogram: the longest chain of loads
-//! of one thread, the number of threads, atomic additions. Matrices of fewer than 10⁵ entries are not
-//! held to it: everything is short there.
+//! The rule uses lower bounds that are exact from the row-length histogram: the longest chain of
+//! loads of one thread, the number of threads, atomic additions. It does not apply to matrices of
+//! fewer than 10⁵ entries, whose products are all short.
 
 use crate::ScalarKind;
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::Plan;
 
-/// The bound of a candidate, in times of `csr(balanced)`.
+/// Largest allowed bound of a candidate, in times of `csr(balanced)`.
 const MOST: f64 = 2.0;
 
-/// Fewest entries of a matrix that the rule is for.
+/// Smallest number of entries for which the rule applies.
 const FEWEST: u64 = 100_000;
 
-/// Time of `csr(balanced)` on an H200, in µs: that of the smallest, and bytes in a µs.
+/// Time of `csr(balanced)` on an H200: the least time in µs, and the bytes per µs.
 const LEAST_US: f64 = 2.5;
 const BYTES_PER_US: f64 = 3.5e6;
 
-/// Lower bound of a plan's product over the time of `csr(balanced)`, where it is beyond [`MOST`].
+/// Lower bound of the time of a plan's product over the time of `csr(balanced)`, if it exceeds
+/// [`MOST`].
 pub(super) fn excess(
     plan: &Plan,
     analysis: &Analysis,
@@ -49,7 +50,7 @@ mod tests {
         DeviceSpec { name: "test".to_owned(), instructions: "sm_90".to_owned(), threads: 132, gpu: Some(gpu) }
     }
 
-    /// Short rows of 5 entries and one long one.
+    /// Short rows of 5 entries and one row of `long` entries.
     fn analysis(rows: usize, long: usize) -> Analysis {
         let lengths = std::iter::repeat_n(5, rows).chain([long]);
         let row_ptr: Vec<usize> = std::iter::once(0)

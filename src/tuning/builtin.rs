@@ -1,11 +1,11 @@
-//! The profiles that come with the library, and the one for GPUs that no profile fits.
+//! Built-in profiles, and the generic profile for other GPUs.
 
 use super::profile::{ANY, Profile};
 use super::scale::Scale;
 use crate::device::{Ceilings, Device, DeviceSpec, GpuSpec};
 use std::sync::{Arc, OnceLock};
 
-/// A profile that comes with the library.
+/// A built-in profile.
 struct BuiltIn {
     name: &'static str,
     text: &'static str,
@@ -18,7 +18,7 @@ impl BuiltIn {
     }
 
     fn profile(&self) -> Arc<Profile> {
-        // Our own files, read by a test: they cannot be damaged in a build that passed.
+        // The library's own files, read by a test: they are valid in a build that passed.
         let parse =
             || Arc::new(Profile::parse(self.name, self.text).expect("the built-in profiles are valid"));
         self.parsed.get_or_init(parse).clone()
@@ -30,13 +30,13 @@ static H200: BuiltIn = BuiltIn::new("nvidia-h200", include_str!("../../models/nv
 static GENERIC: BuiltIn = BuiltIn::new("generic", include_str!("../../models/generic.ron"));
 
 impl Profile {
-    /// The profile that comes with the library for a device.
+    /// The built-in profile for a device.
     #[doc(hidden)]
     pub fn builtin(device: &Device) -> Arc<Self> {
         Self::builtin_for(&device.spec()).1
     }
 
-    /// The name and the profile that comes with the library for a device.
+    /// Name and content of the built-in profile for a device.
     pub(super) fn builtin_for(device: &DeviceSpec) -> (&'static str, Arc<Self>) {
         let profile = match &device.gpu {
             None => &CPU,
@@ -46,10 +46,11 @@ impl Profile {
         (profile.name, profile.profile())
     }
 
-    /// The profile of one multiprocessor with its share of everything, for GPUs that no profile fits: to scale it to a GPU is to count
-    /// multiprocessors and to compare the bandwidths of copies. None for the profile of a CPU.
+    /// Profile of one multiprocessor with its share of all resources, for GPUs without a profile of
+    /// their own. Scaling it to a GPU multiplies by the number of multiprocessors and by the ratio
+    /// of copy bandwidths. `None` for the profile of a CPU.
     ///
-    /// `command` is what is recorded as having made it.
+    /// `command` is recorded as the command that made the profile.
     #[doc(hidden)]
     pub fn generic(&self, command: &str) -> Option<Self> {
         let share = 1.0 / self.device.threads as f64;
@@ -113,7 +114,7 @@ mod tests {
         let made = h200.generic(&generic.command).unwrap();
         assert_eq!(*generic, made, "make it again: {}", generic.command);
         assert!(CPU.profile().generic("").is_none());
-        // On the device it comes from it predicts the same.
+        // On its own device the generic profile gives the same predictions.
         let scale = Scale::between((&generic.device, &generic.ceilings), (&h200.device, &h200.ceilings));
         for (ours, theirs) in
             generic.coefficients[&ScalarKind::F32].values().zip(h200.coefficients[&ScalarKind::F32].values())

@@ -6,25 +6,26 @@ use std::fmt::{self, Display};
 
 /// State of the caches in which products are timed.
 ///
-/// The cache is the last before the memory: the L2 of a GPU, the last-level cache of a CPU. Other
-/// data are what [`Caches`](super::caches::Caches) reads and writes. Filling the cache is never timed.
+/// The cache is the last level before memory: the L2 of a GPU, the last-level cache of a CPU. Other
+/// data are the data that [`Caches`](super::caches::Caches) reads and writes. Filling the cache is
+/// never timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
-    /// Repeated products: a batch behind warm-up products that are not recorded, so that the cache
-    /// is as the product itself leaves it.
+    /// Repeated products: a batch after warm-up products that are not recorded. The cache is as the
+    /// product itself leaves it.
     #[default]
     Warm,
-    /// A batch as long as in [`Warm`](Self::Warm), without warm-up products, behind a filling of
-    /// the cache with other data, as between two steps of a solver.
+    /// A batch as long as in [`Warm`](Self::Warm), without warm-up products, after a filling of the
+    /// cache with other data, as between two steps of a solver.
     Company,
-    /// Single products, the cache filled with other data before each; a sample is one product.
+    /// Single products, each after a filling of the cache with other data; a sample is one product.
     Cold,
 }
 
 impl CacheState {
-    /// Seconds of `products` products in this state: `fill` fills the cache, `time` runs as many
-    /// products as it is told and gives their seconds.
+    /// Seconds of `products` products in this state. `fill` fills the cache; `time` runs a given
+    /// number of products and returns their seconds.
     pub(super) fn batch(
         self,
         products: u32,

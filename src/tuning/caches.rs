@@ -12,7 +12,7 @@ use std::cell::RefCell;
 pub struct Caches {
     state: CacheState,
     stream: Stream,
-    /// None where the cache is not filled.
+    /// `None` if the cache is not filled.
     filling: Option<RefCell<Filling>>,
 }
 
@@ -24,12 +24,12 @@ struct Filling {
 }
 
 impl Caches {
-    /// Batches on `stream` in the given state.
+    /// Creates a timer for batches on `stream` in the given state.
     ///
     /// # Errors
     ///
-    /// [`Error::GpuMemory`] where the GPU has no room for the other data, twice its L2;
-    /// [`Error::Gpu`] and [`Error::KernelCompile`] where they cannot be read and written.
+    /// [`Error::GpuMemory`] if the GPU has no room for the other data, twice its L2; [`Error::Gpu`]
+    /// and [`Error::KernelCompile`] if they cannot be read and written.
     pub fn new(stream: &Stream, state: CacheState) -> Result<Self, Error> {
         let filling = match state {
             CacheState::Warm => None,
@@ -43,16 +43,16 @@ impl Caches {
         &self.stream
     }
 
-    /// The state that products find.
+    /// The cache state before a product.
     pub fn state(&self) -> CacheState {
         self.state
     }
 
-    /// Seconds of so many products in this state; `product` enqueues one on the stream.
+    /// Seconds of `products` products in this state. `product` enqueues one product on the stream.
     ///
     /// # Errors
     ///
-    /// The first that `product` gives; [`Error::Gpu`] where the GPU fails.
+    /// The first error of `product`; [`Error::Gpu`] if the GPU fails.
     pub fn batch(&self, products: u32, mut product: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         let fill = || self.filling.as_ref().map_or(Ok(()), |filling| filling.borrow_mut().pass());
         self.state.batch(products, fill, |products| turn(&self.stream, products, &mut product))
@@ -69,7 +69,7 @@ impl Filling {
 
     /// Writes all of the data, then reads all of it, by the loads and stores of ordinary vector
     /// operations: their cache lines have the normal priority. After the reading pass nearly all
-    /// lines are clean, so that the batch does not pay for writing them back.
+    /// lines are clean, so that the batch does not include the time of writing them back.
     fn pass(&mut self) -> Result<(), Error> {
         /// Any register beyond the reserved ones.
         const SUM: u16 = 8;
@@ -80,11 +80,11 @@ impl Filling {
     }
 }
 
-/// Bytes that leave nothing of a product in the last cache of a device.
+/// Bytes that evict a product's data from the last-level cache of a device.
 fn filling_bytes(device: &Device) -> u64 {
-    /// Caches do not replace strictly the oldest line.
+    /// Caches do not replace strictly the oldest line, hence this factor.
     const TIMES: u64 = 2;
-    /// Virtual machines report the cache of a whole package, of which a core has a part.
+    /// Virtual machines report the cache of a whole package, of which a core can use a part.
     const CPU_LIMIT: u64 = 256 << 20;
     let bytes = device.last_cache_bytes().saturating_mul(TIMES);
     if *device == Device::Cpu { bytes.min(CPU_LIMIT) } else { bytes }
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
     use CacheState::{Cold, Company, Warm};
 
-    /// Calls in the race of two engines, `a` and `b`, of 4 seconds a product: `f` fills the cache,
-    /// the letter of an engine is a product of it, a dot ends a timed batch.
+    /// Calls of a timing run of two engines, `a` and `b`, of 4 seconds per product: `f` fills the
+    /// cache, the letter of an engine is a product of it, a dot ends a timed batch.
     fn calls(state: CacheState) -> String {
         let calls = RefCell::new(String::new());
         let engine = |name: char| {

@@ -1,15 +1,15 @@
-//! What a device reaches at best: measured for a profile, so that it can be scaled to other devices and its records can be judged.
+//! Measured ceilings of a device, used to scale a profile to other devices and to rate its records.
 
 use super::stopwatch::timed;
 use crate::Error;
 use crate::device::{Ceilings, Device};
 use rayon::prelude::*;
 
-/// Measures every ceiling of a device; takes some tenths of a second.
+/// Measures every ceiling of a device. Takes some tenths of a second.
 ///
 /// # Errors
 ///
-/// [`Error::Gpu`] or [`Error::GpuMemory`] when one cannot be measured.
+/// [`Error::Gpu`] or [`Error::GpuMemory`] if a ceiling cannot be measured.
 pub fn measure(device: &Device) -> Result<Ceilings, Error> {
     match device {
         Device::Cpu => Ok(Ceilings { copy_bandwidth: Some(copy_bandwidth()), ..Ceilings::default() }),
@@ -21,12 +21,12 @@ pub fn measure(device: &Device) -> Result<Ceilings, Error> {
     }
 }
 
-/// Bytes a second that all threads together read and write when they copy.
+/// Copy bandwidth of all threads together, reads plus writes, in bytes per second.
 fn copy_bandwidth() -> f64 {
-    /// Beyond the last cache of all but a few processors.
+    /// Larger than the last-level cache of all but a few processors.
     const BYTES: usize = 256 << 20;
     const REPEATS: usize = 5;
-    // No zeroes, which the system may hand out without any memory behind them.
+    // Not zeros: the system may provide zeroed pages without any memory behind them.
     let from = vec![1u8; BYTES];
     let mut to = vec![2u8; BYTES];
     let piece = BYTES.div_ceil(rayon::current_num_threads());

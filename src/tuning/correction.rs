@@ -1,9 +1,9 @@
-//! What the sum of amounts cannot say: a learned factor for every kernel.
+//! Learned correction factors of kernels, for effects that a sum of amounts cannot express.
 //!
-//! A product is not only a sum: loads overlap, short launches do not fill a device, rows of some lengths suit a kernel and others do not.
-//! What is left of the logarithm of the time after the sum is fitted by ridge regression on a few features of the matrix and the plan,
-//! each on a scale on which doubling is a step. A profile has such a factor only where it chooses better on matrices it has not
-//! been fitted to.
+//! The time of a product is not only a sum: loads overlap, short launches do not fill a device, and
+//! the efficiency of a kernel depends on the row lengths. The residual logarithm of the time is
+//! fitted by ridge regression on a few features of the matrix and the plan, each on a scale on
+//! which a step is a doubling. A profile has such a factor only if it lowers the held-out regret.
 
 use super::facts::Facts;
 use crate::ScalarKind;
@@ -11,23 +11,23 @@ use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A number that a correction depends on.
+/// A feature of the correction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
-    /// Rows.
+    /// Number of rows.
     Rows,
-    /// Entries a row, on average.
+    /// Mean number of entries per row.
     Mean,
-    /// The coefficient of variation of the row lengths.
+    /// Coefficient of variation of the row lengths.
     Variation,
-    /// The longest row over the mean.
+    /// Length of the longest row over the mean.
     Longest,
-    /// Bytes of a product over those of the last cache.
+    /// Bytes of a product over the size of the last-level cache.
     Bytes,
-    /// Bytes of `x` and `y` over those of the last cache.
+    /// Bytes of `x` and `y` over the size of the last-level cache.
     Vectors,
-    /// Gathers whose group of columns was touched within 2⁶ entries.
+    /// Share of the gathers whose group of columns was touched within 2⁶ entries.
     Within64,
     /// The same for 2¹⁰ entries.
     Within1k,
@@ -37,38 +37,38 @@ pub enum Feature {
     Within64k,
     /// The same for 2²⁰ entries.
     Within1M,
-    /// Entries that continue the row above.
+    /// Share of entries whose column is that of the row above, shifted by one.
     Affine,
-    /// Entries that continue the one before them.
+    /// Share of entries whose column follows that of the entry before.
     Runs,
-    /// Rows of another length than the one before, over rows.
+    /// Rows whose length differs from that of the row before, over rows.
     Changes,
     /// Rows without entries, over rows.
     Empty,
-    /// The Gini coefficient of the row lengths.
+    /// Gini coefficient of the row lengths.
     Gini,
     /// Stored slots over entries.
     Padding,
-    /// Slots that one thread goes through at most.
+    /// Largest number of slots of one thread.
     Depth,
-    /// Slots that wait for the one before, over entries.
+    /// Slots with an addition that depends on the slot before, over entries.
     Chained,
     /// Entries of the COO part, over entries.
     Tail,
     /// Slices, sections and diagonals, over entries.
     Groups,
-    /// How far from one another row sums are written, over rows.
+    /// Distance between the places of consecutive row sums, over rows.
     Scattered,
 }
 
-/// The values of all features, in the order of [`Feature::ALL`].
+/// Values of all features, in the order of [`Feature::ALL`].
 pub type Features = [f64; Feature::COUNT];
 
 impl Feature {
     /// Number of features.
     pub const COUNT: usize = 22;
 
-    /// Every feature.
+    /// All features.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Rows,
         Self::Mean,
@@ -95,9 +95,10 @@ impl Feature {
     ];
 }
 
-/// The features of a plan's product on a device whose last cache holds `cache_bytes`.
+/// Computes the features of a plan's product on a device with a last-level cache of `cache_bytes`.
 pub fn features(traffic: &Traffic, facts: &Facts, cache_bytes: f64) -> Features {
-    /// Parts of the cache that bytes are counted in: below one of them all sizes are alike.
+    /// Number of parts of the cache in which bytes are counted. Sizes below one part are not
+    /// distinguished.
     const PARTS: f64 = 64.0;
     let steps = |number: f64| (number + 1.0).log2();
     let (rows, entries) = (facts.nrows.max(1) as f64, facts.nnz.max(1) as f64);
@@ -129,21 +130,22 @@ pub fn features(traffic: &Traffic, facts: &Facts, cache_bytes: f64) -> Features 
     ]
 }
 
-/// The learned factors of a profile.
+/// Learned correction factors of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Correction {
     /// The features, in the order of the weights.
     pub features: Vec<Feature>,
-    /// The least and the largest value of each that was measured: what lies outside is taken to lie on the border.
+    /// Least and largest measured value of each feature. Values outside are clamped to this range.
     pub ranges: Vec<(f32, f32)>,
-    /// The most that the natural logarithm of a factor is, up or down.
+    /// Largest absolute natural logarithm of a factor.
     pub limit: f32,
-    /// For every kernel the logarithm where all features are 0, and what a unit of each adds.
+    /// For each kernel, the logarithm of the factor at features of 0, and its slope for each
+    /// feature.
     pub weights: BTreeMap<ScalarKind, BTreeMap<String, (f32, Vec<f32>)>>,
 }
 
 impl Correction {
-    /// What the sum of a kernel's terms is multiplied by; 1 for a kernel with too few measurements.
+    /// Factor for the sum of a kernel's terms; 1 for a kernel with too few measurements.
     pub fn factor(&self, scalar: ScalarKind, kernel: &str, values: &Features) -> f64 {
         let Some((bias, weights)) = self.weights.get(&scalar).and_then(|kernels| kernels.get(kernel)) else {
             return 1.0;
@@ -157,9 +159,9 @@ impl Correction {
         (f64::from(*bias) + sum).clamp(-limit, limit).exp()
     }
 
-    /// Whether factors are finite numbers above 0.
+    /// True if all factors are finite and above 0.
     pub fn is_valid(&self) -> bool {
-        /// No factor is known to be larger than e¹⁰.
+        /// No factor above e¹⁰ is known.
         const MOST: f32 = 10.0;
         let ranges = self.ranges.iter().all(|(low, high)| low.is_finite() && high.is_finite() && low <= high);
         let weights = self.weights.values().flatten().all(|(_, (bias, weights))| {

@@ -10,93 +10,96 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
-/// Predictions closer than this are ties: no prediction is better than that, and two runs must choose the same plan.
+/// Relative difference up to which predictions are ties. No prediction is more accurate, and two
+/// runs must choose the same plan.
 pub const TIE_BAND: f64 = 0.02;
 
-/// Measured times closer than this are ties: a predicted plan is not changed for less.
+/// Relative difference up to which measured times are ties. A predicted plan is not changed for
+/// less.
 pub(super) const RACE_BAND: f64 = 0.01;
 
-/// What the choice depends on beside the matrix and the device.
+/// Inputs of the choice besides the matrix and the device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Products over which preparation is amortised.
+    /// Number of products over which preparation is amortised.
     pub expected_calls: u64,
-    /// Bytes the packed matrix may take.
+    /// Largest allowed size of the packed matrix, in bytes.
     pub memory_limit: u64,
-    /// The scalar of the matrix.
+    /// Scalar type of the matrix.
     pub scalar: ScalarKind,
-    /// Whether only plans whose bits repeat may be chosen.
+    /// True if only plans with bitwise reproducible products may be chosen.
     pub deterministic: bool,
-    /// Whether values are to be replaced later: plans may then rely on nothing about them but the
-    /// precision that they are rounded to.
+    /// True if values are to be replaced later. Plans may then rely on no property of the values
+    /// except the precision they are rounded to.
     pub updatable: bool,
-    /// What the values were rounded to.
+    /// Precision that the values were rounded to, if any.
     pub value_precision: Option<Precision>,
 }
 
-/// A plan that was considered.
+/// A candidate of the choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// The plan.
     pub plan: Plan,
-    /// What its product reads and does.
+    /// Work of a product.
     pub traffic: Traffic,
-    /// The amounts the prediction is made from.
+    /// Amounts that the prediction is computed from.
     pub amounts: Amounts,
-    /// What it is predicted to take; none when the profile has no coefficients for its kernel.
+    /// Predicted time; `None` if the profile has no coefficients for the kernel.
     pub prediction: Option<Prediction>,
-    /// What became of it.
+    /// Verdict on the candidate.
     pub verdict: Verdict,
 }
 
-/// What became of a candidate.
+/// Verdict on a candidate.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It was chosen.
+    /// The candidate was chosen.
     Chosen,
-    /// As fast within [`TIE_BAND`], but behind in the fixed order.
+    /// As fast as the chosen plan within [`TIE_BAND`], but later in the fixed order.
     Tied,
-    /// Slower: so many times the time of the chosen plan, mostly for this reason.
+    /// Slower than the chosen plan.
     Slower {
         /// Time over that of the chosen plan, preparation included.
         ratio: f64,
-        /// Where most of the difference comes from.
+        /// Largest part of the difference.
         because: Cause,
     },
-    /// It would take more memory than allowed.
+    /// The packed matrix exceeds the memory limit.
     TooLarge {
-        /// Bytes allowed.
+        /// Memory limit, in bytes.
         limit: u64,
     },
-    /// Its products wait, and cannot be captured in a graph, or are launched in more pieces than they need: it has to be asked for.
+    /// Its products block the host and cannot be captured in a graph, or use more launches than
+    /// necessary. Such a plan is chosen only on request.
     OnRequest,
-    /// A lower bound of its product's time, from the row lengths, is so many times what plain CSR takes with
-    /// equal work for all.
+    /// A lower bound of its time, computed from the row lengths, exceeds the time of plain CSR with
+    /// equal work for all threads.
     OutOfBounds {
-        /// The bound over the time of `csr(balanced)`.
+        /// Bound over the time of `csr(balanced)`.
         ratio: f64,
     },
-    /// Its bits may differ from product to product, and were asked to repeat.
+    /// Its result bits may differ between products, and reproducible bits were requested.
     NotDeterministic,
-    /// The profile knows nothing of its kernel.
+    /// The profile has no coefficients for its kernel.
     Unknown,
-    /// It took part in a race that it did not win.
+    /// It was timed in a calibration and did not win.
     Raced(Outcome),
 }
 
-/// Where a loser loses.
+/// Main reason why a plan is slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// More of one term.
+    /// More time for one term of the cost model.
     Term(Term),
-    /// A piece of work that cannot be shared.
+    /// Work that cannot be shared among threads.
     Imbalance,
-    /// Preparation that so few products do not pay for.
+    /// Preparation that the expected number of products does not amortise.
     Preparation,
-    /// More time for the same amounts.
+    /// More time for the same amounts of work.
     Kernel,
-    /// Plans like it took longer than their amounts say.
+    /// A correction factor: similar plans took longer than the sum of terms predicts.
     Experience,
 }
 
@@ -114,37 +117,38 @@ impl Display for Cause {
     }
 }
 
-/// The choice and everything it was made from.
+/// The chosen plan and all inputs of the choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The chosen plan.
     pub plan: Plan,
-    /// Whether the plan was given rather than chosen.
+    /// True if the plan was given and not chosen.
     pub fixed: bool,
-    /// What the choice rests on: predictions, or a race.
+    /// Basis of the choice: predictions or timing runs.
     pub basis: Basis,
-    /// What the decision store had to say; none when it was not asked.
+    /// Result of the lookup in the decision store; `None` if there was no lookup.
     pub store: Option<String>,
     /// Every candidate, best first.
     pub candidates: Vec<Candidate>,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// The profile that predicted, as it was measured.
+    /// Profile of the predictions, as measured.
     pub profile: Arc<Profile>,
-    /// Where the profile is from.
+    /// Source of the profile.
     pub origin: Origin,
-    /// How well the profile fits the device.
+    /// Fit of the profile to the device.
     pub fit: Fit,
-    /// What its times were multiplied by.
+    /// Scale factors applied to the times of the profile.
     pub scale: Scale,
-    /// What was wrong with profiles that would have come before it, a line each.
+    /// Defects of profiles with a higher precedence, one line each.
     pub warnings: Vec<String>,
-    /// Why it is for the CPU and not for the GPU that would have been taken; none when there was no such GPU, or nothing went wrong.
+    /// Reason for choosing the CPU instead of the preferred GPU; `None` if there was no such GPU or
+    /// no failure.
     pub fallback: Option<String>,
 }
 
 impl Decision {
-    /// The race that the choice rests on, run now or remembered.
+    /// Timing run that the choice is based on, performed now or loaded from the store, if any.
     #[doc(hidden)]
     pub fn race(&self) -> Option<&Race> {
         match &self.basis {
@@ -159,101 +163,104 @@ impl Decision {
     }
 }
 
-/// What a choice rests on.
+/// Basis of a choice.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Basis {
     /// Predictions.
     Predicted,
-    /// Predictions: a race was asked for, but so few products would not pay for it.
+    /// Predictions: a timing run was requested, but the expected number of products does not
+    /// amortise it.
     Unpaid {
-        /// Seconds that the race could be expected to save.
+        /// Expected saving of the timing run, in seconds.
         gain: f64,
-        /// Seconds that it was predicted to take.
+        /// Predicted cost of the timing run, in seconds.
         cost: f64,
     },
-    /// A race.
+    /// A timing run.
     Raced(Race),
-    /// A race that was run before.
+    /// A stored result of an earlier timing run.
     Remembered {
-        /// That race.
+        /// The earlier timing run.
         race: Race,
-        /// Seconds since.
+        /// Age, in seconds.
         age: u64,
     },
 }
 
-/// A race and its result.
+/// Result of a timing run of the shortlist.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Race {
-    /// Who won.
+    /// The winner.
     pub winner: Plan,
-    /// Whether caches were cold.
+    /// True if caches were cold.
     pub cold: bool,
-    /// Who took part or was to, by predicted time; first the plan that would have been chosen without the race.
+    /// The shortlist in the order of predicted times. The first is the plan that would be chosen
+    /// without the timing run.
     pub entrants: Vec<Entrant>,
-    /// Races it took: more than one when not all packed matrices fit into memory together.
+    /// Number of groups that were timed together; more than one if the packed matrices do not fit
+    /// into memory at the same time.
     pub heats: usize,
-    /// Seconds of everything but packing the winner.
+    /// Seconds of the whole timing run, without packing the winner.
     pub seconds: f64,
-    /// Of them, seconds of packing the others.
+    /// Seconds of packing the other plans; part of `seconds`.
     pub packing: f64,
-    /// Bytes that packed matrices took at a time at most.
+    /// Peak size of the packed matrices, in bytes.
     pub held_bytes: u64,
-    /// Whether more rounds would have changed nothing.
+    /// True if more rounds would not change the result.
     pub decided: bool,
 }
 
-/// One plan in a race.
+/// One plan of a timing run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entrant {
     /// The plan.
     pub plan: Plan,
-    /// Seconds it took to pack and to bring to the device.
+    /// Seconds of packing and of the copy to the device.
     pub prepare: Option<f64>,
-    /// Seconds of a product, the middle of all rounds.
+    /// Median time of a product over all rounds, in seconds.
     pub median: Option<f64>,
-    /// Median absolute deviation from it, over it.
+    /// Median absolute deviation over the median.
     pub spread: Option<f64>,
-    /// Rounds it ran.
+    /// Number of recorded rounds.
     pub rounds: usize,
-    /// What became of it.
+    /// Outcome of the timing run for this plan.
     pub outcome: Outcome,
 }
 
-/// What became of a plan in a race.
+/// Outcome of a timing run for one plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It won.
+    /// The winner.
     Won,
-    /// It was not told from the winner of its heat.
+    /// Not distinguishable from the winner of its group.
     Tied {
-        /// Its time over the winner's, preparation included.
+        /// Time over that of the winner, preparation included.
         ratio: f64,
     },
-    /// It was slower than the winner of its heat.
+    /// Slower than the winner of its group.
     Slower {
-        /// Its time over the winner's, preparation included.
+        /// Time over that of the winner, preparation included.
         ratio: f64,
-        /// Whether that was clear before the race was over.
+        /// True if the plan was eliminated before the end of the timing run.
         early: bool,
     },
-    /// Time was up before anything could be told.
+    /// The time limit was reached before a comparison was possible.
     Undecided,
-    /// It could not be packed, or its products failed.
+    /// Packing or a product failed.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// There was no memory for it beside the champion.
+    /// Not enough memory beside the current winner.
     NoRoom {
-        /// Bytes it needs.
+        /// Required bytes.
         needed: u64,
-        /// Bytes that were left of those that packed matrices may take together.
+        /// Remaining bytes of the limit for all packed matrices together.
         left: u64,
     },
-    /// Packing it would have taken longer than there was time.
+    /// Packing would have exceeded the time limit.
     NoTime,
 }
 
@@ -279,22 +286,22 @@ impl Display for Outcome {
 }
 
 impl Race {
-    /// What became of a plan, if it was to take part.
+    /// Entry of a plan, if it is on the shortlist.
     pub fn entrant(&self, plan: &Plan) -> Option<&Entrant> {
         self.entrants.iter().find(|entrant| entrant.plan == *plan)
     }
 
-    /// Where a plan stands: its measured time, or behind all that were measured.
+    /// Sort key of a plan: its measured time, or infinity if it was not measured.
     pub(crate) fn rank(&self, plan: &Plan) -> f64 {
         self.entrant(plan).and_then(|entrant| entrant.median).unwrap_or(f64::INFINITY)
     }
 
-    /// The plan that would have been chosen without the race.
+    /// The plan that would be chosen without the timing run.
     pub fn predicted(&self) -> &Plan {
         self.entrants.first().map_or(&self.winner, |entrant| &entrant.plan)
     }
 
-    /// Rounds of the one that ran most.
+    /// Largest number of rounds of any plan.
     pub fn rounds(&self) -> usize {
         self.entrants.iter().map(|entrant| entrant.rounds).max().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! The decision in words.
+//! Explanations of decisions, as text.
 
 use super::decision::{Basis, Candidate, Decision, Race, Request, Verdict};
 use super::scale::Scale;
@@ -8,23 +8,23 @@ use crate::formats::packed::ValueEncoding;
 use crate::formats::{FormatKind, Plan};
 use std::fmt::{self, Display};
 
-/// How long it took to prepare an operator, in seconds.
+/// Times of the preparation of an operator, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Preparation {
-    /// Measuring the matrix.
+    /// Analysis of the matrix.
     pub analyze: f64,
-    /// Choosing the plan, by prediction or from what is remembered.
+    /// Choice of the plan, by prediction or from the store.
     pub select: f64,
-    /// Racing plans, and packing those that lost.
+    /// Timing runs, including the packing of plans that did not win.
     pub calibrate: f64,
-    /// Packing the matrix.
+    /// Packing of the matrix.
     pub pack: f64,
-    /// Copying it to the device.
+    /// Copy to the device.
     pub upload: f64,
 }
 
 impl Preparation {
-    /// All of it together.
+    /// Total time.
     pub fn total(&self) -> f64 {
         self.analyze + self.select + self.calibrate + self.pack + self.upload
     }
@@ -48,49 +48,50 @@ impl Display for Preparation {
     }
 }
 
-/// Why a plan was chosen; made by [`SparseOp::explain`](crate::SparseOp::explain), read through `Display`.
+/// Reasons for the choice of a plan. Created by [`SparseOp::explain`](crate::SparseOp::explain),
+/// printed through `Display`.
 #[derive(Debug, Clone, Copy)]
 pub struct Explanation<'a> {
     /// Statistics of the matrix's row lengths.
     pub rows: &'a RowStats,
     /// The decision.
     pub decision: &'a Decision,
-    /// What the preparation took, if it was done.
+    /// Times of the preparation, if it was performed.
     pub preparation: Option<&'a Preparation>,
-    /// Residency of the packed matrix in the L2 of a GPU; none on the CPU.
+    /// Residency of the packed matrix in the L2 of a GPU; `None` on the CPU.
     pub residency: Option<Residency>,
-    /// What is packed beside the matrix.
+    /// Auxiliary packings.
     pub beside: Beside<'a>,
 }
 
-/// What is packed beside the matrix; none of what was not needed yet.
+/// Auxiliary packings besides the matrix; `None` for packings that were not needed so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside<'a> {
-    /// For products with the transposed matrix.
+    /// Packing for products with the transposed matrix.
     pub transposed: Option<PackedBeside<'a>>,
-    /// For products with several vectors at once.
+    /// Packing for products with a multivector (SpMM).
     pub several: Option<PackedBeside<'a>>,
 }
 
-/// Something that multiplies, too.
+/// An auxiliary packing.
 #[derive(Debug, Clone, Copy)]
 pub enum PackedBeside<'a> {
     /// The packed matrix itself.
     Shared,
-    /// A packing of its own.
+    /// A separate packing.
     Own {
-        /// How it is stored and multiplied.
+        /// Its plan.
         plan: &'a Plan,
-        /// Bytes it takes.
+        /// Its size, in bytes.
         bytes: u64,
-        /// Seconds it took to prepare.
+        /// Seconds of its preparation.
         seconds: f64,
     },
 }
 
 impl Explanation<'_> {
-    /// Products after which the chosen plan is predicted to have paid for its packing, against the best plan of CSR; none when it never
-    /// does or is one of CSR itself.
+    /// Number of products after which the chosen plan is predicted to amortise its packing,
+    /// compared with the best plan of CSR. `None` if it never does or is itself a plan of CSR.
     #[doc(hidden)]
     pub fn break_even(&self) -> Option<f64> {
         let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
@@ -99,8 +100,9 @@ impl Explanation<'_> {
         (gain > 0.0).then_some((prepare(chosen)? - prepare(plain)?).max(0.0) / gain)
     }
 
-    /// As [`break_even`](Self::break_even), but for all of the preparation as it was measured, with the analysis, the choice and a race;
-    /// and where both plans were raced, for their measured products.
+    /// As [`break_even`](Self::break_even), but with the measured time of the whole preparation,
+    /// including analysis, choice and timing runs. If both plans were timed, the gain is that of
+    /// their measured products.
     #[doc(hidden)]
     pub fn measured_break_even(&self) -> Option<f64> {
         let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
@@ -114,7 +116,7 @@ impl Explanation<'_> {
         (gain > 0.0).then_some((self.preparation?.total() - packing).max(0.0) / gain)
     }
 
-    /// The plan of CSR with the fastest product, unless CSR was chosen: what whoever does not choose would take.
+    /// The plan of CSR with the fastest product, unless CSR was chosen: the default without tuning.
     fn plain(&self) -> Option<&Candidate> {
         let candidates = self.decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
         let product = |c: &&Candidate| self.predicted(c).unwrap_or(f64::INFINITY);
@@ -122,7 +124,7 @@ impl Explanation<'_> {
         plain.filter(|_| self.decision.plan.format() != FormatKind::Csr)
     }
 
-    /// Seconds that a product of a candidate is predicted to take.
+    /// Predicted seconds of a candidate's product.
     fn predicted(&self, candidate: &Candidate) -> Option<f64> {
         candidate.prediction.map(|p| p.product() * 1e-9)
     }
@@ -174,7 +176,8 @@ impl Explanation<'_> {
         self.beside.write(f)
     }
 
-    /// What values were rounded to and are stored in, where that is not their own type.
+    /// Precisions to which values were rounded and in which they are stored, if different from
+    /// their own type.
     fn values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Request { scalar, value_precision, .. } = self.decision.request;
         let values = self.decision.plan.slices().map(|(_, packing)| packing.values);
@@ -201,7 +204,7 @@ impl Explanation<'_> {
         }
     }
 
-    /// What the choice rests on, where that is not predictions alone.
+    /// Basis of the choice, if it is not predictions alone.
     fn basis(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.decision.basis {
             Basis::Predicted => {}
@@ -261,7 +264,7 @@ impl Beside<'_> {
     }
 }
 
-/// How a race went.
+/// Summary of a timing run.
 fn raced(f: &mut fmt::Formatter<'_>, when: &str, race: &Race) -> fmt::Result {
     let entrants = race.entrants.iter().filter(|entrant| entrant.median.is_some()).count();
     write!(
@@ -284,7 +287,7 @@ fn raced(f: &mut fmt::Formatter<'_>, when: &str, race: &Race) -> fmt::Result {
     Ok(())
 }
 
-/// Seconds in a unit that a person reads.
+/// Formats seconds in a readable unit.
 fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
@@ -293,9 +296,9 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-/// An age in words.
+/// Formats an age in words.
 fn days(seconds: u64) -> String {
-    /// Seconds of a day.
+    /// Seconds per day.
     const DAY: u64 = 86_400;
     match seconds / DAY {
         0 => "less than a day".to_owned(),
@@ -338,7 +341,7 @@ impl Display for Explanation<'_> {
     }
 }
 
-/// What a race has measured of a candidate: the middle time of a product, and by how much rounds differed from it.
+/// Measured time of a candidate: median time of a product, and relative deviation of the rounds.
 fn timed(race: &Race, candidate: &Candidate) -> String {
     let measured = race.entrant(&candidate.plan).and_then(|entrant| entrant.median.zip(entrant.spread));
     measured.map_or_else(
@@ -347,7 +350,7 @@ fn timed(race: &Race, candidate: &Candidate) -> String {
     )
 }
 
-/// What became of a candidate, in words.
+/// Verdict on a candidate, in words.
 pub fn reason(candidate: &Candidate) -> String {
     match &candidate.verdict {
         Verdict::Chosen => "chosen".to_owned(),
@@ -366,7 +369,7 @@ pub fn reason(candidate: &Candidate) -> String {
     }
 }
 
-/// Bytes in a unit that a person reads.
+/// Formats bytes in a readable unit.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut amount = bytes as f64;
@@ -403,7 +406,7 @@ mod tests {
         let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
         let op = builder.clone().build(&a).unwrap();
         let mut decision = op.decision().clone();
-        // Whatever this machine's profile says.
+        // Independent of the profile of this machine.
         for candidate in &mut decision.candidates {
             if let Some(prediction) = &mut candidate.prediction
                 && candidate.plan.format() == FormatKind::Csr

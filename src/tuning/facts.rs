@@ -1,10 +1,10 @@
-//! What predictions read of an analysis: few enough numbers to be kept with measurements.
+//! Matrix features of the cost model: few enough numbers to be stored with measurements.
 
 use crate::analysis::{Analysis, Reuse};
 use serde::{Deserialize, Serialize};
 
-/// The facts of a matrix that the cost model reads; see [`RowStats`](crate::analysis::RowStats) and
-/// [`Structure`](crate::analysis::Structure) for what they mean.
+/// Matrix features that the cost model reads. See [`RowStats`](crate::analysis::RowStats) and
+/// [`Structure`](crate::analysis::Structure) for their definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Facts {
     /// Number of rows.
@@ -17,19 +17,19 @@ pub struct Facts {
     pub empty_rows: u64,
     /// Length of the longest row.
     pub max: u32,
-    /// Entries per row, on average.
+    /// Mean number of entries per row.
     pub mean: f64,
     /// Coefficient of variation of the row lengths.
     pub cv: f64,
     /// Gini coefficient of the row lengths.
     pub gini: f64,
-    /// Rows of another length than the row before.
+    /// Number of rows whose length differs from that of the row before.
     pub changes: u64,
-    /// Share of the entries that continue the row above.
+    /// Share of the entries whose column is that of the row above, shifted by one.
     pub affine: f64,
-    /// Share of the entries whose column continues the one before them in their row.
+    /// Share of the entries whose column follows that of the entry before in their row.
     pub runs: f64,
-    /// How far apart the gathers from one part of `x` are.
+    /// Reuse distances of the gathers from parts of `x`.
     pub reuse: Reuse,
 }
 

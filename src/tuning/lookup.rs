@@ -1,10 +1,11 @@
-//! Which profile predicts, and how well it fits: stated with every choice.
+//! Lookup of the profile for predictions, and its fit, which is stated with every choice.
 //!
-//! The order of precedence: the one that was asked for in the program; those that [`VARIABLE`] names; of those in the user's folder and
-//! those that come with the library, the best fit. What the user has is read once in the life of a program.
+//! Order of precedence: the profile requested in the program; the profiles named by [`VARIABLE`];
+//! of those in the user's folder and the built-in ones, the best fit. User profiles are read once
+//! in the lifetime of a process.
 //!
-//! A profile that was asked for and cannot be read is an error. One of the user's that cannot is passed over with a warning: nothing that
-//! lies in a folder may keep a product from being made.
+//! A requested profile that cannot be read is an error. A user profile that cannot be read is
+//! skipped with a warning: the content of a folder must not prevent a product.
 
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
@@ -19,33 +20,34 @@ use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// The environment variable that names profiles, as many as are separated like the folders of `PATH`; `off` leaves only those that come
-/// with the library.
+/// Environment variable that names profiles, separated like the folders of `PATH`; `off` leaves
+/// only the built-in ones.
 pub const VARIABLE: &str = "SPARSEOP_PROFILE";
 
-/// Where a user's profiles are, below the platform's folder of configurations.
+/// Folder of user profiles, below the platform's configuration folder.
 const FOLDER: &str = "sparseop/profiles";
 
-/// How the files there end.
+/// Extension of the files in that folder.
 const ENDING: &str = "ron";
 
-/// Files of that folder that are read, the first by name: more are a mistake, and would take long.
+/// Largest number of files read from that folder, the first by name. More files are a mistake, and
+/// would take long to read.
 const MAX_FILES: usize = 64;
 
-/// Where a profile is from.
+/// Source of a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Origin {
-    /// The program handed it over.
+    /// Passed as a value by the program.
     Given,
-    /// The program named its file.
+    /// File named by the program.
     File(PathBuf),
-    /// [`VARIABLE`] names its file.
+    /// File named by [`VARIABLE`].
     Variable(PathBuf),
-    /// It is in the user's folder.
+    /// File in the user's folder.
     Folder(PathBuf),
-    /// It comes with the library, under this name.
+    /// Built-in profile of this name.
     BuiltIn(String),
 }
 
@@ -61,7 +63,7 @@ impl Display for Origin {
     }
 }
 
-/// A profile that was asked for: itself or its file, which is read when it is needed, once.
+/// A requested profile: a value, or a file that is read once, when it is first needed.
 #[derive(Debug, Clone)]
 pub struct Given(Source);
 
@@ -102,11 +104,11 @@ impl From<&str> for Given {
 }
 
 impl Given {
-    /// The profile.
+    /// Returns the profile.
     ///
     /// # Errors
     ///
-    /// As [`Profile::read`].
+    /// Those of [`Profile::read`].
     pub fn profile(&self) -> Result<Arc<Profile>, Error> {
         match &self.0 {
             Source::Profile(profile) => Ok(profile.clone()),
@@ -125,16 +127,16 @@ impl Given {
     }
 }
 
-/// The profile that predicts, and how it came to be the one.
+/// The profile for predictions, with its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// The profile, as it was measured.
+    /// The profile, as measured.
     pub profile: Arc<Profile>,
-    /// Where it is from.
+    /// Source of the profile.
     pub origin: Origin,
-    /// What the device reaches, as far as it was measured to scale the profile.
+    /// Ceilings of the device, as far as they were measured for scaling the profile.
     pub ceilings: Ceilings,
-    /// What was wrong with profiles that would have come before it, a line each.
+    /// Defects of profiles with a higher precedence, one line each.
     pub warnings: Vec<String>,
 }
 
@@ -145,12 +147,12 @@ impl From<Arc<Profile>> for Found {
 }
 
 impl Found {
-    /// What the profile's times are multiplied by on a device.
+    /// Scale factors of the profile's times on a device.
     pub fn scale(&self, device: &DeviceSpec) -> Scale {
         Scale::between((&self.profile.device, &self.profile.ceilings), (device, &self.ceilings))
     }
 
-    /// Measures what it takes to scale the profile to a device that it was not measured on.
+    /// Measures the ceilings needed to scale the profile to a device other than its own.
     fn scaled_to(mut self, device: &Device) -> Self {
         if let Device::Cuda(gpu) = device
             && !self.profile.device.is_same(&device.spec())
@@ -173,13 +175,14 @@ impl Found {
     }
 }
 
-/// The profile that predicts for a device and a scalar: `given`, or the best there is.
+/// Looks up the profile for a device and a scalar type: `given`, or the best available profile.
 ///
-/// Times of another GPU are scaled by what this one reaches, which is measured once and takes some milliseconds.
+/// Times of another GPU are scaled by the ceilings of this one, which are measured once, in some
+/// milliseconds.
 ///
 /// # Errors
 ///
-/// As [`Given::profile`]; never without one.
+/// As [`Given::profile`]; none if `given` is `None`.
 pub fn find(device: &Device, scalar: ScalarKind, given: Option<&Given>) -> Result<Found, Error> {
     static USERS: OnceLock<Shelf> = OnceLock::new();
     let found = match given {
@@ -189,20 +192,20 @@ pub fn find(device: &Device, scalar: ScalarKind, given: Option<&Given>) -> Resul
     Ok(found.scaled_to(device))
 }
 
-/// The folder of the user's profiles, which need not exist; none where the platform has no place for it.
+/// The folder of user profiles, which need not exist; `None` if the platform has no such folder.
 pub fn user_folder() -> Option<PathBuf> {
     Some(etcetera::choose_base_strategy().ok()?.config_dir().join(FOLDER))
 }
 
-/// A profile and where it is from.
+/// A profile and its source.
 type Kept = (Origin, Arc<Profile>);
 
 /// The user's profiles.
 #[derive(Debug, Default)]
 struct Shelf {
-    /// Those that [`VARIABLE`] names, then those in the folder by name.
+    /// Profiles named by [`VARIABLE`], followed by those in the folder, by name.
     profiles: Vec<Kept>,
-    /// What could not be read, and why.
+    /// Reasons why profiles could not be read.
     warnings: Vec<String>,
 }
 
@@ -225,7 +228,7 @@ impl Shelf {
         shelf
     }
 
-    /// The profiles of a folder, by name.
+    /// Files of profiles in a folder, by name.
     fn files(&mut self, folder: &Path) -> Vec<PathBuf> {
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
@@ -246,11 +249,12 @@ impl Shelf {
         paths
     }
 
-    /// Adds a profile without its records, which nobody predicts from; a warning where it is none.
+    /// Adds a profile without its records, which predictions do not use. Adds a warning if the file
+    /// is not a profile.
     fn add(&mut self, path: &Path, origin: fn(PathBuf) -> Origin) {
         let not_a_file =
             || Error::Profile { origin: path.display().to_string(), message: "it is not a file".to_owned() };
-        // Only files: to open a pipe would wait for whoever writes to it.
+        // Regular files only: opening a pipe would block until it has a writer.
         let read = match std::fs::metadata(path) {
             Ok(found) if found.is_file() => Profile::read(path),
             Ok(_) => Err(not_a_file()),
@@ -265,7 +269,8 @@ impl Shelf {
         }
     }
 
-    /// The best there is for a device: of what is named, else of what is kept and what is built in.
+    /// The best profile for a device: one that is named, otherwise the best of the user's folder
+    /// and the built-in ones.
     fn best(&self, device: &DeviceSpec, scalar: ScalarKind) -> Found {
         let on = Target::of(device);
         let (name, profile) = Profile::builtin_for(device);
@@ -273,7 +278,7 @@ impl Shelf {
         let of_kind = self.profiles.iter().filter(|(_, profile)| Target::of(&profile.device) == on);
         let (usable, unusable): (Vec<&Kept>, Vec<_>) =
             of_kind.partition(|(_, profile)| profile.coefficients(scalar, plain_kernel(on)).is_some());
-        // The first of the best: equal ones keep their order.
+        // The first of the best: profiles of equal rank keep their order.
         let chosen = usable.iter().copied().chain([&built_in]).min_by_key(|kept| rank(kept, device));
         let (origin, profile) = chosen.unwrap_or(&built_in).clone();
         let mut warnings = self.warnings.clone();
@@ -290,12 +295,14 @@ impl Shelf {
     }
 }
 
-/// The kernel of the one plan that every matrix has and that every memory limit admits: without it a profile is of no use.
+/// Kernel of the plan that every matrix has and that every memory limit admits. A profile without
+/// it is unusable.
 fn plain_kernel(on: Target) -> &'static str {
     Plan::Csr(csr::Plan::Scalar).kernel(on)
 }
 
-/// The order of profiles for a device, best first: what is named, then by fit, old ones by that of their device, then the latest.
+/// Sort key of profiles for a device, best first: named profiles, then the fit, profiles of old
+/// kernels by the fit of their device, then the latest date.
 fn rank<'a>((origin, profile): &'a Kept, device: &DeviceSpec) -> (bool, Fit, Fit, Reverse<&'a str>) {
     let is_named = matches!(origin, Origin::Variable(_));
     (!is_named, profile.fit(device), profile.fit_of_device(device), Reverse(&profile.date))

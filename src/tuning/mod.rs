@@ -1,4 +1,4 @@
-//! How a plan is chosen: candidates, predicted times, and the decision with its reasons.
+//! Choice of a plan: candidates, predicted times, calibration, and the decision with its reasons.
 
 pub(crate) mod arena;
 mod bounds;

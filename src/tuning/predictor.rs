@@ -1,4 +1,4 @@
-//! A profile at work: what the plans of a device are predicted to take.
+//! Predicted times of the plans of a device, from a profile.
 
 use super::correction::features;
 use super::cost::{Amounts, Coefficients, Prediction, amounts};
@@ -9,24 +9,25 @@ use crate::ScalarKind;
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Target, Traffic, packed};
 
-/// A profile, the device it predicts for, and what its times are multiplied by there.
+/// A profile, the target device, and the scale factors between them.
 #[derive(Debug, Clone, Copy)]
 pub struct Predictor<'a> {
-    /// The measurements.
+    /// The profile.
     pub(super) profile: &'a Profile,
-    /// Where products are to run.
+    /// The target device.
     pub(super) device: &'a DeviceSpec,
-    /// From the device that was measured to that one.
+    /// Scale factors from the device of the profile to the target device.
     pub(super) scale: Scale,
 }
 
 impl<'a> Predictor<'a> {
-    /// For the device that was measured.
+    /// Creates a predictor for the profile's own device.
     pub fn at_home(profile: &'a Profile) -> Self {
         Self { profile, device: &profile.device, scale: Scale::NONE }
     }
 
-    /// What a product does, and what it is predicted to take; none when the profile does not know the kernel.
+    /// Amounts and predicted time of a product; no prediction if the profile does not have the
+    /// kernel.
     pub fn predict(
         &self,
         plan: &Plan,

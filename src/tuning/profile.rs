@@ -1,4 +1,4 @@
-//! Profiles: what was measured on a device, as RON.
+//! Profiles: measurements of a device, as RON.
 
 use super::correction::Correction;
 use super::cost::{Coefficients, Reach};
@@ -12,66 +12,67 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The version of the layout below. Older ones are read too.
+/// Version of the layout of [`Profile`]. Other versions are rejected.
 pub const SCHEMA: u32 = 2;
 
-/// Bytes that the file of a profile may have: records of some ten thousand matrices.
+/// Largest size of a profile's file, in bytes: records of some ten thousand matrices.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// What was measured on one device: the coefficients from which the times of plans are predicted.
+/// Measurements of one device, with the coefficients for predicted times of plans.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
     /// Version of this layout.
     pub schema: u32,
-    /// Version of the kernels that were measured.
+    /// Version of the measured kernels.
     pub kernels: String,
-    /// The device that was measured.
+    /// The measured device.
     pub device: DeviceSpec,
-    /// The day of the measurement, `YYYY-MM-DD`.
+    /// Date of the measurement, `YYYY-MM-DD`.
     pub date: String,
-    /// The command that made it.
+    /// Command that made the profile.
     pub command: String,
-    /// What the device reaches at best.
+    /// Ceilings of the device.
     pub ceilings: Ceilings,
-    /// Bytes above which what a product reads does not stay in the caches until the next one.
+    /// Effective cache size: data of a product beyond this number of bytes do not stay in the
+    /// caches until the next product.
     pub cache_bytes: f64,
-    /// What its caches and branch predictors remember.
+    /// Capacity of caches and branch predictors.
     pub reach: Reach,
-    /// How well it chooses.
+    /// Regret of choices by the profile.
     pub validation: Validation,
-    /// Coefficients of every kernel, by scalar.
+    /// Coefficients of every kernel, by scalar type.
     pub coefficients: BTreeMap<ScalarKind, BTreeMap<String, Coefficients>>,
-    /// What predictions by coefficients are multiplied by; none where they choose better without.
+    /// Correction factors for predictions by coefficients; `None` if choices are better without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correction: Option<Correction>,
-    /// What was measured; the profiles that come with the library are kept without.
+    /// Measurements; the built-in profiles have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<Record>,
 }
 
-/// The instructions of a profile for any device of its kind; see [`Profile::generic`].
+/// Value of `instructions` in a profile for any device of its kind; see [`Profile::generic`].
 pub(super) const ANY: &str = "any";
 
-/// Characters that a name in a profile may have.
+/// Largest number of characters of a name in a profile.
 const MAX_NAME: usize = 200;
 
-/// Whether a name can be quoted in a line.
+/// True if a name can be quoted in a line.
 fn is_plain(name: &str) -> bool {
     name.chars().count() <= MAX_NAME && !name.chars().any(char::is_control)
 }
 
-/// The part that every schema has.
+/// Part common to all schemas.
 #[derive(Deserialize)]
 struct Header {
     schema: u32,
 }
 
-/// How well a profile fits the device it is used for; the best first.
+/// Fit of a profile to the target device, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fit {
-    /// Measured on a device of this name, architecture and number of threads.
+    /// Measured on a device of the same name, architecture and number of threads.
     Exact,
     /// Measured on another device with the same instructions, and scaled.
     SameArchitecture,
@@ -79,14 +80,14 @@ pub enum Fit {
     SameKind,
     /// Measured on a GPU and expressed for one multiprocessor, to be scaled to any.
     Generic,
-    /// Measured with kernels of another version.
+    /// Measured with another version of the kernels.
     OldKernels,
-    /// Measured on another kind of device.
+    /// Measured on a device of another kind.
     OtherKind,
 }
 
 impl Fit {
-    /// The fit in words.
+    /// Description of the fit.
     #[doc(hidden)]
     pub const fn describe(self) -> &'static str {
         match self {
@@ -109,8 +110,9 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`Error::Profile`] when the text is not RON, of a schema that is not known, or holds numbers that cannot be: a coefficient that is
-    /// not finite and at least 0, a ceiling that is not above 0, a regret below 1.
+    /// [`Error::Profile`] if the text is not RON, has an unknown schema, or has inadmissible
+    /// numbers: a coefficient that is not finite or below 0, a ceiling that is not above 0, a
+    /// regret below 1.
     #[doc(hidden)]
     pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
         let fail = |message: String| Error::Profile { origin: origin.to_owned(), message };
@@ -133,9 +135,9 @@ impl Profile {
         format!("its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop tune`")
     }
 
-    /// What cannot be, if anything is.
+    /// Description of an inadmissible value, if any.
     fn defect(&self) -> Option<String> {
-        /// Bytes that no cache has.
+        /// Larger than any cache, in bytes.
         const MOST: f64 = 1e15;
         if !self.names().all(is_plain) {
             return Some(format!(
@@ -169,7 +171,7 @@ impl Profile {
         self.records.iter().find_map(Record::defect)
     }
 
-    /// The texts that explanations quote.
+    /// Texts that explanations quote.
     fn names(&self) -> impl Iterator<Item = &str> {
         let device = [&self.device.name, &self.device.instructions, &self.kernels, &self.date];
         let driver = self.device.gpu.iter().map(|gpu| &gpu.driver);
@@ -183,7 +185,8 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when it cannot be read, [`Error::Profile`] when it is too large or not UTF-8, else as [`Profile::parse`].
+    /// [`Error::Io`] if it cannot be read, [`Error::Profile`] if it is too large or not UTF-8,
+    /// otherwise as [`Profile::parse`].
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::read_file(path.as_ref())
     }
@@ -192,7 +195,7 @@ impl Profile {
         let fail = |message: String| Error::Profile { origin: path.display().to_string(), message };
         let io = |e| Error::io("read", path, e);
         let mut bytes = Vec::new();
-        // What has no length to ask for, a device or a pipe, ends here too.
+        // Reading a device or a pipe, which have no length, also ends here.
         File::open(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
         if bytes.len() as u64 > MAX_BYTES {
             return Err(fail(format!("it has more than {MAX_BYTES} bytes, which no profile has")));
@@ -201,11 +204,11 @@ impl Profile {
         Self::parse(&path.display().to_string(), &text)
     }
 
-    /// Writes the profile as RON; the file appears whole or not at all.
+    /// Writes the profile as RON, atomically.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when it cannot be written.
+    /// [`Error::Io`] if it cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.write_file(path.as_ref())
     }
@@ -222,7 +225,7 @@ impl Profile {
         })
     }
 
-    /// How well the profile fits a device.
+    /// Fit of the profile to a device.
     #[doc(hidden)]
     pub fn fit(&self, device: &DeviceSpec) -> Fit {
         match self.fit_of_device(device) {
@@ -232,13 +235,13 @@ impl Profile {
         }
     }
 
-    /// Whether it is meant to be scaled to any GPU; see [`Profile::generic`].
+    /// True if it is scaled to any GPU; see [`Profile::generic`].
     #[doc(hidden)]
     pub fn is_generic(&self) -> bool {
         self.device.instructions == ANY
     }
 
-    /// How well it fits, whatever kernels were measured.
+    /// Fit of the profile's device, independent of the version of its kernels.
     pub(super) fn fit_of_device(&self, device: &DeviceSpec) -> Fit {
         if self.device.gpu.is_some() != device.gpu.is_some() {
             Fit::OtherKind
@@ -253,25 +256,27 @@ impl Profile {
         }
     }
 
-    /// The kernels of plans for such a device that it does not know in a scalar: those plans are never chosen.
+    /// Kernels without coefficients in a scalar type, of plans for the profile's kind of device.
+    /// Such plans are never chosen.
     #[doc(hidden)]
     pub fn missing_kernels(&self, scalar: ScalarKind) -> Vec<&'static str> {
         let on = Target::of(&self.device);
         let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
         let kernels = examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel(on));
         let known = |kernel: &&str| self.coefficients(scalar, kernel).is_some();
-        // In order, each once.
+        // Sorted, without duplicates.
         BTreeSet::from_iter(kernels).into_iter().filter(|kernel| !known(kernel)).collect()
     }
 
-    /// The coefficients of a kernel, if it was measured; of one that also multiplies rows kept apart, or whose values take fewer bytes or
-    /// none, else those of the same one that does not.
+    /// Coefficients of a kernel, if it was measured. For a kernel that also multiplies split long
+    /// rows, or whose values take fewer bytes or none, otherwise those of the same kernel without
+    /// that property.
     #[doc(hidden)]
     pub fn coefficients(&self, scalar: ScalarKind, kernel: &str) -> Option<&Coefficients> {
         self.of_kernel(scalar, kernel).map(|(_, coefficients)| coefficients)
     }
 
-    /// The kernel that stands for one, as [`Profile::coefficients`] says, and its coefficients.
+    /// The kernel used in place of `kernel`, as in [`Profile::coefficients`], and its coefficients.
     pub(super) fn of_kernel(&self, scalar: ScalarKind, kernel: &str) -> Option<(&str, &Coefficients)> {
         let kernels = self.coefficients.get(&scalar)?;
         let of = |name: &str| kernels.get_key_value(name);
@@ -279,17 +284,19 @@ impl Profile {
         found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 
-    /// What tails and sections cost in slots, from the coefficients of the kernels that have them.
+    /// Costs of COO entries and sections in units of slots, from the coefficients of the kernels
+    /// that have them.
     ///
-    /// Of what a slot costs a fit may find some in the gather and some in the slot itself; how many slots are gathered depends on the
-    /// matrix. For a GPU every one counts as gathered: rows so uneven that they have tails seldom hold columns that follow one another.
-    /// For the CPU none does: that makes up for the rows of the COO part, which are not counted either (counting gathers took the
-    /// gallery's `circuit` in f64 from width 6 to 5, a tenth slower on Zen 4).
+    /// A fit may assign the cost of a slot partly to the gather and partly to the slot itself; the
+    /// number of gathered slots depends on the matrix. On a GPU all slots count as gathered: rows
+    /// so uneven that they have COO entries seldom have consecutive columns. On the CPU none does:
+    /// this offsets the rows of the COO part, which are not counted either (counting gathers
+    /// changed the width of the gallery's `circuit` in f64 from 6 to 5, a tenth slower on Zen 4).
     #[doc(hidden)]
     pub fn weights(&self, scalar: ScalarKind) -> Weights {
-        /// The cost of a section, at least: what is lost of its strips.
+        /// Least cost of a section: the loss at its strips.
         const LEAST: f64 = jds::DEFAULT_SECTION_SLOTS as f64;
-        /// And at most: what a plan can be spelled with.
+        /// Largest cost of a section: the largest number that a plan can be spelled with.
         const MOST: f64 = (u32::MAX - 1) as f64;
         let default = Weights::default();
         let gathers = self.device.gpu.is_some();
@@ -305,7 +312,8 @@ impl Profile {
         };
         let section = ratio("jds.sections", |c| c.group, 0).map(|r| r.clamp(LEAST, MOST) as u64);
         Weights {
-            // Below 1 nothing would ever stay in ELL, above 16 nothing would leave it: a fit that far off is noise.
+            // Below 1 no entry would stay in ELL, above 16 none would leave it: such a fit is
+            // noise.
             tail_slots: ratio("hyb", |c| c.tail, coo::entry_bytes(scalar))
                 .map_or(default.tail_slots, |r| r.clamp(1.0, 16.0)),
             section_slots: section.unwrap_or(default.section_slots),
@@ -379,7 +387,7 @@ mod tests {
         assert_eq!(set(&[("sell.packed", 1.0)]), None);
         assert_eq!(set(&[]), None);
         assert_eq!(set(&[(apart, 2.0)]), Some((apart.to_owned(), 2.0)));
-        // The other way round nothing is known.
+        // In the other direction there is no substitute.
         assert_eq!(profile.coefficients(ScalarKind::F32, whole), None);
     }
 

@@ -1,4 +1,4 @@
-//! What a profile was made from, and how well it chooses: regrets and the records of measured runs.
+//! Records of a profile: regrets and the measured runs behind them.
 
 use crate::ScalarKind;
 use crate::analysis::{Fingerprint, RowStats};
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics};
 use std::collections::BTreeMap;
 
-/// The percentile of [`Regret::p95`].
+/// Percentile of [`Regret::p95`].
 const PERCENTILE: usize = 95;
 
-/// How much longer chosen plans take than the fastest ones. The regret of a choice is the time of its product over that of the
-/// fastest plan that was measured: 1 is perfect.
+/// Regret of choices. The regret of a choice is the time of its product over that of the fastest
+/// measured plan; 1 is optimal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Regret {
-    /// Matrices, counted once for every scalar.
+    /// Number of matrices, counted once per scalar type.
     pub matrices: usize,
     /// Geometric mean.
     pub geometric_mean: f64,
     /// 95th percentile.
     pub p95: f64,
-    /// The largest.
+    /// Largest regret.
     pub worst: f64,
 }
 
 impl Regret {
-    /// The summary of some regrets; 1 throughout for none.
+    /// Summarises regrets; all values are 1 if there are none.
     pub fn of(regrets: &[f64]) -> Self {
         if regrets.is_empty() {
             return Self { matrices: 0, geometric_mean: 1.0, p95: 1.0, worst: 1.0 };
@@ -38,9 +38,9 @@ impl Regret {
         }
     }
 
-    /// Whether every number is finite and at least 1, but for what rounding may take away.
+    /// True if every number is finite and at least 1, within rounding.
     pub(super) fn is_valid(&self) -> bool {
-        /// What rounding may take away.
+        /// Tolerance for rounding.
         const SLACK: f64 = 1e-9;
         let numbers = [self.geometric_mean, self.p95, self.worst];
         numbers.iter().all(|r| r.is_finite() && *r >= 1.0 - SLACK)
@@ -53,26 +53,26 @@ impl Default for Regret {
     }
 }
 
-/// How well a profile chooses.
+/// Validation of a profile: regret of its choices.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Validation {
-    /// On the matrices its coefficients were fitted to.
+    /// Regret on the matrices that the coefficients were fitted to.
     pub in_sample: Regret,
-    /// On matrices that coefficients were not fitted to: each class of matrices chosen for by coefficients that were fitted to the
-    /// others.
+    /// Held-out regret: choices for each class of matrices by coefficients fitted to the other
+    /// classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<Regret>,
-    /// The same, for each class by its name.
+    /// Held-out regret of each class, by its name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held_out_classes: BTreeMap<String, Regret>,
-    /// Of what calibration chose, by the predictions of the profile that was in use, or of profiles that were fitted without the matrix's
-    /// class where the command says so.
+    /// Regret of calibrated choices. Their predictions come from the profile in use, or, if the
+    /// command says so, from profiles fitted without the class of the matrix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibrated: Option<Regret>,
 }
 
 impl Validation {
-    /// The regret to judge by: the held-out one where it is known.
+    /// Regret for judging the profile: the held-out regret, if known.
     pub fn judged(&self) -> &Regret {
         self.held_out.as_ref().unwrap_or(&self.in_sample)
     }
@@ -83,16 +83,16 @@ impl Validation {
     }
 }
 
-/// Every plan that was measured on one matrix in one scalar.
+/// All plans measured on one matrix in one scalar type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The matrix, as it was named: a file's name or a gallery specification.
+    /// Name of the matrix: a file's name or a gallery specification.
     pub matrix: String,
-    /// The class of matrices it belongs to, which is held out as a whole.
+    /// Class of the matrix, held out as a whole.
     pub class: String,
-    /// Its structure.
+    /// Fingerprint of the structure.
     pub fingerprint: Fingerprint,
-    /// Its numbers.
+    /// Scalar type.
     pub scalar: ScalarKind,
     /// Number of rows.
     pub nrows: usize,
@@ -100,22 +100,22 @@ pub struct Record {
     pub ncols: usize,
     /// Number of stored entries.
     pub nnz: u64,
-    /// What its rows look like.
+    /// Statistics of the row lengths.
     pub stats: RecordedStats,
-    /// The spelling of the plan that the profile chooses for it.
+    /// Spelling of the plan that the profile chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<String>,
-    /// The same, by coefficients that were fitted without its class.
+    /// Spelling of the plan chosen by coefficients fitted without the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<String>,
-    /// Every plan that was measured.
+    /// All measured plans.
     pub runs: Vec<RecordedRun>,
 }
 
-/// The statistics of a record's row lengths.
+/// Row-length statistics of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct RecordedStats {
-    /// Entries per row, on average.
+    /// Mean number of entries per row.
     pub mean: f64,
     /// Length of the longest row.
     pub max: u32,
@@ -131,50 +131,51 @@ impl From<&RowStats> for RecordedStats {
     }
 }
 
-/// One plan on one matrix.
+/// Run of one plan on one matrix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedRun {
-    /// The plan's spelling. Text, so that a profile outlives plans that are spelled otherwise later.
+    /// Spelling of the plan. Text, so that a profile remains readable when the spelling of plans
+    /// changes.
     pub plan: String,
-    /// Microseconds of a product; 0 where it failed.
+    /// Microseconds of a product; 0 if it failed.
     #[serde(default)]
     pub product_us: f64,
-    /// Microseconds of packing; 0 where it failed.
+    /// Microseconds of packing; 0 if it failed.
     #[serde(default)]
     pub prepare_us: f64,
-    /// Bytes that one product reads and writes at least; 0 when not known.
+    /// Least number of bytes that a product reads and writes; 0 if unknown.
     #[serde(default)]
     pub traffic_bytes: u64,
-    /// Why it could not be measured, in one line.
+    /// Reason of a failure, in one line, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
 impl RecordedRun {
-    /// Microseconds of a product; none when it failed.
+    /// Microseconds of a product; `None` if it failed.
     pub fn time(&self) -> Option<f64> {
         (self.failed.is_none() && self.product_us > 0.0).then_some(self.product_us)
     }
 }
 
 impl Record {
-    /// The fastest run, if one succeeded; of equal ones the first.
+    /// Fastest run, if one succeeded; the first of equal ones.
     pub fn fastest(&self) -> Option<&RecordedRun> {
         let timed = self.runs.iter().filter_map(|run| Some((run.time()?, run)));
         timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, run)| run)
     }
 
-    /// The run of a plan, by its spelling, if it was measured.
+    /// Run of a plan, by its spelling, if it was measured.
     pub fn run(&self, plan: &str) -> Option<&RecordedRun> {
         self.runs.iter().find(|run| run.plan == plan)
     }
 
-    /// The time of a plan's product over that of the fastest, if both were measured.
+    /// Time of a plan's product over that of the fastest, if both were measured.
     pub fn regret(&self, plan: &str) -> Option<f64> {
         Some(self.run(plan)?.time()? / self.fastest()?.time()?)
     }
 
-    /// What is wrong with the numbers, if anything is.
+    /// Description of an inadmissible number, if any.
     pub(super) fn defect(&self) -> Option<String> {
         let stats = [self.stats.mean, self.stats.cv];
         let times = self.runs.iter().flat_map(|run| [run.product_us, run.prepare_us]);

@@ -1,32 +1,35 @@
-//! Coefficients of one device on another one of its kind.
+//! Scaling of coefficients from one device to another of the same kind.
 
 use super::cost::{Coefficients, Term};
 use crate::device::{Ceilings, DeviceSpec};
 use serde::Serialize;
 
-/// What times that were measured on one device are multiplied by on another.
+/// Factors by which measured times are multiplied on another device.
 ///
-/// Threads, or the multiprocessors of a GPU, share what can be shared; bytes stream as fast as copies do. Where the bandwidth of copies is
-/// not known of both, that of GPUs is taken to grow with their multiprocessors, and that of CPUs to be the same.
+/// Work that can be shared scales with the number of threads, or of multiprocessors of a GPU;
+/// streamed bytes scale with the copy bandwidth. If the copy bandwidth of one of the devices is
+/// unknown, it is assumed to be proportional to the number of multiprocessors on GPUs, and the same
+/// on CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Scale {
-    /// Beginning and ending a product, and launching further kernels.
+    /// Factor for starting and finishing a product, and for launching further kernels.
     pub call: f64,
-    /// What threads share.
+    /// Factor for work shared by threads.
     pub shared: f64,
-    /// A byte from memory.
+    /// Factor for a byte from memory.
     pub stream: f64,
-    /// Packing.
+    /// Factor for packing.
     pub pack: f64,
-    /// Not a time: the bytes that the last cache holds.
+    /// Ratio of the sizes of the last-level caches; not a factor of times.
     pub cache: f64,
 }
 
 impl Scale {
-    /// On the device itself.
+    /// No scaling: the device of the profile itself.
     pub const NONE: Self = Self { call: 1.0, shared: 1.0, stream: 1.0, pack: 1.0, cache: 1.0 };
 
-    /// From the device that was measured to another one. Ceilings that are not known of both do not scale.
+    /// Factors from the measured device to another one. A ceiling that is unknown for one of the
+    /// two does not scale.
     pub fn between(measured: (&DeviceSpec, &Ceilings), device: (&DeviceSpec, &Ceilings)) -> Self {
         let ((then, old), (now, new)) = (measured, device);
         let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
@@ -37,13 +40,14 @@ impl Scale {
             call: ratio(new.launch_us, old.launch_us).unwrap_or(1.0),
             shared,
             stream: stream.unwrap_or(if gpus.is_some() { shared } else { 1.0 }),
-            // The host packs, or copies what a GPU packs faster than it came, whatever its multiprocessors.
+            // The host packs, or copies matrices that a GPU packs faster than they arrive,
+            // independent of its multiprocessors.
             pack: if gpus.is_some() { 1.0 } else { shared },
             cache: gpus.map_or(1.0, |(then, now)| now.l2_bytes.max(1) as f64 / then.l2_bytes.max(1) as f64),
         }
     }
 
-    /// The coefficients there.
+    /// Scales coefficients.
     pub fn coefficients(&self, c: &Coefficients) -> Coefficients {
         let mut terms = c.terms();
         for (time, term) in terms.iter_mut().zip(Term::ALL) {

@@ -1,4 +1,4 @@
-//! The choice: every candidate's prediction, limits and ties, and the reasons in words.
+//! Choice by predictions: candidates, limits, ties, and the reasons.
 
 use super::bounds;
 use super::cost::Term;
@@ -13,18 +13,20 @@ use crate::formats::{Plan, Target};
 use crate::{Error, ExactIn, ScalarKind};
 use std::borrow::Cow;
 
-/// Products an application is taken to make when it does not say: a solver's few hundred iterations, a few times over.
+/// Default for the expected number of products: a few runs of a solver with a few hundred
+/// iterations each.
 pub const DEFAULT_CALLS: u64 = 1000;
 
-/// Bytes a packed matrix may take when no limit is given: so many times what plain CSR takes, and at least
-/// [`DEFAULT_LIMIT_FLOOR`], but never more than the machine has. No plan worth choosing comes near it; ELL on a power-law matrix passes it a thousandfold.
+/// Default memory limit of a packed matrix, as a multiple of the size of plain CSR, and at least
+/// [`DEFAULT_LIMIT_FLOOR`], but never more than the memory of the device. No useful plan comes near
+/// it; ELL on a power-law matrix exceeds it a thousandfold.
 pub const DEFAULT_LIMIT_RATIO: u64 = 8;
 
-/// See [`DEFAULT_LIMIT_RATIO`].
+/// Least default memory limit, in bytes; see [`DEFAULT_LIMIT_RATIO`].
 pub const DEFAULT_LIMIT_FLOOR: u64 = 64 << 20;
 
 impl Request {
-    /// The defaults for a matrix on a device with `available` bytes of memory.
+    /// Defaults for a matrix on a device with `available` bytes of memory.
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
         let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
         let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
@@ -38,7 +40,8 @@ impl Request {
         }
     }
 
-    /// The part of an analysis that plans may rely on: not on values that are to be replaced.
+    /// The analysis without properties that plans may not rely on: those of values that are to be
+    /// replaced.
     pub(super) fn reliable<'a>(&self, analysis: &'a Analysis) -> Cow<'a, Analysis> {
         if !self.updatable {
             return Cow::Borrowed(analysis);
@@ -53,7 +56,7 @@ impl Request {
     }
 }
 
-/// A decision by prediction.
+/// Creates a decision by prediction.
 fn decision(
     plan: Plan,
     fixed: bool,
@@ -81,7 +84,7 @@ fn decision(
     }
 }
 
-/// What a plan is predicted to take.
+/// Predicts the time of a plan.
 pub(super) fn predict(
     plan: Plan,
     analysis: &Analysis,
@@ -107,17 +110,18 @@ pub(super) fn predict(
     Candidate { plan, traffic, amounts, prediction, verdict }
 }
 
-/// What [`choose`] found.
+/// Result of [`choose`].
 #[doc(hidden)]
 pub struct Choice {
-    /// Where the chosen one stands.
+    /// Index of the chosen plan.
     pub place: usize,
-    /// Times up to this are ties with the least.
+    /// Largest time that is a tie with the least.
     tied_below: f64,
 }
 
-/// The rule of choice over `(time, bytes)` in the order of the formats: of the times within [`TIE_BAND`] of the least, the fewest
-/// bytes, and of those the first. None when no time is finite.
+/// Rule of choice over `(time, bytes)` in the order of the formats: of the times within
+/// [`TIE_BAND`] of the least, the one with the fewest bytes, and of those the first. `None` if no
+/// time is finite.
 #[doc(hidden)]
 pub fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
     let least = plans.iter().map(|p| p.0).min_by(f64::total_cmp).filter(|time| time.is_finite())?;
@@ -126,15 +130,15 @@ pub fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
     ties.min_by_key(|(_, p)| p.1).map(|(place, _)| Choice { place, tied_below })
 }
 
-/// Chooses the plan with the least predicted time, preparation included.
+/// Chooses the plan with the least predicted time, including preparation.
 ///
-/// Plans within [`TIE_BAND`] of the least are equal; among them the one with the fewest bytes is taken, and among those the first
-/// in the order of the formats.
+/// Plans within [`TIE_BAND`] of the least are equal. The one with the fewest bytes is chosen among
+/// them, and of those the first in the order of the formats.
 ///
 /// # Errors
 ///
-/// [`Error::MemoryLimit`] when not even the smallest candidate fits the limit, [`Error::Profile`] when the profile has no usable
-/// measurements of those that do.
+/// [`Error::MemoryLimit`] if not even the smallest candidate fits the limit, [`Error::Profile`] if
+/// the profile has no usable measurements of those that do.
 pub fn select(
     analysis: &Analysis,
     device: &DeviceSpec,
@@ -171,7 +175,7 @@ pub fn select(
     Ok(decision(plan, false, candidates, request, found, device))
 }
 
-/// The error when no candidate can be chosen.
+/// Error if no candidate can be chosen.
 fn nothing_fits(candidates: &[Candidate], profile: &Profile, request: &Request) -> Error {
     let smallest = candidates.iter().min_by_key(|c| c.traffic.matrix_bytes);
     match smallest {
@@ -192,12 +196,13 @@ fn nothing_fits(candidates: &[Candidate], profile: &Profile, request: &Request) 
     }
 }
 
-/// A decision for a plan that was given.
+/// Creates a decision for a given plan.
 ///
 /// # Errors
 ///
-/// [`Error::PlanText`] when its parameters are not admissible, [`Error::MemoryLimit`] when it does not fit the limit,
-/// [`Error::NotDeterministic`] when bits that repeat are asked for and its bits do not.
+/// [`Error::PlanText`] if its parameters are not admissible, [`Error::MemoryLimit`] if it does not
+/// fit the limit, [`Error::NotDeterministic`] if reproducible bits are requested and the plan's are
+/// not.
 pub fn fixed(
     plan: Plan,
     analysis: &Analysis,
@@ -206,7 +211,7 @@ pub fn fixed(
     request: Request,
 ) -> Result<Decision, Error> {
     let (found, analysis) = (found.into(), &*request.reliable(analysis));
-    // A plan that was put together by hand is held to the same rules as one that is spelled.
+    // A plan constructed in code obeys the same rules as a spelled one.
     let plan: Plan = plan.to_string().parse()?;
     let predictor = Predictor { profile: &found.profile, device, scale: found.scale(device) };
     let mut candidate = predict(plan.clone(), analysis, &predictor, &request);
@@ -224,7 +229,7 @@ pub fn fixed(
     Ok(decision(plan, true, vec![candidate], request, found, device))
 }
 
-/// The part in which the loser exceeds the winner most.
+/// The part with the largest excess of the loser over the winner.
 fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
     let parts = |c: &Candidate| {
         let p = c.prediction.as_ref();
@@ -239,7 +244,7 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
     let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
     let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);
     match most {
-        // The term may cost more without there being more of it.
+        // The term may cost more without a larger amount.
         Cause::Term(term) if loser.amounts[term as usize] <= winner.amounts[term as usize] => Cause::Kernel,
         Cause::Preparation
             if loser.plan.format() == winner.plan.format() && loser.traffic.slots <= winner.traffic.slots =>
@@ -337,7 +342,7 @@ mod tests {
     fn what_waits_is_listed_and_not_chosen() {
         let analysis = analysis("webbase,rows=20k");
         let mut profile = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
-        // As if nothing were faster.
+        // A profile in which this kernel is the fastest.
         profile.coefficients.values_mut().for_each(|kernels| {
             kernels.insert("hyb.host".to_owned(), super::super::cost::Coefficients::default());
         });

@@ -1,4 +1,4 @@
-//! Time: the only place that reads a clock.
+//! Timing: clocks, batches and timing runs. No other module reads a clock.
 
 use super::cache_state::CacheState;
 use crate::Error;
@@ -6,18 +6,18 @@ use crate::device::{Device, Stream};
 use statrs::statistics::{Data, Min, OrderStatistics};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Tells how long something has taken so far. Scripted where no real time is to pass.
+/// A clock of elapsed time. Scripted if no real time should pass.
 pub trait Clock {
-    /// Seconds since it was started.
+    /// Seconds since the start.
     fn seconds(&self) -> f64;
 }
 
-/// The clock on the wall.
+/// Wall clock.
 #[derive(Debug, Clone, Copy)]
 pub struct WallClock(Instant);
 
 impl WallClock {
-    /// A clock that starts now.
+    /// Starts a clock.
     pub fn start() -> Self {
         Self(Instant::now())
     }
@@ -29,24 +29,24 @@ impl Clock for WallClock {
     }
 }
 
-/// Seconds since 1970, for records; 0 where the system's date is before that.
+/// Seconds since 1970, for records; 0 if the system's date is earlier.
 pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Runs `work` and gives what it returned and the seconds it took.
+/// Runs `work` and returns its result and its seconds.
 pub fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
     let clock = WallClock::start();
     let result = work();
     (result, clock.seconds())
 }
 
-/// Runs `work`, which enqueues on `stream`, so many times, and gives the seconds all of it took: by the GPU's own clock, or on
-/// the CPU by the one on the wall.
+/// Runs `work`, which enqueues on `stream`, `repeats` times and returns the seconds of the whole
+/// batch: by the GPU's own clock, or on the CPU by the wall clock.
 ///
 /// # Errors
 ///
-/// The first that `work` gives.
+/// The first error of `work`.
 pub fn turn(
     stream: &Stream,
     repeats: u32,
@@ -61,32 +61,36 @@ pub fn turn(
     }
 }
 
-/// How long and how often contestants of a [`race`] run.
+/// Numbers and times of the rounds of a timing run (see [`race`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Policy {
-    /// Rounds before anything is recorded.
+    /// Rounds before the first recorded one.
     pub warmup: usize,
-    /// Rounds that are recorded at least, unless the time is up.
+    /// Least number of recorded rounds, unless the time limit is exceeded.
     pub min_rounds: usize,
-    /// Rounds that are recorded at most.
+    /// Largest number of recorded rounds.
     pub max_rounds: usize,
-    /// Seconds after which no further round begins.
+    /// Seconds after which no further round starts.
     pub seconds: f64,
-    /// Seconds a turn takes at least: shorter ones say more about the clock and the caches than about the contestant.
+    /// Least duration of a batch, in seconds. Shorter batches measure the clock and the caches more
+    /// than the product.
     pub turn: f64,
-    /// Warm-up products before a recorded batch, over the products of the batch; at least three products run.
+    /// Number of warm-up products before a recorded batch, over the number of products of the
+    /// batch; at least three products run.
     pub lead: f64,
-    /// State of the caches that a recorded batch finds. Warm-up products run in the warm state alone.
+    /// Cache state before a recorded batch. Warm-up products run in the warm state alone.
     pub cache: CacheState,
 }
 
-/// Warm-up products before a recorded batch at least, for all engines alike: the batch before was
-/// another engine's, whose data fill the cache. Caches do not replace strictly the oldest line, so
-/// that one pass over a matrix that fits leaves a part of it outside; each further pass leaves less.
+/// Least number of warm-up products before a recorded batch, the same for all engines. The batch
+/// before is that of another engine, whose data fill the cache. Caches do not replace strictly the
+/// oldest line: after one pass over a matrix that fits, a part of it is still outside; each further
+/// pass leaves less.
 const MIN_WARM_UP: u32 = 3;
 
 impl Policy {
-    /// The default for a device, warm: on a GPU batches are long enough to hide when the first of their launches begins.
+    /// The default for a device, warm. On a GPU batches are long enough to hide the start time of
+    /// their first launch.
     pub fn of(device: &Device) -> Self {
         match device {
             Device::Cpu => Self::default(),
@@ -94,14 +98,14 @@ impl Policy {
         }
     }
 
-    /// The same for products that find the caches in another state.
+    /// The same policy for products in another cache state.
     pub fn in_state(self, cache: CacheState) -> Self {
         // Filling the cache takes longer than a product, and a cold batch is one product.
         let turn = if cache == CacheState::Cold { 0.0 } else { self.turn };
         Self { turn, cache, ..self }
     }
 
-    /// Warm-up products before a recorded batch of so many.
+    /// Number of warm-up products before a recorded batch of `products`.
     fn warm_up(&self, products: u32) -> u32 {
         match self.cache {
             CacheState::Warm => ((f64::from(products) * self.lead).ceil() as u32).max(MIN_WARM_UP),
@@ -109,24 +113,25 @@ impl Policy {
         }
     }
 
-    /// Seconds of one recorded batch and its warm-up, of products that take `product` seconds.
+    /// Seconds of one recorded batch and its warm-up, if a product takes `product` seconds.
     pub(crate) fn round_seconds(&self, product: f64) -> f64 {
         let products = (self.turn / product.max(MIN_PRODUCT)).ceil().clamp(1.0, MAX_PRODUCTS);
         product.max(self.turn) + f64::from(self.warm_up(products as u32)) * product
     }
 }
 
-/// Seconds that a product is taken for at least.
+/// Least assumed time of a product, in seconds.
 const MIN_PRODUCT: f64 = 50e-9;
 
-/// Products of a batch at most.
+/// Largest number of products of a batch.
 const MAX_PRODUCTS: f64 = 10_000.0;
 
 impl Default for Policy {
-    /// Enough for a median that repeats within a per cent or two on a quiet machine.
+    /// Enough rounds for a median that repeats within one or two per cent on a quiet machine.
     ///
-    /// Among thirty plans CSR took 87 µs for a band of 300,000 entries on Zen 4 cores with turns of 100 µs after one product, and 44 in a loop: it takes several
-    /// products until the lengths of the rows are foretold.
+    /// Measured with thirty plans on Zen 4 cores: CSR took 87 µs for a band of 300,000 entries
+    /// with batches of 100 µs after one warm-up product, and 44 µs in a loop. Branch predictors
+    /// need several products to learn the row lengths.
     fn default() -> Self {
         Self {
             warmup: 2,
@@ -140,7 +145,7 @@ impl Default for Policy {
     }
 }
 
-/// The recorded times of one contestant, in seconds.
+/// Recorded times of a product of one candidate, in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Samples(Vec<f64>);
 
@@ -156,52 +161,55 @@ impl Samples {
         Data::new(self.0.clone()).median()
     }
 
-    /// How far samples are from the median, half of them less and half of them more: the median absolute deviation, in seconds; NaN
-    /// without samples.
+    /// Median absolute deviation, in seconds; NaN without samples.
     pub fn deviation(&self) -> f64 {
         let median = self.median();
         let distances: Vec<f64> = self.0.iter().map(|sample| (sample - median).abs()).collect();
         Data::new(distances).median()
     }
 
-    /// The samples, in the order of the rounds.
+    /// The samples in the order of the rounds.
     pub fn as_slice(&self) -> &[f64] {
         &self.0
     }
 
-    /// The least; NaN without samples.
+    /// The least sample; NaN without samples.
     pub fn min(&self) -> f64 {
         Data::new(self.0.clone()).min()
     }
 
-    /// Number of samples.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no samples.
+    /// True if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// One who takes part in a [`race`]: runs so many times and gives the seconds that took.
+/// A candidate of a timing run ([`race`]): runs the given number of products and returns their
+/// seconds.
 pub type Contestant<'a> = dyn FnMut(u32) -> Result<f64, Error> + 'a;
 
-/// Rules on a [`race`] after every recorded round: takes those who need no further rounds off the list of those who go on. It sees
-/// everyone's samples so far, one for each round.
+/// Elimination rule of a timing run ([`race`]), called after every recorded round: clears the flags
+/// of candidates that need no further rounds. Its arguments are the samples of all candidates so
+/// far, one per round, and the flags.
 pub type Judge<'a> = dyn FnMut(&[Result<Samples, Error>], &mut [bool]) + 'a;
 
-/// Times contestants in turn, round after round, so that drift of the machine hits all alike.
+/// Times candidates in turn, round after round, so that drift of the machine affects all of them
+/// equally.
 ///
-/// A contestant whose run is short is repeated within its turn until the turn can be read off the clock: how often is found in the rounds
-/// before anything is recorded. One that fails is out of the race, with its error.
+/// Short products are repeated within a batch until the clock can resolve its time. The number of
+/// repetitions is determined in the rounds before the first recorded one. A candidate that fails
+/// leaves the timing run with its error.
 pub fn race(contestants: &mut [&mut Contestant<'_>], policy: Policy) -> Vec<Result<Samples, Error>> {
     race_until(contestants, policy, &WallClock::start(), &mut |_, _| {})
 }
 
-/// As [`race`], but a judge may end it for some before it ends for all; over when nobody goes on. The seconds of the policy are those
-/// on `clock`.
+/// As [`race`], with a rule that may eliminate candidates before the end. The timing run ends when
+/// no candidate is left. The seconds of the policy are those on `clock`.
 pub fn race_until(
     contestants: &mut [&mut Contestant<'_>],
     policy: Policy,
@@ -247,19 +255,22 @@ pub fn race_until(
     results
 }
 
-/// Runs a contestant until its turn takes about as long as asked, and leaves in `repeats` how often it has to run for that.
+/// Runs batches of a candidate until their duration is about `turn`, and sets `repeats` to the
+/// number of products of such a batch.
 ///
-/// Of a single run most may be what it takes to start and to end a turn: by it alone turns would be too short, each contestant's by another
-/// factor, and what starting takes would be charged to its runs. What was held up once is not taken for slow.
+/// The time of a single product may be mostly overhead of starting and finishing a batch. With that
+/// time alone batches would be too short, by a different factor for each candidate, and the
+/// overhead would be included in the time of a product. The least time is used, so that a single
+/// interruption does not count.
 fn settle(contestant: &mut Contestant<'_>, repeats: &mut u32, turn: f64) -> Result<(), Error> {
-    /// Each time what starting takes is shared by more runs: the third is hardly off.
+    /// Each try shares the overhead among more products; the third is nearly exact.
     const TRIES: usize = 3;
     let mut once = contestant(1)?;
     for _ in 0..TRIES {
         let tried = *repeats;
         once = once.min(contestant(tried)? / f64::from(tried)).max(MIN_PRODUCT);
         *repeats = (turn / once).ceil().clamp(1.0, MAX_PRODUCTS) as u32;
-        // As many as were tried, or up to a third more.
+        // No more than the number tried plus a third.
         if *repeats <= tried + tried / 3 {
             break;
         }
@@ -273,7 +284,8 @@ mod tests {
 
     #[test]
     fn turns_are_as_long_as_asked_where_starting_one_takes_longer_than_a_run() {
-        // 20 µs to start a turn, 1 µs for a run: by the first run alone there would be 48 runs in place of about a thousand.
+        // 20 µs to start a batch, 1 µs for a product: with the time of the first product alone
+        // there would be 48 products instead of about a thousand.
         let lengths = std::cell::RefCell::new(Vec::new());
         let mut short = |n: u32| {
             lengths.borrow_mut().push(n);

@@ -1,8 +1,9 @@
-//! The decision store: what races have found, on disk, so that the same matrix is not raced again.
+//! Decision store: results of calibrations on disk, so that the same matrix is not timed again.
 //!
-//! One small RON file holds one decision. The store only ever saves time: an entry that is damaged, of another version of the kernels or
-//! of something else than it should be is a miss, with its reason, and where nothing can be written nothing is kept. Entries appear
-//! whole, so that any number of processes may share a folder.
+//! Each decision is one small RON file. The store only saves time. An entry that is damaged, of
+//! another version of the kernels or for another key is a miss, with its reason. If the folder is
+//! not writable, decisions are not stored. Entries are written atomically, so that any number of
+//! processes can share a folder.
 
 use super::decision::{Race, Request};
 use super::stopwatch::unix_seconds;
@@ -19,62 +20,63 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The environment variable that names the folder decisions are kept below, or forbids keeping any with `off`.
+/// Environment variable that names the parent folder of the store; `off` disables it.
 pub const STORE_VARIABLE: &str = "SPARSEOP_STORE";
 
-/// Where decisions are within it.
+/// Folder of decisions below it.
 const FOLDER: &str = "sparseop/decisions";
 
-/// The version of the layout of [`Entry`]; an entry of another version is a miss.
+/// Version of the layout of [`Entry`]; an entry of another version is a miss.
 const SCHEMA: u32 = 1;
 
-/// Entries that are kept; beyond it the oldest go.
+/// Largest number of entries; beyond it the oldest are removed.
 const CAPACITY: usize = 4096;
 
-/// Bytes an entry may have: several times what a race of the most entrants with the longest reasons takes.
+/// Largest size of an entry, in bytes: several times that of the largest timing run with the
+/// longest reasons.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What a decision depends on and is found by.
+/// Key of a stored decision: the inputs that it depends on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Key {
-    /// The structure of the matrix.
+    /// Fingerprint of the structure of the matrix.
     pub structure: Fingerprint,
-    /// The scalar of the matrix.
+    /// Scalar type of the matrix.
     pub scalar: ScalarKind,
-    /// What kind of values it holds: some plans store few distinct ones as codes.
+    /// Kind of its values: some plans store few distinct values as codes.
     pub values: Values,
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
-    /// The instructions its kernels are compiled for.
+    /// Instructions for which its kernels are compiled.
     pub instructions: String,
-    /// Its threads or multiprocessors.
+    /// Number of its threads or multiprocessors.
     pub threads: usize,
-    /// The decimal order of magnitude of the expected products.
+    /// Decimal order of magnitude of the expected number of products.
     pub calls: u32,
-    /// Bytes the packed matrix may take, if that was asked for.
+    /// Memory limit of the packed matrix, in bytes, if requested.
     pub memory_limit: Option<u64>,
-    /// Whether bits have to repeat.
+    /// True if bits have to be reproducible.
     pub deterministic: bool,
-    /// Whether caches are cold.
+    /// True if caches are cold.
     pub cold: bool,
 }
 
-/// The kinds of values that plans distinguish.
+/// Kinds of values that plans distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Values {
-    /// All of them 1.
+    /// All values are 1.
     Ones,
-    /// Few distinct ones.
+    /// Few distinct values.
     Few,
-    /// More than are counted, and a type of fewer bytes holds all of them.
+    /// More distinct values than are counted, all of them representable in a type of fewer bytes.
     Narrow(Precision),
-    /// More than are counted.
+    /// More distinct values than are counted.
     Many,
 }
 
 impl Key {
-    /// The key of a matrix and what was asked for it; the memory limit only if it was.
+    /// The key of a matrix, a device and a request; `memory_limit` only if it was requested.
     pub fn new(
         structure: Fingerprint,
         analysis: &Analysis,
@@ -103,40 +105,40 @@ impl Key {
         }
     }
 
-    /// The name of its file: the structure, and a hash of the rest.
+    /// File name: the structure, and a hash of the other fields.
     fn file(&self) -> String {
         format!("{}-{:016x}.ron", self.structure, xxh3_64(format!("{self:?}").as_bytes()))
     }
 }
 
-/// A decision as it is kept.
+/// A stored decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     schema: u32,
     key: Key,
-    /// Version of the kernels that were raced.
+    /// Version of the timed kernels.
     kernels: String,
-    /// The version of CUDA the GPU's driver is for.
+    /// CUDA version of the GPU's driver, if any.
     driver: Option<String>,
-    /// When, in seconds since 1970.
+    /// Time of the timing run, in seconds since 1970.
     pub when: u64,
-    /// What the race found.
+    /// Result of the timing run.
     pub race: Race,
 }
 
 impl Entry {
-    /// What a race on a device has found.
+    /// An entry for the result of a timing run on a device.
     pub fn new(key: Key, device: &DeviceSpec, when: u64, race: Race) -> Self {
         let kernels = device.kernels().to_owned();
         Self { schema: SCHEMA, key, kernels, driver: driver(device), when, race }
     }
 
-    /// The same, found just now.
+    /// An entry for a timing run that ended now.
     pub fn now(key: Key, device: &DeviceSpec, race: Race) -> Self {
         Self::new(key, device, unix_seconds(), race)
     }
 
-    /// Why it is of no use for what `key` stands for on a device; none when it is.
+    /// Reason why the entry cannot be used for `key` on a device; `None` if it can.
     fn objection(&self, key: &Key, device: &DeviceSpec) -> Option<Miss> {
         let stale = |what: &str| Some(Miss::Stale(format!("it was made with {what}")));
         if self.key != *key {
@@ -159,19 +161,19 @@ fn driver(device: &DeviceSpec) -> Option<String> {
     device.gpu.as_ref().map(|gpu| gpu.driver.clone())
 }
 
-/// Why there is no decision to be had.
+/// Reason for a miss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Miss {
-    /// Nothing is kept.
+    /// There is no entry.
     Unknown,
-    /// What is kept is out of date.
+    /// The entry is out of date.
     Stale(String),
-    /// What is kept cannot be read.
+    /// The entry cannot be read.
     Damaged(String),
-    /// What is kept is of another matrix, device or request, whatever its name says.
+    /// The entry is for another matrix, device or request, despite its file name.
     Foreign,
-    /// The plan that is kept may not be chosen now.
+    /// The plan of the entry is not admissible now.
     Inadmissible(String),
 }
 
@@ -187,7 +189,7 @@ impl Display for Miss {
     }
 }
 
-/// A folder of decisions.
+/// A folder of stored decisions.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: PathBuf,
@@ -195,8 +197,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// The user's: below the folder that [`STORE_VARIABLE`] names, else below the platform's folder for data; none where it is
-    /// forbidden or there is no place for it.
+    /// The user's store: below the folder named by [`STORE_VARIABLE`], otherwise below the
+    /// platform's data folder. `None` if it is disabled or there is no such folder.
     pub fn of_user() -> Option<Self> {
         match std::env::var_os(STORE_VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if value == OsStr::new("off") => None,
@@ -205,21 +207,21 @@ impl Store {
         }
     }
 
-    /// The one in a folder, which need not exist yet.
+    /// The store below a folder, which need not exist yet.
     pub fn below(folder: &Path) -> Self {
         Self { folder: folder.join(FOLDER), capacity: CAPACITY }
     }
 
-    /// Where its entries are.
+    /// Folder of the entries.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What is remembered for a key on a device.
+    /// Finds the entry for a key on a device.
     ///
     /// # Errors
     ///
-    /// The reason why it is nothing.
+    /// The reason for a miss.
     pub fn find(&self, key: &Key, device: &DeviceSpec) -> Result<Entry, Miss> {
         let damaged = |error: &dyn Display| Miss::Damaged(error.to_string());
         let path = self.folder.join(key.file());
@@ -229,7 +231,7 @@ impl Store {
         }
         let mut text = String::new();
         let file = fs::File::open(&path).map_err(|error| damaged(&error))?;
-        // It may have grown since.
+        // The file may have grown since its length was read.
         file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| damaged(&error))?;
         let schema: Schema = ron::from_str(&text).map_err(|error| damaged(&error))?;
         if schema.schema != SCHEMA {
@@ -239,11 +241,12 @@ impl Store {
         entry.objection(key, device).map_or(Ok(entry), Err)
     }
 
-    /// Keeps a decision in place of the one before, and lets the oldest go where there are too many.
+    /// Stores a decision in place of an earlier one, and removes the oldest entries beyond the
+    /// capacity.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when nothing can be kept there.
+    /// [`Error::Io`] if the folder or a file cannot be written.
     pub fn keep(&self, entry: &Entry) -> Result<(), Error> {
         let path = self.folder.join(entry.key.file());
         fs::create_dir_all(&self.folder).map_err(|e| Error::io("create", &self.folder, e))?;
@@ -252,14 +255,15 @@ impl Store {
         write_atomically(&path, |file| file.write_all(text.as_bytes()))?;
         let files = oldest_first(&self.folder);
         for file in &files[..files.len().saturating_sub(self.capacity)] {
-            // Others may be doing the same: what cannot be removed is gone.
+            // Other processes may remove the same files; a file that cannot be removed is already
+            // gone.
             let _ = fs::remove_file(&file.path);
         }
         Ok(())
     }
 }
 
-/// As much of an entry as every version of the layout has.
+/// Part of an entry common to all versions of the layout.
 #[derive(Deserialize)]
 struct Schema {
     schema: u32,
@@ -280,7 +284,7 @@ mod tests {
         Key::new(Fingerprint::of(a.view()), &analysis, &Device::Cpu.spec(), &request, None, false)
     }
 
-    /// A race of two plans, one of which failed.
+    /// A timing run of two plans, one of which failed.
     fn race() -> Race {
         let entrant = |plan: &str, median: Option<f64>, outcome| Entrant {
             plan: plan.parse().unwrap(),
@@ -387,7 +391,7 @@ mod tests {
             Err(Miss::Damaged(reason)) => reason,
             found => panic!("{found:?}"),
         };
-        // All but the closing parenthesis and the line's end are needed.
+        // Only the closing parenthesis and the end of the line may be missing.
         for cut in (0..whole.len() - 2).step_by(7) {
             fs::write(&path, &whole[..cut]).unwrap();
             miss();

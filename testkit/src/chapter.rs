@@ -1,4 +1,5 @@
-//! The worked matrices of Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse Matrix Computation".
+//! Worked matrices of Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
+//! Matrix Computation".
 
 use sparseop::Scalar;
 use sparseop::matrix::{CsrMatrix, Triplets};
@@ -13,7 +14,7 @@ fn from_dense<T: Scalar>(rows: [[u8; 4]; 4]) -> CsrMatrix<T> {
     triplets.to_csr()
 }
 
-/// The matrix every layout is drawn with.
+/// The matrix of the drawings of all layouts.
 pub fn matrix<T: Scalar>() -> CsrMatrix<T> {
     from_dense([[3, 0, 1, 0], [0, 0, 0, 0], [0, 2, 4, 1], [1, 0, 0, 1]])
 }

@@ -1,17 +1,17 @@
-//! The devices that tests run on, and work that keeps a GPU busy.
+//! Devices for tests, and work that keeps a GPU busy.
 
 use sparseop::device::Graph;
 use sparseop::{Device, DeviceVec, SparseOp, Stream};
 use std::sync::OnceLock;
 
-/// Set to 1 on machines whose GPU has to take part in the tests.
+/// Environment variable: 1 on machines whose GPU is required in the tests.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
 
-/// The CPU, and the first GPU if there is one. The reason why there is none is printed.
+/// The CPU, and the first GPU, if any. Prints the reason if there is none.
 ///
 /// # Panics
 ///
-/// Without a GPU where `SPARSEOP_REQUIRE_GPU` is 1.
+/// If there is no GPU and `SPARSEOP_REQUIRE_GPU` is 1.
 pub fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| match Device::why_no_gpu() {
@@ -25,12 +25,12 @@ pub fn devices() -> &'static [Device] {
     })
 }
 
-/// Enqueues products that take a GPU some milliseconds. The graph has to live as long as they run;
-/// on the CPU there is none, and nothing is multiplied.
+/// Enqueues products that take a GPU some milliseconds. The graph has to outlive them. On the CPU
+/// it is `None`, and nothing is multiplied.
 ///
 /// # Panics
 ///
-/// When a product cannot be captured or launched.
+/// If a product cannot be captured or launched.
 pub fn keep_busy(
     op: &SparseOp<f64>,
     stream: &Stream,
@@ -40,7 +40,7 @@ pub fn keep_busy(
     if *op.device() == Device::Cpu {
         return None;
     }
-    // Products that are launched one by one are done as fast as they are enqueued.
+    // Products launched one by one would be finished as fast as they are enqueued.
     let graph = stream
         .capture(&mut || (0..1000).try_for_each(|_| op.apply_device(stream, x, y)))
         .expect("products can be captured");

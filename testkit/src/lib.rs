@@ -1,5 +1,5 @@
-//! Oracle, error bounds, test vectors, small matrices and devices for tests of sparse matrix–vector
-//! products.
+//! Oracle, error bounds, test vectors, small matrices and devices for tests of sparse
+//! matrix–vector products.
 //!
 //! The modules are also part of the unit tests of `sparseop`, which include them by path.
 

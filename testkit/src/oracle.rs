@@ -1,10 +1,11 @@
-//! The product computed in one obvious way, in higher precision, with the error any order of summing may have.
+//! Reference product in higher precision, with an error bound that holds for any order of
+//! summation.
 
 use rayon::prelude::*;
 use sparseop::matrix::CsrView;
 use sparseop::{Scalar, zeroed};
 
-/// What `A x` is, and how far from it a correct kernel may be.
+/// The exact product `A x` and the allowed error of a kernel.
 #[derive(Debug, Clone)]
 pub struct Oracle {
     /// The product, computed in `f64` for `f32` and in compensated `f64` for `f64`.
@@ -16,7 +17,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Multiplies, row by row.
+    /// Computes the product row by row.
     pub fn of<T: Scalar>(a: CsrView<'_, T>, x: &[T]) -> Self {
         let rows: Vec<(f64, f64, f64)> = (0..a.nrows())
             .into_par_iter()
@@ -27,7 +28,8 @@ impl Oracle {
                 for (&col, &value) in cols.iter().zip(values) {
                     let (a, x) = (value.to_f64(), x[col as usize].to_f64());
                     let product = a * x;
-                    // The product's rounding error (two-product), then the sum's (Neumaier).
+                    // Rounding error of the product (two-product), followed by that of the sum
+                    // (Neumaier).
                     let error = a.mul_add(x, -product);
                     let next = sum + product;
                     lost += if sum.abs() >= product.abs() {
@@ -42,8 +44,9 @@ impl Oracle {
                     scale += product.abs();
                 }
                 let y = if lost.is_finite() { sum + lost } else { sum };
-                // n products and n − 1 sums, each rounded once; doubled for the reference's own rounding. Results too small for
-                // full precision are rounded to the spacing of the smallest numbers.
+                // n products and n − 1 sums, each rounded once; doubled for the rounding of the
+                // reference itself. Subnormal results are rounded to the spacing of the smallest
+                // numbers.
                 (y, scale, (cols.len() + 2) as f64 * (T::EPSILON * scale + T::SMALLEST))
             })
             .collect();
@@ -54,7 +57,8 @@ impl Oracle {
         }
     }
 
-    /// What `alpha A x + beta y` is. A factor that is 0 lets nothing through.
+    /// Converts to the oracle of `alpha A x + beta y`. A factor of 0 suppresses its term, including
+    /// NaN and infinities.
     #[must_use]
     pub fn scaled<T: Scalar>(mut self, alpha: T, beta: T, y: &[T]) -> Self {
         let times = |factor: f64, value: f64| if factor == 0.0 { 0.0 } else { factor * value };
@@ -63,15 +67,15 @@ impl Oracle {
             let added = times(beta, y.to_f64());
             self.y[row] = times(alpha, self.y[row]) + added;
             self.scale[row] = times(alpha.abs(), self.scale[row]) + added.abs();
-            // Two products and a sum.
+            // Rounding of two products and a sum.
             self.bound[row] =
                 times(alpha.abs(), self.bound[row]) + 4.0 * (T::EPSILON * self.scale[row] + T::SMALLEST);
         }
         self
     }
 
-    /// The largest |ŷ − y| / Σ|a·x| over the rows; infinite when a row is NaN or infinite and should not be, or the
-    /// other way round.
+    /// Largest |ŷ − y| / Σ|a·x| over the rows; infinite if a row is NaN or infinite and should
+    /// not be, or vice versa.
     pub fn rel_error<T: Scalar>(&self, y: &[T]) -> f64 {
         assert_eq!(y.len(), self.y.len(), "a product has one element a row");
         let error = |((&y, &expected), &scale): ((&T, &f64), &f64)| match distance(y.to_f64(), expected) {
@@ -81,19 +85,20 @@ impl Oracle {
         y.iter().zip(&self.y).zip(&self.scale).map(error).fold(0.0, f64::max)
     }
 
-    /// Whether every row is within its bound; the first that is not, with what it is and should be, otherwise.
+    /// Checks that every row is within its bound.
     ///
     /// # Errors
     ///
-    /// A sentence about the first row that is wrong.
+    /// A sentence about the first wrong row, with its computed and its expected value.
     pub fn check<T: Scalar>(&self, y: &[T]) -> Result<(), String> {
         if y.len() != self.y.len() {
             return Err(format!("{} rows were expected, not {}", self.y.len(), y.len()));
         }
         let wrong = (0..y.len()).find(|&i| {
             let distance = distance(y[i].to_f64(), self.y[i]);
-            // A row that touches a NaN or Inf has a bound of no use; `distance` has compared such rows exactly.
-            // Where the terms are too large for the type, some order of summing overflows.
+            // The bound of a row that touches a NaN or Inf is not usable; `distance` has compared
+            // such rows exactly. If the terms are too large for the type, some orders of summation
+            // overflow.
             let overflows =
                 self.scale[i].is_finite() && self.scale[i] > T::LARGEST && !y[i].to_f64().is_finite();
             distance != 0.0 && !(distance.is_finite() && distance <= self.bound[i]) && !overflows
@@ -104,7 +109,8 @@ impl Oracle {
     }
 }
 
-/// |ŷ − y|, where NaN is equal to NaN and an infinity to itself, and both are infinitely far from anything else.
+/// |ŷ − y|, with NaN equal to NaN and an infinity to itself, and both infinitely far from any
+/// other value.
 fn distance(found: f64, expected: f64) -> f64 {
     if found == expected || (found.is_nan() && expected.is_nan()) {
         0.0
@@ -115,11 +121,12 @@ fn distance(found: f64, expected: f64) -> f64 {
     }
 }
 
-/// A vector to multiply with: numbers in ±[0.5, 1.5], the same for the same length, without a pattern that structure could hide in.
+/// A vector to multiply with: numbers in ±[0.5, 1.5], the same for the same length, without a
+/// pattern that could hide errors of structure.
 pub fn x_vector<T: Scalar>(len: usize) -> Vec<T> {
     let mut x = zeroed(len);
     x.par_iter_mut().enumerate().for_each(|(i, x)| {
-        // The finaliser of SplitMix64: neighbouring indices give unrelated bits.
+        // Finaliser of SplitMix64: neighbouring indices give unrelated bits.
         let mut z = (i as u64).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;

@@ -1,9 +1,11 @@
-//! How well calibration chooses: the operators it leaves behind against the fastest of all plans.
+//! Regret of calibration: the calibrated operators compared with the fastest of all plans.
 //!
-//! What an operator takes is not read off the race that chose it: chance may have favoured it there. It is raced again, as it was packed, with
-//! the plans that were nearly the fastest in a race of every plan ([`rivals`]), packed anew: one packing of a plan may take longer than another,
-//! by where its arrays lie, and the one that is kept is the one that counts. Which of them is the fastest is told by every other round, and by
-//! how much by the rounds between: of many that are alike chance favours one, and would otherwise be charged to the operator.
+//! The time of an operator is not taken from the timing run that chose it, in which chance may have
+//! favoured it. The operator is timed again, as packed, together with the nearly fastest plans of a
+//! timing run of every plan ([`rivals`]), which are packed again. The time of a plan depends on
+//! where its arrays lie in memory, and the packing in use is the one that counts. Every other round
+//! determines the fastest of them, and the rounds between determine by how much: among many similar
+//! plans, chance favours one, and its advantage would otherwise add to the regret of the operator.
 
 use crate::offline::{Measured, Run};
 use serde::Serialize;
@@ -25,12 +27,12 @@ pub struct Timed {
     pub product_us: f64,
 }
 
-/// The plans that an operator is raced with to judge its choice: of those that can be chosen, the fastest of a race of every plan and all that
-/// were near it.
+/// Plans with which an operator is timed to rate its choice: of the plans that can be chosen, the
+/// fastest in a timing run of every plan and all that are close to it.
 pub fn rivals(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
-    /// Times of the least that two races do not differ by.
+    /// Largest time of such a plan over the least. Two timing runs do not differ by that much.
     const NEAR: f64 = 1.25;
-    /// Next to each other, there may be many of a family.
+    /// Largest number of such plans: many variants of one format may have nearly the same time.
     const MOST: usize = 8;
     let on = Target::of(device);
     let Some(fastest) = measured.fastest(on) else { return Vec::new() };
@@ -40,38 +42,40 @@ pub fn rivals(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
     near.into_iter().take(MOST).map(|run| run.plan.clone()).collect()
 }
 
-/// What calibration has chosen for one matrix.
+/// Choice of calibration for one matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Calibrated {
-    /// The matrix.
+    /// Name of the matrix.
     pub matrix: String,
-    /// Its class.
+    /// Class of the matrix.
     pub class: String,
-    /// Its numbers.
+    /// Scalar type.
     pub scalar: ScalarKind,
-    /// Whether it is one of those that profiles are judged by.
+    /// True if the matrix is used to validate profiles.
     #[serde(skip)]
     pub judged: bool,
-    /// The time of the operator over that of the fastest plan it was raced with again, or 1 where the operator takes less: the median over the
-    /// rounds that the fastest was not told by.
+    /// Time of the operator over that of the fastest plan of the second timing run, at least 1. The
+    /// median over the rounds that did not determine the fastest plan.
     pub regret: f64,
-    /// The same of the plan that would have been chosen without calibration, in the race of every plan; none where that was not measured.
+    /// Regret of the plan that would be chosen without calibration, in the timing run of every
+    /// plan; `None` if it was not measured there.
     pub predicted_regret: Option<f64>,
-    /// The operator's plan, and the time of the very operator.
+    /// Plan and time of the operator itself.
     pub chosen: Timed,
-    /// The fastest of the plans it was raced with.
+    /// Fastest of the plans timed with it.
     pub fastest: Timed,
-    /// Plans that calibration has raced or was to.
+    /// Number of plans on the shortlist of the calibration.
     pub entrants: usize,
-    /// Seconds it took, besides packing the chosen plan.
+    /// Seconds of the calibration, without packing the chosen plan.
     pub seconds: f64,
-    /// What became of the fastest plan in its race, where it was not chosen.
+    /// Outcome of the fastest plan in the calibration, if it was not chosen.
     pub why: Option<String>,
 }
 
 impl Calibrated {
-    /// Judges a calibration: by its race, the race of every plan, and the rounds of its operator and of its [`rivals`], raced again. None where
-    /// there were no rivals, or no rounds.
+    /// Rates a calibration, from its timing run, the timing run of every plan, and the rounds of
+    /// its operator and [`rivals`] in the second timing run. `None` without rivals or without
+    /// rounds.
     pub fn of(
         race: &Race,
         measured: &Measured,
@@ -108,15 +112,15 @@ impl Calibrated {
     }
 }
 
-/// Every other round of a race, or those between.
+/// Half of the rounds of a timing run: the even or the odd ones.
 #[derive(Clone, Copy)]
 enum Rounds {
     Even,
     Odd,
 }
 
-/// The median of the times of `a` over those of `b`, round by round, in half of the rounds; in all of them where there is only one. None where
-/// there is none.
+/// Median over half of the rounds of the ratio of the times of `a` to those of `b`; over all rounds
+/// if there is only one. `None` if there is none.
 fn paired(a: &Samples, b: &Samples, rounds: Rounds) -> Option<f64> {
     let ratios: Vec<f64> = a.as_slice().iter().zip(b.as_slice()).map(|(a, b)| a / b).collect();
     let first = if ratios.len() > 1 { rounds as usize } else { 0 };
@@ -124,25 +128,27 @@ fn paired(a: &Samples, b: &Samples, rounds: Rounds) -> Option<f64> {
     (!half.is_empty()).then(|| Data::new(half).median())
 }
 
-/// How well calibration chooses on a collection; over the matrices that profiles are judged by, over all where there are none of these.
+/// Regret of calibration on a collection of matrices: on those used to validate profiles, or on all
+/// if there are none.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Calibrations {
-    /// Whether each class was predicted by a profile that was fitted without it; if not, by the profile in use.
+    /// True if each class is predicted by a profile fitted without it; false if the profile in use
+    /// predicts.
     pub held_out: bool,
-    /// The regret of what calibration chooses.
+    /// Regret of the calibrated choices.
     pub regret: Regret,
-    /// The regret of what would have been chosen without it, by the same predictions.
+    /// Regret of the choices without calibration, by the same predictions.
     pub predicted: Regret,
-    /// The regret of what calibration chooses, by class.
+    /// Regret of the calibrated choices, by class.
     pub classes: BTreeMap<String, Regret>,
-    /// Seconds of a calibration, on average.
+    /// Mean seconds of a calibration.
     pub seconds: f64,
-    /// The choices with the largest regret, the largest first.
+    /// Choices with the largest regret, in descending order.
     pub worst: Vec<Calibrated>,
 }
 
 impl Calibrations {
-    /// Sums up, and names so many of the worst.
+    /// Summarises calibrations and lists the `worst` choices with the largest regret.
     pub fn of(all: &[Calibrated], held_out: bool, worst: usize) -> Self {
         let any = all.iter().any(|one| one.judged);
         let mut judged: Vec<&Calibrated> = all.iter().filter(|one| one.judged || !any).collect();
@@ -175,7 +181,7 @@ mod tests {
 
     const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];
 
-    /// The race of every plan of a matrix: so many nanoseconds for the first of [`PLANS`].
+    /// Timing run of every plan of a matrix, with the nanoseconds of each of [`PLANS`].
     fn measured(class: &str, nnz: u64, times: &[f64]) -> Measured {
         let run = |(plan, &product): (&&str, &f64)| Run {
             plan: plan.parse().unwrap(),
@@ -194,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A race that the second of [`PLANS`] has won over the first.
+    /// A timing run in which the second of [`PLANS`] wins over the first.
     fn race() -> Race {
         let plans = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
         let entrant = |(plan, outcome): (&Plan, Outcome)| Entrant {
@@ -217,7 +223,8 @@ mod tests {
         }
     }
 
-    /// Times of three plans on a matrix, in units of 1024 ns, and the race that the second has won; raced again they take as long.
+    /// Calibration of a matrix with the given times of three plans, in units of 1024 ns. The second
+    /// plan wins the calibration; the second timing run gives the same times.
     fn calibrated(class: &str, nnz: u64, times: [u32; 3]) -> Calibrated {
         let measured = measured(class, nnz, &times.map(|time| f64::from(time) * 1024.0));
         let race = race();
@@ -253,7 +260,8 @@ mod tests {
             (paired(&a, &once, Rounds::Odd), paired(&a, &never, Rounds::Even)),
             (Some(4.0 / 3.0), None)
         );
-        // By the even rounds the third is the fastest, and in the odd ones it takes as long as the operator; the second never does.
+        // By the even rounds the third is the fastest; in the odd ones it is as fast as the
+        // operator. The second is never as fast.
         let rivals = [(2, [0.5, 1.0]), (3, [0.9, 0.9])];
         let rivals = rivals.map(|(plan, times)| (PLANS[plan].parse().unwrap(), samples(&times)));
         let measured = measured("b", 200_000, &[6.0, 5.0, 4.0]);

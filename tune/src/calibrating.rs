@@ -1,4 +1,4 @@
-//! Calibration of each matrix of a campaign, as in an application, and its judgement by another timing
+//! Calibration of each matrix of a campaign, as in an application, and its regret in another timing
 //! run.
 
 use crate::calibrated::{self, Calibrated};
@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Products that are expected: so many that preparation is nothing to them.
+/// Expected number of products: large enough to make the preparation negligible.
 const MANY: u64 = 1_000_000_000;
 
 /// The source of calibration's predictions; by default the profile in use.
@@ -25,7 +25,7 @@ pub struct Calibrating {
     held_out: Option<HeldOut>,
 }
 
-/// Measurements, and profiles that are fitted to them without a class.
+/// Measurements, and profiles fitted to them without a class.
 struct HeldOut {
     measured: Vec<Measured>,
     whole: Profile,
@@ -33,11 +33,11 @@ struct HeldOut {
 }
 
 impl Calibrating {
-    /// Predictions by profiles that are fitted to kept measurements without the matrix's class.
+    /// Uses predictions by profiles fitted to stored measurements without the matrix's class.
     ///
     /// # Errors
     ///
-    /// Measurements of another device.
+    /// An error if the measurements are of another device.
     pub fn held_out(header: &Header, measured: Vec<Measured>, device: &Device) -> Result<Self> {
         let (theirs, ours) = (&header.provenance.device.name, device.spec().name);
         if *theirs != ours {
@@ -47,16 +47,16 @@ impl Calibrating {
         Ok(Self { held_out: Some(HeldOut { measured, whole, fitted: RefCell::default() }) })
     }
 
-    /// Whether each class is predicted without having been fitted to.
+    /// True if each class is predicted by a profile fitted without it.
     pub fn is_held_out(&self) -> bool {
         self.held_out.is_some()
     }
 
-    /// The calibrated operator of a matrix of a class, without remembered decisions, with warm caches.
+    /// The calibrated operator of a matrix of a class, without stored decisions, with warm caches.
     ///
     /// # Errors
     ///
-    /// As [`SparseOpBuilder::build_analyzed`].
+    /// Those of [`SparseOpBuilder::build_analyzed`].
     pub fn operator<T: Scalar>(
         &self,
         device: &Device,
@@ -77,13 +77,13 @@ impl Calibrating {
     }
 }
 
-/// Judges the choice of an operator in a timing run by `policy`, against the
-/// [rivals](calibrated::rivals) that a timing run of every plan names, packed again. None without
+/// Rates the choice of an operator in a timing run by `policy`, against the
+/// [rivals](calibrated::rivals) from a timing run of every plan, packed again. `None` without
 /// rivals.
 ///
 /// # Errors
 ///
-/// An operator that was not calibrated; what the device gives.
+/// An error if the operator was not calibrated; errors of the device.
 pub fn judge<T: Scalar>(
     op: &SparseOp<T>,
     a: &CsrMatrix<T>,
@@ -107,7 +107,7 @@ pub fn judge<T: Scalar>(
     let mut turns: Vec<_> =
         all.iter().map(|&op| move |repeats| turn(stream, repeats, || product(op))).collect();
     let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-    // Half of the rounds are for each of two questions.
+    // Half of the rounds determine the fastest plan, the other half the regret.
     let policy = Policy { min_rounds: 2 * policy.min_rounds, ..policy };
     let mut samples: Vec<Samples> = race(&mut contestants, policy).into_iter().collect::<Result<_, _>>()?;
     let operator = samples.remove(0);
@@ -116,7 +116,7 @@ pub fn judge<T: Scalar>(
 }
 
 impl HeldOut {
-    /// The profile without a class, fitted when it is first needed.
+    /// The profile fitted without a class, created on first use.
     fn without(&self, class: &str) -> Arc<Profile> {
         let fit = || Arc::new(refit::without(&self.measured, class, &self.whole));
         self.fitted.borrow_mut().entry(class.to_owned()).or_insert_with(fit).clone()

@@ -1,5 +1,5 @@
-//! A measuring campaign: timing runs of one matrix after another, the decisions that follow from them,
-//! and the choice of calibration.
+//! A measuring campaign: timing runs of each matrix, the decisions derived from them, and the
+//! choices of calibration.
 
 use crate::calibrated::Calibrated;
 use crate::calibrating::{self, Calibrating};
@@ -16,42 +16,43 @@ use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilde
 pub struct Campaign<'a> {
     /// The device.
     pub device: &'a Device,
-    /// Rounds and seconds of a timing run.
+    /// Policy of a timing run.
     pub policy: Policy,
-    /// Timing runs of each matrix, which is packed once for all of them.
+    /// Number of timing runs of each matrix, which is packed once for all of them.
     pub races: usize,
-    /// The store of decisions, read and written; none to ignore earlier decisions and keep none.
+    /// Store of decisions, read and written; `None` to ignore earlier decisions and store none.
     pub store: Option<Store>,
-    /// Calibration of each matrix, if it is to be judged.
+    /// Calibration of each matrix, if its regret is to be measured.
     pub calibrating: Option<Calibrating>,
 }
 
-/// The results of one matrix.
+/// Results of one matrix.
 #[derive(Debug)]
 pub struct Found {
-    /// The times of the first timing run.
+    /// Times of the first timing run.
     pub measured: Measured,
-    /// Agreement of the timing runs; none where no plan can be chosen.
+    /// Agreement of the timing runs; `None` if no plan can be chosen.
     pub repeat: Option<Repeat>,
-    /// The choice of calibration, where it is judged.
+    /// Choice of calibration, if it was measured.
     pub calibrated: Option<Calibrated>,
-    /// Reasons why something beside the times is missing.
+    /// Reasons for missing results other than the times.
     pub problems: Vec<anyhow::Error>,
 }
 
 impl<'a> Campaign<'a> {
-    /// One timing run of each matrix by the device's policy, without a store and without calibration.
+    /// One timing run of each matrix by the device's policy, without a store and without
+    /// calibration.
     pub fn new(device: &'a Device) -> Self {
         let policy = Policy::of(device);
         Self { device, policy, races: 1, store: None, calibrating: None }
     }
 
-    /// Times every plan of a matrix, under the name and the class it is recorded by. The last decision
-    /// is kept in the store.
+    /// Times every plan of a matrix, recorded under the given name and class. The last decision is
+    /// kept in the store.
     ///
     /// # Errors
     ///
-    /// The errors of the device. A plan that cannot be packed or run is recorded as failed.
+    /// Errors of the device. A plan that cannot be packed or run is recorded as failed.
     pub fn measure<T: Scalar>(&self, a: &CsrMatrix<T>, matrix: &str, class: &str) -> Result<Found, Error> {
         let analysis = Analysis::of(a.view());
         let mut problems = Vec::new();
@@ -82,7 +83,7 @@ impl<'a> Campaign<'a> {
         Ok(Found { measured, repeat, calibrated, problems })
     }
 
-    /// The decision of the defaults, and the one in the store under their key.
+    /// The decision for the default request, and the decision in the store under its key.
     fn before(
         &self,
         structure: Fingerprint,
@@ -92,14 +93,14 @@ impl<'a> Campaign<'a> {
         let spec = self.device.spec();
         let predicted = SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
         let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
-        // An entry that is damaged or out of date counts as none, and is replaced.
+        // A damaged or outdated entry counts as none, and is replaced.
         let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
         let remembered = entry.map(|entry| entry.race.winner);
         Ok((Known { predicted, remembered }, key))
     }
 
-    /// The agreement of the timing runs of a matrix, and whether the last decision was kept, as a
-    /// decision of the defaults is kept. None when no plan can be chosen.
+    /// Agreement of the timing runs of a matrix, and the result of storing the last decision under
+    /// the key of the default request. `None` if no plan can be chosen.
     fn decided(&self, trial: &Trial, known: &Known, key: Key) -> Option<(Option<Repeat>, Result<(), Error>)> {
         let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
         let decisions = trial.decisions(known)?;

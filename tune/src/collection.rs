@@ -1,4 +1,4 @@
-//! The generated matrices of a campaign, and the classes that are held out together.
+//! Generated matrices of a campaign, and the classes that are held out together.
 
 use crate::offline::Measured;
 use crate::refit::SWEEP;
@@ -8,16 +8,16 @@ use sparseop::matrix::market;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The classes of matrices that come from files, by the names of those files without their endings.
+/// Classes of matrices from files, by the file names without extensions.
 #[derive(Debug, Default)]
 pub struct Classes(BTreeMap<String, String>);
 
 impl Classes {
-    /// Reads a table of tab-separated columns, of which those headed `name` and `class` count.
+    /// Reads a table of tab-separated columns, of which those named `name` and `class` are used.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, or has no such column.
+    /// An error if the file cannot be read, or has no such column.
     pub fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -40,8 +40,9 @@ impl Classes {
         Ok(Self(lines.filter_map(row).collect()))
     }
 
-    /// The class of a matrix by its name: a gallery's generator, what the table says of a file, or else the file by itself. Generated ones
-    /// whose values can be packed are there to fit to.
+    /// Class of a matrix by its name: the generator of a gallery matrix, the class in the table for
+    /// a file, otherwise the file's own name. Generated matrices with packable values are only used
+    /// for fitting.
     pub fn of(&self, matrix: &str) -> String {
         if let Some(spec) = matrix.strip_prefix(Spec::PREFIX) {
             let made_to_fit = spec.contains("values=");
@@ -52,15 +53,16 @@ impl Classes {
         self.0.get(stem).cloned().unwrap_or_else(|| stem.to_owned())
     }
 
-    /// Gives measurements the classes of this table.
+    /// Assigns the classes of this table to measurements.
     pub fn assign(&self, measured: &mut [Measured]) {
         measured.iter_mut().for_each(|m| m.class = self.of(&m.matrix));
     }
 }
 
-/// A matrix of the suite, and, of some, the same one with values that can be packed: plans that pack them are measured there.
+/// A matrix of the suite and, for some, the same matrix with packable values. These provide
+/// measurements of the plans that pack values.
 fn with_packable_values(spec: Spec) -> Vec<Spec> {
-    /// One of every kind: rows alike and not, columns near and far.
+    /// One of every kind: uniform and irregular rows, near and far columns.
     const SOME: [&str; 7] = ["poisson3d", "stencil27", "femrandom", "road", "uniform", "rmat", "webbase"];
     let packable: &[Values] =
         if SOME.contains(&spec.entry().name) { &[Values::Few, Values::Pattern] } else { &[] };
@@ -68,11 +70,12 @@ fn with_packable_values(spec: Spec) -> Vec<Spec> {
     std::iter::once(spec).chain(packed).collect()
 }
 
-/// The suite scaled to each of some numbers of entries, then the sweep of each of others.
+/// The suite scaled to each of the numbers of entries in `suite`, followed by the sweep of each in
+/// `sweep`.
 pub fn generated(suite: &[usize], sweep: &[usize]) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &entries in suite {
-        // A matrix that cannot be scaled is taken for the first size alone.
+        // A matrix that cannot be scaled is included for the first size only.
         let scaled = gallery::suite().map(|spec| (spec.scaled_to(entries), spec));
         let new = scaled.filter(|(scaled, spec)| scaled != spec || entries == suite[0]);
         specs.extend(new.flat_map(|(scaled, _)| with_packable_values(scaled)));

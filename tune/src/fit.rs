@@ -1,4 +1,4 @@
-//! Fitting coefficients and corrections to measured times.
+//! Fits of coefficients and corrections to measured times.
 
 use sparseop::tuning::correction::{Feature, Features};
 use sparseop::tuning::cost::{Amounts, Coefficients, PACKED, Term};
@@ -6,24 +6,24 @@ use sparseop::tuning::cost::{Amounts, Coefficients, PACKED, Term};
 /// One measured plan on one matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
-    /// What the product did.
+    /// Amounts of work of the product.
     pub amounts: Amounts,
-    /// What was packed; see [`cost::packed`](sparseop::tuning::cost::packed).
+    /// Amounts of packing; see [`cost::packed`](sparseop::tuning::cost::packed).
     pub packed: [f64; PACKED],
     /// Nanoseconds of a product.
     pub product: f64,
     /// Nanoseconds of packing.
     pub prepare: f64,
-    /// How much its error counts: that of a plan which is far from being chosen may be larger.
+    /// Weight of its error. The error of a plan that is far from being chosen may be larger.
     pub weight: f64,
 }
 
-/// The coefficients that minimise the squared relative errors, each times its weight, none of them negative.
+/// Fits non-negative coefficients that minimise the weighted squared relative errors.
 pub fn fit(observations: &[Observation]) -> Coefficients {
     fit_rest(observations, None)
 }
 
-/// As [`fit`], with one coefficient given.
+/// As [`fit`], with one fixed coefficient.
 fn fit_rest(observations: &[Observation], given: Option<(Term, f64)>) -> Coefficients {
     let product = observations.iter().filter(|o| o.product > 0.0).map(|o| {
         let mut parts = o.amounts.map(|amount| amount / o.product);
@@ -38,9 +38,11 @@ fn fit_rest(observations: &[Observation], given: Option<(Term, f64)>) -> Coeffic
     Coefficients::new(terms, solve::<PACKED>(packings.map(|o| (o.packed.map(|a| a / o.prepare), 1.0, 1.0))))
 }
 
-/// As [`fit`] for each of some kernels, of which one coefficient is the same for all: it is that of the same code, and few matrices tell of it.
+/// As [`fit`] for each of several kernels with one common coefficient, which belongs to code that
+/// they share and affects few matrices.
 pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients> {
-    /// The common coefficient and the others take turns until it does not move; each turn lowers what is minimised.
+    /// The common coefficient and the others are fitted alternately until it does not change; each
+    /// step decreases the objective.
     const TURNS: usize = 50;
     const STILL: f64 = 1e-3;
     let place = shared as usize;
@@ -72,7 +74,7 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
     fits
 }
 
-/// Root mean square of the relative errors that `coefficients` leave.
+/// Root mean square of the relative errors of `coefficients`.
 pub fn relative_error(coefficients: &Coefficients, observations: &[Observation]) -> f64 {
     let error = |o: &Observation| {
         let predicted: f64 = coefficients.terms().iter().zip(&o.amounts).map(|(c, a)| c * a).sum();
@@ -88,9 +90,11 @@ fn solve<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f
     normal.solve(0.0)
 }
 
-/// The logarithm of a factor as a linear function of features: its value where all of them are 0, and what a unit of each adds.
+/// Fits the logarithm of a factor as a linear function of features: returns its value at features
+/// of 0 and its slopes.
 ///
-/// Ridge regression on the features in units of their standard deviations, which leaves the mean alone.
+/// Ridge regression on the features in units of their standard deviations; the mean is not
+/// penalised.
 pub fn ridge(observations: &[(Features, f64)], penalty: f64) -> (f64, Features) {
     let count = observations.len().max(1) as f64;
     let mean = |value: &dyn Fn(&(Features, f64)) -> f64| observations.iter().map(value).sum::<f64>() / count;
@@ -98,7 +102,7 @@ pub fn ridge(observations: &[(Features, f64)], penalty: f64) -> (f64, Features) 
     let deviations: Features = std::array::from_fn(|i| mean(&|o| (o.0[i] - means[i]).powi(2)).sqrt());
     let target = mean(&|o| o.1);
     let mut normal = Normal::<{ Feature::COUNT }>::default();
-    // A feature that is the same everywhere says nothing.
+    // A constant feature has no information.
     let scaled = |i: usize, value: f64| {
         if deviations[i] > f64::EPSILON * means[i].abs() { (value - means[i]) / deviations[i] } else { 0.0 }
     };
@@ -113,7 +117,7 @@ pub fn ridge(observations: &[(Features, f64)], penalty: f64) -> (f64, Features) 
     (target - offset, weights)
 }
 
-/// The normal equations of a least-squares problem.
+/// Normal equations of a least-squares problem.
 struct Normal<const N: usize> {
     gram: [[f64; N]; N],
     target: [f64; N],
@@ -126,7 +130,8 @@ impl<const N: usize> Default for Normal<N> {
 }
 
 impl<const N: usize> Normal<N> {
-    /// One equation more: Σ unknown·factor = value, its squared error times the square of `weight`.
+    /// Adds the equation Σ unknown·factor = value, with its squared error times the square of
+    /// `weight`.
     fn add(&mut self, factors: &[f64; N], value: f64, weight: f64) {
         let square = weight * weight;
         for i in 0..N {
@@ -137,12 +142,12 @@ impl<const N: usize> Normal<N> {
         }
     }
 
-    /// The unknowns, none below `least`, by cyclic coordinate descent (Franc, Hlaváč & Navara, CAIP 2005): each in turn takes its
-    /// best value with the others fixed.
+    /// Solves for the unknowns, none below `least`, by cyclic coordinate descent (Franc, Hlaváč &
+    /// Navara, CAIP 2005): each unknown in turn takes its optimal value with the others fixed.
     fn solve(&self, least: f64) -> [f64; N] {
-        /// Enough for the columns here, which differ by many orders of magnitude but are few.
+        /// Sufficient for the columns here, which differ by many orders of magnitude but are few.
         const SWEEPS: usize = 20_000;
-        /// A sweep that moves nothing by more than this part of what it contributes is the last.
+        /// Relative change of the contributions below which a sweep is the last.
         const STILL: f64 = 1e-9;
         let mut unknowns = [0.0f64; N];
         for _ in 0..SWEEPS {
@@ -150,7 +155,8 @@ impl<const N: usize> Normal<N> {
             for i in (0..N).filter(|&i| self.gram[i][i] > 0.0) {
                 let others: f64 = (0..N).filter(|&j| j != i).map(|j| self.gram[i][j] * unknowns[j]).sum();
                 let best = ((self.target[i] - others) / self.gram[i][i]).max(least);
-                // In units of the sum of squares, so that small coefficients of large amounts count.
+                // In units of the sum of squares, so that small coefficients of large amounts
+                // count.
                 moved = moved.max((best - unknowns[i]).abs() * self.gram[i][i].sqrt());
                 unknowns[i] = best;
             }
@@ -208,7 +214,7 @@ mod tests {
             Observation { amounts, packed: [1.0, 0.0, 0.0], product, prepare: 7.0, weight: 1.0 }
         };
         let telling: Vec<_> = [0.0, 1.0, 4.0, 8.0].map(|p| of(1000.0, p, 1000.0 + 500.0 * p)).to_vec();
-        // Alone it would put the one product with pieces down to 200 ns for each.
+        // A fit of its own would assign the one product with pieces about 200 ns per piece.
         let silent: Vec<_> =
             [(0.0, 2000.0), (0.0, 2020.0), (1.0, 2210.0)].map(|(p, t)| of(2000.0, p, t)).to_vec();
         let fits = fit_sharing(&[&telling, &silent], Term::Apart);
@@ -219,7 +225,7 @@ mod tests {
             "{fits:?}"
         );
         assert!((fits[1].pack_slot - 7.0).abs() < 1e-6);
-        // Where nobody does it, each is fitted by itself.
+        // Without observations of the shared term, each kernel is fitted on its own.
         let none: Vec<_> = [1000.0, 1010.0].map(|t| of(1000.0, 0.0, t)).to_vec();
         assert_eq!(fit_sharing(&[&none, &none], Term::Apart), [fit(&none); 2]);
     }
@@ -251,7 +257,7 @@ mod tests {
             let found: f64 = bias + weights.iter().zip(features).map(|(w, f)| w * f).sum::<f64>();
             assert!((found - log).abs() < 1e-4, "{found} is not {log}");
         }
-        // A large penalty leaves the mean.
+        // A large penalty leaves only the mean.
         let (bias, weights) = ridge(&observations, 1e12);
         assert!(weights.iter().all(|w| w.abs() < 1e-6) && (bias - 0.3).abs() < 0.2);
         assert_eq!(ridge(&[], 1.0).1, [0.0; Feature::COUNT]);

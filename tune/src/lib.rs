@@ -1,5 +1,5 @@
-//! Offline tuning of sparse matrix–vector products: measuring campaigns, fitted cost models and their
-//! validation on held-out classes of matrices.
+//! Offline tuning of sparse matrix–vector products: measuring campaigns, fitted cost models and
+//! their validation on held-out classes of matrices.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -10,11 +10,11 @@
 //! | [`repeat`] | agreement of repeated timing runs |
 //! | [`calibrating`], [`calibrated`] | regret of calibrated operators |
 //!
-//! A campaign times every plan on a collection of matrices. [`refit::profile`] fits the coefficients
-//! of the cost model to the times and gives a
+//! A campaign times every plan on a collection of matrices. [`refit::profile`] fits the
+//! coefficients of the cost model to the times and gives a
 //! [`Profile`](sparseop::tuning::profile::Profile), which the library reads in RON. Each class of
-//! matrices is predicted by a fit to the other classes, so that the stated regret is of matrices that
-//! the fit has not seen.
+//! matrices is predicted by a fit to the other classes, so that the stated regret is of matrices
+//! that the fit has not seen.
 //!
 //! ```
 //! use sparseop::Device;

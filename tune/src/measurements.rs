@@ -1,7 +1,7 @@
-//! Measurements in files: a line of RON each, after a line that says where they come from.
+//! Measurements in files: one line of RON each, after a header line with their origin.
 //!
-//! The journal of a campaign grows by a line for every matrix, and an interrupted campaign continues
-//! from it. The measurements of a finished campaign can be kept, compressed, and fitted again.
+//! The journal of a campaign has one line per matrix, and an interrupted campaign continues from
+//! it. The measurements of a finished campaign can be stored, compressed, and fitted again.
 
 use crate::offline::Measured;
 use crate::refit::Provenance;
@@ -11,32 +11,33 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// The version of the lines.
+/// Version of the layout of the lines.
 const LAYOUT: u32 = 1;
 
-/// What compressed files begin with (RFC 8878, 3.1.1).
+/// First bytes of compressed files (RFC 8878, 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes that a file has at most when it is unpacked: records of some hundred thousand matrices.
+/// Largest size of an unpacked file, in bytes: records of some hundred thousand matrices.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The first line: the origin of the measurements.
+/// First line: origin of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     layout: u32,
-    /// How long and how often plans were run.
+    /// Policy of the timing runs.
     policy: String,
-    /// Where the measurements come from.
+    /// Origin of the measurements.
     pub provenance: Provenance,
 }
 
 impl Header {
-    /// The header of measurements by a policy.
+    /// Creates the header of measurements by a policy.
     pub fn new(policy: String, provenance: Provenance) -> Self {
         Self { layout: LAYOUT, policy, provenance }
     }
 
-    /// Why measurements under this header cannot stand beside those under another; none when they can.
+    /// Reason why measurements under this header cannot be combined with those under `other`;
+    /// `None` if they can.
     fn differs(&self, other: &Self) -> Option<&'static str> {
         let (ours, theirs) = (&self.provenance, &other.provenance);
         if self.layout != other.layout {
@@ -53,22 +54,22 @@ impl Header {
     }
 }
 
-/// What a file holds.
+/// Contents of a file.
 struct Contents {
     header: Header,
     measured: Vec<Measured>,
-    /// Bytes of the lines that could be read.
+    /// Bytes of the readable lines.
     good: u64,
-    /// Why the rest could not, if there is any.
+    /// Reason why the rest is not readable, if there is a rest.
     broken: Option<String>,
 }
 
-/// Reads lines until one is broken.
+/// Reads lines up to the first damaged one.
 fn read_lines(reader: impl BufRead) -> Result<Contents> {
     let mut reader = reader.take(MAX_BYTES);
     let mut line = String::new();
     let mut good = 0;
-    // None at the end, and for a last line that was not finished.
+    // `None` at the end, and for an unfinished last line.
     let mut next = |line: &mut String| -> io::Result<Option<u64>> {
         line.clear();
         let bytes = reader.read_line(line)? as u64;
@@ -98,17 +99,17 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
     Ok(Contents { header, measured, good, broken })
 }
 
-/// Kept measurements on one device.
+/// Stored measurements of one device.
 pub struct Kept {
-    /// Their origin.
+    /// Origin of the measurements.
     pub header: Header,
     /// The measurements.
     pub measured: Vec<Measured>,
-    /// One sentence for each file that was read in part.
+    /// One sentence for each file that was only read in part.
     pub incomplete: Vec<String>,
 }
 
-/// Reads kept measurements, compressed or not.
+/// Reads stored measurements, compressed or not.
 fn read(path: &Path) -> Result<Kept> {
     let reading = || format!("cannot use the measurements in {}", path.display());
     let mut file = File::open(path).with_context(reading)?;
@@ -130,7 +131,8 @@ fn read(path: &Path) -> Result<Kept> {
 ///
 /// # Errors
 ///
-/// A file that cannot be read, or whose measurements do not go with those of the first.
+/// An error if a file cannot be read, or if its measurements cannot be combined with those of the
+/// first.
 pub fn read_all(paths: &[PathBuf]) -> Result<Kept> {
     let [first, others @ ..] = paths else { bail!("there is no file of measurements") };
     let mut kept = read(first)?;
@@ -145,16 +147,16 @@ pub fn read_all(paths: &[PathBuf]) -> Result<Kept> {
     Ok(kept)
 }
 
-/// A line of RON.
+/// Formats a line of RON.
 fn line(value: &impl Serialize) -> Result<String> {
     Ok(ron::to_string(value)? + "\n")
 }
 
-/// Writes measurements to a file, compressed where its name ends in `.zst`.
+/// Writes measurements to a file, compressed if its name ends in `.zst`.
 ///
 /// # Errors
 ///
-/// A file that cannot be written.
+/// An error if the file cannot be written.
 pub fn write(path: &Path, header: &Header, measured: &[Measured]) -> Result<()> {
     let mut text = line(header)?;
     for one in measured {
@@ -165,7 +167,7 @@ pub fn write(path: &Path, header: &Header, measured: &[Measured]) -> Result<()> 
     Ok(sparseop::write_atomically(path, |out| out.write_all(&bytes))?)
 }
 
-/// Small files, and still at hundreds of megabytes a second.
+/// A level for small files at hundreds of megabytes per second.
 const LEVEL: i32 = 9;
 
 /// The journal of a campaign.
@@ -180,7 +182,7 @@ pub struct Opened {
     pub journal: Journal,
     /// The measurements of an interrupted campaign.
     pub measured: Vec<Measured>,
-    /// One sentence where an existing journal was discarded.
+    /// One sentence if an existing journal was discarded.
     pub discarded: Option<String>,
 }
 
@@ -190,7 +192,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read or written.
+    /// An error if the file cannot be read or written.
     pub fn open(path: PathBuf, header: &Header, fresh: bool) -> Result<Opened> {
         let opening = || format!("cannot keep the journal {}", path.display());
         let options = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -216,11 +218,11 @@ impl Journal {
         Ok(Opened { journal, measured, discarded })
     }
 
-    /// Appends the measurements of a matrix, which are on the disk when this returns.
+    /// Appends the measurements of a matrix and flushes them to disk.
     ///
     /// # Errors
     ///
-    /// A file that cannot be written.
+    /// An error if the file cannot be written.
     pub fn append(&mut self, measured: &Measured) -> Result<()> {
         self.add(&line(measured)?)
     }
@@ -234,7 +236,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// A file that cannot be removed.
+    /// An error if the file cannot be removed.
     pub fn remove(self) -> Result<()> {
         std::fs::remove_file(&self.path)
             .with_context(|| format!("cannot remove the journal {}", self.path.display()))

@@ -1,5 +1,5 @@
-//! Offline tuning: the times of every plan on a matrix. [`Trial`](crate::trial::Trial) takes them; what a profile makes of them is in
-//! [`refit`](crate::refit).
+//! Data of offline tuning: times of every plan on a matrix. They are measured by
+//! [`Trial`](crate::trial::Trial); [`refit`](crate::refit) fits profiles to them.
 
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
@@ -8,32 +8,33 @@ use sparseop::formats::{Plan, Target, Traffic};
 use sparseop::tuning::facts::Facts;
 use sparseop::tuning::record::{Record, RecordedRun, RecordedStats};
 
-/// The measured times of every plan on one matrix, with all that a fit needs: they can be kept, and fitted again without measuring.
+/// Measured times of every plan on one matrix, with all data for a fit: they can be stored, and
+/// fitted again without new measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The matrix: a file's name or a gallery specification.
+    /// Name of the matrix: a file's name or a gallery specification.
     pub matrix: String,
-    /// The class of matrices it belongs to, which is held out as a whole.
+    /// Class of the matrix, held out as a whole.
     pub class: String,
-    /// Its structure.
+    /// Fingerprint of the structure.
     pub fingerprint: Fingerprint,
-    /// Its numbers.
+    /// Scalar type.
     pub scalar: ScalarKind,
-    /// What predictions read of it.
+    /// Matrix features of the cost model.
     pub facts: Facts,
-    /// Every plan that was measured, in the order of the candidates.
+    /// Measured plans, in the order of the candidates.
     pub runs: Vec<Run>,
-    /// The plans that could not be measured, and why not.
+    /// Plans that could not be measured, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<(String, String)>,
 }
 
-/// One plan on one matrix.
+/// Run of one plan on one matrix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// The plan.
     pub plan: Plan,
-    /// What its product reads and does.
+    /// Work of its product.
     pub traffic: Traffic,
     /// Nanoseconds of a product.
     pub product: f64,
@@ -47,13 +48,13 @@ impl Measured {
         self.runs.iter().map(|r| (&r.plan, r.product * 1e-9, r.prepare * 1e-9))
     }
 
-    /// The fastest of the plans that can be chosen for a kind of device; of equal ones the first.
+    /// Fastest of the plans that can be chosen for a kind of device; the first of equal ones.
     pub(crate) fn fastest(&self, on: Target) -> Option<&Run> {
         let runs = self.runs.iter().filter(|run| run.plan.is_eligible(on));
         runs.min_by(|a, b| a.product.total_cmp(&b.product))
     }
 
-    /// As profiles keep it.
+    /// Converts to a record of a profile.
     pub(crate) fn record(&self, chosen: Option<&Plan>, held_out: Option<&Plan>) -> Record {
         let facts = &self.facts;
         let run = |r: &Run| RecordedRun {
@@ -90,7 +91,7 @@ impl Measured {
         }
     }
 
-    /// What is wrong with the numbers, if anything is: they may come from a file.
+    /// Description of an inadmissible number, if any: measurements may come from a file.
     pub fn defect(&self) -> Option<String> {
         let facts = [self.facts.mean, self.facts.cv, self.facts.gini, self.facts.affine, self.facts.runs];
         let wrong = |run: &Run| {

@@ -1,4 +1,4 @@
-//! A profile from measurements: fitted, and judged on classes of matrices that it was not fitted to.
+//! Profiles from measurements: fitted, and validated on held-out classes of matrices.
 
 use crate::fit::{Observation, fit_sharing, ridge};
 use crate::offline::{Measured, Run};
@@ -15,22 +15,27 @@ use sparseop::tuning::record::{Record, Regret, Validation};
 use sparseop::tuning::{Predictor, select};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The class of matrices that are made to spread amounts, not to stand for what people have: fitted to, and not judged by.
+/// Class of matrices that vary amounts of work systematically and do not represent applications.
+/// They are used for fitting and not for validation.
 pub const SWEEP: &str = "sweep";
 
-/// Entries that a matrix has at least to be judged by: products of smaller ones take hardly longer than it takes to start them.
+/// Least number of entries of a matrix for validation. The time of products of smaller matrices is
+/// mostly start-up overhead.
 pub const JUDGED_ENTRIES: u64 = 100_000;
 
-/// Sizes that are tried for the cache a product may live in, in bytes, rising. The one whose fits to the other classes choose best is taken; on a
-/// GPU among the products that are larger than all of them: those within a few of these sizes vary more from one tuning to the next than the
-/// sizes differ, and what they decide is paid for by the large ones. On an H200, whose L2 has 63 MB, fits to all classes chose large
-/// products alike with anything from 64 MB on. For a CPU collections have few that large: by those alone 64 MB was taken on Zen 4 cores, where
-/// fits chose with a mean regret of 1.075 held out, and with 8 MB of 1.06.
+/// Candidates for the effective cache size, in bytes, ascending. The one with the least held-out
+/// regret is chosen; on a GPU over products larger than all candidates. Products within a few of
+/// these sizes vary more between two tunings than the candidates differ, and choices by them would
+/// slow down large products. On an H200, whose L2 has 63 MB, fits to all classes chose equally well
+/// for large products with any size of 64 MB or more. Collections for a CPU have few products that
+/// large: by those alone 64 MB was chosen on Zen 4 cores, with a held-out mean regret of 1.075;
+/// with 8 MB it was 1.06.
 const CACHES: [f64; 10] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6, 96e6, 128e6, 192e6];
 
-/// Those of [`CACHES`] that are tried for a device: on a CPU all but the last three; on a GPU, whose L2 and collections of matrices are larger, those
-/// no smaller than its L2. Fits for an H200 chose as well on their own matrices with 1 and 32 MB, and for stencils with few values, which were not
-/// among them, took plans 1.4 and 1.3 times as long as others.
+/// Candidates of [`CACHES`] for a device: on a CPU all but the last three; on a GPU, whose L2 and
+/// collections of matrices are larger, those no smaller than its L2. On an H200, fits with 1 and 32
+/// MB chose equally well on the matrices of the fit. For stencils with few values, which were not
+/// among them, they chose plans that took 1.4 and 1.3 times as long as others.
 fn caches(device: &DeviceSpec) -> &'static [f64] {
     match &device.gpu {
         None => &CACHES[..CACHES.len() - 3],
@@ -41,66 +46,67 @@ fn caches(device: &DeviceSpec) -> &'static [f64] {
     }
 }
 
-/// Runs of a kernel below which the one that stands for it says more.
+/// Number of runs of a kernel below which the fallback kernel is a better source of coefficients.
 const FEWEST: usize = 4;
 
-/// Where measurements come from.
+/// Origin of measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The version of the kernels.
+    /// Version of the kernels.
     pub kernels: String,
     /// The device.
     pub device: DeviceSpec,
-    /// What it reaches at best.
+    /// Ceilings of the device.
     pub ceilings: Ceilings,
-    /// The day, `YYYY-MM-DD`.
+    /// Date, `YYYY-MM-DD`.
     pub date: String,
     /// The command.
     pub command: String,
 }
 
-/// A profile and the choices it was judged by.
+/// A profile, with the choices of its validation.
 #[derive(Debug, Clone)]
 pub struct Refit {
-    /// The profile; its records say what was chosen.
+    /// The profile; its records contain its choices.
     pub profile: Profile,
-    /// The choice for every judged matrix by a fit without its class; where there is but one class, by the profile itself. In the order of
-    /// the measurements.
+    /// Choice for every validation matrix by a fit without its class, or by the profile itself if
+    /// there is only one class. In the order of the measurements.
     pub choices: Vec<Choice>,
 }
 
-/// A choice, and what was to be chosen.
+/// A choice of the profile, compared with the fastest plan.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// The matrix: an index into the measurements.
+    /// Index of the matrix in the measurements.
     pub measured: usize,
-    /// The time of the chosen plan over that of the fastest.
+    /// Time of the chosen plan over that of the fastest.
     pub regret: f64,
     /// The chosen plan.
     pub chosen: Predicted,
     /// The fastest plan.
     pub fastest: Predicted,
-    /// Nanoseconds of a product that were predicted for every run of the matrix, in their order; none where nothing was known of its
-    /// kernel.
+    /// Predicted nanoseconds of a product for every run of the matrix, in their order; `None` if
+    /// the kernel has no coefficients.
     pub predictions: Vec<Option<f64>>,
 }
 
-/// A plan's measured time, and what was predicted.
+/// Measured and predicted time of a plan.
 #[derive(Debug, Clone)]
 pub struct Predicted {
     /// The plan.
     pub plan: Plan,
-    /// Nanoseconds of a product, measured.
+    /// Measured nanoseconds of a product.
     pub product: f64,
-    /// What it does.
+    /// Amounts of work of the product.
     pub amounts: Amounts,
-    /// What was predicted; none when nothing was known of its kernel.
+    /// Prediction; `None` if the kernel has no coefficients.
     pub prediction: Option<Prediction>,
 }
 
-/// Fits a profile to measurements, and judges it: each class of matrices by a fit to the others.
+/// Fits a profile to measurements and validates it: each class of matrices by a fit to the other
+/// classes.
 ///
-/// The correction is part of it where that lowers the held-out regret.
+/// The profile includes a correction if that lowers the held-out regret.
 pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
     let judged = judged(measured);
     let plain = with_best_cache(measured, &judged, provenance);
@@ -118,8 +124,8 @@ pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
     Refit { profile, choices }
 }
 
-/// The plan that `profile` chooses among those that were measured, for as many products as make preparation negligible; as
-/// [`select::select`] does.
+/// The plan that `profile` chooses among the measured ones, as [`select::select`] does, with enough
+/// products to make preparation negligible.
 pub fn choice<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Plan> {
     chosen(measured, profile).map(|run| &run.plan)
 }
@@ -136,20 +142,22 @@ fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Run> {
     select::choose(&times).map(|choice| runs[choice.place])
 }
 
-/// A profile like `whole`, which was fitted to all of `measured`, fitted to those that are not of a class.
+/// A profile like `whole`, which was fitted to all of `measured`, fitted without the matrices of a
+/// class.
 pub fn without(measured: &[Measured], class: &str, whole: &Profile) -> Profile {
     let others: Vec<&Measured> = measured.iter().filter(|m| m.class != class).collect();
     fitted(&others, whole, whole.correction.is_some())
 }
 
 impl Measured {
-    /// Whether profiles are judged by it: it is not made to be fitted to, and has [`JUDGED_ENTRIES`].
+    /// True if the matrix is used for validation: it is not of the class [`SWEEP`], and has at
+    /// least [`JUDGED_ENTRIES`] entries.
     pub fn is_judged(&self) -> bool {
         self.class != SWEEP && self.facts.nnz >= JUDGED_ENTRIES
     }
 }
 
-/// The matrices to judge by; all where none qualifies.
+/// Indices of the validation matrices; all if none qualifies.
 fn judged(measured: &[Measured]) -> Vec<usize> {
     let judged: Vec<usize> = (0..measured.len()).filter(|&i| measured[i].is_judged()).collect();
     if judged.is_empty() { (0..measured.len()).collect() } else { judged }
@@ -159,7 +167,7 @@ fn all(measured: &[Measured]) -> Vec<&Measured> {
     measured.iter().collect()
 }
 
-/// The profile without correction, of the cache size that chooses best.
+/// The profile without correction, with the best candidate for the cache size.
 fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provenance) -> Profile {
     let Provenance { kernels, device, ceilings, date, command } = provenance.clone();
     let caches = caches(&device);
@@ -190,12 +198,14 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
             .unwrap_or_else(|| choices(measured, judges, &profile));
         (regret(choices.iter()).geometric_mean, profile)
     });
-    // In the order of the sizes, so that of equals the smallest is taken whatever thread was first.
+    // In the order of the sizes: of equal ones the smallest is chosen, independent of the order of
+    // threads.
     let tried: Vec<_> = tried.collect();
     tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(empty, |best| best.1)
 }
 
-/// The choice for every judged matrix by a fit to the other classes; none where there is but one class.
+/// Choice for every validation matrix by a fit to the other classes; `None` if there is only one
+/// class.
 fn held_out(
     measured: &[Measured],
     judged: &[usize],
@@ -217,7 +227,7 @@ fn held_out(
     Some(choices)
 }
 
-/// The choices of a profile.
+/// Choices of a profile.
 fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Choice> {
     let on = Target::of(&profile.device);
     let predictor = Predictor::at_home(profile);
@@ -271,13 +281,15 @@ fn records(measured: &[Measured], profile: &Profile, held_out: Option<&Vec<Choic
     measured.iter().enumerate().map(of).collect()
 }
 
-/// A profile like `base` with coefficients, and a correction if wished, fitted to measurements.
+/// A profile like `base` with coefficients, and if `corrected` a correction, fitted to
+/// measurements.
 fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     let mut profile = Profile { coefficients: BTreeMap::new(), correction: None, ..base.clone() };
     let mut groups = by_kernel(measured, Target::of(&base.device));
     let known: BTreeSet<(ScalarKind, &str)> =
         groups.iter().filter(|(_, runs)| runs.len() >= FEWEST).map(|(&key, _)| key).collect();
-    // Few runs have little to say of matrices that are unlike theirs: a kernel that differs in nothing but bytes says more.
+    // A few runs give little information about matrices unlike theirs. A kernel that differs only
+    // in the number of bytes gives more.
     groups.retain(|&(scalar, kernel), runs| {
         runs.len() >= FEWEST || !stand_ins(kernel).any(|name| known.contains(&(scalar, &*name)))
     });
@@ -287,7 +299,8 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
         .map(|(&key, runs)| (key, runs.iter().map(|run| run.observation(base)).collect()))
         .collect();
     for (&(scalar, kernel), own) in &observed {
-        // Those that keep rows apart add up their pieces in the same code; the others are families by themselves.
+        // Kernels with split long rows add up the pieces in the same code and form one family; each
+        // other kernel is a family of its own.
         let family = if kernel.ends_with(APART) { APART } else { kernel };
         let observations = own.iter().copied().chain(of_kin(&observed, scalar, kernel)).collect();
         families.entry((scalar, family)).or_default().push((kernel, observations));
@@ -304,14 +317,17 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     profile
 }
 
-/// The measurements of every kernel, by scalar.
+/// Observations of every kernel, by scalar type.
 type Observed = BTreeMap<(ScalarKind, &'static str), Vec<Observation>>;
 
-/// What the other kernels of a format took, to say a little of one of them: of a kernel that was run on few matrices, or on few kinds of them,
-/// what a slot or a row takes cannot be told apart.
+/// Pooled observations of the other kernels of a format, for partial pooling. With a kernel that
+/// was run on few matrices, or on few kinds of matrices, the costs of a slot and of a row cannot be
+/// distinguished.
 fn of_kin(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observation> {
-    /// Measurements of its own that all of them together weigh as much as. Held out on an H200 the regret was 1.030, at the 95th percentile 1.222,
-    /// without; 1.027 and 1.17 with 3 to 5; and 1.031 and 1.238 with 12. On two cores of Zen 4 1.058 without, 1.052 with 3 and 1.054 with 6.
+    /// Weight of all pooled observations together, in observations of the kernel itself. The
+    /// held-out regret on an H200 was 1.030 and at the 95th percentile 1.222 without pooling; 1.027
+    /// and 1.17 with 3 to 5; 1.031 and 1.238 with 12. On two cores of Zen 4 it was 1.058 without,
+    /// 1.052 with 3 and 1.054 with 6.
     const SHARE: f64 = 3.0;
     fn format(kernel: &str) -> Option<&str> {
         kernel.split('.').next()
@@ -321,21 +337,21 @@ fn of_kin(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observat
     let kin = observed.iter().filter(|((of, other), _)| is_kin(*of, other));
     let kin: Vec<&Observation> = kin.flat_map(|(_, observations)| observations).collect();
     let share = (SHARE / kin.len() as f64).min(1.0).sqrt();
-    // Packing differs from one to the other.
+    // Packing times differ between kernels and are not pooled.
     let lent = |o: &Observation| Observation { weight: o.weight * share, prepare: 0.0, ..*o };
     kin.into_iter().map(lent).collect()
 }
 
-/// A run and the matrix it was on.
+/// A run and its matrix.
 #[derive(Clone, Copy)]
 struct Seen<'a> {
     of: &'a Measured,
     run: &'a Run,
-    /// The time of the fastest plan on that matrix.
+    /// Time of the fastest plan on that matrix.
     least: f64,
 }
 
-/// The runs of every kernel, by scalar.
+/// Runs of every kernel, by scalar type.
 fn by_kernel<'a>(
     measured: &[&'a Measured],
     on: Target,
@@ -353,9 +369,10 @@ fn by_kernel<'a>(
 
 impl Seen<'_> {
     fn observation(&self, profile: &Profile) -> Observation {
-        /// How the weight of an error falls with the distance from the fastest plan: as this power. Errors far from it hardly matter to
-        /// the choice, but a kernel that is seldom near it has no others. Held out on an H200 the mean regret was 1.026 or 1.027 from 0.3 to 0.8, the
-        /// 95th percentile 1.18 with 0.3 and 1.21 beyond; 1 chose worse.
+        /// Exponent of the decrease of the weight of an error with the distance from the fastest
+        /// plan. Errors far from it hardly affect the choice, but a kernel that is seldom near it
+        /// has no others. The held-out mean regret on an H200 was 1.026 or 1.027 from 0.3 to 0.8,
+        /// the 95th percentile 1.18 with 0.3 and 1.21 above; 1 chose worse.
         const FALL: f64 = 0.3;
         let Self { of, run, least } = self;
         let traffic = &run.traffic;
@@ -370,13 +387,14 @@ impl Seen<'_> {
     }
 }
 
-/// What the times are over their predictions, as a function of features.
+/// Fits the ratio of measured to predicted times as a function of features.
 fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, profile: &Profile) -> Correction {
-    /// Runs of a kernel below which nothing can be said of so many features.
+    /// Least number of runs of a kernel for a fit of so many features.
     const FEWEST_FOR_FEATURES: usize = 12;
-    /// In units of a run: hardly anything for kernels that were run hundreds of times (3 to 30 chose alike on an H200).
+    /// Penalty in units of a run: negligible for kernels with hundreds of runs (3 to 30 chose
+    /// equally well on an H200).
     const PENALTY: f64 = 10.0;
-    /// A factor of e or 1/e: what is off by more is not to be mended.
+    /// Limit of the logarithm: a factor of e or 1/e. Larger errors cannot be corrected.
     const LIMIT: f32 = 1.0;
     let predictor = Predictor::at_home(profile);
     let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); Feature::COUNT];

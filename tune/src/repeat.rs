@@ -1,7 +1,9 @@
-//! How well measured decisions repeat: races of the same packed matrices, one after the other, and what each of them decides.
+//! Repeatability of measured decisions: successive timing runs of the same packed matrices, and the
+//! decision of each.
 //!
-//! In two ways. *Successive*: each race begins with what the one before has decided, as runs of `sparseop tune` do that remember. *Fresh*:
-//! each race begins with the prediction, as if nothing were remembered.
+//! Decisions are made in two ways. *Successive*: each timing run starts with the decision of the
+//! one before as its baseline, as runs of `sparseop tune` with a store do. *Fresh*: each timing run
+//! starts with the prediction as its baseline, as without a store.
 
 use crate::offline::{Measured, Run};
 use serde::Serialize;
@@ -12,43 +14,47 @@ use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::record::Regret;
 use statrs::statistics::{Data, OrderStatistics};
 
-/// What the races of one matrix decide for, in their order.
+/// Decisions of the timing runs of one matrix, in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decisions {
-    /// Each for itself.
+    /// Independent decisions.
     pub fresh: Vec<Plan>,
-    /// Each after the one before; the first after what was remembered, if anything was.
+    /// Decisions that each start with the one before; the first starts with the stored decision, if
+    /// any.
     pub successive: Vec<Plan>,
 }
 
-/// A plan that races of a matrix have decided for.
+/// A plan chosen by timing runs of a matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Decided {
     /// The plan.
     pub plan: Plan,
-    /// How many of the races.
+    /// Number of timing runs that chose it.
     pub races: usize,
-    /// Its time over that of the fastest plan: medians over the races of a product with its share of the preparation.
+    /// Its time over that of the fastest plan: medians over the timing runs of the time of a
+    /// product with its share of the preparation.
     pub excess: f64,
 }
 
-/// How the decisions of the races of one matrix agree; most races first.
+/// Agreement of the timing runs of one matrix. Plans are sorted by the number of timing runs, in
+/// descending order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repeat {
-    /// The matrix.
+    /// Name of the matrix.
     pub matrix: String,
-    /// Its numbers.
+    /// Scalar type.
     pub scalar: ScalarKind,
-    /// Whether it is one of those that profiles are judged by.
+    /// True if the matrix is used to validate profiles.
     pub judged: bool,
-    /// By races that each begin with what the one before has decided.
+    /// Plans chosen by timing runs that each start with the decision of the one before.
     pub successive: Vec<Decided>,
-    /// By races that each begin with the prediction.
+    /// Plans chosen by timing runs that each start with the prediction.
     pub fresh: Vec<Decided>,
 }
 
 impl Repeat {
-    /// How decisions of the races of one matrix, made for so many products, agree; none when there are no plans.
+    /// Agreement of the decisions of the timing runs of one matrix, made for `calls` products;
+    /// `None` if there are no plans.
     pub fn of(races: &[Measured], decisions: &Decisions, calls: u64, device: &DeviceSpec) -> Option<Self> {
         let (first, on) = (races.first()?, Target::of(device));
         let cost = |run: &Run| run.product + run.prepare / calls.max(1) as f64;
@@ -81,38 +87,39 @@ impl Repeat {
     }
 }
 
-/// A matrix on which races do not agree.
+/// A matrix with different decisions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Differing {
-    /// The matrix.
+    /// Name of the matrix.
     pub matrix: String,
-    /// Its numbers.
+    /// Scalar type.
     pub scalar: ScalarKind,
-    /// What its races decide for.
+    /// Plans chosen by its timing runs.
     pub decisions: Vec<Decided>,
 }
 
 impl Differing {
-    /// The time of the slowest plan that was decided for over that of the fastest plan.
+    /// Time of the slowest chosen plan over that of the fastest plan.
     fn excess(&self) -> f64 {
         self.decisions.iter().map(|decided| decided.excess).fold(1.0, f64::max)
     }
 }
 
-/// How decisions of one kind agree on a collection of matrices.
+/// Agreement of decisions of one kind on a collection of matrices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agreement {
-    /// Matrices on which every race decided for the same plan.
+    /// Number of matrices for which all timing runs chose the same plan.
     pub agreeing: usize,
-    /// Of them, those that profiles are judged by.
+    /// Number of validation matrices among them.
     pub agreeing_judged: usize,
-    /// Of the others, the largest time of a plan that was decided for, over that of the fastest; 1 where all agree.
+    /// Largest time of a chosen plan over that of the fastest, on the other matrices; 1 if all
+    /// agree.
     pub largest_excess: f64,
-    /// Whether that lies within the tie band.
+    /// True if [`largest_excess`](Agreement::largest_excess) is within the tie band.
     pub within_tie_band: bool,
-    /// The time of the plan that a race decided for over that of the fastest, over all races.
+    /// Regret of the chosen plans over all timing runs.
     pub regret: Regret,
-    /// The matrices on which races do not agree, the largest excess first.
+    /// Matrices with different decisions, the largest excess first.
     pub differing: Vec<Differing>,
 }
 
@@ -140,23 +147,23 @@ impl Agreement {
     }
 }
 
-/// How the decisions on a collection of matrices repeat.
+/// Repeatability of the decisions on a collection of matrices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Repeatability {
-    /// Races of each matrix.
+    /// Timing runs per matrix.
     pub races: usize,
-    /// Matrices and precisions.
+    /// Number of pairs of matrix and precision.
     pub matrices: usize,
-    /// Of them, those that profiles are judged by.
+    /// Number of validation matrices among them.
     pub judged: usize,
-    /// Of races that each begin with what the one before has decided.
+    /// Agreement of timing runs that each start with the decision of the one before.
     pub successive: Agreement,
-    /// Of races that each begin with the prediction.
+    /// Agreement of timing runs that each start with the prediction.
     pub fresh: Agreement,
 }
 
 impl Repeatability {
-    /// Sums up the decisions on a collection, each of so many races.
+    /// Summarises the decisions on a collection, with `races` timing runs per matrix.
     pub fn of(races: usize, repeats: &[Repeat]) -> Self {
         Self {
             races,
@@ -181,7 +188,7 @@ mod tests {
         PLANS[place].parse().unwrap()
     }
 
-    /// A race of three plans, of which the second takes 1000 ns to prepare.
+    /// A timing run of three plans, the second with a preparation of 1000 ns.
     fn race(times: [f64; 3], nnz: u64) -> Measured {
         let run = |(place, product): (usize, f64)| Run {
             plan: plan(place),

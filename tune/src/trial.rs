@@ -1,4 +1,5 @@
-//! Offline tuning at work: every plan of a matrix packed once and raced, once or several times, and what the races decide for.
+//! Timing runs of offline tuning: every plan of a matrix is packed once and timed once or several
+//! times, and decisions are derived from the times.
 
 use crate::offline::{Measured, Run};
 use crate::repeat::Decisions;
@@ -13,12 +14,13 @@ use sparseop::tuning::stopwatch::{Clock, Contestant, Policy, Samples, WallClock,
 use sparseop::tuning::{PackedPlan, PlanBench};
 use sparseop::{Error, Scalar};
 
-/// What was measured on one matrix.
+/// Measurements of one matrix.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// The times of every race; all of them have the same plans in the same order, but for those that failed on the way.
+    /// Times of every timing run. All have the same plans in the same order, except for plans that
+    /// failed in between.
     pub races: Vec<Measured>,
-    /// The rounds of every run of every race.
+    /// Samples of every plan in every timing run.
     rounds: Vec<Vec<Samples>>,
     on: Target,
     seconds: f64,
@@ -26,46 +28,48 @@ pub struct Trial {
     heats: usize,
 }
 
-/// The matrix, the class it belongs to, and how it is measured.
+/// A matrix, its class, and the settings of its measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// The matrix as it is recorded.
+    /// Name of the matrix, as recorded.
     pub matrix: &'a str,
-    /// Its class, as it is recorded.
+    /// Class of the matrix, as recorded.
     pub class: &'a str,
-    /// Where it is measured.
+    /// Device of the measurement.
     pub device: &'a Device,
-    /// How plans are raced.
+    /// Policy of the timing runs.
     pub policy: Policy,
-    /// How often, each time anew.
+    /// Number of timing runs.
     pub races: usize,
-    /// Plans that are measured even where they are not candidates.
+    /// Additional plans that are measured even if they are not candidates.
     pub also: &'a [Plan],
 }
 
-/// What is known of a matrix before it is raced.
+/// Decisions about a matrix before its timing runs.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// What is chosen by predictions.
+    /// Decision by predictions.
     pub predicted: Decision,
-    /// What an earlier race has decided for, if that is remembered.
+    /// Decision of an earlier timing run, if it is in the store.
     pub remembered: Option<Plan>,
 }
 
 impl Trial {
-    /// Packs every candidate and races them on a device, in groups that together stay within eight times the memory limit of one, and on
-    /// a GPU within half of its memory. A matrix is packed once, however often it is raced. Who is clearly slower than another runs no more
-    /// than the fewest rounds, so that the time is spent on those that are near the fastest.
+    /// Packs every candidate and times them on a device, in groups. The packed matrices of a group
+    /// together stay within eight times the memory limit of one, and on a GPU within half of its
+    /// memory. A matrix is packed once for all timing runs. A plan that is clearly slower than
+    /// another runs only the least number of rounds, so that the time is spent on the plans near
+    /// the fastest.
     ///
     /// # Errors
     ///
-    /// What the device gives. A plan that cannot be packed or run is recorded as failed.
+    /// Errors of the device. A plan that cannot be packed or run is recorded as failed.
     pub fn of<T: Scalar>(
         a: CsrView<'_, T>,
         analysis: &Analysis,
         subject: Subject<'_>,
     ) -> Result<Self, Error> {
-        /// Packed matrices held at once, in memory limits of one.
+        /// Memory of the packed matrices of a group, in memory limits of one matrix.
         const TOGETHER: u64 = 8;
         let (clock, device) = (WallClock::start(), subject.device);
         let on = Target::of(&device.spec());
@@ -114,7 +118,7 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Packs some plans and races them.
+    /// Packs a group of plans and times them.
     fn group<T: Scalar>(&mut self, bench: &PlanBench<'_, T>, plans: &[(Plan, Traffic)], policy: Policy) {
         let mut packed: Vec<(&(Plan, Traffic), PackedPlan<T>)> = Vec::new();
         for entry in plans {
@@ -130,7 +134,8 @@ impl Trial {
             let mut turns: Vec<_> =
                 packed.iter().map(|(_, matrix)| |repeats| bench.products(matrix, repeats)).collect();
             let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-            // By their products alone: for how many of them a plan is prepared is asked later.
+            // Plans are eliminated by their products alone; the number of products that amortise
+            // the preparation enters later.
             let mut judge = Judge::new(vec![0.0; packed.len()]);
             let clock = WallClock::start();
             let results = race_until(&mut contestants, policy, &clock, &mut |results, going| {
@@ -153,8 +158,8 @@ impl Trial {
         }
     }
 
-    /// What the races decide for, by the rule of [`calibrate`](sparseop::tuning::calibrate) and with a share of the preparation in every product; none
-    /// when no plan can be chosen.
+    /// Decisions of the timing runs, by the rule of [`calibrate`](sparseop::tuning::calibrate) and
+    /// with a share of the preparation in every product. `None` if no plan can be chosen.
     pub fn decisions(&self, known: &Known) -> Option<Decisions> {
         let (mut fresh, mut successive) = (Vec::new(), Vec::new());
         let mut remembered = known.remembered.clone();
@@ -172,7 +177,8 @@ impl Trial {
         Some(Decisions { fresh, successive })
     }
 
-    /// The last race as a decision store keeps it, which decides for `winner`; none when that took no part.
+    /// The last timing run as an entry of a decision store, with `winner` as its winner; `None` if
+    /// that plan was not timed.
     pub fn race(&self, known: &Known, winner: &Plan) -> Option<Race> {
         let contest = self.contest(self.races.len() - 1, known.predicted.request.expected_calls);
         let winner = contest.runs.iter().position(|run| run.plan == *winner)?;
@@ -194,7 +200,7 @@ impl Trial {
         let mut entrants: Vec<Entrant> = contest.runs.iter().enumerate().map(entrant).collect();
         let is_open = |entrant: &Entrant| entrant.outcome == Outcome::Undecided;
         let decided = !entrants.iter().any(is_open);
-        // A stable sort: first the one that was predicted, if it took part.
+        // A stable sort: first the predicted plan, if it was timed.
         entrants.sort_by_key(|entrant| entrant.plan != known.predicted.plan);
         Some(Race {
             winner: contest.runs[winner].plan.clone(),
@@ -208,7 +214,7 @@ impl Trial {
         })
     }
 
-    /// One of the races, between the plans that may be chosen, for so many products.
+    /// One of the timing runs, restricted to the plans that may be chosen, for `calls` products.
     fn contest(&self, race: usize, calls: u64) -> Contest<'_> {
         let runs = self.races[race].runs.iter().zip(&self.rounds[race]);
         let (runs, results): (Vec<_>, Vec<_>) = runs
@@ -220,7 +226,7 @@ impl Trial {
     }
 }
 
-/// A race that is over.
+/// A finished timing run.
 struct Contest<'a> {
     runs: Vec<&'a Run>,
     results: Vec<Result<Samples, Error>>,
@@ -228,12 +234,12 @@ struct Contest<'a> {
 }
 
 impl Contest<'_> {
-    /// Who has won it.
+    /// The winner.
     fn winner(&self, predicted: &Decision, remembered: Option<&Plan>) -> Option<usize> {
         let place = |plan: &Plan| self.runs.iter().position(|run| run.plan == *plan);
         let incumbent = match remembered.and_then(place) {
             Some(place) => Incumbent::Remembered(place),
-            // One that is nowhere has failed.
+            // A plan that is not found has failed.
             None => Incumbent::Predicted(place(&predicted.plan).unwrap_or(self.runs.len())),
         };
         let order = |i: usize| {
@@ -245,9 +251,11 @@ impl Contest<'_> {
     }
 }
 
-/// Takes those off a race whose further rounds would say nothing: the clearly slower, and those that are only there to be fitted to.
+/// Eliminates plans whose further rounds have no information: clearly slower ones, and those that
+/// are measured for fitting only.
 fn narrow(judge: &mut Judge, eligible: &[bool], results: &[Result<Samples, Error>], going: &mut [bool]) {
-    /// Rounds of a plan that is only there to be fitted to: of those that wait for the host a round takes longest of all.
+    /// Rounds of a plan that is measured for fitting only. Plans that block the host have the
+    /// longest rounds of all.
     const TO_FIT: usize = 3;
     for ((going, result), eligible) in going.iter_mut().zip(results).zip(eligible) {
         let is_done = result.as_ref().map_or(true, |samples| samples.len() >= TO_FIT);
@@ -265,11 +273,12 @@ impl Measured {
     }
 }
 
-/// Loads the kernels of every format on a device: what is packed first would else take the time for it.
+/// Loads the kernels of every format on a device. Otherwise the load time would be part of the
+/// first packing.
 ///
 /// # Errors
 ///
-/// What the device gives.
+/// Errors of the device.
 pub fn load_kernels<T: Scalar>(device: &Device) -> Result<(), Error> {
     let a = CsrMatrix::try_new(4, 4, vec![0, 2, 2, 5, 7], vec![0, 2, 1, 2, 3, 0, 3], vec![T::ONE; 7])?;
     let bench = PlanBench::new(a.view(), device)?;

@@ -1,4 +1,4 @@
-//! The findings for programs.
+//! The findings as JSON.
 
 use super::{Findings, padding_ratio};
 use serde::Serialize;
@@ -34,11 +34,11 @@ pub(super) struct Report<'a> {
     candidates: Vec<Candidate<'a>>,
     analyze_us: f64,
     select_us: f64,
-    /// So many products of the chosen plan take as long as both.
+    /// Time of analysis and choice together, in products of the chosen plan.
     products: Option<f64>,
 }
 
-/// What the times were predicted from.
+/// Source of the predicted times.
 #[derive(Serialize)]
 struct Predictor<'a> {
     device: String,

@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     args.report.finish(page, console)
 }
 
-/// Everything there is to say about a matrix.
+/// Findings about a matrix.
 struct Findings {
     matrix: String,
     scalar: ScalarKind,
@@ -67,11 +67,11 @@ struct Findings {
     took: Took,
 }
 
-/// Seconds that it took to come to a decision.
+/// Seconds of the steps up to a decision.
 #[derive(Debug, Clone, Copy)]
 struct Took {
     analyze: f64,
-    /// Predicting and choosing, without a race.
+    /// Prediction and choice, without calibration.
     select: f64,
 }
 
@@ -120,7 +120,8 @@ impl Findings {
         &self.analysis.rows.histogram
     }
 
-    /// So many products of the chosen plan take as long as analysis and choice together; none where no time of it is known.
+    /// Time of analysis and choice together, in products of the chosen plan. None if no time of
+    /// that plan is known.
     fn products(&self) -> Option<f64> {
         let measured = self.decision.race().and_then(|race| race.entrant(&self.decision.plan)?.median);
         let predicted = || Some(self.decision.chosen()?.prediction?.product() * 1e-9);
@@ -128,14 +129,14 @@ impl Findings {
         Some((self.took.analyze + self.took.select) / product)
     }
 
-    /// What every format takes with its default parameters.
+    /// Traffic of every format with its default parameters.
     fn formats(&self) -> impl Iterator<Item = (Plan, Traffic)> {
-        // A format's name alone is a plan of it; should one ever not be, it has nothing to show here.
+        // The name of a format alone is a plan of it. A name that does not parse is left out.
         let plans = FormatKind::ALL.iter().filter_map(|kind| kind.name().parse::<Plan>().ok());
         plans.map(|plan| (plan.clone(), plan.traffic(&self.analysis, self.scalar)))
     }
 
-    /// The width of the ELL part by every rule, and what a hybrid of that width takes.
+    /// Width of the ELL part by every rule, and the traffic of a hybrid of that width.
     fn hyb_widths(&self) -> impl Iterator<Item = (String, u32, Traffic)> {
         let weights = self.decision.profile.weights(self.scalar);
         let measured = hyb::fastest(self.histogram(), weights.tail_slots);
@@ -148,7 +149,8 @@ impl Findings {
         })
     }
 
-    /// The sections of JDS at their optimum, the number left free, and by every method in that number; with the slots they take.
+    /// Sections of JDS: at their optimum with a free number, and by every method with that number.
+    /// Each comes with its number of slots.
     fn jds_splits(&self) -> impl Iterator<Item = (Split, usize, u64)> {
         let free = Split::default();
         let best = u32::try_from(free.outcome(self.histogram()).0).unwrap_or(u32::MAX).max(1);
@@ -161,7 +163,7 @@ impl Findings {
     }
 }
 
-/// Slots over entries; 1 for a matrix without entries.
+/// Number of slots per entry. 1 for a matrix without entries.
 fn padding_ratio(slots: u64, nnz: u64) -> f64 {
     if nnz == 0 { 1.0 } else { slots as f64 / nnz as f64 }
 }

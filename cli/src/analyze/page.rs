@@ -1,4 +1,4 @@
-//! The findings in pictures.
+//! The findings as a page.
 
 use super::Findings;
 use crate::choice::Choice;
@@ -10,11 +10,11 @@ use sparseop::matrix::CsrView;
 use sparseop::tuning::decision::{Candidate, Verdict};
 use sparseop::tuning::explain::{Beside, Explanation, reason};
 
-/// What the page shows of one matrix.
+/// Returns the page's data of one matrix.
 ///
 /// # Errors
 ///
-/// When the GPU's bandwidth cannot be measured, or the picture cannot be encoded.
+/// If the bandwidth of the GPU cannot be measured or the picture cannot be encoded.
 pub(super) fn matrix<T: Scalar>(
     findings: &Findings,
     source: &Source,

@@ -1,4 +1,4 @@
-//! The findings for people.
+//! The findings as text.
 
 use super::{Findings, padding_ratio};
 use crate::console::{Left, Right, duration, percent, table};
@@ -6,10 +6,10 @@ use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTI
 use sparseop::tuning::explain::{Beside, Explanation, size};
 use std::fmt::{self, Write};
 
-/// Lines of the histogram.
+/// Number of lines of the histogram.
 const BINS: usize = 16;
 
-/// Characters of its longest bar.
+/// Number of characters of its longest bar.
 const BAR: usize = 40;
 
 pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
@@ -39,7 +39,7 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
-/// How long it took to come to a decision, in products too.
+/// Writes the time up to the decision, in seconds and in products.
 fn took(out: &mut String, findings: &Findings) -> fmt::Result {
     let (analyze, select) = (duration(findings.took.analyze), duration(findings.took.select));
     write!(out, "took     {analyze} to analyse, {select} to choose")?;
@@ -90,7 +90,8 @@ fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
     writeln!(out)
 }
 
-/// A bar as long as `part` of `most`, in eighths of a character; not quite nothing where there is anything.
+/// Draws a bar as long as `part` of `most`, in eighths of a character. At least one eighth if
+/// `part` is not 0.
 fn bar(part: u64, most: u64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (part as f64 / most.max(1) as f64 * (BAR * 8) as f64).round() as usize;

@@ -1,4 +1,4 @@
-//! What the plans are compared with.
+//! Baselines of the comparison.
 
 use super::cusparse::{self, Algorithm, Shared, SpMm};
 use super::engine::{Engine, OnHost, Own, Product, Which};
@@ -24,47 +24,48 @@ pub(super) enum Baseline {
     None,
 }
 
-/// One way in which something multiplies that is no plan.
+/// Product other than a plan of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     Sprs,
     Cusparse(Algorithm),
-    /// cuSPARSE with the matrix before it was transposed.
+    /// cuSPARSE's transposed product with the original matrix.
     CusparseTransposed(Algorithm),
     SpMm(SpMm),
-    /// Our own operator of the matrix before it was transposed.
+    /// Transposed product of our own operator with the original matrix.
     Transposed,
-    /// Our own operator with one vector, where several are multiplied.
+    /// Product of our own operator with one vector, as a baseline of SpMM.
     OneVector,
 }
 
-/// What a contest is about.
+/// Task of a comparison.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Task {
-    /// What is multiplied with.
+    /// The vectors.
     pub(super) several: Several,
-    /// Whether the matrix is one that was transposed first.
+    /// True if the matrix is the transpose of the original one.
     pub(super) transposed: bool,
 }
 
-/// What those who enter a contest get.
+/// Inputs that all engines of a comparison share.
 pub(super) struct Context<'a, T: Scalar> {
     pub(super) a: CsrView<'a, T>,
-    /// The matrix before it was transposed, where that is what is compared.
+    /// The matrix before transposition, if products with the transpose are compared.
     pub(super) original: Option<CsrView<'a, T>>,
     pub(super) task: Several,
     pub(super) vectors: &'a Vectors<T>,
     pub(super) builder: &'a SparseOpBuilder,
     pub(super) device: &'a Device,
-    /// The one stream of all engines on the device, and the data that fill its caches.
+    /// The stream of all engines on the device, and the data that fill its caches.
     pub(super) caches: Rc<Caches>,
-    /// What those with the matrix have in common, and those with the original one.
+    /// Device arrays that engines with the matrix share, and those that engines with the original
+    /// one share.
     pub(super) shared: Shared,
     pub(super) shared_original: Shared,
 }
 
 impl Baseline {
-    /// What is compared with when nothing else is asked for.
+    /// Baseline if none is given.
     pub(super) fn default_of(device: &Device, console: &Console) -> Self {
         match (device, cusparse::missing()) {
             (Device::Cuda(_), None) => Self::Cusparse,
@@ -76,7 +77,7 @@ impl Baseline {
         }
     }
 
-    /// Every way in which it multiplies on this machine.
+    /// All algorithms of the baseline on this machine.
     pub(super) fn peers(self, task: Task, device: &Device, console: &Console) -> Vec<Peer> {
         let several = task.several != Several::ONE;
         match self {
@@ -98,13 +99,13 @@ impl Baseline {
 }
 
 impl Peer {
-    /// Our own ways that are no plan of the matrix.
+    /// Baselines of our own that are not plans of the matrix.
     pub(super) fn own(task: Task) -> Vec<Self> {
         let several = (task.several != Several::ONE).then_some(Self::OneVector);
         task.transposed.then_some(Self::Transposed).into_iter().chain(several).collect()
     }
 
-    /// Engine and plan, as reports name them.
+    /// Engine and plan, as in reports.
     pub(super) fn name(self) -> (&'static str, &'static str) {
         match self {
             Self::Sprs => ("sprs", "csr"),
@@ -120,7 +121,7 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// Why it cannot take part, in one line.
+    /// The reason why it cannot be timed, in one line.
     pub(super) fn enter<'a, T: Peers>(
         self,
         context: &'a Context<'a, T>,
@@ -152,7 +153,7 @@ impl Peer {
 }
 
 impl<T: Scalar> Context<'_, T> {
-    /// The caches of the CPU, whatever the device, in the state of this contest.
+    /// The caches of the CPU, whatever the device, in the state of this comparison.
     fn host_caches(&self) -> Result<Rc<Caches>, Error> {
         if *self.device == Device::Cpu {
             return Ok(self.caches.clone());
@@ -161,9 +162,9 @@ impl<T: Scalar> Context<'_, T> {
     }
 }
 
-/// A scalar that every peer can multiply.
+/// A scalar type that every baseline supports.
 pub(super) trait Peers: Scalar {
-    /// The product of sprs, with 32-bit columns: no index type of its own is faster.
+    /// The product of sprs, with 32-bit columns: none of its index types is faster.
     fn sprs<'a>(a: CsrView<'a, Self>) -> Result<Product<'a, Self>, String>;
 }
 

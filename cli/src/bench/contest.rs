@@ -1,4 +1,4 @@
-//! The contest: everyone packs, is checked, and multiplies in turn.
+//! The comparison: packs every candidate, checks its result and times all of them in turn.
 
 use super::baseline::{Context, Peer, Peers, Task};
 use super::cusparse::{self, Shared};
@@ -16,37 +16,38 @@ use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race};
 use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::rc::Rc;
 
-/// Packed bytes that are held at a time; plans beyond it race in groups. Of a GPU's memory, a third of what is free at most.
+/// Packed bytes held at a time; plans beyond them are timed in groups. On a GPU at most a third of
+/// the free memory.
 const GROUP_BYTES: u64 = 8 << 30;
 
-/// Who takes part, and in what.
+/// A comparison of plans and baselines.
 pub(super) struct Contest<'a, T> {
     pub(super) a: &'a CsrMatrix<T>,
-    /// The matrix before it was transposed, where it was.
+    /// The matrix before transposition, if it is transposed.
     pub(super) original: Option<&'a CsrMatrix<T>>,
     pub(super) task: Task,
     pub(super) analysis: &'a Analysis,
     /// For this device and this limit.
     pub(super) builder: &'a SparseOpBuilder,
-    /// Bytes that one packed matrix may take, whoever packs it.
+    /// Limit of the bytes of one packed matrix, for plans and baselines alike.
     pub(super) limit: u64,
     pub(super) device: &'a Device,
     pub(super) plans: &'a [Plan],
     pub(super) peers: &'a [Peer],
     pub(super) seconds: f64,
-    /// State of the caches that timed products find.
+    /// State of the caches at the beginning of timed products.
     pub(super) cache: CacheState,
 }
 
-/// One who takes part.
+/// A packed candidate.
 struct Entrant<'a, T> {
-    /// Its place among the results.
+    /// Index among the results.
     place: usize,
     engine: Box<dyn Engine<T> + 'a>,
     traffic: Option<Traffic>,
     rel_error: f64,
     deterministic: bool,
-    /// The plan that several vectors are multiplied with, where it is another one.
+    /// The plan for several vectors, if it is another one.
     several_plan: Option<String>,
 }
 
@@ -54,8 +55,8 @@ struct Entrant<'a, T> {
 ///
 /// # Errors
 ///
-/// When not even the vector to multiply with, or what fills its caches, can be brought to the device, or a GPU does not say how much
-/// memory it has left.
+/// If the vector to multiply with, or the data that fill the caches, cannot be brought to the
+/// device, or a GPU does not report its free memory.
 pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> Result<Vec<Run>, Error> {
     let vectors = Vectors::new(contest.a.view(), contest.task.several.count);
     let context = contest.context(&vectors)?;
@@ -85,7 +86,7 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
         bar.set_message("timing");
         let times = time(&mut ready, contest);
         for (entrant, samples) in ready.iter().zip(times) {
-            // Who was there in an earlier group keeps its first result.
+            // A candidate of several groups keeps its first result.
             runs[entrant.place].get_or_insert_with(|| match samples {
                 Ok(samples) => contest.measured(entrant, &samples),
                 Err(error) => contest.failed(entrant.place, error.into()),
@@ -98,7 +99,7 @@ pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> 
 }
 
 impl<T: Peers> Contest<'_, T> {
-    /// Engine and plan of a place.
+    /// Engine and plan of a result.
     fn name(&self, place: usize) -> (&'static str, String) {
         match self.plans.get(place) {
             Some(plan) => ("sparseop", plan.to_string()),
@@ -109,7 +110,7 @@ impl<T: Peers> Contest<'_, T> {
         }
     }
 
-    /// What those who enter get.
+    /// Inputs that all engines share.
     fn context<'c>(&'c self, vectors: &'c Vectors<T>) -> Result<Context<'c, T>, Error> {
         Ok(Context {
             a: self.a.view(),
@@ -124,7 +125,7 @@ impl<T: Peers> Contest<'_, T> {
         })
     }
 
-    /// Packs the matrix for a place.
+    /// Packs the matrix for the candidate at `place`.
     fn enter<'c>(&'c self, place: usize, context: &'c Context<'c, T>) -> Result<Entrant<'c, T>, Failure> {
         let Some(plan) = self.plans.get(place) else {
             let engine = self.peers[place - self.plans.len()].enter(context)?;
@@ -175,13 +176,13 @@ impl<T: Peers> Contest<'_, T> {
     }
 }
 
-/// Version of the library that an engine is, where it is not part of this program.
+/// Version of an engine's library. None for an engine of this program.
 fn version(engine: &str) -> Option<String> {
     (engine == cusparse::ENGINE).then(cusparse::version).flatten()
 }
 
-/// What a product of an operator reads, with the bytes that are there and not those that were told; and the plan that several vectors are
-/// multiplied with, where it is another one.
+/// Traffic of an operator's product, with the bytes actually packed in place of the predicted ones,
+/// and the plan for several vectors if it is another one.
 fn traffic<T: Scalar>(op: &SparseOp<T>, several: Several) -> (Option<Traffic>, Option<String>) {
     let beside = op.explain().beside;
     let (matrix_bytes, plan) = match beside.several {
@@ -201,11 +202,11 @@ impl<'a, T: Scalar> Entrant<'a, T> {
         Self { place, engine, traffic: None, rel_error: 0.0, deterministic: false, several_plan: None }
     }
 
-    /// Compares the answer with the oracle's, and with itself a second time.
+    /// Compares the result with the oracle's, and with a second result.
     fn check(&mut self, vectors: &Vectors<T>, nrows: usize) -> Result<(), Failure> {
         let several = self.engine.several();
         let mut answer = || {
-            // Whatever is not written stays wrong.
+            // Elements that are not written stay NaN.
             let mut y = vec![T::from_f64(f64::NAN); nrows * several.count];
             self.engine.answer(&mut y).map(|()| y)
         };
@@ -217,7 +218,7 @@ impl<'a, T: Scalar> Entrant<'a, T> {
     }
 }
 
-/// Lets them multiply in turn.
+/// Times the candidates in turn.
 fn time<T: Scalar>(ready: &mut [Entrant<'_, T>], contest: &Contest<'_, T>) -> Vec<Result<Samples, Error>> {
     let policy = Policy::of(contest.device).in_state(contest.cache);
     let policy = Policy { seconds: contest.seconds * ready.len() as f64, ..policy };
@@ -226,8 +227,8 @@ fn time<T: Scalar>(ready: &mut [Entrant<'_, T>], contest: &Contest<'_, T>) -> Ve
     race(&mut contestants, policy)
 }
 
-/// Cuts the plans into groups that take at most `limit` bytes each, where they can; the first is in every one, so that all can be
-/// compared through it.
+/// Cuts the plans into groups of at most `limit` bytes each, if possible. The first plan is in
+/// every group, so that all can be compared through it.
 fn groups(bytes: &[u64], limit: u64) -> Vec<Vec<usize>> {
     let Some(&first) = bytes.first() else { return vec![Vec::new()] };
     let mut groups = vec![vec![0]];

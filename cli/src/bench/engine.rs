@@ -1,17 +1,17 @@
-//! Those who multiply: our own operator on any device, and what it is compared with.
+//! Engines: our own operator on any device, and the baselines.
 
 use super::task::Several;
 use sparseop::tuning::caches::Caches;
 use sparseop::{DeviceVec, Error, Multivector, Scalar, SparseOp};
 use std::rc::Rc;
 
-/// One who multiplies one matrix with one vector, or with several.
+/// An implementation of the product with one matrix and one or several vectors.
 pub(super) trait Engine<T> {
-    /// The product once, into `y`, which holds something else.
+    /// Computes the product into `y`, whose contents are overwritten.
     ///
     /// # Errors
     ///
-    /// What went wrong.
+    /// Errors of the library or of the device.
     fn answer(&mut self, y: &mut [T]) -> Result<(), Error>;
 
     /// Enqueues the product on the stream of its [`caches`](Self::caches), with vectors that stay
@@ -19,13 +19,13 @@ pub(super) trait Engine<T> {
     ///
     /// # Errors
     ///
-    /// What went wrong.
+    /// Errors of the library or of the device.
     fn multiply(&mut self) -> Result<(), Error>;
 
-    /// Stream of its products, and state of the caches that timed ones find.
+    /// Stream of its products, and state of the caches at the beginning of timed ones.
     fn caches(&self) -> &Rc<Caches>;
 
-    /// Seconds of a batch of products.
+    /// Times a batch of products, in seconds.
     ///
     /// # Errors
     ///
@@ -35,13 +35,13 @@ pub(super) trait Engine<T> {
         caches.batch(products, || self.multiply())
     }
 
-    /// What it multiplies.
+    /// Number and layout of its vectors.
     fn several(&self) -> Several {
         Several::ONE
     }
 }
 
-/// Which product of an operator.
+/// A product of an operator.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Which {
     /// With the matrix.
@@ -50,7 +50,7 @@ pub(super) enum Which {
     Transposed,
 }
 
-/// Our own operator.
+/// Engine with our own operator.
 pub(super) struct Own<T: Scalar> {
     op: SparseOp<T>,
     which: Which,
@@ -60,7 +60,7 @@ pub(super) struct Own<T: Scalar> {
 }
 
 impl<T: Scalar> Own<T> {
-    /// The operator at work on the stream of `caches`.
+    /// Engine whose work runs on the stream of `caches`.
     pub(super) fn new(
         op: SparseOp<T>,
         which: Which,
@@ -73,7 +73,7 @@ impl<T: Scalar> Own<T> {
         };
         let y = DeviceVec::zeros(op.device(), len)?;
         let mut own = Self { op, which, caches, x, y };
-        // What is made at the first product is made now.
+        // The first product does the lazy initialisation.
         own.multiply()?;
         Ok(own)
     }
@@ -119,7 +119,7 @@ impl<T: Scalar> Engine<T> for Own<T> {
 /// A product with one matrix: `multiply(x, y)`.
 pub(super) type Product<'a, T> = Box<dyn Fn(&[T], &mut [T]) + 'a>;
 
-/// A product of vectors in host memory.
+/// Engine whose product takes vectors in host memory.
 pub(super) struct OnHost<'a, T> {
     multiply: Product<'a, T>,
     x: &'a [T],
@@ -128,7 +128,7 @@ pub(super) struct OnHost<'a, T> {
 }
 
 impl<'a, T: Scalar> OnHost<'a, T> {
-    /// A product with `x`, whose `caches` are those of the CPU.
+    /// Engine with vector `x`. `caches` must be those of the CPU.
     pub(super) fn new(multiply: Product<'a, T>, x: &'a [T], nrows: usize, caches: Rc<Caches>) -> Self {
         Self { multiply, x, y: vec![T::ZERO; nrows], caches }
     }

@@ -5,7 +5,7 @@ use sparseop::Error;
 /// Reason why a plan or a baseline is not timed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// More memory or more pieces than allowed, or than makes sense.
+    /// More memory or more pieces than allowed or sensible.
     Refused(String),
     /// Anything else.
     Broken(String),

@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 }
 
 impl Args {
-    /// What is multiplied.
+    /// The task that the arguments describe.
     fn task(&self) -> Task {
         let several = |count| Several { count: usize::from(count), layout: self.layout.into() };
         Task { several: self.vectors.map_or(Several::ONE, several), transposed: self.transpose }
@@ -133,7 +133,7 @@ fn bench<T: Peers>(
     };
     check_room::<T>(a, task.several.count)?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
-    // Dropped at once: what it takes belongs to the contest.
+    // Dropped at once: its memory belongs to the comparison.
     let auto = builder.build_analyzed(a, &analysis)?;
     let preparation = Preparation { analyze, ..*auto.preparation() };
     let words = Explanation { preparation: Some(&preparation), ..auto.explain() }.to_string();
@@ -149,7 +149,8 @@ fn bench<T: Peers>(
     let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
     let others = baselines.into_iter().flat_map(|b| b.peers(task, &device, console));
     let peers: Vec<Peer> = Peer::own(task).into_iter().chain(others).collect();
-    // Whatever others hold, everyone may take what the chosen plan might have taken, where it was.
+    // Every candidate may take the memory that the chosen plan was allowed, whatever other
+    // candidates hold.
     let limit = decision.request.memory_limit;
     let entered = Contest {
         a,
@@ -166,7 +167,7 @@ fn bench<T: Peers>(
     };
     let runs = contest(&entered, console)?;
     for (i, run) in runs.iter().enumerate() {
-        // One of many that is too large is news to nobody; a plan that was asked for by name is.
+        // A candidate of many that is too large is not reported; a plan asked for by name is.
         let expected = plans.get(i).is_none_or(|(_, by_name)| !by_name) && run.is_refused();
         if let (Some(error), false) = (run.error(), expected) {
             console.error(&format!("{}: {error}", source.name()));
@@ -197,7 +198,7 @@ fn bench<T: Peers>(
 
 /// Refuses more vectors than the machine has memory for.
 fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
-    /// Copies that there are of every vector at a time: in both layouts, while it is copied, and what its product is compared with.
+    /// Copies of every vector at a time: in both layouts, during the copy, and the oracle's result.
     const COPIES: u64 = 4;
     let elements = ((a.nrows() + a.ncols()) as u64).saturating_mul(count as u64);
     let (needed, there) = (elements.saturating_mul(COPIES * size_of::<T>() as u64), Device::Cpu.memory()?);
@@ -211,7 +212,7 @@ fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// The plan that a race finds, whether the expected products pay for it or not.
+/// The winner of a calibration, whether the expected calls pay for it or not.
 fn calibrated<T: Peers>(
     builder: &SparseOpBuilder,
     args: &Args,
@@ -226,7 +227,7 @@ fn calibrated<T: Peers>(
     Ok(op.plan().clone())
 }
 
-/// Every asked plan once, in the order of asking, and whether it was asked for by name.
+/// Every requested plan once, in the order of the request; true if it is requested by name.
 fn asked_plans(asked: &Plans, decision: &Decision, calibrated: Option<&Plan>) -> Vec<(Plan, bool)> {
     let mut plans: Vec<(Plan, bool)> = Vec::new();
     for asked in asked.iter() {

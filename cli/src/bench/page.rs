@@ -1,4 +1,4 @@
-//! The results in pictures.
+//! The results as a page.
 
 use super::contest::Contest;
 use super::report::{Report, Run};
@@ -8,11 +8,12 @@ use anyhow::Result;
 use sparseop::tuning::decision::Decision;
 use sparseop::{Plan, Scalar, Tuning};
 
-/// What the page shows of one matrix: `results` of `contest`, and the `decision` that `words` explain.
+/// Returns the page's data of one matrix: `results` of `contest`, and the `decision` that `words`
+/// explain.
 ///
 /// # Errors
 ///
-/// When the GPU's bandwidth cannot be measured, or the picture cannot be encoded.
+/// If the bandwidth of the GPU cannot be measured or the picture cannot be encoded.
 pub(super) fn matrix<T: Scalar>(
     results: &Report,
     contest: &Contest<'_, T>,
@@ -23,7 +24,7 @@ pub(super) fn matrix<T: Scalar>(
     let rows = &contest.analysis.rows;
     let weights = decision.profile.weights(T::KIND);
     let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
-    // Our own plans come first, in the order in which they entered.
+    // Our own plans come first, in the order of the results.
     let ours = contest.plans.iter().map(Some).chain(std::iter::repeat(None));
     let runs = results.runs.iter().zip(ours).map(|(result, plan)| run(result, plan, contest, results));
     Ok(report::Matrix {
@@ -41,7 +42,7 @@ pub(super) fn matrix<T: Scalar>(
     })
 }
 
-/// State of the caches, and the version of cuSPARSE where it took part.
+/// State of the caches, and the version of cuSPARSE if it is a baseline.
 fn measurement(results: &Report) -> Vec<(&'static str, String)> {
     let cusparse = results.runs.iter().find_map(Run::version);
     let cusparse = cusparse.map(|version| ("cuSPARSE", version.to_owned()));
@@ -67,10 +68,10 @@ fn run<T: Scalar>(
     }
 }
 
-/// Seconds a product is predicted to take under a plan, candidate or not.
+/// Predicted seconds of a product under a plan, candidate or not.
 fn predicted<T: Scalar>(plan: &Plan, contest: &Contest<'_, T>) -> Option<f64> {
     let fixed = contest.builder.clone().tuning(Tuning::Fixed(plan.clone()));
-    // A plan that cannot be decided on could not be timed either, which is said there.
+    // A plan without a decision cannot be timed either; its result says why.
     let decision = fixed.decide(contest.analysis, T::KIND).ok()?;
     Some(decision.chosen()?.prediction?.product() * 1e-9)
 }

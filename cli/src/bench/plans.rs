@@ -1,23 +1,23 @@
-//! The plans to time, as they are typed.
+//! The plans to time, in their spelling on the command line.
 
 use anyhow::Result;
 use sparseop::Plan;
 use std::str::FromStr;
 
-/// A plan to time, or several.
+/// A request for one plan or for several.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Asked {
     /// The plan chosen for the matrix.
     Auto,
-    /// The plan that a race finds.
+    /// The winner of a calibration.
     Calibrated,
-    /// Every candidate of that choice.
+    /// Every candidate of the choice.
     All,
-    /// This one.
+    /// A plan by name.
     Plan(Plan),
 }
 
-/// What `--plans` takes.
+/// Value of `--plans`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plans(Vec<Asked>);
 

@@ -1,4 +1,4 @@
-//! What came of it: a table for people, a line of JSON for programs.
+//! The results: a table, or a line of JSON.
 
 use super::task::LayoutArg;
 use crate::console::{Left, Right, duration, table};
@@ -20,14 +20,15 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) value_precision: Option<Precision>,
     pub(super) device: String,
-    /// What timed products found in the last cache.
+    /// State of the last cache at the beginning of timed products.
     pub(super) cache: CacheState,
-    /// Where several are multiplied at once.
+    /// Number of vectors, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vectors: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) layout: Option<LayoutArg>,
-    /// Whether it is the transposed matrix that is multiplied with; rows and columns are those of that.
+    /// True if the transposed matrix is multiplied with; rows and columns are those of the
+    /// transpose.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) transposed: bool,
     pub(super) auto_plan: Plan,
@@ -36,7 +37,7 @@ pub(super) struct Report {
     pub(super) runs: Vec<Run>,
 }
 
-/// How long it took to prepare `auto`'s operator, in microseconds.
+/// Microseconds of the preparation of `auto`'s operator.
 #[derive(Debug, Serialize)]
 pub(super) struct PrepareUs {
     analyze: f64,
@@ -52,7 +53,7 @@ impl PrepareUs {
     }
 }
 
-/// What came of one plan or baseline.
+/// Result of one plan or baseline.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub(super) enum Run {
@@ -60,11 +61,11 @@ pub(super) enum Run {
     Failed(Failed),
 }
 
-/// It was right, and took so long.
+/// Times of a candidate with a correct result.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Measured {
     pub(super) engine: &'static str,
-    /// Version of the engine's library, where it is not part of this program.
+    /// Version of the engine's library. None for an engine of this program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
     pub(super) plan: String,
@@ -72,17 +73,17 @@ pub(super) struct Measured {
     pub(super) median_us: f64,
     pub(super) min_us: f64,
     pub(super) rel_error: f64,
-    /// How many vectors it multiplied.
+    /// Number of vectors multiplied.
     #[serde(skip)]
     pub(super) vectors: usize,
     #[serde(flatten)]
     pub(super) details: Option<Details>,
-    /// The plan that several vectors are multiplied with, where it is another one.
+    /// The plan for several vectors, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) several_plan: Option<String>,
 }
 
-/// What is known of our own plans besides.
+/// Further numbers of our own plans.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Details {
     pub(super) matrix_bytes: u64,
@@ -92,17 +93,17 @@ pub(super) struct Details {
     pub(super) deterministic: bool,
 }
 
-/// It was not timed.
+/// A candidate that was not timed.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Failed {
     pub(super) engine: &'static str,
-    /// As of [`Measured`].
+    /// As for [`Measured`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
     pub(super) plan: String,
     pub(super) completed: bool,
     pub(super) error: String,
-    /// Whether the reason is that it would take too much memory.
+    /// True if it would take too much memory.
     #[serde(skip)]
     pub(super) refused: bool,
 }
@@ -116,7 +117,7 @@ impl Run {
         }
     }
 
-    /// Version of the engine's library, where it is not part of this program.
+    /// Version of the engine's library. None for an engine of this program.
     pub(super) fn version(&self) -> Option<&str> {
         match self {
             Self::Measured(run) => run.version.as_deref(),
@@ -124,7 +125,7 @@ impl Run {
         }
     }
 
-    /// The times, if there are any.
+    /// The times, if any.
     pub(super) fn measured(&self) -> Option<&Measured> {
         match self {
             Self::Measured(run) => Some(run),
@@ -132,17 +133,17 @@ impl Run {
         }
     }
 
-    /// Why it was not timed.
+    /// The reason why it was not timed. None if it was.
     pub(super) fn error(&self) -> Option<String> {
         match self {
             Self::Measured(_) => None,
-            // Such an error names the plan already.
+            // Such an error already names the plan.
             Self::Failed(run) if run.refused => Some(run.error.clone()),
             Self::Failed(run) => Some(format!("{} {}: {}", run.engine, run.plan, run.error)),
         }
     }
 
-    /// Whether it was kept out because it would take too much memory.
+    /// True if it was left out because it would take too much memory.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Self::Failed(run) if run.refused)
     }
@@ -153,7 +154,7 @@ impl Report {
         self.runs.iter().filter_map(Run::measured)
     }
 
-    /// What the others are compared with: the fastest way of the first baseline, or else plain CSR.
+    /// The baseline of the ratios: the fastest algorithm of the first baseline, or else plain CSR.
     fn reference(&self) -> Option<&Measured> {
         let plain = |run: &&Measured| run.engine == "sparseop" && run.plan == "csr(scalar)";
         match self.measured().find(|run| run.engine != "sparseop") {
@@ -243,40 +244,40 @@ impl Report {
     }
 }
 
-/// What a run is called where there is little room.
+/// Short name of a run.
 fn short_name(run: &Measured) -> &str {
     if run.engine == "sparseop" { "plain CSR" } else { run.engine }
 }
 
-/// Means over the matrices.
+/// Geometric means over the matrices.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
-    /// Matrices with a reference.
+    /// Number of matrices with a baseline.
     matrices: usize,
-    /// What the reference is; with several, the first.
+    /// Name of the baseline; that of the first matrix if they differ.
     reference: String,
-    /// Sums of the logarithms of the speed-ups, and how many there are, by plan.
+    /// Sum of the logarithms of the speed-ups and their number, by plan.
     plans: BTreeMap<String, (f64, usize)>,
 }
 
-/// What stands for the plan chosen for each matrix, whatever it is.
+/// Name of the plan chosen for each matrix.
 const AUTO: &str = "auto";
 
-/// What stands for the plan that the race for each matrix found.
+/// Name of the winner of the calibration for each matrix.
 const CALIBRATED: &str = "calibrated";
 
-/// What stands for the fastest plan that was timed.
+/// Name of the fastest plan that was timed.
 const FASTEST: &str = "fastest plan";
 
 impl Summary {
-    /// Takes the results for one matrix.
+    /// Adds the results for one matrix.
     pub(super) fn add(&mut self, report: &Report) {
         let Some(reference) = report.reference() else { return };
         if self.matrices == 0 {
             self.reference = short_name(reference).to_owned();
         }
         self.matrices += 1;
-        // One vector beside several is no faster plan.
+        // A product with one vector is not comparable with SpMM.
         let comparable = |run: &&Measured| run.engine == "sparseop" && run.vectors == reference.vectors;
         let ours = || report.measured().filter(comparable);
         let named = ours().map(|run| (run.plan.clone(), run));
@@ -291,7 +292,8 @@ impl Summary {
         }
     }
 
-    /// A line with the geometric means of those that ran on every matrix; nothing for a single matrix.
+    /// Returns a line with the geometric means of the plans timed on every matrix. Empty for a
+    /// single matrix.
     pub(super) fn text(&self) -> String {
         if self.matrices < 2 {
             return String::new();

@@ -1,4 +1,4 @@
-//! The task: one vector or several, and the state of the caches.
+//! The task: number of vectors, their layout, and the state of the caches.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -49,7 +49,7 @@ impl From<CacheArg> for CacheState {
     }
 }
 
-/// Several vectors and how they stand; of one it does not matter.
+/// Number of vectors and their layout. The layout of one vector does not matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Several {
     pub(super) count: usize,
@@ -61,20 +61,20 @@ impl Several {
     pub(super) const ONE: Self = Self { count: 1, layout: Layout::ColumnMajor };
 }
 
-/// What is multiplied with, and what comes of it.
+/// Input vectors and the oracle's results.
 pub(super) struct Vectors<T: Scalar> {
     len: usize,
-    /// One after the other.
+    /// The vectors in column-major order.
     columns: Vec<T>,
     oracles: Vec<Oracle>,
-    /// What is on the device already.
+    /// Vectors already on the device, by number and layout.
     on_device: RefCell<Vec<(Several, Rc<DeviceVec<T>>)>>,
 }
 
 impl<T: Scalar> Vectors<T> {
     /// `count` vectors for a matrix, the first of them [`x_vector`].
     pub(super) fn new(a: CsrView<'_, T>, count: usize) -> Self {
-        /// Far from any stride that a matrix has.
+        /// Offset between vectors, far from any stride of a matrix.
         const APART: usize = 7919;
         let len = a.ncols();
         let mut columns = Vec::with_capacity(len * count);
@@ -86,23 +86,23 @@ impl<T: Scalar> Vectors<T> {
         Self::of(a, columns, count)
     }
 
-    /// So many vectors, one after the other.
+    /// Makes `count` vectors from `columns`, which holds them in column-major order.
     pub(super) fn of(a: CsrView<'_, T>, columns: Vec<T>, count: usize) -> Self {
         let len = a.ncols();
         let oracles = (0..count).map(|v| Oracle::of(a, &columns[v * len..(v + 1) * len])).collect();
         Self { len, columns, oracles, on_device: RefCell::default() }
     }
 
-    /// The first one.
+    /// The first vector.
     pub(super) fn first(&self) -> &[T] {
         &self.columns[..self.len]
     }
 
-    /// Some of them on a device.
+    /// Copies vectors to a device.
     ///
     /// # Errors
     ///
-    /// What the device gives.
+    /// Errors of the device.
     pub(super) fn on(&self, device: &Device, several: Several) -> Result<Rc<DeviceVec<T>>, Error> {
         let mut known = self.on_device.borrow_mut();
         if let Some((_, x)) = known.iter().find(|known| known.0 == several) {
@@ -117,7 +117,7 @@ impl<T: Scalar> Vectors<T> {
         Ok(x)
     }
 
-    /// The largest relative error of products; why they are wrong, where they are.
+    /// The largest relative error of the products.
     pub(super) fn check(&self, y: &[T], several: Several) -> Result<f64, String> {
         let Several { count, layout } = several;
         let nrows = y.len() / count;
@@ -136,7 +136,7 @@ impl<T: Scalar> Vectors<T> {
     }
 }
 
-/// Vectors one after the other, side by side.
+/// Converts vectors from column-major to row-major order.
 fn rows<T: Scalar>(columns: &[T], len: usize, count: usize) -> Vec<T> {
     let mut rows = vec![T::ZERO; len * count];
     for (v, column) in columns.chunks_exact(len.max(1)).enumerate() {

@@ -10,22 +10,25 @@ use sparseop::tuning::record::{Record, RecordedRun, Regret};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What regret a profile of a CPU may have when nothing is said.
+/// Default bars for the regret of a CPU's profile.
 const CPU_BARS: Bars = Bars([1.06, 1.2, 1.5]);
 
-/// And of a GPU, where times vary less.
+/// Default bars for the regret of a GPU's profile, where times vary less.
 const GPU_BARS: Bars = Bars([1.04, 1.2, 1.5]);
 
-/// Times the bandwidth of copies that reading can reach: a copy also writes, which on CPUs may cost a read that it does not count.
+/// Maximum bandwidth of reads, as a multiple of that of copies: a copy also writes, which on CPUs
+/// may cost a read that it does not count.
 const FASTEST: f64 = 1.5;
 
-/// Share of that bandwidth below which not even the gathers of a matrix without any locality bring its fastest plan.
+/// Share of that bandwidth that the fastest plan always reaches, even with the gathers of a matrix
+/// without any locality.
 const SLOWEST: f64 = 0.01;
 
-/// Caches' worth of bytes from which a product comes from memory, whatever was fitted.
+/// Bytes of a product, in sizes of the cache, from which it is bound by memory, whatever was
+/// fitted.
 const FROM_MEMORY: f64 = 4.0;
 
-/// Reasons of one kind that are told, the rest being counted.
+/// Maximum number of reported problems of one kind. The rest is counted.
 const TOLD: usize = 5;
 
 /// Whether profiles may be relied on here; exits with 1 and tells the reasons if one may not
@@ -58,7 +61,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// The most regret there may be: geometric mean, 95th percentile and worst.
+/// Upper bounds of the regret: geometric mean, 95th percentile and worst.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bars([f64; 3]);
 
@@ -74,12 +77,13 @@ impl Bars {
     }
 }
 
-/// What is wrong with a profile.
+/// A problem of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Problem {
-    /// What kind of thing: `unreadable`, `kernels`, `device`, `missing`, `failed`, `outlier`, `regret`.
+    /// Kind of the problem: `unreadable`, `kernels`, `device`, `missing`, `failed`, `outlier`,
+    /// `regret`.
     what: &'static str,
-    /// What was found, and what to do.
+    /// Description of the problem and of the remedy.
     why: String,
 }
 
@@ -120,7 +124,7 @@ fn text(file: &str, problems: &[Problem]) -> Result<String> {
     Ok(out)
 }
 
-/// Everything that is wrong with a file.
+/// Returns all problems of a file.
 fn check(file: &Path, args: &Args) -> Result<Vec<Problem>> {
     let profile = match Profile::read(file) {
         Ok(profile) => profile,
@@ -154,7 +158,7 @@ fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
     let why = match device_for(profile, args.device.as_ref())? {
         None => format!("measured on {measured}, and there is no GPU here; --any-device leaves this out"),
         Some(device) if profile.fit(&device.spec()) == Fit::Exact => return Ok(None),
-        // Old kernels are another problem.
+        // Old kernels are a problem of their own.
         Some(device) if device.spec().name == measured.name && device.spec().threads == measured.threads => {
             return Ok(None);
         }
@@ -175,14 +179,14 @@ fn missing(profile: &Profile) -> Vec<Problem> {
     whys.into_iter().map(|why| Problem { what: "missing", why }).collect()
 }
 
-/// The first few of what is to be told, and how many more there are.
+/// The first few problems of a kind, and the number of the others.
 fn told(what: &'static str, whys: Vec<String>) -> Vec<Problem> {
     let more = whys.len().saturating_sub(TOLD);
     let rest = (more > 0).then(|| format!("and {more} more"));
     whys.into_iter().take(TOLD).chain(rest).map(|why| Problem { what, why }).collect()
 }
 
-/// A run, as messages name it.
+/// Name of a run in messages.
 fn run_name(record: &Record, run: &RecordedRun) -> String {
     printable(&format!("{} in {}, {}", record.matrix, record.scalar, run.plan))
 }
@@ -196,7 +200,8 @@ fn failed(records: &[Record]) -> Vec<Problem> {
     told("failed", failures.collect())
 }
 
-/// Runs that are faster than the device can read, and matrices whose fastest run is slower than it can be.
+/// Runs that are faster than the device can read, and matrices whose fastest run is slower than the
+/// device's lower bound.
 fn outliers(profile: &Profile) -> Vec<Problem> {
     let Some(ceiling) = profile.ceilings.copy_bandwidth else { return Vec::new() };
     let bandwidth = |run: &RecordedRun| {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
-/// Changes that are listed unless all are asked for.
+/// Number of changes that are listed by default.
 const LISTED: usize = 20;
 
 /// What differs between two profiles: device, ceilings, regret, coefficients, and the choices on matrices that both were made from
@@ -48,10 +48,10 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     percent.ok_or_else(|| "write a number of per cent that is not negative, such as 10".to_owned())
 }
 
-/// Everything that differs.
+/// The differences of two profiles.
 #[derive(Serialize)]
 struct Diff {
-    /// What there is once: `(what, A, B)`.
+    /// Single values: `(what, A, B)`.
     facts: Vec<(&'static str, String, String)>,
     coefficients: Vec<Change>,
     choices: Choices,
@@ -69,7 +69,7 @@ struct Change {
 }
 
 impl Change {
-    /// By how much, to put the largest first: from nothing or to nothing is the most there is.
+    /// Size of the change as a logarithmic ratio. Infinite for a change from or to zero.
     fn size(&self) -> f64 {
         if self.a > 0.0 && self.b > 0.0 { (self.b / self.a).ln().abs() } else { f64::INFINITY }
     }
@@ -79,16 +79,16 @@ impl Change {
     }
 }
 
-/// How the choices on common matrices compare.
+/// Comparison of the choices on common matrices.
 #[derive(Debug, Default, Serialize)]
 struct Choices {
     /// Records that both profiles have, of the same structure in the same scalar.
     common: usize,
-    /// The same plan.
+    /// The profiles choose the same plan.
     same: usize,
-    /// Another plan, as good by the times of B.
+    /// They choose different plans that are equally good by the times of B.
     tied: usize,
-    /// Another plan that is not as good.
+    /// They choose different plans, and A's is worse.
     different: Vec<Choice>,
 }
 
@@ -99,7 +99,7 @@ struct Choice {
     dtype: ScalarKind,
     a: String,
     b: String,
-    /// The time of A's plan over that of B's, by B's times; none where B has not measured it.
+    /// The time of A's plan over that of B's, by B's times. None if B has not measured it.
     ratio: Option<f64>,
 }
 
@@ -149,7 +149,8 @@ fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
     facts.filter(|(_, a, b)| a != b).collect()
 }
 
-/// The coefficients of common kernels that changed by more than so many per cent, the largest change first.
+/// The coefficients of common kernels that changed by more than `percent`, the largest change
+/// first.
 fn coefficients(a: &Profile, b: &Profile, percent: f64) -> Vec<Change> {
     let named = |c: &Coefficients| {
         let packing = Coefficients::PACKING_NAMES.into_iter().zip(c.packing());
@@ -169,7 +170,7 @@ fn coefficients(a: &Profile, b: &Profile, percent: f64) -> Vec<Change> {
     changes
 }
 
-/// What a record's profile chooses; the fastest plan where it does not say.
+/// The plan chosen by a record's profile, or else the fastest one.
 fn choice(record: &Record) -> Option<&str> {
     record.chosen.as_deref().or_else(|| Some(record.fastest()?.plan.as_str()))
 }

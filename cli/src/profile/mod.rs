@@ -68,7 +68,8 @@ fn generic(args: &GenericArgs) -> Result<()> {
     Ok(profile.write(&args.out)?)
 }
 
-/// The device of this machine that a profile is held against: the one that was asked for, else one of the profile's kind, if there is one.
+/// The device of this machine to compare a profile with: the requested one, or else one of the
+/// profile's kind, if any.
 fn device_for(profile: &Profile, asked: Option<&DeviceArg>) -> Result<Option<Device>> {
     match asked {
         Some(device) => device.get().map(Some),
@@ -77,12 +78,12 @@ fn device_for(profile: &Profile, asked: Option<&DeviceArg>) -> Result<Option<Dev
     }
 }
 
-/// Whether its kernels are those of this program.
+/// True if its kernels are those of this program.
 fn is_current(profile: &Profile) -> bool {
     profile.kernels == profile.device.kernels()
 }
 
-/// What a device reaches at best, in words, each with what it was called before.
+/// Measured ceilings of a device in words, each with its name.
 fn ceilings(c: &Ceilings) -> [(&'static str, String); 3] {
     let in_words = |value: Option<f64>, unit: f64, name: &str| {
         value.map_or("not measured".to_owned(), |value| format!("{:.4} {name}", rounded(value * unit)))
@@ -94,7 +95,7 @@ fn ceilings(c: &Ceilings) -> [(&'static str, String); 3] {
     ]
 }
 
-/// A number with a few digits that count, whatever its size.
+/// Formats a number with a few significant digits.
 fn rounded(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
@@ -106,22 +107,23 @@ fn rounded(value: f64) -> String {
     }
 }
 
-/// A text that others wrote, on one line and without what a terminal would take for a command.
+/// Replaces the control characters of a text of unknown origin, so that a terminal does not
+/// interpret them.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// `path` as it is written.
+/// Printable form of `path`.
 fn name(path: &Path) -> String {
     printable(&path.display().to_string())
 }
 
-/// A device in one line, as far as a profile tells.
+/// Description of a device in one line.
 fn device_line(device: &DeviceSpec) -> String {
     printable(&device.to_string())
 }
 
-/// The scalars a profile has coefficients in.
+/// The scalar types for which a profile has coefficients.
 fn scalars(profile: &Profile) -> impl Iterator<Item = ScalarKind> + '_ {
     profile.coefficients.keys().copied()
 }

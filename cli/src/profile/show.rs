@@ -12,7 +12,7 @@ use sparseop::tuning::record::{Record, Regret};
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Matrices with the largest regret that are listed.
+/// Number of listed matrices, those with the largest regret.
 const WORST: usize = 5;
 
 /// What a profile says: the device, how well it fits this one, its regret by class and its coefficients
@@ -63,11 +63,11 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     Ok(())
 }
 
-/// The profile that is used on a device.
+/// Shows the profile in use on a device.
 fn used(args: &Args, console: &Console) -> Result<()> {
     let device = args.device.as_ref().map_or_else(|| "auto".parse().map_err(Into::into), DeviceArg::get)?;
     let spec = device.spec();
-    // As a rule the same for every scalar; what differs is shown too.
+    // Usually the same for all scalar types. If profiles differ, all of them are shown.
     let mut shown: Option<Found> = None;
     for scalar in ScalarKind::ALL {
         let found = lookup::find(&device, scalar, None)?;
@@ -155,7 +155,7 @@ fn records(out: &mut String, records: &[Record]) -> fmt::Result {
     )
 }
 
-/// The table of regrets, a line for every class that was held out.
+/// Table of the regrets, with a line for every held-out class.
 fn regrets(profile: &Profile) -> String {
     let validation = &profile.validation;
     let line = |name: String, regret: &Regret| {
@@ -177,7 +177,7 @@ fn regrets(profile: &Profile) -> String {
     table(&columns, lines)
 }
 
-/// The matrices whose chosen plans lose most, by the held-out choice where it is known.
+/// Lists the matrices with the largest regret, held-out if that is known.
 fn worst(out: &mut String, records: &[Record]) -> fmt::Result {
     let mut losses: Vec<(f64, &Record, &str)> = records
         .iter()
@@ -203,7 +203,7 @@ fn worst(out: &mut String, records: &[Record]) -> fmt::Result {
     Ok(())
 }
 
-/// A line for every kernel, a column for every coefficient that any of them has.
+/// Table of the coefficients: a line for every kernel, a column for every coefficient in use.
 fn coefficients<'a>(kernels: impl Iterator<Item = (&'a str, &'a Coefficients)>) -> String {
     let lines: Vec<(&str, Vec<f64>)> =
         kernels.map(|(kernel, c)| (kernel, c.terms().into_iter().chain(c.packing()).collect())).collect();

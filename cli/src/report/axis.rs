@@ -1,6 +1,6 @@
 //! Scales and their ticks.
 
-/// Where a value is drawn: linear, or by its logarithm.
+/// Maps values to pixels, linearly or by their logarithm.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     from: f64,
@@ -11,12 +11,12 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Values `from..=to` evenly over the pixels `start..=end`.
+    /// Maps the values `from..=to` linearly to the pixels `start..=end`.
     pub(super) fn linear((from, to): (f64, f64), (start, end): (f64, f64)) -> Self {
         Self { from, to, start, end, logarithmic: false }
     }
 
-    /// Positive values, equal ratios equally far apart.
+    /// Maps positive values so that equal ratios have equal distances.
     pub(super) fn logarithmic((from, to): (f64, f64), (start, end): (f64, f64)) -> Self {
         Self { from, to, start, end, logarithmic: true }
     }
@@ -26,7 +26,7 @@ impl Scale {
         self.to
     }
 
-    /// The pixel of a value; one outside the range is drawn at its nearer end.
+    /// Pixel of a value. Values outside the range are clamped.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = value.clamp(self.from, self.to);
         let share = if self.logarithmic {
@@ -37,9 +37,9 @@ impl Scale {
         px(self.start + share * (self.end - self.start))
     }
 
-    /// Round values within the range, about as many as `wanted`.
+    /// Round values within the range, about `wanted` of them.
     pub(super) fn ticks(&self, wanted: f64) -> Vec<f64> {
-        /// Below so many decades, 2 and 5 are ticks too.
+        /// Number of decades below which 2 and 5 are ticks too.
         const FEW_DECADES: f64 = 2.0;
         if !self.logarithmic {
             let step = round_step((self.to - self.from) / wanted);
@@ -68,11 +68,11 @@ pub(super) fn px(coordinate: f64) -> f64 {
     (coordinate * 10.0).round() / 10.0
 }
 
-/// A time on an axis, in a unit that suits it.
+/// Label of a time on an axis, in a suitable unit.
 pub(super) fn time_label(seconds: f64) -> String {
     let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")];
     let (unit, name) = units.into_iter().find(|u| seconds >= u.0 * 0.999).unwrap_or((1e-6, "µs"));
-    // Ticks have one or two digits; the rest is what binary fractions leave over.
+    // Ticks have one or two digits; further ones are rounding errors.
     let amount = (seconds / unit * 1e3).round() / 1e3;
     format!("{amount} {name}")
 }

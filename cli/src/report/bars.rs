@@ -1,4 +1,4 @@
-//! Every plan and baseline as a bar, fastest first, with the roofline.
+//! Bar chart of the times of plans and baselines, fastest first, with the roofline.
 
 use super::axis::{Scale, px, time_label};
 use super::{Matrix, Run, cell};
@@ -6,39 +6,40 @@ use crate::console::duration;
 use maud::{Markup, html};
 use std::fmt::Write;
 
-/// Units across the drawing: pixels where the page is wide enough.
+/// Width of the drawing in units, which are pixels if the page is wide enough.
 const WIDTH: f64 = 1040.0;
 
-/// Units from one bar to the next, and of these the bar itself.
+/// Units from one bar to the next, and height of the bar itself.
 const ROW: f64 = 23.0;
 const BAR: f64 = 13.0;
 
-/// Units that the mark of the roofline is long.
+/// Length of the roofline's mark in units.
 const MARK: f64 = 19.0;
 
-/// Where the first bar's row begins.
+/// Top of the first bar's row.
 const TOP: f64 = 26.0;
 
-/// Units below the last bar, for the axis.
+/// Height of the axis below the last bar.
 const BOTTOM: f64 = 24.0;
 
-/// Where the numbers on the right end: time, bytes a second, share of the roofline.
+/// Right edges of the columns of numbers: time, bytes per second, share of the roofline.
 const COLUMNS: [f64; 3] = [WIDTH - 182.0, WIDTH - 88.0, WIDTH];
 
-/// Units that the numbers on the right need.
+/// Width of the numbers on the right.
 const NUMBERS: f64 = 276.0;
 
-/// Units of a character of a name, and the characters that are shown.
+/// Width of a character of a name, and maximum number of characters shown.
 const CHARACTER: f64 = 7.0;
 const LONGEST_NAME: usize = 46;
 
-/// Bars longer than so many times the shortest are cut off: the others would not be told apart.
+/// Bars longer than this multiple of the shortest are cut off, so that the others stay
+/// distinguishable.
 const OVERLONG: f64 = 5.0;
 
-/// Ticks on the axis, about.
+/// Approximate number of ticks on the axis.
 const TICKS: f64 = 5.0;
 
-/// The bars, with a legend and what was not timed.
+/// Draws the bars, a legend and the list of plans without a time.
 pub(super) fn draw(matrix: &Matrix) -> Markup {
     let mut rows: Vec<(&Run, f64)> = matrix.runs.iter().filter_map(|run| Some((run, run.time()?))).collect();
     rows.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -77,7 +78,7 @@ fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
     }
 }
 
-/// The plans that have no bar, or that were not eligible, and why.
+/// Lists the plans without a bar and those that were not eligible, with the reasons.
 fn untimed(matrix: &Matrix) -> Markup {
     let remarks: Vec<(&Run, &String)> =
         matrix.runs.iter().filter_map(|run| Some((run, run.remark.as_ref()?))).collect();
@@ -90,7 +91,7 @@ fn untimed(matrix: &Matrix) -> Markup {
     }
 }
 
-/// The rows and where they are drawn.
+/// The rows and the layout of the chart.
 struct Chart<'a> {
     matrix: &'a Matrix,
     rows: Vec<(&'a Run, f64)>,
@@ -137,7 +138,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// The middle of a row.
+    /// Vertical middle of a row.
     fn middle(i: usize) -> f64 {
         TOP + (i as f64 + 0.5) * ROW
     }
@@ -174,7 +175,8 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// A mark across every bar, at the time that memory needs for its bytes; none where that is off the axis or the bytes are not known.
+    /// Draws a mark across every bar, at the time that memory needs for its bytes. No mark if that
+    /// is off the axis or the bytes are not known.
     fn roofline(&self) -> String {
         let mut path = String::new();
         for (i, (run, _)) in self.rows.iter().enumerate() {
@@ -204,7 +206,7 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// A name cut to the characters there is room for.
+/// Cuts a name to the maximum length.
 fn shortened(name: &str) -> String {
     if name.chars().count() <= LONGEST_NAME {
         return name.to_owned();

@@ -1,4 +1,4 @@
-//! What can be said of all matrices together.
+//! Summary of all matrices.
 
 use super::regret::{self, Ratios, lost, times};
 use super::section::anchor;
@@ -6,7 +6,7 @@ use super::{Matrix, cell, grouped, scatter};
 use crate::console::duration;
 use maud::{Markup, html};
 
-/// The summary of several matrices; the headline numbers alone of one.
+/// Draws the summary of several matrices, or only the headline numbers of a single one.
 pub(super) fn draw(matrices: &[Matrix]) -> Markup {
     let points: Vec<_> = matrices.iter().flat_map(scatter::points).collect();
     html! {
@@ -25,11 +25,11 @@ pub(super) fn draw(matrices: &[Matrix]) -> Markup {
     }
 }
 
-/// A number that sums up, and what it is.
+/// A headline number and its meaning.
 struct Card {
     value: String,
     meaning: String,
-    /// Whether the value is a plan, which takes more room.
+    /// True if the value is a plan, which takes more space.
     is_plan: bool,
 }
 
@@ -61,7 +61,7 @@ fn cards(matrices: &[Matrix]) -> Markup {
         let worst = if r.count > 1 { format!(" (worst {})", lost(r.most)) } else { String::new() };
         cards.push(card(lost(r.mean), &format!("lost against the fastest plan timed{mean}{worst}")));
     }
-    // Where something stays in a cache, the speed of the memory says nothing.
+    // The bandwidth of the memory is no bound for data in a cache.
     if let Some(r) = roofline.filter(|r| r.most <= 1.0) {
         cards.push(card(format!("{:.0} %", r.mean * 100.0), &format!("of the roofline{mean}")));
     }
@@ -74,7 +74,7 @@ fn cards(matrices: &[Matrix]) -> Markup {
     }
 }
 
-/// Every matrix in a line, with a link to its pictures.
+/// Table of the matrices, with links to their sections.
 fn index(matrices: &[Matrix]) -> Markup {
     let measured = matrices.iter().any(Matrix::is_measured);
     html! {

@@ -1,4 +1,4 @@
-//! Row lengths: how many rows and entries there are of every length, and where HYB and JDS draw their lines.
+//! Histogram of row lengths: rows and entries by length, and the thresholds of HYB and JDS.
 
 use super::axis::{Scale, px};
 use super::{Matrix, grouped};
@@ -9,50 +9,50 @@ use sparseop::formats::jds::{Layout, Split};
 use sparseop::formats::{Weights, hyb, jds};
 use sparseop::{Plan, ScalarKind};
 
-/// Units of the drawing, and those around the plot for its labels.
+/// Size of the drawing in units, and margins of the plot for its labels.
 const WIDTH: f64 = 680.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 50.0;
 const RIGHT: f64 = 8.0;
 const TOP: f64 = 24.0;
 
-/// Units below the plot, where labels are upright and where they are slanted.
+/// Units below the plot, for upright and for slanted labels.
 const BOTTOM: (f64, f64) = (44.0, 74.0);
 
-/// Bars at most.
+/// Maximum number of bins.
 const BINS: usize = 24;
 
-/// Of the room for a bin, what its two bars take together.
+/// Share of a bin's width that its two bars take together.
 const FILLED: f64 = 0.8;
 
-/// Units of a character of a label below a bar.
+/// Width of a character of a label below a bar.
 const CHARACTER: f64 = 7.0;
 
-/// More boundaries than these are drawn thinner: the bars are to be seen behind them.
+/// With more boundaries than this they are drawn thinner, so that the bars stay visible.
 const CROWDED: usize = 24;
 
-/// Ticks on the axis, about.
+/// Approximate number of ticks on the axis.
 const TICKS: f64 = 5.0;
 
-/// The least height of a bar that stands for anything at all.
+/// Minimum height of a bar that is not empty.
 const LEAST: f64 = 1.5;
 
-/// Where the hybrid and the sorted format with sections cut the rows.
+/// Thresholds of HYB and of JDS with sections.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Thresholds {
-    /// Entries of a row that HYB keeps in its ELL part.
+    /// Maximum number of entries of a row in the ELL part of HYB.
     ell_width: u32,
-    /// The plan that this is the width of.
+    /// The plan with this width.
     hyb: Plan,
-    /// The longest row of every JDS section, longest section first.
+    /// Length of the longest row of every JDS section, longest section first.
     sections: Vec<u32>,
-    /// The plan that these are the sections of.
+    /// The plan with these sections.
     jds: Plan,
 }
 
 impl Thresholds {
-    /// Those of the first HYB and the first sectioned JDS among `plans`, which are given best first; where there is none, those that
-    /// are best for `weights`.
+    /// Thresholds of the first HYB and the first sectioned JDS among `plans`, which are ordered
+    /// best first. If there is none, the best ones for `weights`.
     pub(crate) fn of<'a>(
         plans: impl Iterator<Item = &'a Plan> + Clone,
         histogram: &Histogram,
@@ -79,7 +79,7 @@ impl Thresholds {
     }
 }
 
-/// The histogram; nothing where the row lengths are not known.
+/// Draws the histogram. Empty if the row lengths are not known.
 pub(super) fn draw(matrix: &Matrix) -> Markup {
     let bins = matrix.rows.histogram.bins(BINS);
     if bins.is_empty() {
@@ -120,14 +120,14 @@ fn sections_in_words(at: &Thresholds) -> String {
     }
 }
 
-/// The bins and where they are drawn.
+/// The bins and the layout of the chart.
 struct Chart<'a> {
     bins: &'a [Bin],
     rows: f64,
     entries: f64,
-    /// Whether the labels below the bars would touch if they were upright.
+    /// True if upright labels below the bars would touch.
     slanted: bool,
-    /// Where the bars stand.
+    /// Vertical position of the bars' base.
     base: f64,
     y: Scale,
     step: f64,
@@ -145,7 +145,7 @@ impl<'a> Chart<'a> {
         Self { bins, rows, entries, slanted, base, y, step }
     }
 
-    /// Where the room of a bin begins.
+    /// Left edge of a bin.
     fn left(&self, bin: usize) -> f64 {
         LEFT + bin as f64 * self.step
     }
@@ -187,7 +187,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// The lengths below the bars, slanted where they would touch.
+    /// The lengths below the bars, slanted if they would touch.
     fn labels(&self) -> Markup {
         let y = self.base + if self.slanted { 12.0 } else { 16.0 };
         html! {
@@ -202,7 +202,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Where rows of at most so many entries end.
+    /// Position behind the rows of at most `length` entries.
     fn after(&self, length: u32) -> f64 {
         let before = self.bins.partition_point(|bin| bin.to <= length);
         let inside = self.bins.get(before).filter(|bin| bin.from <= length);
@@ -236,12 +236,12 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// The lengths of a bin.
+/// Label of a bin: its lengths.
 fn label(bin: &Bin) -> String {
     if bin.from == bin.to { bin.from.to_string() } else { format!("{}–{}", bin.from, bin.to) }
 }
 
-/// A share on the axis: whole per cents where the ticks are.
+/// Label of a share on the axis, in per cent.
 fn tick_label(share: f64) -> String {
     let percent = (share * 1000.0).round() / 10.0;
     format!("{percent} %")

@@ -1,6 +1,7 @@
-//! The page that `--report` writes: pictures of matrices, times and choices in one HTML file that needs nothing else.
+//! The page of `--report`: charts of matrices, times and choices in one self-contained HTML file.
 //!
-//! Plain data in, [`Page`], one file out. The subcommands fill the data; every file here draws one picture of it.
+//! The input is plain data, [`Page`]. The subcommands fill it, and every file here draws one chart
+//! of it.
 
 mod axis;
 mod bars;
@@ -33,11 +34,11 @@ pub(super) struct ReportArg {
 }
 
 impl ReportArg {
-    /// An empty page, if there is to be one.
+    /// Returns an empty page if a report is requested.
     ///
     /// # Errors
     ///
-    /// When its folder is not there: better said before the work than after it.
+    /// If its folder does not exist: the error comes before the work.
     pub(super) fn begin(&self, subject: &'static str) -> Result<Option<Page>> {
         let Some(path) = &self.path else { return Ok(None) };
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -47,11 +48,11 @@ impl ReportArg {
         Ok(Some(Page::new(subject)))
     }
 
-    /// Writes the page, whole or not at all; one without a matrix is not written.
+    /// Writes the page atomically. A page without a matrix is not written.
     ///
     /// # Errors
     ///
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub(super) fn finish(&self, page: Option<Page>, console: &Console) -> Result<()> {
         let (Some(path), Some(page)) = (&self.path, page) else { return Ok(()) };
         if page.matrices.is_empty() {
@@ -65,14 +66,14 @@ impl ReportArg {
     }
 }
 
-/// What a page shows.
+/// Contents of a page.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// What was done, to begin its title with.
+    /// Subject of the page, the beginning of its title.
     subject: &'static str,
-    /// In the order in which they are shown.
+    /// The matrices in the order of the page.
     matrices: Vec<Matrix>,
-    /// What is said of all of them, under headings; lines in columns.
+    /// Texts about all matrices, with their headings. Lines are in columns.
     words: Vec<(&'static str, String)>,
 }
 
@@ -81,12 +82,12 @@ impl Page {
         Self { subject, matrices: Vec::new(), words: Vec::new() }
     }
 
-    /// Says something of all matrices, under a heading; lines in columns.
+    /// Adds a text about all matrices under a heading. Lines are in columns.
     pub(super) fn say(&mut self, heading: &'static str, text: String) {
         self.words.push((heading, text));
     }
 
-    /// Shows one more matrix. A time that is not a positive number, as of a clock too coarse, is none.
+    /// Adds a matrix. A time that is not a positive number, as from a clock too coarse, is dropped.
     pub(super) fn add(&mut self, mut matrix: Matrix) {
         let positive = |time: &f64| time.is_finite() && *time > 0.0;
         for run in &mut matrix.runs {
@@ -97,44 +98,44 @@ impl Page {
     }
 }
 
-/// What is shown of one matrix in one precision.
+/// Contents of the page about one matrix in one precision.
 #[derive(Debug)]
 pub(super) struct Matrix {
     pub(super) name: String,
-    /// Matrices of one class are summed up together: the generator's name, or the folder's.
+    /// Class under which matrices are summarised: the name of the generator or of the folder.
     pub(super) class: String,
     pub(super) scalar: ScalarKind,
     pub(super) device: String,
-    /// How it was measured, in names and values; empty where nothing was.
+    /// Conditions of the measurement as names and values. Empty if nothing was measured.
     pub(super) measurement: Vec<(&'static str, String)>,
-    /// Row lengths are drawn where there is a histogram.
+    /// Row lengths, drawn if there is a histogram.
     pub(super) rows: RowStats,
     pub(super) thresholds: Option<Thresholds>,
-    /// Where the entries are; none where the matrix is no longer at hand.
+    /// Picture of the pattern. None if the matrix is not available any more.
     pub(super) pattern: Option<Raster>,
-    /// Bytes a second that a copy reads and writes there.
+    /// Bytes per second that a copy on the device reads and writes.
     pub(super) bandwidth: Option<f64>,
     pub(super) runs: Vec<Run>,
-    /// Why the plan was chosen, in words; lines in columns.
+    /// Reasons of the choice in words. Lines are in columns.
     pub(super) decision: String,
 }
 
-/// A plan or a way of a baseline, and its time.
+/// A plan or an algorithm of a baseline, and its time.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
-    /// The plan as it is spelled, after the engine where that is not ours.
+    /// The plan's spelling, after the name of the engine if that is not ours.
     pub(super) name: String,
-    /// The plan's format; none for a baseline.
+    /// The plan's format. None for a baseline.
     pub(super) format: Option<FormatKind>,
-    /// Whether it was chosen.
+    /// True if it was chosen.
     pub(super) chosen: bool,
-    /// Seconds a product took.
+    /// Measured seconds of a product.
     pub(super) measured: Option<f64>,
-    /// Seconds a product was predicted to take.
+    /// Predicted seconds of a product.
     pub(super) predicted: Option<f64>,
     /// Bytes of matrix and vectors.
     pub(super) bytes: Option<u64>,
-    /// Why there is no time, or why it was not eligible.
+    /// The reason why there is no time, or why it was not eligible.
     pub(super) remark: Option<String>,
 }
 
@@ -151,13 +152,13 @@ impl Matrix {
         self.runs.iter().find(|run| run.chosen)
     }
 
-    /// The fastest of our plans that were timed, and how many there are.
+    /// The fastest of our own timed plans, and their number.
     fn fastest(&self) -> Option<(&Run, usize)> {
         let own = || self.runs.iter().filter(|run| run.format.is_some());
         Some((least(own())?.0, own().filter(|run| run.measured.is_some()).count()))
     }
 
-    /// The time of the chosen plan over that of the fastest; none where there was nothing to choose from.
+    /// The time of the chosen plan over that of the fastest. None if there was no other plan.
     fn regret(&self) -> Option<f64> {
         let (fastest, plans) = self.fastest()?;
         (plans > 1).then(|| Some(self.chosen()?.measured? / fastest.measured?)).flatten()
@@ -169,27 +170,28 @@ impl Matrix {
         Some(baseline / self.chosen()?.measured?)
     }
 
-    /// The least time there can be for so many bytes, in seconds.
+    /// Lower bound of the time of a run by its bytes, in seconds.
     fn roofline(&self, run: &Run) -> Option<f64> {
         Some(run.bytes? as f64 / self.bandwidth?)
     }
 
-    /// Whether anything was timed.
+    /// True if anything was timed.
     fn is_measured(&self) -> bool {
         self.runs.iter().any(|run| run.measured.is_some())
     }
 }
 
-/// The run of least measured time.
+/// The run with the least measured time.
 fn least<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<(&'a Run, f64)> {
     runs.filter_map(|run| Some((run, run.measured?))).min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Bytes a second that a copy in the memory of a device reads and writes: what the roofline is drawn from; measured once.
+/// Bytes per second that a copy in the memory of a device reads and writes, the basis of the
+/// roofline. Measured only once on a CPU.
 ///
 /// # Errors
 ///
-/// When a GPU fails.
+/// If a GPU fails.
 pub(super) fn copy_bandwidth(device: &Device) -> Result<Option<f64>> {
     static CPU: OnceLock<Option<f64>> = OnceLock::new();
     match device {
@@ -198,7 +200,7 @@ pub(super) fn copy_bandwidth(device: &Device) -> Result<Option<f64>> {
     }
 }
 
-/// A whole number with its digits in groups of three.
+/// Formats a whole number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -211,7 +213,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// What stands in a cell of a table, or a dash.
+/// Text of a table's cell, or a dash.
 fn cell<V>(value: Option<V>, text: impl FnOnce(V) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), text)
 }

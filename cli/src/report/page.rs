@@ -1,18 +1,20 @@
-//! The page as a whole.
+//! The HTML document.
 
 use super::{Page, collection, section};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
 
-/// The browser is told to load nothing and to run nothing: all there is to see is in the file.
+/// Content security policy: the browser loads nothing and runs nothing, since the file is
+/// self-contained.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
-/// A page with so many matrices shows all of them at once; of more, each is opened by a click.
+/// Up to this number of matrices all sections are open. With more of them each is opened by a
+/// click.
 const OPEN: usize = 3;
 
 impl Page {
-    /// The whole page.
+    /// Renders the document.
     pub(super) fn render(&self) -> Markup {
         let title = match &*self.matrices {
             [one] => format!("{}: {}", self.subject, one.name),

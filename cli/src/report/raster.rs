@@ -1,4 +1,4 @@
-//! Where the entries of a matrix are: a picture of at most 256 × 256 pixels, darker where there are more.
+//! Picture of a matrix's pattern: at most 256 × 256 pixels, darker with more entries.
 
 use super::axis::px;
 use super::grouped;
@@ -10,32 +10,33 @@ use rayon::prelude::*;
 use sparseop::Scalar;
 use sparseop::matrix::CsrView;
 
-/// Pixels along a side at most.
+/// Maximum number of pixels along a side.
 const PIXELS: usize = 256;
 
-/// Shades, the first of which is none.
+/// Number of shades. The first one is transparent.
 const SHADES: usize = 16;
 
-/// The colour of all shades: in the middle, so that it stands out from a light page and a dark one.
+/// Colour of all shades, of medium brightness: visible on a light page and on a dark one.
 const COLOUR: [u8; 3] = [0x2f, 0x74, 0xd0];
 
-/// How opaque the palest shade is: a single entry of a million is still seen.
+/// Opacity of the palest shade: a single entry of a million is visible.
 const PALEST: f64 = 0.35;
 
 /// Units of the drawing along its longer side.
 const SIDE: f64 = 270.0;
 
-/// The drawing is not narrower than this share of its length, however many more rows than columns there are.
+/// Minimum width of the drawing as a share of its length, for matrices with many more rows than
+/// columns, and the reverse.
 const NARROWEST: f64 = 0.3;
 
-/// A picture of the places of a matrix's entries.
+/// Picture of the positions of a matrix's entries.
 #[derive(Debug)]
 pub(crate) struct Raster {
     nrows: usize,
     ncols: usize,
-    /// Rows and columns that one pixel stands for.
+    /// Rows and columns of one pixel.
     cell: (usize, usize),
-    /// Least and greatest share of filled places in a pixel that has any.
+    /// Least and greatest share of occupied positions in a pixel that has any.
     density: Option<(f64, f64)>,
     /// The picture as PNG, in base 64.
     image: String,
@@ -46,7 +47,7 @@ impl Raster {
     ///
     /// # Errors
     ///
-    /// When the picture cannot be encoded.
+    /// If the picture cannot be encoded.
     pub(crate) fn of<T: Scalar>(a: CsrView<'_, T>) -> Result<Self> {
         let (nrows, ncols) = (a.nrows(), a.ncols());
         let cell = (nrows.div_ceil(PIXELS).max(1), ncols.div_ceil(PIXELS).max(1));
@@ -65,7 +66,7 @@ impl Raster {
         Ok(Self { nrows, ncols, cell, density, image: BASE64_STANDARD.encode(png) })
     }
 
-    /// The picture with its frame and what it says.
+    /// Draws the picture with its frame and caption.
     pub(super) fn draw(&self, name: &str) -> Markup {
         const MARGIN: f64 = 26.0;
         let longer = self.nrows.max(self.ncols).max(1) as f64;
@@ -106,11 +107,11 @@ impl Raster {
     }
 }
 
-/// The counts of one line of pixels.
+/// Counts the entries of one line of pixels.
 fn line<T: Scalar>(a: CsrView<'_, T>, y: usize, cell: (usize, usize)) -> Vec<u64> {
     let mut counts = vec![0; a.ncols().div_ceil(cell.1)];
     let (from, to) = (y * cell.0, ((y + 1) * cell.0).min(a.nrows()));
-    // Columns are `u32`, and so is what fewer of them are divided by.
+    // Columns are `u32`, and so is the number of them in a pixel.
     let step = cell.1 as u32;
     for &col in &a.col_idx()[a.row_ptr()[from]..a.row_ptr()[to]] {
         counts[(col / step) as usize] += 1;
@@ -118,7 +119,7 @@ fn line<T: Scalar>(a: CsrView<'_, T>, y: usize, cell: (usize, usize)) -> Vec<u64
     counts
 }
 
-/// The shade of a density: by its logarithm, from the palest to the darkest.
+/// Shade of a density: by its logarithm, from the palest to the darkest.
 fn shade(density: f64, range: Option<(f64, f64)>) -> u8 {
     match range {
         Some((least, most)) if density > 0.0 && most > least => {
@@ -130,7 +131,7 @@ fn shade(density: f64, range: Option<(f64, f64)>) -> u8 {
     }
 }
 
-/// The picture as PNG, one byte a pixel and a palette of shades.
+/// Encodes the picture as PNG, with one byte per pixel and a palette of shades.
 fn encode(width: usize, height: usize, shades: &[u8]) -> Result<Vec<u8>> {
     let mut png = Vec::new();
     let mut encoder = png::Encoder::new(&mut png, width as u32, height as u32);
@@ -147,10 +148,10 @@ fn encode(width: usize, height: usize, shades: &[u8]) -> Result<Vec<u8>> {
     Ok(png)
 }
 
-/// A share above 0 in per cent, however small.
+/// Formats a share above 0 in per cent, however small.
 fn percentage(share: f64) -> String {
     let percent = share * 100.0;
-    // Two digits, wherever the point is.
+    // Two significant digits.
     let decimals = (1.0 - percent.log10().floor()).max(0.0) as usize;
     format!("{percent:.decimals$} %")
 }

@@ -1,4 +1,4 @@
-//! Regret: what choosing costs against knowing.
+//! Regret: time of the chosen plan over that of the fastest.
 
 use super::axis::{Scale, px};
 use super::{Matrix, cell};
@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use statrs::statistics::{Data, OrderStatistics};
 use std::collections::BTreeMap;
 
-/// Units of the drawing, and those around the plot for its labels.
+/// Size of the drawing in units, and margins of the plot for its labels.
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 58.0;
@@ -14,19 +14,19 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 48.0;
 
-/// Ticks on an axis, about.
+/// Approximate number of ticks on an axis.
 const TICKS: f64 = 5.0;
 
-/// Where the axis ends when nothing is lost anywhere.
+/// End of the axis if no matrix has regret.
 const LEAST_RANGE: f64 = 1.01;
 
-/// Beyond this ratio the axis is logarithmic: one bad choice is not to flatten all the others.
+/// Ratio beyond which the axis is logarithmic, so that one bad choice does not flatten the others.
 const LINEAR_TO: f64 = 4.0;
 
-/// The percentile that is quoted.
+/// The reported percentile.
 const PERCENTILE: usize = 95;
 
-/// Ratios of times, summed up.
+/// Summary of ratios of times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Ratios {
     pub(super) count: usize,
@@ -37,7 +37,7 @@ pub(super) struct Ratios {
 }
 
 impl Ratios {
-    /// Geometric mean and extremes; none of nothing.
+    /// Summarises ratios. None if there are none.
     pub(super) fn of(ratios: impl Iterator<Item = f64>) -> Option<Self> {
         let ratios: Vec<f64> = ratios.collect();
         let mean = (ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp();
@@ -47,17 +47,17 @@ impl Ratios {
     }
 }
 
-/// What is lost, in per cent of the fastest time.
+/// Loss in per cent of the fastest time.
 pub(super) fn lost(ratio: f64) -> String {
     format!("{:.1} %", (ratio - 1.0) * 100.0)
 }
 
-/// A ratio of times, as it is said.
+/// Text of a ratio of times.
 pub(super) fn times(ratio: f64) -> String {
     format!("{ratio:.2}×")
 }
 
-/// The regret of every matrix, least first; nothing where there are fewer than two.
+/// Draws the regret of every matrix, least first. Empty for fewer than two matrices.
 pub(super) fn curve(matrices: &[Matrix]) -> Markup {
     let mut regrets: Vec<(&Matrix, f64)> = matrices.iter().filter_map(|m| Some((m, m.regret()?))).collect();
     regrets.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -119,7 +119,7 @@ fn axes(y: &Scale) -> Markup {
     }
 }
 
-/// Regret and speed-up by class, and over all; nothing where nothing was timed.
+/// Table of regret and speed-up by class and in total. Empty if nothing was timed.
 pub(super) fn table(matrices: &[Matrix]) -> Markup {
     let mut classes: BTreeMap<&str, Vec<&Matrix>> = BTreeMap::new();
     for matrix in matrices.iter().filter(|m| m.is_measured()) {

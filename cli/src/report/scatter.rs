@@ -1,4 +1,4 @@
-//! Predicted against measured times.
+//! Scatter plot of predicted against measured times.
 
 use super::axis::{Scale, px, time_label};
 use super::{Matrix, Run};
@@ -7,29 +7,30 @@ use maud::{Markup, html};
 use sparseop::formats::FormatKind;
 use std::fmt::Write;
 
-/// Units along a side, and those around the plot for its labels; the last one's half stands out on the right.
+/// Units along a side, and margins of the plot for its labels. Half of the last label extends to
+/// the right of the plot.
 const SIDE: f64 = 420.0;
 const LEFT: f64 = 66.0;
 const BOTTOM: f64 = 48.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 10.0;
 
-/// Room around the outermost points, as a factor.
+/// Margin around the outermost points, as a factor.
 const ROOM: f64 = 1.3;
 
-/// Ticks on an axis, about.
+/// Approximate number of ticks on an axis.
 const TICKS: f64 = 5.0;
 
-/// The factor of the lines beside the diagonal.
+/// Factor of the lines beside the diagonal.
 const BAND: f64 = 2.0;
 
-/// Points beyond this number are drawn together and have no names: the page stays small.
+/// Beyond this number, points are drawn together and without names, which keeps the page small.
 const NAMED: usize = 400;
 
-/// Colours there are in the style sheet; formats take them in their order.
+/// Number of colours in the style sheet. Formats take them in order.
 const COLOURS: usize = 8;
 
-/// A point: predicted and measured seconds, and what it is.
+/// A point: predicted and measured seconds of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Point<'a> {
     predicted: f64,
@@ -39,7 +40,7 @@ pub(super) struct Point<'a> {
     run: &'a Run,
 }
 
-/// The runs of a matrix that have both times.
+/// Points of a matrix: the runs with both times.
 pub(super) fn points(matrix: &Matrix) -> impl Iterator<Item = Point<'_>> {
     matrix.runs.iter().filter_map(|run| {
         let (predicted, measured, format) = (run.predicted?, run.measured?, run.format?);
@@ -47,7 +48,7 @@ pub(super) fn points(matrix: &Matrix) -> impl Iterator<Item = Point<'_>> {
     })
 }
 
-/// The points with the diagonal; nothing without points.
+/// Draws the points with the diagonal. Empty without points.
 pub(super) fn draw(points: &[Point<'_>]) -> Markup {
     let times = || points.iter().flat_map(|p| [p.predicted, p.measured]);
     let (least, most) = (times().fold(f64::INFINITY, f64::min) / ROOM, times().fold(0.0, f64::max) * ROOM);
@@ -89,7 +90,7 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
     }
 }
 
-/// The class that colours a format.
+/// CSS class with the colour of a format.
 fn colour(kind: FormatKind) -> String {
     let place = FormatKind::ALL.iter().position(|&other| other == kind).unwrap_or_default();
     format!("series-{}", place % COLOURS)
@@ -112,7 +113,7 @@ fn grid(x: &Scale, y: &Scale) -> Markup {
     }
 }
 
-/// The diagonal, and the lines at a factor from it.
+/// Draws the diagonal, and the lines at a factor from it.
 fn diagonals((least, most): (f64, f64), x: &Scale, y: &Scale) -> Markup {
     let near = most / BAND > least;
     html! {
@@ -124,7 +125,7 @@ fn diagonals((least, most): (f64, f64), x: &Scale, y: &Scale) -> Markup {
     }
 }
 
-/// All points as one path of lines without length, whose round ends are the dots.
+/// Draws all points as one path of lines without length, whose round ends are the dots.
 fn dots<'a>(points: impl Iterator<Item = &'a Point<'a>>, x: &Scale, y: &Scale) -> String {
     points.fold(String::new(), |mut path, p| {
         // Writing to a string does not fail.

@@ -1,4 +1,4 @@
-//! All there is to see of one matrix.
+//! The section about one matrix.
 
 use super::regret::{lost, times};
 use super::{Matrix, bars, cell, grouped, histogram, scatter};
@@ -6,12 +6,12 @@ use crate::console::{duration, percent};
 use maud::{Markup, html};
 use sparseop::tuning::explain::size;
 
-/// The name of the place of a matrix within the page.
+/// Anchor of a matrix within the page.
 pub(super) fn anchor(index: usize) -> String {
     format!("matrix-{}", index + 1)
 }
 
-/// The pictures of one matrix, and the decision in words.
+/// Draws the charts of one matrix, and the decision in words.
 pub(super) fn draw(index: usize, matrix: &Matrix, open: bool) -> Markup {
     let points: Vec<_> = scatter::points(matrix).collect();
     html! {
@@ -40,7 +40,7 @@ pub(super) fn draw(index: usize, matrix: &Matrix, open: bool) -> Markup {
     }
 }
 
-/// What came of it, in a line.
+/// The result in one line.
 fn headline(matrix: &Matrix) -> Markup {
     let chosen = matrix.chosen();
     html! {
@@ -56,7 +56,7 @@ fn headline(matrix: &Matrix) -> Markup {
 
 fn facts(matrix: &Matrix) -> Markup {
     let rows = &matrix.rows;
-    // Of what was measured earlier, or elsewhere, only some numbers are kept.
+    // Earlier measurements keep only some of the statistics.
     let is_whole = !rows.histogram.classes().is_empty() || rows.nrows == 0;
     let least = if is_whole { rows.min.to_string() } else { String::new() };
     let half = is_whole.then(|| {
@@ -81,7 +81,7 @@ fn facts(matrix: &Matrix) -> Markup {
     }
 }
 
-/// The times as numbers, for reading out and copying.
+/// The times as numbers, for screen readers and copying.
 fn numbers(matrix: &Matrix) -> Markup {
     let measured = matrix.is_measured();
     let mut runs: Vec<_> = matrix.runs.iter().filter(|run| run.time().is_some()).collect();

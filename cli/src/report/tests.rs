@@ -1,4 +1,4 @@
-//! What is drawn, without a browser.
+//! Tests of the drawings without a browser.
 
 use super::*;
 use sparseop::Plan;
@@ -11,7 +11,7 @@ fn run(name: &str, measured: Option<f64>, predicted: Option<f64>) -> Run {
     Run { name: name.to_owned(), format, chosen: false, measured, predicted, bytes: Some(8000), remark: None }
 }
 
-/// A matrix with three plans, of which the second fastest is chosen, and a baseline.
+/// A matrix with three plans, the second fastest of them chosen, and a baseline.
 fn matrix(name: &str) -> Matrix {
     let a = "circuit,rows=2k".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     let rows = Analysis::of(a.view()).rows;

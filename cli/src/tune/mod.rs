@@ -113,7 +113,7 @@ pub(super) struct Args {
     report: ReportArg,
 }
 
-/// A time such as `90s`, `10m` or `1.5h`, in seconds.
+/// Parses a time such as `90s`, `10m` or `1.5h`, in seconds.
 fn parse_duration(text: &str) -> Result<f64, String> {
     let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
     let unit = units.into_iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)));
@@ -122,17 +122,17 @@ fn parse_duration(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "write a time above 0 with its unit, such as 90s, 10m or 1.5h".to_owned())
 }
 
-/// What was measured, now or earlier.
+/// Measurements of this run and of earlier ones.
 struct Collected {
     header: Header,
     measured: Vec<Measured>,
     reused: usize,
     left_out: Vec<String>,
-    /// How the races of every matrix agree.
+    /// Agreement of the repeated timing runs of every matrix.
     repeats: Vec<Repeat>,
-    /// What calibration has chosen, where it was asked for, and whether classes were held out of its predictions.
+    /// Choices of calibration, if requested; true if their predictions are held-out ones.
     calibrated: Option<(Vec<Calibrated>, bool)>,
-    /// The journal of what was measured now.
+    /// The journal of the new measurements.
     journal: Option<Journal>,
 }
 
@@ -161,7 +161,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     finish(args, collected, page, console)
 }
 
-/// Fits, writes and reports.
+/// Fits the coefficients, writes the profile and reports.
 fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Console) -> Result<()> {
     let Collected { header, measured, reused, left_out, repeats, calibrated, journal } = collected;
     if measured.is_empty() {
@@ -193,7 +193,7 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
             left_out.join(", ")
         ));
     }
-    // What a later run could go on from is kept where something is left to do.
+    // The journal is kept if there is work left for a later run.
     if let Some(journal) = journal.filter(|_| left_out.is_empty()) {
         journal.remove()?;
     }
@@ -212,12 +212,12 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     console.print(&(run.explain_worst(args.explain_worst) + &run.text()))
 }
 
-/// Measures what no earlier run has measured.
+/// Measures everything that earlier runs have not measured.
 fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> Result<Collected> {
     let items = collect(args, &classes, console)?;
     let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
     let device = args.device.get()?;
-    // After the first few rounds only those near the fastest go on.
+    // After the first few rounds only the candidates near the fastest continue.
     let rounds = Policy { warmup: 1, min_rounds: 10, max_rounds: 50, ..Policy::of(&device) };
     let policy = Policy { seconds: args.seconds, ..rounds };
     let header = Header::new(format!("{policy:?}"), provenance(&device, console));
@@ -247,7 +247,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let mut calibrated = Vec::new();
     for (item, &scalar) in items.iter().flat_map(|item| scalars.iter().map(move |scalar| (item, scalar))) {
         bar.set_message(format!("{} {scalar}", item.name));
-        // Of several races only one is kept, and of calibrations none.
+        // Repeated timing runs keep only the first one, and calibrations are not kept at all.
         let is_kept = args.repeat == 1 && !args.calibrate;
         let known = earlier.iter().find(|m| is_kept && m.matrix == item.name && m.scalar == scalar);
         let is_over = !measured.is_empty() && args.budget.is_some_and(|budget| clock.seconds() > budget);
@@ -284,7 +284,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     Ok(Collected { header, measured, reused, left_out, repeats, calibrated, journal: Some(journal) })
 }
 
-/// Where the plans that are found are remembered, if they are to be.
+/// The store of the winners, if they are to be stored.
 fn store(args: &Args, console: &Console) -> Option<Store> {
     let store = (!args.no_remember).then(Store::of_user)?;
     if store.is_none() {
@@ -293,7 +293,7 @@ fn store(args: &Args, console: &Console) -> Option<Store> {
     store
 }
 
-/// What is recorded of the machine and the run.
+/// Record of the machine and of the run.
 fn provenance(device: &Device, console: &Console) -> Provenance {
     let ceilings = ceilings::measure(device).unwrap_or_else(|error| {
         console.warn(&format!("what the device reaches at best is not known: {error}"));
@@ -311,7 +311,7 @@ struct Item {
     class: String,
 }
 
-/// The given matrices, then the suite and the sweep.
+/// The matrices of the arguments, then the suite and the sweep.
 fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item>> {
     let given = args.matrices.iter().flat_map(|given| given.expand_or_report(console));
     let generated = collection::generated(&args.suite, &args.sweep).into_iter().map(Source::Gallery);
@@ -326,14 +326,15 @@ fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item
     Ok(items)
 }
 
-/// Reads kept measurements; warns of files that were read in part.
+/// Reads stored measurements, with a warning for every file that was read in part.
 fn read_kept(files: &[PathBuf], console: &Console) -> Result<Kept> {
     let kept = measurements::read_all(files)?;
     kept.incomplete.iter().for_each(|sentence| console.warn(sentence));
     Ok(kept)
 }
 
-/// Calibration by profiles that are fitted to kept measurements, or by the one in use without files.
+/// Calibration by profiles that are fitted to stored measurements, or by the profile in use if
+/// there are no files.
 fn calibrating(
     files: &[PathBuf],
     classes: &Classes,
@@ -351,7 +352,7 @@ fn calibrating(
     calibrating
 }
 
-/// Measures a matrix; none where the known measurements are of the same structure.
+/// Measures a matrix. None if the known measurements are of the same structure.
 fn measure<T: Scalar>(
     campaign: &Campaign<'_>,
     item: &Item,

@@ -1,4 +1,4 @@
-//! A tuning run in pictures: the choices it was judged by, the worst first.
+//! A tuning run as a page: the judged choices, the worst first.
 
 use super::super::report;
 use super::report::{Run, by_regret};
@@ -7,7 +7,8 @@ use sparseop::tuning::facts::Facts;
 use sparseop_tune::refit::Choice;
 
 impl Run<'_> {
-    /// What the page shows of every judged matrix; where classes were held out, by the fit without its own.
+    /// The page's data of every judged matrix. With held-out classes, by the fit without the
+    /// matrix's own class.
     pub(super) fn matrices(&self) -> impl Iterator<Item = report::Matrix> {
         by_regret(self.refit).into_iter().map(|choice| self.matrix(choice))
     }
@@ -39,7 +40,7 @@ impl Run<'_> {
     }
 }
 
-/// As much of the statistics as is kept with measurements; no histogram.
+/// The statistics that measurements keep. There is no histogram among them.
 fn rows(facts: &Facts) -> RowStats {
     RowStats {
         nrows: facts.nrows,

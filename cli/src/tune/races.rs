@@ -1,4 +1,4 @@
-//! What races are worth, in words: how well their decisions repeat, and how well calibration chooses.
+//! Reports about timing runs: repeatability of their decisions, and quality of calibration.
 
 use super::super::console::{Left, Right, duration, percent, table};
 use sparseop::tuning::decision::TIE_BAND;
@@ -7,13 +7,13 @@ use sparseop_tune::calibrated::{Calibrated, Calibrations, Timed};
 use sparseop_tune::repeat::{Agreement, Decided, Differing, Repeatability};
 use std::fmt::Write;
 
-/// Matrices that the summary names.
+/// Number of matrices named in the summary.
 pub(super) const WORST: usize = 5;
 
-/// Matrices on which fresh races differ that are named: of successive ones all are.
+/// Number of named matrices on which fresh timing runs differ. Of successive ones all are named.
 const FRESH: usize = 10;
 
-/// How decisions repeat, and where they do not.
+/// Repeatability of the decisions, and the matrices on which they differ.
 pub(super) fn repeatability(r: &Repeatability) -> String {
     let mut out = format!("{} races of each of {} matrices\n", r.races, r.matrices);
     agreement(&mut out, r, "successive, each beginning with what the one before decided", &r.successive);
@@ -58,7 +58,7 @@ fn differing(heading: &str, differing: &[Differing], most: usize) -> String {
     table(&columns, differing.iter().take(most).map(row))
 }
 
-/// How well calibration chooses: by class, the worst, and in all.
+/// Quality of calibration: by class, the worst matrices, and in total.
 pub(super) fn calibrations(c: &Calibrations) -> String {
     let numbers = |regret: &Regret| {
         let Regret { matrices, geometric_mean, p95, worst } = regret;

@@ -1,4 +1,5 @@
-//! What a tuning run says at its end: regret by class, the worst matrices and why, and the whole as JSON.
+//! Final report of a tuning run: regret by class, the worst matrices with the causes, and the whole
+//! as JSON.
 
 use super::super::console::{Left, Right, duration, table};
 use super::races::{self, WORST};
@@ -53,25 +54,25 @@ impl From<&Predicted> for Outcome {
     }
 }
 
-/// What a run was made of.
+/// Data of a tuning run.
 pub(super) struct Run<'a> {
-    /// Every measurement.
+    /// All measurements.
     pub(super) measured: &'a [Measured],
-    /// How many of them an earlier run had made.
+    /// Number of measurements from an earlier run.
     pub(super) reused: usize,
-    /// The matrices for which there was no time.
+    /// Matrices that the time limit left out.
     pub(super) left_out: &'a [String],
-    /// What came of it.
+    /// Result of the fit.
     pub(super) refit: &'a Refit,
-    /// Where the profile was written.
+    /// Path of the profile.
     pub(super) out: Option<String>,
-    /// How decisions repeat, where matrices were raced several times.
+    /// Repeatability of the decisions, if timing runs are repeated.
     pub(super) repeatability: Option<Repeatability>,
-    /// How well calibration chooses, where it was asked for.
+    /// Quality of calibration, if requested.
     pub(super) calibrations: Option<Calibrations>,
 }
 
-/// The choices, worst first; of equal ones in the order of the measurements.
+/// The choices, worst first. Equal ones are in the order of the measurements.
 pub(super) fn by_regret(refit: &Refit) -> Vec<&Choice> {
     let mut choices: Vec<&Choice> = refit.choices.iter().collect();
     choices.sort_by(|a, b| b.regret.total_cmp(&a.regret));
@@ -144,7 +145,7 @@ impl Run<'_> {
         out
     }
 
-    /// What was found about races, under headings.
+    /// Reports about timing runs, with their headings.
     pub(super) fn races(&self) -> impl Iterator<Item = (&'static str, String)> {
         let calibrations = self.calibrations.as_ref().map(races::calibrations);
         let repeatability = self.repeatability.as_ref().map(races::repeatability);
@@ -174,7 +175,7 @@ impl Run<'_> {
         table(&columns, worst) + "\n"
     }
 
-    /// Predictions of the worst choices against times, term by term.
+    /// Compares predictions and times of the worst choices, term by term.
     pub(super) fn explain_worst(&self, count: usize) -> String {
         let mut out = String::new();
         for choice in by_regret(self.refit).into_iter().take(count) {
@@ -184,7 +185,7 @@ impl Run<'_> {
         out
     }
 
-    /// The prediction of a choice against its time, term by term.
+    /// Compares prediction and time of a choice, term by term.
     pub(super) fn explain(&self, choice: &Choice) -> String {
         let Measured { matrix, scalar, facts, class, .. } = &self.measured[choice.measured];
         let regret = choice.regret;
@@ -200,7 +201,7 @@ impl Run<'_> {
     }
 }
 
-/// The terms of the chosen and of the fastest plan.
+/// Terms of the chosen and of the fastest plan.
 fn terms(choice: &Choice) -> String {
     let us = |ns: f64| format!("{:.2}", ns * 1e-3);
     let both = [&choice.chosen, &choice.fastest];
@@ -215,7 +216,7 @@ fn terms(choice: &Choice) -> String {
             continue;
         }
         let [(a, ta), (b, tb)] = cells;
-        // What explanations call the same has three coefficients.
+        // Explanations use one name for these terms, which have three coefficients.
         let what = match term {
             Term::NearMisses => "gathering x past the nearest cache",
             Term::FarMisses => "gathering x past the middle caches",
@@ -242,7 +243,7 @@ fn terms(choice: &Choice) -> String {
     table(&columns, rows)
 }
 
-/// Which prediction led astray.
+/// Cause of a wrong choice: the prediction with the larger error.
 fn why(choice: &Choice) -> String {
     let ratio = |p: &Predicted| p.prediction.map(|prediction| prediction.product() / p.product);
     match (ratio(&choice.chosen), ratio(&choice.fastest)) {

@@ -1,4 +1,4 @@
-//! What every CPU kernel shares: vectors of lanes, and the cutting of work into parts for the threads.
+//! Code shared by all CPU kernels: SIMD vectors, and the partition of work for the threads.
 
 mod simd;
 mod strip;
@@ -14,22 +14,25 @@ use rayon::prelude::*;
 use std::ops::{AddAssign, Range};
 use std::sync::{Mutex, PoisonError};
 
-/// Work of one part, in entries or slots: 3 to 5 µs, so that what one thread begins late another can take over.
+/// Work of one part, in entries or slots: 3 to 5 µs, short enough for another thread to take over
+/// parts of a thread that starts late.
 const PART_WORK: u64 = 8192;
 
-/// Work below which one thread does all: sharing it would cost more than it saves (measured on Zen 4: 18,000 entries gain a third,
-/// and waking a thread that sleeps takes about 5 µs).
+/// Work below which a single thread does everything, because sharing costs more than it saves.
+/// Measured on Zen 4: 18,000 entries gain a third, and waking a sleeping thread takes about 5 µs.
 const SHARED_WORK: u64 = 2 * PART_WORK;
 
-/// More parts than this only add overhead; enough to balance a machine of 64 cores.
+/// Largest number of parts. More only add overhead; this is enough to balance a machine of 64
+/// cores.
 pub(crate) const MAX_PARTS: usize = 256;
 
-/// Parts that so much work is cut into.
+/// Number of parts for `work` entries or slots.
 pub(crate) fn parts(work: u64) -> u64 {
     if work < SHARED_WORK { 1 } else { (work / PART_WORK).min(MAX_PARTS as u64) }
 }
 
-/// How many times as long `threads` threads take for so much work as they would if all were busy to the end: parts are not shared.
+/// Ratio of the time that `threads` threads take for `work` to the time they would take if all were
+/// busy to the end. It may exceed 1, because a part is not shared among threads.
 pub(crate) fn unsharable(work: u64, threads: usize) -> f64 {
     let (parts, threads) = (parts(work), threads.max(1) as u64);
     (parts.div_ceil(threads) * threads) as f64 / parts as f64
@@ -37,8 +40,9 @@ pub(crate) fn unsharable(work: u64, threads: usize) -> f64 {
 
 /// Cuts `items` into consecutive parts of about equal work, at multiples of `align`.
 ///
-/// `work_before(i)` is the work of the first `i` items and must not fall. The cut depends on the matrix alone, never
-/// on the number of threads: whatever is summed across parts keeps its bits on every machine.
+/// `work_before(i)` is the work of the first `i` items and must not decrease. The cut depends on
+/// the matrix alone, never on the number of threads, so sums across parts have the same bits on
+/// every machine.
 pub(crate) fn partition(items: usize, align: usize, work_before: impl Fn(usize) -> u64) -> Box<[usize]> {
     let total = work_before(items);
     let parts = parts(total);
@@ -57,7 +61,7 @@ pub(crate) fn partition(items: usize, align: usize, work_before: impl Fn(usize) 
     bounds.into()
 }
 
-/// The smallest `i <= items` with `work_before(i) >= target`.
+/// Returns the smallest `i <= items` with `work_before(i) >= target`.
 fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64) -> usize {
     let (mut low, mut high) = (0, items);
     while low < high {
@@ -67,7 +71,7 @@ fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64)
     low
 }
 
-/// Runs `body(range)` for every part of a [`partition`], in parallel when there are several.
+/// Runs `body(range)` for every part of a [`partition`], in parallel if there are several.
 pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(Range<usize>) + Sync) {
     for_each(parts.len() - 1, |i| body(parts[i]..parts[i + 1]));
 }
@@ -76,14 +80,15 @@ pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(Range<usize>) + Sync)
 pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
     let tasks = tasks.map(Mutex::new);
     for_each(N, |i| {
-        // Each is locked once.
+        // Each mutex is locked once.
         tasks[i].lock().unwrap_or_else(PoisonError::into_inner)();
     });
 }
 
-/// Runs `part(i)` for every number below `count`, in parallel when there are several.
+/// Runs `part(i)` for every number below `count`, in parallel if there are several.
 ///
-/// Inside a rayon pool that pool's threads do it; elsewhere the caller and a team of threads as many as rayon's.
+/// Inside a rayon pool the threads of the pool run them; elsewhere the caller and a team with as
+/// many threads as rayon's pool.
 fn for_each(count: usize, part: impl Fn(usize) + Sync) {
     let in_pool = rayon::current_thread_index().is_some();
     if count <= 1 || (!in_pool && rayon::current_num_threads() == 1) {
@@ -93,24 +98,25 @@ fn for_each(count: usize, part: impl Fn(usize) + Sync) {
     }
 }
 
-/// Runs a kernel over every part of a [`partition`] with the widest vectors the machine has.
+/// Runs a kernel over every part of a [`partition`] with the widest vectors of the machine.
 ///
 /// # Safety
 ///
-/// Whatever [`Kernel::run`] of `kernel` asks for, for every part.
+/// The requirements of [`Kernel::run`] of `kernel` hold for every part.
 pub(crate) unsafe fn run_parts<T: Scalar>(parts: &[usize], kernel: &(impl Kernel<T> + Sync)) {
     // SAFETY: the caller vouches for the kernel.
     for_each_part(parts, |range| unsafe { simd::dispatch(kernel, range) });
 }
 
-/// A vector that several threads write, each its own elements.
+/// A vector that several threads write, each thread its own elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output<T> {
     start: *mut T,
     len: usize,
 }
 
-// SAFETY: the pointer is only written through `set` and `add`, whose callers promise disjoint elements.
+// SAFETY: the pointer is only written through `set` and `add`, whose callers promise disjoint
+// elements.
 unsafe impl<T: Send> Send for Output<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Output<T> {}
@@ -137,7 +143,7 @@ impl<T: Copy> Output<T> {
     ///
     /// # Safety
     ///
-    /// As [`set`](Self::set), and element `i` was written before.
+    /// As [`set`](Self::set), and element `i` has been written.
     #[inline(always)]
     pub(crate) unsafe fn add(self, i: usize, value: T)
     where
@@ -148,7 +154,7 @@ impl<T: Copy> Output<T> {
         unsafe { *self.start.add(i) += value };
     }
 
-    /// Where element `i` is, for a vector store.
+    /// Returns the address of element `i`, for a vector store.
     ///
     /// # Safety
     ///
@@ -161,18 +167,18 @@ impl<T: Copy> Output<T> {
     }
 }
 
-/// The name of the vector instructions the kernels use here: `avx512`, `avx2` or `portable`.
+/// Name of the vector instructions that the kernels use here: `avx512`, `avx2` or `portable`.
 pub(crate) fn simd_name() -> &'static str {
     simd::level().name()
 }
 
-/// The processor's name as it gives it itself, where it does.
+/// Name of the processor as it reports it, if it does.
 pub(crate) fn brand() -> String {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{__cpuid, CpuidResult};
         const BRAND: std::ops::RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
-        // Safe in later versions of Rust.
+        // The intrinsic is safe in later versions of Rust.
         #[allow(unused_unsafe)]
         // SAFETY: every x86-64 processor has the instruction.
         let cpuid = |leaf: u32| -> CpuidResult { unsafe { __cpuid(leaf) } };

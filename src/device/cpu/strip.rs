@@ -1,9 +1,9 @@
-//! The loop under every slot-major format: a few rows side by side, slot after slot.
+//! The inner loop of all slot-major formats: several adjacent rows at a time, slot after slot.
 
 use super::simd::{Vector, prefetch};
 use crate::Scalar;
 
-/// Stored slots and the vector they multiply.
+/// Stored slots and the vector that they multiply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slots<'a, T> {
     /// Column of each slot.
@@ -12,22 +12,24 @@ pub(crate) struct Slots<'a, T> {
     pub(crate) values: &'a [T],
     /// The vector.
     pub(crate) x: &'a [T],
-    /// Whether columns that follow one another across lanes are common enough to look for them.
+    /// True if consecutive columns across lanes are common enough to check for them.
     pub(crate) consecutive: bool,
-    /// How far ahead the slots are asked for, in slots. The hardware follows a few streams on its own, but not the dozens of a
-    /// column-major layout, and not far enough ahead while the gathers fill its queues.
+    /// Prefetch distance, in slots. The hardware prefetcher follows a few streams, but not the
+    /// dozens of a column-major layout, and not far enough ahead while the gathers fill its queues.
     pub(crate) ahead: usize,
 }
 
-/// Multiplies `G · LANES` neighbouring rows: slot `k` of the first of them is at `offset(k)`, the others follow.
+/// Multiplies `G · LANES` adjacent rows. Slot `k` of the first row is at `offset(k)`, those of the
+/// other rows follow.
 ///
-/// The slots before `full` hold an entry in every lane. Those from there to `width` hold one in the lanes that
-/// `mask(k, lane)` gives for the vector that begins at row `lane` of the strip; nothing of the others is read.
+/// The slots before `full` hold an entry in every lane. Those from `full` to `width` hold an entry
+/// in the lanes of `mask(k, lane)`, for the vector that begins at row `lane` of the strip; nothing
+/// is read for the other lanes.
 ///
 /// # Safety
 ///
-/// The machine has the instructions of `V`. For every lane so promised, the slot is inside `col_idx` and `values` and
-/// its column inside `x`.
+/// The machine has the instructions of `V`. For every lane that holds an entry, the slot is inside
+/// `col_idx` and `values`, and its column inside `x`.
 #[inline(always)]
 pub(crate) unsafe fn strip<T: Scalar, V: Vector<T>, const G: usize>(
     slots: Slots<'_, T>,
@@ -86,7 +88,7 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
     }
 }
 
-/// One vector of slots, every lane holding an entry.
+/// Multiplies one vector of slots in which every lane holds an entry.
 #[inline(always)]
 unsafe fn multiply<T: Scalar, V: Vector<T>, const CONSECUTIVE: bool>(
     acc: V,
@@ -94,7 +96,7 @@ unsafe fn multiply<T: Scalar, V: Vector<T>, const CONSECUTIVE: bool>(
     x: *const T,
     col: *const u32,
 ) -> V {
-    // SAFETY: the caller's promise; consecutive columns are columns of `x` one by one.
+    // SAFETY: the caller's promise; consecutive columns are each a column of `x`.
     unsafe {
         let x = if CONSECUTIVE && V::consecutive(col) {
             V::load(x.add(*col as usize))

@@ -1,9 +1,10 @@
-//! The threads that a product, or the analysis of a small matrix, is shared among.
+//! The team of threads that shares a product, or the analysis of a small matrix.
 //!
-//! A product takes microseconds to milliseconds and comes again and again, often with a little serial work in between. A general pool
-//! puts the caller to sleep and wakes its threads, which then often begin on one core: measured on two cores, a product of 3.4 ms took
-//! 5.2 ms after every stretch of serial work. Here the caller takes part, so that at worst it does everything itself, and the others
-//! wait actively for a moment before they sleep. Nothing is allocated.
+//! A product takes microseconds to milliseconds and is repeated many times, often with a little
+//! serial work in between. A general thread pool puts the caller to sleep and wakes its threads,
+//! which often start on one core: measured on two cores, a product of 3.4 ms takes 5.2 ms after
+//! every stretch of serial work. Here the caller takes part, so at worst it does all the work
+//! itself. The other threads spin for a moment before they sleep. Nothing is allocated.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,31 +12,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock, TryLockError};
 use std::thread::{self, Thread};
 
-/// Rounds of active waiting before a thread sleeps: about 30 µs, a few small products or a dot product.
+/// Spin iterations before a thread sleeps: about 30 µs, the time of a few small products or of a
+/// dot product.
 const SPINS: u32 = 2000;
 
-/// What is to be done: the number of the part.
+/// The work of one part, called with the number of the part.
 type Body<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// The members and the work they have at present.
+/// The members of the team and their current work.
 struct Team {
-    /// Held while a product is shared: there is one at a time.
+    /// Held while a product is shared: one at a time.
     turn: Mutex<()>,
-    /// Odd while there is work; every change is a step.
+    /// Odd while there is work; every change increments it.
     epoch: AtomicU64,
-    /// Members other than the caller that may be looking at the work.
+    /// Number of members other than the caller that may be reading the work.
     active: AtomicUsize,
-    /// Whether a part that another member did has panicked.
+    /// True if a part run by another member has panicked.
     failed: AtomicBool,
-    /// Written only by who holds the turn, while there is no work and nobody is active.
+    /// Written only by the thread that holds `turn`, while there is no work and no member is
+    /// active.
     work: UnsafeCell<Option<Work>>,
-    /// The next part of every member's share.
+    /// Next part of every member's share.
     cursors: Vec<AtomicUsize>,
-    /// Members other than the caller.
+    /// The members other than the caller.
     helpers: OnceLock<Vec<Helper>>,
 }
 
-/// The body, its true lifetime forgotten, and the number of parts.
+/// The body, with its lifetime erased, and the number of parts.
 #[derive(Clone, Copy)]
 struct Work {
     body: *const Body<'static>,
@@ -47,13 +50,14 @@ struct Helper {
     asleep: &'static AtomicBool,
 }
 
-// SAFETY: `work` is written by one thread while nobody else looks (see `share` and `help`), and the body it points to is `Sync`.
+// SAFETY: `work` is written by one thread while no other reads it (see `share` and `help`), and the
+// body it points to is `Sync`.
 unsafe impl Sync for Team {}
 // SAFETY: as above.
 unsafe impl Send for Team {}
 
-/// Runs `body(part)` for every part, on the caller and the other members of the team. Gives false, having done nothing, when the team
-/// is busy with another product or has no other member.
+/// Runs `body(part)` for every part, on the caller and the other members of the team. Returns
+/// false, having done nothing, if the team is busy with another product or has no other member.
 pub(super) fn share(parts: usize, body: &Body<'_>) -> bool {
     static TEAM: OnceLock<Option<&'static Team>> = OnceLock::new();
     let team = TEAM.get_or_init(|| Team::gather(rayon::current_num_threads()));
@@ -61,7 +65,8 @@ pub(super) fn share(parts: usize, body: &Body<'_>) -> bool {
 }
 
 impl Team {
-    /// A team of so many members, the caller counted; none where nobody else can be had.
+    /// Creates a team of `members` members, counting the caller. `None` if no thread can be
+    /// spawned.
     fn gather(members: usize) -> Option<&'static Self> {
         let team: &'static Self = Box::leak(Box::new(Self {
             turn: Mutex::new(()),
@@ -75,7 +80,7 @@ impl Team {
         let helper = |member: usize| {
             let asleep: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
             let named = thread::Builder::new().name(format!("sparseop-{member}"));
-            // A thread that cannot be had is not missed: its share is done by the others.
+            // If a thread cannot be spawned, the other members run its share.
             let spawned = named.spawn(move || team.attend(member, asleep)).ok()?;
             Some(Helper { thread: spawned.thread().clone(), asleep })
         };
@@ -88,16 +93,17 @@ impl Team {
     fn share(&self, parts: usize, body: &Body<'_>) -> bool {
         let _turn = match self.turn.try_lock() {
             Ok(turn) => turn,
-            // A body that panicked has left the team in order: `Open` saw to that.
+            // A body that panicked leaves the team in a valid state: `Open` restores it.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
         for (member, cursor) in self.cursors.iter().enumerate() {
             cursor.store(self.bound(member, parts), SeqCst);
         }
-        // SAFETY: the lifetime is only forgotten; `Open` keeps this function from returning while anybody may call the body.
+        // SAFETY: only the lifetime is erased; `Open` keeps this function from returning while any
+        // member may call the body.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
-        // SAFETY: the epoch is even and nobody is active, so nobody looks.
+        // SAFETY: the epoch is even and no member is active, so no member reads it.
         unsafe { *self.work.get() = Some(Work { body, parts }) };
         self.failed.store(false, SeqCst);
         self.epoch.fetch_add(1, SeqCst);
@@ -113,12 +119,12 @@ impl Team {
         true
     }
 
-    /// Where the share of a member begins among so many parts.
+    /// First part of a member's share of `parts` parts.
     fn bound(&self, member: usize, parts: usize) -> usize {
         parts * member / self.cursors.len()
     }
 
-    /// Does the member's own share, then what is left of the others'.
+    /// Runs the member's own share, and then the remaining parts of the other shares.
     fn help(&self, member: usize, work: Work) {
         let members = self.cursors.len();
         for owner in (member..members).chain(0..member) {
@@ -128,22 +134,24 @@ impl Team {
                 if part >= end {
                     break;
                 }
-                // SAFETY: there is work until `Open` is dropped, which waits for every active member.
+                // SAFETY: there is work until `Open` is dropped, which waits for every active
+                // member.
                 unsafe { (*work.body)(part) };
             }
         }
     }
 
-    /// What a member other than the caller does for ever.
+    /// Worker loop of a member other than the caller. Never returns.
     fn attend(&self, member: usize, asleep: &AtomicBool) {
         let mut done = 0;
         loop {
             let epoch = self.await_work(done, asleep);
             done = epoch;
             let _active = Active::new(&self.active);
-            // Either this sees that the work is over, or who ends it sees that somebody is active and waits.
+            // Either this thread sees that the work is over, or the thread that ends it sees an
+            // active member and waits.
             if self.epoch.load(SeqCst) == epoch {
-                // SAFETY: there is work, so nobody writes it.
+                // SAFETY: there is work, so no thread writes it.
                 if let Some(work) = unsafe { *self.work.get() } {
                     let helped = catch_unwind(AssertUnwindSafe(|| self.help(member, work)));
                     self.failed.fetch_or(helped.is_err(), SeqCst);
@@ -152,7 +160,7 @@ impl Team {
         }
     }
 
-    /// Waits for work other than that of epoch `done`.
+    /// Waits for work of another epoch than `done`.
     fn await_work(&self, done: u64, asleep: &AtomicBool) -> u64 {
         let found = || Some(self.epoch.load(SeqCst)).filter(|epoch| epoch % 2 == 1 && *epoch != done);
         loop {
@@ -163,7 +171,8 @@ impl Team {
                 std::hint::spin_loop();
             }
             asleep.store(true, SeqCst);
-            // Whoever brings work after this look sees that this thread is asleep and wakes it.
+            // A thread that adds work after this check sees that this thread is asleep and wakes
+            // it.
             if found().is_none() {
                 thread::park();
             }
@@ -172,7 +181,7 @@ impl Team {
     }
 }
 
-/// There is work; dropped, there is none, and nobody looks at it any more.
+/// Guard while there is work. When it is dropped the work is over and no member reads it any more.
 struct Open<'a>(&'a Team);
 
 impl Drop for Open<'_> {
@@ -186,7 +195,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Somebody is looking at the work.
+/// Guard of a member that is reading the work.
 struct Active<'a>(&'a AtomicUsize);
 
 impl<'a> Active<'a> {
@@ -217,7 +226,7 @@ mod tests {
             }));
             assert!(done.iter().all(|d| d.load(SeqCst) == 1), "{parts} parts");
             if round % 100 == 0 {
-                // Long enough for everybody to fall asleep.
+                // Long enough for all members to fall asleep.
                 thread::sleep(std::time::Duration::from_millis(1));
             }
         }

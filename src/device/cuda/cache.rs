@@ -1,7 +1,9 @@
-//! Compiled kernels on disk, so that each is compiled once on a machine and not once in a process.
+//! On-disk cache of compiled kernels: each kernel is compiled once per machine instead of once per
+//! process.
 //!
-//! The cache only ever saves time: what is missing, damaged or unreadable is compiled again, and where nothing can be written nothing
-//! is kept. Entries appear whole, so that any number of processes may share a folder.
+//! The cache is optional: a missing, damaged or unreadable entry is compiled again, and if the
+//! folder is not writable nothing is stored. Entries are written atomically, so any number of
+//! processes may share a folder.
 
 use crate::Error;
 use crate::files::{oldest_first, write_atomically};
@@ -11,19 +13,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The environment variable that names the folder of all caches, or forbids them with `off`.
+/// Environment variable with the folder of all caches; `off` disables them.
 const VARIABLE: &str = "SPARSEOP_CACHE";
 
-/// Where compiled kernels are within it; the number changes with the form of the entries.
+/// Folder of compiled kernels in the cache folder. The number changes with the format of the
+/// entries.
 const FOLDER: &str = "sparseop/kernels-v1";
 
-/// What every entry begins with.
+/// First bytes of every entry.
 const MAGIC: [u8; 8] = *b"sparseop";
 
 /// Bytes before the code: [`MAGIC`], the length of the code and its checksum.
 const HEADER: usize = 24;
 
-/// Bytes that all entries together may take: some hundred versions of a kernel file.
+/// Capacity of the cache in bytes: a few hundred versions of a kernel file.
 const CAPACITY: u64 = 64 << 20;
 
 /// A folder of compiled kernels.
@@ -34,7 +37,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// The user's cache; `None` where it is not wanted or there is no place for it.
+    /// The user's cache; `None` if caching is disabled or no cache folder is known.
     pub(super) fn of_user() -> Option<Self> {
         match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if value == OsStr::new("off") => None,
@@ -43,26 +46,26 @@ impl Cache {
         }
     }
 
-    /// The cache in a folder of caches, which need not exist yet.
+    /// The cache in a folder of caches, which need not exist.
     pub(super) fn below(folder: &Path) -> Self {
         Self { folder: folder.join(FOLDER), capacity: CAPACITY }
     }
 
-    /// The file of an entry.
+    /// Path of an entry.
     pub(super) fn path(&self, entry: &str) -> PathBuf {
         self.folder.join(entry)
     }
 
-    /// The code kept under a name, if it is there and whole.
+    /// Returns the code stored under a name, if the entry exists and is intact.
     pub(super) fn load(&self, entry: &str) -> Option<Vec<u8>> {
         unwrapped(fs::read(self.path(entry)).ok()?)
     }
 
-    /// Keeps code under a name, and lets the oldest go where the cache has become too large.
+    /// Stores code under a name, and removes the oldest entries if the cache exceeds its capacity.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when nothing can be kept there.
+    /// [`Error::Io`] if the entry cannot be written.
     pub(super) fn store(&self, entry: &str, code: &[u8]) -> Result<(), Error> {
         fs::create_dir_all(&self.folder).map_err(|e| Error::io("create", &self.folder, e))?;
         write_atomically(&self.path(entry), |out| {
@@ -73,7 +76,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the oldest files until the rest is within the capacity. Others may be doing the same: what cannot be removed is gone.
+    /// Removes the oldest files until the rest is within the capacity. Errors are ignored: another
+    /// process may have removed the file.
     fn trim(&self) {
         let files = oldest_first(&self.folder);
         let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
@@ -95,7 +99,7 @@ fn header(code: &[u8]) -> [u8; HEADER] {
     header
 }
 
-/// The code of an entry that is whole.
+/// Returns the code of an entry; `None` if the entry is not intact.
 fn unwrapped(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let (found, code) = bytes.split_at_checked(HEADER)?;
     if *found != header(code) {

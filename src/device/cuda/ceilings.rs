@@ -1,4 +1,4 @@
-//! What a GPU reaches at best, each measured once when it is asked for.
+//! Upper bounds on the performance of a GPU, each measured once on demand.
 
 use super::{Gpu, Queue};
 use crate::Error;
@@ -13,10 +13,10 @@ pub(super) struct Measured {
     upload_bandwidth: OnceLock<f64>,
 }
 
-/// Times that each of them is taken; the least counts.
+/// Number of repetitions; the shortest time counts.
 const REPEATS: usize = 10;
 
-/// What was measured before, or what `measure` gives.
+/// Returns the measured value, or measures it with `measure`.
 fn once(kept: &OnceLock<f64>, measure: impl FnOnce() -> Result<f64, Error>) -> Result<f64, Error> {
     match kept.get() {
         Some(measured) => Ok(*measured),
@@ -25,50 +25,51 @@ fn once(kept: &OnceLock<f64>, measure: impl FnOnce() -> Result<f64, Error>) -> R
 }
 
 impl Gpu {
-    /// Bytes a second that a copy within its memory reads and writes.
+    /// Bandwidth of a copy within device memory, reads and writes counted, in bytes per second.
     pub(crate) fn copy_bandwidth(&self) -> Result<f64, Error> {
-        /// Well beyond any L2, and nothing to the memory of a GPU.
+        /// Much larger than any L2 cache, and small compared to the memory of a GPU.
         const BYTES: usize = 256 << 20;
         once(&self.0.ceilings.copy_bandwidth, || {
             let (from, to) = (self.zeroed::<u8>(BYTES)?, self.zeroed::<u8>(BYTES)?);
             let queue = self.new_queue()?;
-            // SAFETY: both have so many bytes and live until the time is taken.
+            // SAFETY: both have `BYTES` bytes and live until the time is taken.
             let least = least(&queue, || unsafe { queue.copy_within(to.ptr(), from.ptr(), BYTES) })?;
             Ok(2.0 * BYTES as f64 / least)
         })
     }
 
-    /// Microseconds between kernels of next to no work that are enqueued one after the other.
+    /// Time between nearly empty kernels enqueued back to back, in microseconds.
     pub(crate) fn launch_us(&self) -> Result<f64, Error> {
-        /// Enough to hide when the first of them begins, and fewer than a queue holds.
+        /// Enough to hide the start of the first kernel, and fewer than a queue holds.
         const LAUNCHES: usize = 500;
         once(&self.0.ceilings.launch_us, || {
             let kernel = self.kernel("hyb", "hyb_add_f32")?;
             let queue = self.new_queue()?;
             let nothing = Launch::over(1, 1).arg(Ptr::<u32>::NULL).arg(Ptr::<f32>::NULL).arg(0u32);
             let nothing = nothing.arg(Ptr::<f32>::NULL);
-            // SAFETY: these are the parameters of `hyb_add`, which touches nothing when the count is 0.
+            // SAFETY: these are the parameters of `hyb_add`, which touches nothing when the count
+            // is 0.
             let launch = || unsafe { kernel.launch(&queue, nothing) };
             let least = least(&queue, || (0..LAUNCHES).try_for_each(|_| launch()))?;
             Ok(least / LAUNCHES as f64 * 1e6)
         })
     }
 
-    /// Bytes a second from page-locked memory of the host.
+    /// Bandwidth of copies from page-locked host memory, in bytes per second.
     pub(crate) fn upload_bandwidth(&self) -> Result<f64, Error> {
-        /// A millisecond or two: the start of a copy is nothing beside it.
+        /// A copy of a millisecond or two, so that its start-up time is negligible.
         const BYTES: usize = 64 << 20;
         once(&self.0.ceilings.upload_bandwidth, || {
             let (from, to) = (self.pinned::<u8>(BYTES)?, self.unset::<u8>(BYTES)?);
             let queue = self.new_queue()?;
-            // SAFETY: both have so many bytes and live until the time is taken.
+            // SAFETY: both have `BYTES` bytes and live until the time is taken.
             let least = least(&queue, || unsafe { queue.copy_in(to.ptr(), from.as_slice()) })?;
             Ok(BYTES as f64 / least)
         })
     }
 }
 
-/// The least of the seconds that what `work` enqueues takes, after once without counting.
+/// Shortest time of the work enqueued by `work`, in seconds, after one warm-up run.
 fn least(queue: &Queue, mut work: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     work()?;
     let mut least = f64::INFINITY;

@@ -1,4 +1,5 @@
-//! Machine code for the kernels: built in, from the cache, compiled by NVRTC, or left to the driver, in this order.
+//! Machine code for the kernels: embedded, from the cache, compiled by NVRTC, or compiled by the
+//! driver from PTX, in this order.
 
 use super::cache::Cache;
 use super::embedded::{self, Embedded, OPTIONS};
@@ -10,36 +11,36 @@ use crate::device::kernel_log::{KernelEvent, KernelOrigin, record};
 use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What tells these kernels, and the options they are compiled with, from all others: measurements of them go under this name.
+/// Identifies these kernels and their compiler options: measurements are stored under this name.
 pub(crate) const KERNEL_HASH: &str = embedded::HASH;
 
-/// NVRTC takes functions without a mark for functions of the host, and refuses them; among them lambdas that nvcc knows to be the
-/// GPU's.
+/// NVRTC treats functions without an execution space as host functions and rejects them. This
+/// includes lambdas that nvcc recognises as device code.
 const DEVICE_ONLY: &str = "--device-as-default-execution-space";
 
-/// What the assembler is told when its account of registers and memory is wanted.
+/// Assembler option for a report of registers and memory.
 #[cfg(test)]
 const ACCOUNT: &str = "--ptxas-options=-v";
 
-/// Machine code, or assembly for the driver to compile; what `cuModuleLoadData` takes.
+/// Machine code, or PTX to be compiled by the driver: the input of `cuModuleLoadData`.
 #[derive(Debug)]
 pub(super) struct Image(Cow<'static, [u8]>);
 
 impl Image {
-    /// The code; assembly ends with a zero byte.
+    /// The code. PTX ends with a zero byte.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// An image and where it came from.
+/// An image and its origin.
 type Story = (Image, KernelEvent);
 
-/// The code of a module for an architecture, given as major and minor number.
+/// Returns the code of a module for an architecture, given as major and minor number.
 ///
 /// # Errors
 ///
-/// [`Error::KernelCompile`] when there is no way to it.
+/// [`Error::KernelCompile`] if none can be obtained.
 pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
     let embedded = find(arch, module)?;
     let module = embedded.name;
@@ -49,24 +50,26 @@ pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
     }
 }
 
-/// As [`image`], but without what is built in: for a driver that refuses it because it is older than the compiler of the build.
+/// As [`image`], but without embedded code: for a driver that rejects it because it is older than
+/// the compiler of the build.
 pub(super) fn image_without_embedded(arch: (u32, u32), module: Module) -> Result<Image, Error> {
     compiled(arch, find(arch, module)?, Cache::of_user().as_ref()).map(told)
 }
 
-/// The names of all modules.
+/// Names of all modules.
 #[cfg(test)]
 pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
     embedded::MODULES.iter().map(|module| module.name)
 }
 
-/// The name of the compiler of this machine, or why there is none, in one line.
+/// Name of the compiler of this machine, or in one line the reason why there is none.
 #[cfg(test)]
 pub(crate) fn compiler() -> Result<String, &'static str> {
     nvrtc::library().map(Nvrtc::name)
 }
 
-/// What the assembler says of the registers and the memory that the kernels of a module take on an architecture. Compiles it anew.
+/// The assembler's report of the registers and the memory that the kernels of a module use on an
+/// architecture. Compiles the module anew.
 ///
 /// # Errors
 ///
@@ -84,7 +87,7 @@ pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, 
     })
 }
 
-/// The code as the cache or NVRTC has it; where neither can help, the assembly that is built in.
+/// Code from the cache or NVRTC; the embedded PTX if neither is available.
 fn compiled(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Story, Error> {
     let module = embedded.name;
     let reason = match with_nvrtc(arch, embedded, cache) {
@@ -98,7 +101,7 @@ fn compiled(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Res
     }
 }
 
-/// The code as the cache has it or NVRTC makes it.
+/// Code from the cache, or compiled by NVRTC.
 fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Story, Failure> {
     let module = embedded.name;
     let nvrtc = nvrtc::library().map_err(|reason| Failure::Compiler(reason.to_owned()))?;
@@ -119,18 +122,18 @@ fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> R
     Ok(from(arch, module, code, KernelOrigin::Compiled, detail))
 }
 
-/// What NVRTC is told, whatever it compiles for.
+/// NVRTC options, for every target.
 fn options() -> Vec<&'static str> {
     [OPTIONS, &[DEVICE_ONLY]].concat()
 }
 
-/// The name of an entry of the cache: everything on which the code depends.
+/// Name of a cache entry. It depends on everything that the code depends on.
 fn entry(embedded: &Embedded, target: Target, compiler: &str) -> String {
     let key = format!("{} {} {target} {compiler}", embedded.hash, options().join(" "));
     format!("{}-{target}-{:032x}", embedded.name, xxh3_128(key.as_bytes()))
 }
 
-/// The image with its story.
+/// The image with its origin.
 fn from(
     architecture: (u32, u32),
     kernel: &'static str,
@@ -141,7 +144,7 @@ fn from(
     (Image(code.into()), KernelEvent { kernel, architecture, origin, detail })
 }
 
-/// The image, its story having gone to the log.
+/// Logs the origin of an image and returns the image.
 fn told((image, event): Story) -> Image {
     record(event);
     image
@@ -156,18 +159,18 @@ fn failed(arch: (u32, u32), kernel: &'static str, message: String, log: String) 
     Error::KernelCompile { kernel, architecture: format!("sm_{}", number(arch)), message, log }
 }
 
-/// Why a compiler cannot help: every architecture it knows is newer.
+/// Message for a compiler that knows only newer architectures.
 fn unknown(nvrtc: &Nvrtc, arch: u32) -> String {
     let oldest = nvrtc.architectures().iter().min().copied().unwrap_or_default();
     format!("{} does not compile for sm_{arch}, only from sm_{oldest} on", nvrtc.name())
 }
 
-/// The first line of a compiler's messages that is an error.
+/// The first error line in a compiler log.
 fn first_error(log: &str) -> String {
     log.lines().find(|line| line.contains("error")).unwrap_or("the compiler does not say why").to_owned()
 }
 
-/// How messages call the source.
+/// Name of the source in messages.
 fn file(module: &str) -> String {
     format!("kernels/{module}.cu")
 }
@@ -211,7 +214,7 @@ mod tests {
         );
     }
 
-    /// Runs where NVRTC is found; `tests/kernels.rs` is what insists on it.
+    /// Runs if NVRTC is found; `tests/kernels.rs` requires it.
     #[test]
     fn compiled_once_then_cached_and_compiled_again_when_damaged() {
         if nvrtc::library().is_err() {
@@ -232,7 +235,7 @@ mod tests {
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
         assert_eq!(compiled((9, 0), &embedded, None).unwrap().1.origin, KernelOrigin::Compiled);
-        // Older than anything that NVRTC 12 and later know.
+        // Older than any architecture that NVRTC 12 and later support.
         let message = compiled((3, 0), &embedded, None).unwrap_err().to_string();
         assert!(message.contains("NVRTC") && !message.contains('\n'), "{message}");
     }
@@ -251,7 +254,7 @@ mod tests {
     #[test]
     fn without_a_compiler_the_driver_gets_assembly() {
         let embedded = Embedded { ptx: Some((20, b".version\0")), ..module("", "none") };
-        // Architecture 2.0 is one that every NVRTC there is has forgotten; a machine without NVRTC takes the same way.
+        // No NVRTC supports architecture 2.0 any more; a machine without NVRTC takes the same path.
         let (image, event) = compiled((2, 0), &embedded, None).unwrap();
         assert_eq!((event.origin, image.bytes()), (KernelOrigin::Ptx, &b".version\0"[..]));
     }

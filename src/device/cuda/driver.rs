@@ -1,12 +1,13 @@
-//! The driver: whether it can be used, asked without ever panicking, and what its errors mean.
+//! The CUDA driver: a check without panics that it is usable, and its error messages.
 
 use crate::Error;
 use cudarc::driver::{DriverError, result, sys};
 
-/// The oldest driver interface that is used: CUDA 11.4 brought graphs that are instantiated with flags.
+/// Oldest supported driver interface: CUDA 11.4 introduced graph instantiation with flags.
 const OLDEST: (i32, i32) = (11, 4);
 
-/// Every function that is called. cudarc panics on one that is missing, so they are looked up before the first call.
+/// All functions that are called. cudarc panics on a missing function, so they are looked up before
+/// the first call.
 const SYMBOLS: [&str; 48] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
@@ -58,19 +59,21 @@ const SYMBOLS: [&str; 48] = [
     "cuThreadExchangeStreamCaptureMode",
 ];
 
-/// The driver's version as `(major, minor)`, once it has been found usable; else the reason in one line.
+/// Returns the driver's version as `(major, minor)` if the driver is usable, otherwise the reason
+/// in one line.
 pub(super) fn version() -> Result<(i32, i32), String> {
     static VERSION: std::sync::OnceLock<Result<(i32, i32), String>> = std::sync::OnceLock::new();
     VERSION.get_or_init(probe).clone()
 }
 
 fn probe() -> Result<(i32, i32), String> {
-    // SAFETY: loading the driver's library runs its initialisers, which is what it is for.
+    // SAFETY: loading the driver's library runs its initialisers, which is its purpose.
     if !unsafe { sys::is_culib_present() } {
         return Err("no NVIDIA driver: libcuda cannot be loaded".to_owned());
     }
     let init = symbol::<unsafe extern "C" fn(u32) -> u32>("cuInit").ok_or_else(|| missing("cuInit"))?;
-    // SAFETY: the function of that name takes the flags, which must be 0, and returns a result code.
+    // SAFETY: the function of this name takes the flags, which must be 0, and returns a result
+    // code.
     match unsafe { init(0) } {
         0 => {}
         34 => return Err("libcuda is the stub of the CUDA toolkit, not a driver".to_owned()),
@@ -85,7 +88,7 @@ fn probe() -> Result<(i32, i32), String> {
     let get_version = symbol::<unsafe extern "C" fn(*mut i32) -> u32>("cuDriverGetVersion")
         .ok_or_else(|| missing("cuDriverGetVersion"))?;
     let mut version = 0;
-    // SAFETY: the function of that name writes one int.
+    // SAFETY: the function of this name writes one int.
     unsafe { get_version(&mut version) };
     let version = (version / 1000, version % 1000 / 10);
     if version < OLDEST {
@@ -105,15 +108,15 @@ fn missing(name: &str) -> String {
     format!("libcuda lacks {name}: it is too old, or no driver at all")
 }
 
-/// A function of the driver's library.
+/// A function of the driver's library, if it exists.
 pub(super) fn symbol<F: Copy>(name: &str) -> Option<F> {
-    // SAFETY: the library is there; whoever names a type vouches for it.
+    // SAFETY: the library is present; the caller vouches for the type.
     unsafe { sys::culib().get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
 }
 
-/// Names what was attempted when the driver refuses.
+/// Adds the attempted action to an error of the driver.
 pub(super) trait Attempt<R> {
-    /// The value, or an error that says what could not be done on which GPU.
+    /// Returns the value, or an error with the action that failed and the GPU.
     fn attempt(self, gpu: usize, action: impl FnOnce() -> String) -> Result<R, Error>;
 }
 
@@ -127,7 +130,7 @@ impl<R> Attempt<R> for Result<R, DriverError> {
     }
 }
 
-/// A driver's error in words and by its name.
+/// Describes a driver error in words and by its name.
 pub(super) fn text(error: DriverError) -> String {
     let words = error.error_string().ok().map(|s| s.to_string_lossy().into_owned());
     let name = error.error_name().ok().map(|s| s.to_string_lossy().into_owned());
@@ -137,14 +140,14 @@ pub(super) fn text(error: DriverError) -> String {
     }
 }
 
-/// Milliseconds between two events; by the name that old drivers have too.
+/// Milliseconds between two events. Uses the symbol name that old drivers also have.
 ///
 /// # Safety
 ///
 /// Both are events of the current context and have been recorded and reached.
 pub(super) unsafe fn elapsed_ms(start: sys::CUevent, end: sys::CUevent) -> Result<f32, DriverError> {
     type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-    // The probe has seen it.
+    // The initial check has found it.
     let elapsed = symbol::<Elapsed>("cuEventElapsedTime").expect("libcuda has cuEventElapsedTime");
     let mut ms = 0.0;
     // SAFETY: the caller's promise.
@@ -152,8 +155,8 @@ pub(super) unsafe fn elapsed_ms(start: sys::CUevent, end: sys::CUevent) -> Resul
     Ok(ms)
 }
 
-/// A number the driver knows of a device.
+/// An integer attribute of a device.
 pub(super) fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> Result<i32, String> {
-    // SAFETY: the device is one that the driver named.
+    // SAFETY: the device was returned by the driver.
     unsafe { result::device::get_attribute(device, attribute) }.map_err(text)
 }

@@ -1,36 +1,38 @@
-//! The kernels as the build left them: sources, and machine code where there was a compiler.
+//! Kernels embedded by the build: sources, and machine code if a compiler was present.
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// One module: a file of kernels, compiled with some definitions.
+/// A module: a kernel file, compiled with some definitions.
 #[derive(Debug)]
 pub(super) struct Embedded {
-    /// The module's name.
+    /// Name of the module.
     pub(super) name: &'static str,
-    /// The source, complete.
+    /// Complete source.
     pub(super) source: &'static str,
-    /// What tells this source from every other.
+    /// Identifies this source.
     pub(super) hash: &'static str,
-    /// Machine code for architectures, 90 standing for `sm_90`.
+    /// Machine code by architecture, 90 for `sm_90`.
     pub(super) cubins: &'static [(u32, &'static [u8])],
-    /// Assembly for a virtual architecture and all later ones, ending with a zero byte.
+    /// PTX for a virtual architecture and all later ones, ending with a zero byte.
     pub(super) ptx: Option<(u32, &'static [u8])>,
 }
 
-/// Bytes where the driver may read words. Without embedded machine code nothing is aligned.
+/// Bytes aligned for the driver, which may read words. Unused without embedded machine code.
 #[allow(dead_code)]
 #[repr(C, align(16))]
 struct Aligned<T>(T);
 
-/// GPUs that are part of a processor: they share numbers with the others, but do not run their machine code, nor the other way round.
+/// Integrated GPUs. They share major numbers with other GPUs, but machine code of one group does
+/// not run on the other.
 const INTEGRATED: [u32; 4] = [72, 87, 101, 110];
 
-/// The module with this name.
+/// The module with this name, if any.
 pub(super) fn module(name: &str) -> Option<&'static Embedded> {
     MODULES.iter().find(|module| module.name == name)
 }
 
-/// Of architectures, the latest whose machine code runs on `arch`: the same generation, not newer.
+/// The latest of the compiled architectures whose machine code runs on `arch`: of the same
+/// generation and not newer.
 pub(super) fn runs_on(arch: u32, compiled: impl IntoIterator<Item = u32>) -> Option<u32> {
     let suits = |code: &u32| {
         let family = *code / 10 == arch / 10 && *code <= arch;
@@ -40,19 +42,19 @@ pub(super) fn runs_on(arch: u32, compiled: impl IntoIterator<Item = u32>) -> Opt
 }
 
 impl Embedded {
-    /// Machine code that runs on an architecture.
+    /// Machine code that runs on an architecture, if any.
     pub(super) fn cubin(&self, arch: u32) -> Option<&'static [u8]> {
         let best = runs_on(arch, self.cubins.iter().map(|(code, _)| *code))?;
         self.cubins.iter().find(|(code, _)| *code == best).map(|(_, bytes)| *bytes)
     }
 
-    /// A source without machine code.
+    /// A module with source only.
     #[cfg(test)]
     pub(super) fn of_source(name: &'static str, source: &'static str, hash: &'static str) -> Self {
         Self { name, source, hash, cubins: &[], ptx: None }
     }
 
-    /// Assembly that the driver can compile for an architecture.
+    /// PTX that the driver can compile for an architecture, if any.
     pub(super) fn ptx(&self, arch: u32) -> Option<&'static [u8]> {
         self.ptx.filter(|(oldest, _)| *oldest <= arch).map(|(_, text)| text)
     }
@@ -74,7 +76,7 @@ mod tests {
             (121, Some(120)),
             (75, None),
             (130, None),
-            // Integrated ones.
+            // Integrated GPUs.
             (87, None),
             (110, None),
         ] {

@@ -1,4 +1,4 @@
-//! Points in a stream that can be waited for, and whose time is taken.
+//! Events: points in a stream that can be waited for and timed.
 
 use super::Gpu;
 use super::driver::{Attempt, elapsed_ms};
@@ -15,7 +15,7 @@ pub(super) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// The point after everything that was enqueued on `stream`, which is one of `gpu` and alive.
+    /// Records an event after everything enqueued on `stream`, which is a live stream of `gpu`.
     pub(super) fn after(gpu: Gpu, stream: sys::CUstream) -> Result<Self, Error> {
         let _current = gpu.bind()?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
@@ -26,7 +26,7 @@ impl Event {
         Ok(event)
     }
 
-    /// Waits until it is reached.
+    /// Waits until the event is reached.
     pub(super) fn synchronize(&self) -> Result<(), Error> {
         let _current = self.gpu.bind()?;
         // SAFETY: the event is alive.
@@ -34,13 +34,13 @@ impl Event {
         done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
     }
 
-    /// Whether it has been reached.
+    /// True if the event has been reached.
     pub(super) fn is_reached(&self) -> bool {
         // SAFETY: the event is alive.
         self.gpu.bind().is_ok_and(|_current| unsafe { result::event::query(self.event) }.is_ok())
     }
 
-    /// Lets what is enqueued on `stream` from now on wait for it.
+    /// Makes work enqueued on `stream` from now on wait for the event.
     pub(super) fn hold_up(&self, stream: sys::CUstream) -> Result<(), Error> {
         let _current = self.gpu.bind()?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
@@ -61,7 +61,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.bind() {
-            // SAFETY: the event is ours.
+            // SAFETY: this value owns the event.
             let _ = unsafe { result::event::destroy(self.event) };
         }
     }

@@ -1,4 +1,4 @@
-//! Memory of a GPU that somebody else has allocated.
+//! GPU memory allocated by another library.
 
 use super::memory::Buffer;
 use super::{Gpu, driver};
@@ -6,19 +6,20 @@ use crate::Error;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
 
-/// What the driver calls memory of the host.
+/// The driver's memory type of host memory.
 const HOST: u64 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as u64;
 
 impl Gpu {
-    /// `len` elements that somebody else has allocated: never freed here.
+    /// Wraps `len` elements allocated by another library. They are never freed here.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignMemory`] when the driver says that they are not all in the memory of this GPU, or when they are not aligned.
+    /// [`Error::ForeignMemory`] if the driver reports that not all of them are in the memory of
+    /// this GPU, or if they are not aligned.
     ///
     /// # Safety
     ///
-    /// They are of this type, and live as long as the buffer and whatever is enqueued with it.
+    /// The elements have this type, and live as long as the buffer and all work enqueued with it.
     pub(crate) unsafe fn foreign<T: Copy>(
         &self,
         what: &'static str,
@@ -37,12 +38,14 @@ impl Gpu {
         Ok(Buffer::of_others(*self, address, len))
     }
 
-    /// Whether there are so many elements in the memory of this GPU, as far as the driver tells.
+    /// Checks that there are `len` elements in the memory of this GPU, as far as the driver
+    /// reports.
     fn check<T>(&self, address: u64, len: usize) -> Result<(), String> {
         let last = crate::device::foreign::last_byte::<T>(address, len)?;
         self.check_owner(address)?;
         self.check_owner(last).map_err(|why| format!("it is too short for {len} elements: {why}"))?;
-        // Only of memory that was allocated as a whole is the end known; mappings and pools may go on behind it.
+        // The end is known only for memory allocated as a whole; mappings and pools may extend
+        // beyond it.
         let whole = attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address);
         let start = attribute(Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
         let size = attribute(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, address);
@@ -55,7 +58,7 @@ impl Gpu {
         }
     }
 
-    /// Whether this GPU has the memory at an address.
+    /// Checks that the memory at an address belongs to this GPU.
     fn check_owner(&self, address: u64) -> Result<(), String> {
         let managed = attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
         if matches!(managed, Ok(1..)) {
@@ -79,10 +82,11 @@ impl Gpu {
     }
 }
 
-/// What the driver knows of an address: a number of at most 64 bits.
+/// The driver's attribute of an address: a number of at most 64 bits.
 fn attribute(which: Attribute, address: u64) -> Result<u64, DriverError> {
     let mut value = 0u64;
-    // SAFETY: none of the attributes that are asked for takes more than 8 bytes; those that take fewer leave the others 0.
+    // SAFETY: none of the queried attributes has more than 8 bytes; the shorter ones leave the
+    // other bytes 0.
     unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, address).result()? };
     Ok(value)
 }

@@ -1,4 +1,4 @@
-//! Graphs: what is enqueued on a stream, captured to be launched again and again.
+//! Graphs: work captured from a stream, to be launched repeatedly.
 
 use super::queue::{Kept, Recorded};
 use super::{Gpu, Queue};
@@ -8,9 +8,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 impl Queue {
-    /// What `work` enqueues, as a graph; first waits for what was enqueued before.
+    /// Captures the work enqueued by `work` as a graph. Waits first for everything enqueued
+    /// earlier.
     pub(crate) fn capture(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Recording, Error> {
-        // Relaxed: other threads may go on allocating.
+        // Relaxed: other threads may continue to allocate.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let gpu = self.gpu();
         {
@@ -37,14 +38,14 @@ impl Queue {
         }
         let graph = graph?;
         let executable = self.call("instantiate a graph", || {
-            // SAFETY: the graph is whole.
+            // SAFETY: the graph is complete.
             unsafe { result::graph::instantiate(graph.graph, sys::CUgraphInstantiate_flags(0)) }
         })?;
         Ok(Recording { gpu, executable, _kept: kept })
     }
 }
 
-/// A graph that was captured and is not needed once it has been instantiated.
+/// A captured graph, no longer needed after its instantiation.
 struct Captured {
     gpu: Gpu,
     graph: sys::CUgraph,
@@ -53,20 +54,21 @@ struct Captured {
 impl Drop for Captured {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.bind() {
-            // SAFETY: nothing else knows the graph.
+            // SAFETY: the graph has no other owner.
             let _ = unsafe { result::graph::destroy(self.graph) };
         }
     }
 }
 
-/// A captured graph, ready to be launched, and what it uses.
+/// A captured graph, ready to be launched, and the memory it uses.
 pub(crate) struct Recording {
     gpu: Gpu,
     executable: sys::CUgraphExec,
     _kept: Kept,
 }
 
-// SAFETY: the driver allows a graph to be launched from any thread, one at a time; `Graph` sees to that.
+// SAFETY: the driver allows a graph to be launched from any thread, one at a time; `Graph` ensures
+// that.
 unsafe impl Send for Recording {}
 // SAFETY: as above.
 unsafe impl Sync for Recording {}
@@ -78,7 +80,8 @@ impl fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Enqueues everything that was captured; refused while another graph is being captured, which would not own what this one uses.
+    /// Enqueues the captured work. Fails while another graph is being captured, because that graph
+    /// would not own the memory that this one uses.
     pub(crate) fn launch(&self, queue: &Queue) -> Result<(), Error> {
         let _turn = queue.turn()?;
         if queue.records() {
@@ -94,10 +97,10 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // What it uses must outlive its last launch.
+        // The memory it uses must outlive its last launch.
         let _ = self.gpu.synchronize();
         if let Ok(_current) = self.gpu.bind() {
-            // SAFETY: nothing launches it any more.
+            // SAFETY: it is never launched again.
             let _ = unsafe { result::graph::exec_destroy(self.executable) };
         }
     }

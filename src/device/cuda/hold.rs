@@ -1,7 +1,9 @@
-//! Holding a stream back while work for it is enqueued: what is timed then is the GPU, not how fast the host launches.
+//! Launch gate: holds a stream back while work is enqueued on it, so that a timing covers the GPU
+//! and not the launch overhead of the host.
 //!
-//! A host needs about 3 µs for a launch, by its processor and what else it does; kernels of less, or of little more, would be charged for it, and
-//! two of them that differ could not be told apart.
+//! A host needs about 3 µs per launch, depending on its processor and load. The time of kernels of
+//! about that length or shorter would include it, and two different kernels could not be told
+//! apart.
 
 use super::Gpu;
 use super::driver::Attempt;
@@ -11,7 +13,8 @@ use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// After so long the stream goes on by itself: a queue holds about a thousand launches, and who enqueues more waits for the first to be done.
+/// Time after which the stream continues by itself. A queue holds about a thousand launches;
+/// enqueuing more waits for the first of them.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
@@ -24,16 +27,18 @@ struct Latch {
 pub(super) struct Hold(Arc<Latch>);
 
 impl Hold {
-    /// What is enqueued from now on has to wait. `stream` is one of `gpu`, alive, and not being captured.
+    /// Makes work enqueued from now on wait. `stream` is a live stream of `gpu` that is not being
+    /// captured.
     pub(super) fn on(gpu: Gpu, stream: sys::CUstream) -> Result<Self, Error> {
         let _current = gpu.bind()?;
         let latch = Arc::new(Latch::default());
         let theirs = Arc::into_raw(latch.clone());
-        // SAFETY: the stream is alive; the function takes over this reference to the latch, and is called once.
+        // SAFETY: the stream is alive; the function takes over this reference to the latch and is
+        // called once.
         let enqueued =
             unsafe { result::stream::launch_host_function(stream, wait, theirs.cast_mut().cast()) };
         if enqueued.is_err() {
-            // SAFETY: nobody else has taken it over.
+            // SAFETY: the driver has not taken it over.
             drop(unsafe { Arc::from_raw(theirs) });
         }
         enqueued.attempt(gpu.ordinal(), || "hold a stream back".to_owned())?;
@@ -48,7 +53,8 @@ impl Drop for Hold {
     }
 }
 
-/// Called by the driver when everything before is done; what is behind begins when it returns.
+/// Host function called by the driver when all earlier work is done. Later work begins when it
+/// returns.
 ///
 /// # Safety
 ///
@@ -75,7 +81,7 @@ mod tests {
         let (hold, theirs) = shared();
         drop(hold);
         let begin = Instant::now();
-        // SAFETY: it is such a reference.
+        // SAFETY: the pointer is such a reference.
         unsafe { wait(theirs) };
         assert!(begin.elapsed() < PATIENCE);
 

@@ -1,4 +1,4 @@
-//! Memory of a GPU, and host memory that it can reach.
+//! GPU memory, and host memory that the GPU can access.
 
 use super::driver::Attempt;
 use super::{Gpu, Queue};
@@ -8,7 +8,7 @@ use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
 use std::sync::Weak;
 
-/// Memory of a GPU, freed when dropped if it is its own.
+/// GPU memory, freed on drop if it is owned.
 #[derive(Debug)]
 pub(crate) struct Buffer<T> {
     gpu: Gpu,
@@ -18,13 +18,13 @@ pub(crate) struct Buffer<T> {
     _elements: PhantomData<T>,
 }
 
-// SAFETY: an address and a length; what is read and written through them is ordered by queues.
+// SAFETY: an address and a length; accesses through them are ordered by queues.
 unsafe impl<T: Send> Send for Buffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Gpu {
-    /// Bytes of its memory that are free.
+    /// Free device memory, in bytes.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         let _current = self.bind()?;
         let (free, _) =
@@ -32,15 +32,15 @@ impl Gpu {
         Ok(free as u64)
     }
 
-    /// Waits until everything enqueued on any of its queues is done.
+    /// Waits for everything enqueued on any queue of the GPU.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
-        // Not the context as a whole: that would break captures in other threads.
+        // The context as a whole is not synchronised: that would break captures in other threads.
         let queues: Vec<_> = self.queues().iter().filter_map(Weak::upgrade).collect();
-        // All of them, whatever becomes of one.
+        // All queues are synchronised, even if one fails.
         queues.iter().map(|queue| queue.synchronize()).fold(Ok(()), Result::and)
     }
 
-    /// Memory for `len` elements, with anything in it; enqueues nothing.
+    /// Allocates `len` uninitialised elements. Enqueues nothing.
     pub(crate) fn unset<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
         let buffer = |address| Buffer { gpu: *self, address, len, owned: true, _elements: PhantomData };
         if len == 0 || size_of::<T>() == 0 {
@@ -50,7 +50,7 @@ impl Gpu {
         let _relaxed = Relaxed::new();
         let needed = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
         let allocated = match needed {
-            // SAFETY: what the memory holds is of no type until it is written.
+            // SAFETY: the content of the memory has no type until it is written.
             Some(bytes) => unsafe { result::malloc_sync(bytes) },
             None => Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
         };
@@ -65,7 +65,7 @@ impl Gpu {
         }
     }
 
-    /// Memory for `len` elements, zeroed.
+    /// Allocates `len` zeroed elements.
     pub(crate) fn zeroed<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
         let buffer = self.unset(len)?;
         let _relaxed = Relaxed::new();
@@ -75,14 +75,14 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// A copy of `data` in its memory.
+    /// Copies `data` to device memory.
     pub(crate) fn upload<T: Copy>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
         let buffer = self.unset(data.len())?;
         buffer.write(self.queue(), data)?;
         Ok(buffer)
     }
 
-    /// Host memory that copies to and from it go through quickest, zeroed.
+    /// Allocates zeroed page-locked host memory, the fastest for copies to and from the GPU.
     pub(crate) fn pinned<T: Copy>(&self, len: usize) -> Result<Pinned<T>, Error> {
         let bytes = len * size_of::<T>();
         let start = if bytes == 0 {
@@ -91,11 +91,11 @@ impl Gpu {
             let _current = self.bind()?;
             // Portable: every context of the process may copy from it.
             let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
-            // SAFETY: a fresh allocation, zeroed before anything reads it.
+            // SAFETY: a new allocation, zeroed before it is read.
             let start = unsafe { result::malloc_host(bytes, flags) };
             let start =
                 start.attempt(self.ordinal(), || format!("page-lock {bytes} bytes of host memory"))?;
-            // SAFETY: the driver has given so many bytes.
+            // SAFETY: the driver has allocated `bytes` bytes.
             unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
             start.cast()
         };
@@ -104,22 +104,22 @@ impl Gpu {
 }
 
 impl<T: Copy> Buffer<T> {
-    /// Memory that somebody else frees.
+    /// Wraps memory that another owner frees.
     pub(super) fn of_others(gpu: Gpu, address: u64, len: usize) -> Self {
         Self { gpu, address, len, owned: false, _elements: PhantomData }
     }
 
-    /// The same memory once more; this one does not free it.
+    /// Returns a second handle of the same memory, which does not free it.
     ///
     /// # Safety
     ///
-    /// It is not used after the other is dropped.
+    /// It is not used after `self` is dropped.
     pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
         const { assert!(size_of::<T>() == size_of::<U>()) };
         Buffer { gpu: self.gpu, address: self.address, len: self.len, owned: false, _elements: PhantomData }
     }
 
-    /// The GPU whose memory it is.
+    /// Returns the GPU of the memory.
     pub(crate) fn gpu(&self) -> Gpu {
         self.gpu
     }
@@ -129,12 +129,12 @@ impl<T: Copy> Buffer<T> {
         self.len
     }
 
-    /// Bytes it takes.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.len * size_of::<T>()) as u64
     }
 
-    /// Where it begins.
+    /// Address of the first element.
     pub(crate) fn ptr(&self) -> Ptr<T> {
         Ptr::from_address(self.address)
     }
@@ -155,12 +155,12 @@ impl<T: Copy> Buffer<T> {
         queue.synchronize()
     }
 
-    /// A copy of everything, after everything enqueued on the GPU's own queue.
+    /// Copies everything to host memory, after everything enqueued on the default queue of the GPU.
     pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut data = Vec::with_capacity(self.len);
         let queue = self.gpu.queue();
-        // SAFETY: the vector has room, and the copy fills all of it before the length is set; `T` is plain data that was copied in
-        // or zeroed.
+        // SAFETY: the vector has the capacity, and the copy fills all of it before the length is
+        // set; `T` is plain data that was copied in or zeroed.
         unsafe {
             queue.copy_out_to(data.as_mut_ptr(), self.len, self.ptr())?;
             queue.synchronize()?;
@@ -170,13 +170,14 @@ impl<T: Copy> Buffer<T> {
     }
 }
 
-/// While it lives, this thread may allocate and load kernels even while somebody captures in a stricter mode: nothing here becomes part of a graph.
+/// Guard during which this thread may allocate and load kernels, even if another capture in the
+/// process uses a stricter mode: nothing of it becomes part of a graph.
 pub(super) struct Relaxed(sys::CUstreamCaptureMode);
 
 impl Relaxed {
     pub(super) fn new() -> Self {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: exchanges the mode of this thread with the one given.
+        // SAFETY: exchanges the capture mode of this thread with the given one.
         let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
         Self(mode)
     }
@@ -196,8 +197,8 @@ impl<T> Drop for Buffer<T> {
         }
         if let Ok(_current) = self.gpu.bind() {
             let _relaxed = Relaxed::new();
-            // SAFETY: the address came from the driver and is freed once. The driver waits for work that may use it.
-            // An error here belongs to earlier work, which reports it itself.
+            // SAFETY: the address came from the driver and is freed once. The driver waits for work
+            // that may use it. An error here belongs to earlier work, which reports it itself.
             let _ = unsafe { result::free_sync(self.address) };
         }
     }
@@ -217,15 +218,15 @@ unsafe impl<T: Send> Send for Pinned<T> {}
 unsafe impl<T: Sync> Sync for Pinned<T> {}
 
 impl<T: Copy> Pinned<T> {
-    /// What it holds.
+    /// The elements.
     pub(crate) fn as_slice(&self) -> &[T] {
-        // SAFETY: so many elements, written at least with zeros.
+        // SAFETY: `len` elements, initialised at least with zeros.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
-    /// What it holds, to be changed.
+    /// The elements, mutable.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
-        // SAFETY: as above, and borrowed alone.
+        // SAFETY: as above, and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }

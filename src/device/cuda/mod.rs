@@ -1,4 +1,4 @@
-//! NVIDIA GPUs through the CUDA driver; the only place, with its neighbours in this folder, that names cudarc.
+//! NVIDIA GPUs through the CUDA driver. Only the files of this folder use cudarc.
 
 mod cache;
 mod ceilings;
@@ -33,13 +33,13 @@ use std::ffi::CString;
 use std::fmt::{self, Debug, Display};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The least compute capability the kernels are written for.
+/// Lowest compute capability that the kernels support.
 const OLDEST: (u32, u32) = (7, 0);
 
-/// The version of the kernels: a hash of their sources.
+/// Version of the kernels: a hash of their sources.
 pub(super) const KERNELS: &str = compiler::KERNEL_HASH;
 
-/// A GPU. Cheap to copy: its context and its kernels live as long as the program.
+/// A GPU. Cheap to copy: its context and kernels live as long as the process.
 #[derive(Clone, Copy)]
 pub struct Gpu(&'static Inner);
 
@@ -59,19 +59,20 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// While it lives, calls of this thread go to a GPU's context; afterwards again to the one before.
+/// Guard during which calls of this thread go to the context of a GPU. Restores the previous
+/// context on drop.
 struct Current(Option<sys::CUcontext>);
 
 impl Drop for Current {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            // SAFETY: it was current before.
+            // SAFETY: this context was current before.
             let _ = unsafe { result::ctx::set_current(before) };
         }
     }
 }
 
-/// Machine code that was loaded; never unloaded.
+/// A loaded module of machine code; never unloaded.
 #[derive(Clone, Copy)]
 struct Loaded {
     handle: sys::CUmodule,
@@ -82,7 +83,8 @@ struct Loaded {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernel {
     function: sys::CUfunction,
-    /// Whether it waits by itself for the launch before it, and so may begin while that one ends.
+    /// True if the kernel itself waits for the previous launch (programmatic dependent launch), so
+    /// that it may begin while that launch ends.
     overlaps: bool,
 }
 
@@ -91,7 +93,7 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// How many GPUs there are, or why none can be used.
+/// Returns the number of GPUs, or the reason why none can be used.
 pub(super) fn count() -> Result<usize, String> {
     driver::version()?;
     match result::device::get_count().map_err(driver::text)? {
@@ -100,7 +102,7 @@ pub(super) fn count() -> Result<usize, String> {
     }
 }
 
-/// GPU number `n`, or why it cannot be used.
+/// Opens GPU number `n`, or returns the reason why it cannot be used.
 pub(super) fn open(n: usize) -> Result<Gpu, String> {
     static OPEN: Mutex<Vec<Gpu>> = Mutex::new(Vec::new());
     let count = count()?;
@@ -135,7 +137,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
             capability.0, capability.1, OLDEST.0, OLDEST.1
         ));
     }
-    // SAFETY: the device is one that the driver named.
+    // SAFETY: the device was returned by the driver.
     let memory = unsafe { result::device::total_mem(device) }.map_err(driver::text)?;
     let spec = DeviceSpec {
         name,
@@ -161,7 +163,8 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
     let queue = bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
-        // SAFETY: retained above, and nobody has seen the GPU yet. If this fails too, the first failure is the one to tell.
+        // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the first
+        // error is the one to report.
         let _ = unsafe { result::primary_ctx::release(device) };
     })?;
     gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");
@@ -169,18 +172,18 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
 }
 
 impl Gpu {
-    /// Its number.
+    /// Device ordinal.
     #[doc(hidden)]
     pub fn ordinal(&self) -> usize {
         self.0.ordinal
     }
 
-    /// Its multiprocessors.
+    /// Number of multiprocessors.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.0.spec.threads
     }
 
-    /// Its compute capability.
+    /// Compute capability.
     pub(crate) fn capability(&self) -> (u32, u32) {
         self.0.capability
     }
@@ -189,40 +192,41 @@ impl Gpu {
         self.0.spec.clone()
     }
 
-    /// Makes its context the one that this thread's calls go to, until the guard is dropped.
+    /// Makes the context of the GPU current for this thread, until the guard is dropped.
     fn bind(&self) -> Result<Current, Error> {
         let attempt = || "use its context".to_owned();
         let before = result::ctx::get_current().attempt(self.0.ordinal, attempt)?;
         if before == Some(self.0.context) {
             return Ok(Current(None));
         }
-        // SAFETY: the context is retained as long as the program runs.
+        // SAFETY: the context is retained as long as the process runs.
         let bound = unsafe { result::ctx::set_current(self.0.context) };
-        // A thread that had none keeps this one: changing to and fro takes longer than a launch.
+        // A thread without a context keeps this one: switching back and forth takes longer than a
+        // launch.
         bound.attempt(self.0.ordinal, attempt).map(|()| Current(before))
     }
 
-    /// The queue that is used where none is given.
+    /// The default queue.
     pub(crate) fn queue(&self) -> &'static Queue {
         self.0.queue.get().expect("set when the GPU was opened")
     }
 
-    /// Every living queue, and some that are no more.
+    /// All living queues, and some that have been dropped.
     fn queues(&self) -> MutexGuard<'_, Vec<Weak<queue::Shared>>> {
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of its L2 cache.
+    /// Size of the L2 cache, in bytes.
     pub(crate) fn l2_bytes(&self) -> u64 {
         self.0.spec.gpu.as_ref().map_or(0, |gpu| gpu.l2_bytes)
     }
 
-    /// The kernel `name` of a module, compiled for it.
+    /// Returns kernel `name` of a module, compiled for this GPU.
     pub(crate) fn kernel(&self, module: impl Into<Module>, name: &str) -> Result<Kernel, Error> {
         let module = module.into();
         let loaded = self.module(module)?;
         let symbol = CString::new(name).expect("names of kernels hold no NUL");
-        // What was loaded before may be looked at by a thread that has no context yet.
+        // A module loaded earlier may be queried by a thread that has no context yet.
         let _current = self.bind()?;
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(loaded.handle, symbol) };
@@ -239,15 +243,16 @@ impl Gpu {
         let _current = self.bind()?;
         let _relaxed = memory::Relaxed::new();
         let load = |image: compiler::Image| {
-            // SAFETY: a whole CUBIN, or PTX that ends in NUL.
+            // SAFETY: a complete CUBIN, or PTX that ends in NUL.
             let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
             let handle =
                 module.attempt(self.0.ordinal, || format!("load the kernels of {}.cu", name.file))?;
-            // SAFETY: it has just been loaded.
+            // SAFETY: the module has just been loaded.
             Ok(Loaded { handle, overlaps: unsafe { overlap::is_marked(handle) } })
         };
         let module = load(compiler::image(self.0.capability, name)?).or_else(|refused| {
-            // A driver older than the compiler of the build may refuse what is built in, but not what this machine compiles.
+            // A driver older than the compiler of the build may reject the embedded code, but not
+            // code compiled on this machine.
             compiler::image_without_embedded(self.0.capability, name).and_then(load).map_err(|_| refused)
         })?;
         modules.insert(name, module);
@@ -280,11 +285,11 @@ impl Kernel {
         self.function
     }
 
-    /// Enqueues a launch; nothing for a grid without blocks.
+    /// Enqueues a launch, or nothing if the grid has no blocks.
     ///
     /// # Safety
     ///
-    /// The parameters are those of the kernel, and what they point to lives until it is done.
+    /// The parameters are those of the kernel, and the memory they point to lives until it is done.
     pub(crate) unsafe fn launch(&self, queue: &Queue, launch: Launch) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { queue.launch(*self, launch) }

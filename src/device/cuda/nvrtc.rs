@@ -1,7 +1,7 @@
-//! NVRTC, NVIDIA's compiler in a library, which is looked for when it is first needed.
+//! NVRTC, NVIDIA's compiler library, loaded on first use.
 //!
-//! `cudarc` panics where the library or one of its functions is missing, and takes every result for one that it knows. Here the
-//! functions are looked up once, and results stay numbers.
+//! `cudarc` panics if the library or one of its functions is missing, and assumes that every result
+//! code is known. Here the functions are looked up once, and results remain numbers.
 
 use super::target::Target;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
@@ -9,7 +9,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// A result; 0 is success.
+/// A result code; 0 is success.
 type Status = c_int;
 type SizeOf = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Status;
 type CopyOut = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Status;
@@ -24,11 +24,11 @@ type Create = unsafe extern "C" fn(
 
 const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
 
-/// Why there is no NVRTC.
+/// The reason why NVRTC is not available.
 const MISSING: &str = "NVRTC was not found; put the folder of libnvrtc.so, which comes with CUDA and with the Python package \
                        nvidia-cuda-nvrtc, on LD_LIBRARY_PATH";
 
-/// The library's functions.
+/// The functions of the library.
 pub(super) struct Nvrtc {
     version: (c_int, c_int),
     architectures: Vec<u32>,
@@ -40,16 +40,16 @@ pub(super) struct Nvrtc {
     ptx: (SizeOf, CopyOut),
 }
 
-/// Why nothing came of a compilation.
+/// The reason why a compilation failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The source is wrong; the compiler's messages.
+    /// The source is wrong; the log of the compiler.
     Source(String),
-    /// The compiler cannot do it, in one line.
+    /// The compiler cannot compile it; the reason in one line.
     Compiler(String),
 }
 
-/// The library, or why there is none, in one line.
+/// Returns the library, or in one line the reason why it is not available.
 pub(super) fn library() -> Result<&'static Nvrtc, &'static str> {
     static LIBRARY: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
     LIBRARY.get_or_init(Nvrtc::load).as_ref().map_err(String::as_str)
@@ -57,8 +57,8 @@ pub(super) fn library() -> Result<&'static Nvrtc, &'static str> {
 
 /// A function of the library, which must have been found.
 fn function<F: Copy>(name: &str) -> Result<F, String> {
-    // SAFETY: only called once the library is known to be there, so that this does not panic; the callers give `F` as NVRTC's header
-    // declares the function.
+    // SAFETY: only called after the library has been found, so that this does not panic; the
+    // callers give `F` as NVRTC's header declares the function.
     unsafe { sys::culib().get::<F>(name.as_bytes()) }
         .map(|symbol| *symbol)
         .map_err(|_| format!("NVRTC is too old: it has no `{name}`"))
@@ -66,13 +66,13 @@ fn function<F: Copy>(name: &str) -> Result<F, String> {
 
 impl Nvrtc {
     fn load() -> Result<Self, String> {
-        // SAFETY: loading NVRTC runs its initialisers, which is what loading it is for.
+        // SAFETY: loading NVRTC runs its initialisers, which is the purpose of loading it.
         if !unsafe { sys::is_culib_present() } {
             return Err(MISSING.to_owned());
         }
         let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status = function("nvrtcVersion")?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: two numbers to write to.
+        // SAFETY: the function writes two numbers.
         if unsafe { version(&mut major, &mut minor) } != SUCCESS {
             return Err("NVRTC does not tell its version".to_owned());
         }
@@ -93,13 +93,13 @@ impl Nvrtc {
         format!("NVRTC {}.{}", self.version.0, self.version.1)
     }
 
-    /// The architectures it compiles for; empty when it is too old to tell.
+    /// Supported architectures; empty if the library is too old to report them.
     pub(super) fn architectures(&self) -> &[u32] {
         &self.architectures
     }
 
-    /// Compiles `source`, which messages call `name`: the machine code, or the assembly ending with a zero byte, and what the
-    /// compiler had to say.
+    /// Compiles `source`, which messages call `name`. Returns the machine code, or PTX ending with
+    /// a zero byte, and the log of the compiler.
     pub(super) fn compile(
         &self,
         name: &str,
@@ -112,7 +112,7 @@ impl Nvrtc {
         let options: Vec<CString> =
             options.iter().chain([&&*target_option]).map(|option| text(option)).collect();
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: a program that exists, and as many strings as are announced.
+        // SAFETY: the program exists, and there are as many strings as the count says.
         let status = unsafe { (self.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
         let log = program.fetch(self.log).map(|bytes| said(&bytes)).unwrap_or_default();
         if status == nvrtcResult::NVRTC_ERROR_COMPILATION as Status {
@@ -132,32 +132,32 @@ impl Nvrtc {
     }
 }
 
-/// The architectures that the library compiles for, if it tells.
+/// Architectures that the library supports, if it reports them.
 fn architectures() -> Result<Vec<u32>, String> {
     let count: unsafe extern "C" fn(*mut c_int) -> Status = function("nvrtcGetNumSupportedArchs")?;
     let list: unsafe extern "C" fn(*mut c_int) -> Status = function("nvrtcGetSupportedArchs")?;
     let mut len = 0;
-    // SAFETY: a number to write to.
+    // SAFETY: the function writes one number.
     if unsafe { count(&mut len) } != SUCCESS {
         return Ok(Vec::new());
     }
     let mut found = vec![0; len.max(0) as usize];
-    // SAFETY: room for as many numbers as were announced.
+    // SAFETY: there is room for the reported count of numbers.
     let status = unsafe { list(found.as_mut_ptr()) };
     Ok(if status == SUCCESS { found.into_iter().map(|arch| arch as u32).collect() } else { Vec::new() })
 }
 
-/// A text for C.
+/// Converts a text for C.
 fn text(text: &str) -> CString {
     CString::new(text).expect("neither sources nor options contain zero bytes")
 }
 
-/// A text from C.
+/// Converts a text from C.
 fn said(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_matches(['\0', '\n', ' ']).to_owned()
 }
 
-/// A program in the library, and the texts it may refer to.
+/// A program of the library, and the texts it refers to.
 struct Program<'a> {
     nvrtc: &'a Nvrtc,
     handle: nvrtcProgram,
@@ -178,15 +178,15 @@ impl<'a> Program<'a> {
         Err(Failure::Compiler(format!("{} fails with error {status}", nvrtc.name())))
     }
 
-    /// What a pair of functions, one for the size and one for the bytes, gives.
+    /// Fetches the bytes of a pair of functions, one for the size and one for the content.
     fn fetch(&self, (size_of, copy_out): (SizeOf, CopyOut)) -> Option<Vec<u8>> {
         let mut size = 0;
-        // SAFETY: a program that exists, a number to write to.
+        // SAFETY: the program exists, and the function writes one number.
         if unsafe { size_of(self.handle, &mut size) } != SUCCESS {
             return None;
         }
         let mut bytes = vec![0u8; size];
-        // SAFETY: room for as many bytes as were announced.
+        // SAFETY: there is room for the reported number of bytes.
         let status = unsafe { copy_out(self.handle, bytes.as_mut_ptr().cast()) };
         (status == SUCCESS).then_some(bytes)
     }
@@ -194,7 +194,7 @@ impl<'a> Program<'a> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by this library, and not used again.
+        // SAFETY: created by this library and not used again.
         unsafe { (self.nvrtc.destroy)(&mut self.handle) };
     }
 }

@@ -1,7 +1,9 @@
-//! Launches that begin while the one before them in the stream ends: CUDA's programmatic dependent launch, of GPUs from Hopper on.
+//! Programmatic dependent launch: a launch that begins while the previous launch in the stream
+//! ends. Supported from Hopper on.
 //!
-//! A kernel that may be launched so waits by itself before it touches what the launch before it works on; what follows it in the stream waits
-//! for its end as ever. `OVERLAPPING` in `kernels/common.cuh`.
+//! A kernel launched in this way itself waits for the previous launch before it touches memory that
+//! the previous launch uses. Other work that follows it in the stream waits for its end as usual.
+//! See `OVERLAPPING` in `kernels/common.cuh`.
 
 use super::driver::{symbol, version};
 use cudarc::driver::{DriverError, sys};
@@ -9,16 +11,17 @@ use std::ffi::{CStr, c_char, c_void};
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-/// The variable by which the machine code of a file tells that all of its kernels wait by themselves.
+/// Variable that marks the machine code of a file all of whose kernels wait for the previous
+/// launch.
 const MARK: &CStr = c"launches_overlap";
 
-/// The oldest driver interface with which such launches can also be captured in graphs.
+/// Oldest driver interface that can also capture such launches in graphs.
 const OLDEST: (i32, i32) = (12, 4);
 
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 const OVERLAP: u32 = 6;
 
-/// `CUlaunchAttribute`; the value is a union of 64 bytes that begins with what is told here.
+/// `CUlaunchAttribute`. The value is a union of 64 bytes that begins with the field used here.
 #[repr(C, align(8))]
 struct Attribute {
     id: u32,
@@ -38,7 +41,7 @@ struct Config {
     count: u32,
 }
 
-// As `cuda.h` has them.
+// As declared in `cuda.h`.
 const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<Config>() == 56);
 const _: () = assert!(offset_of!(Config, stream) == 32 && offset_of!(Config, count) == 48);
 
@@ -46,7 +49,8 @@ type LaunchKernel =
     unsafe extern "C" fn(*const Config, sys::CUfunction, *mut *mut c_void, *mut *mut c_void) -> sys::CUresult;
 type GetGlobal = unsafe extern "C" fn(*mut u64, *mut usize, sys::CUmodule, *const c_char) -> sys::CUresult;
 
-/// The driver's function for such launches, where it has one. Looked up by its name: old bindings do not know it.
+/// The driver's function for such launches, if any. Looked up by name because old bindings do not
+/// have it.
 fn launcher() -> Option<LaunchKernel> {
     static LAUNCHER: OnceLock<Option<LaunchKernel>> = OnceLock::new();
     *LAUNCHER.get_or_init(|| {
@@ -55,7 +59,8 @@ fn launcher() -> Option<LaunchKernel> {
     })
 }
 
-/// Whether the kernels of a module wait by themselves, and can be launched so.
+/// True if the kernels of a module wait for the previous launch and the driver supports such
+/// launches.
 ///
 /// # Safety
 ///
@@ -63,7 +68,7 @@ fn launcher() -> Option<LaunchKernel> {
 pub(super) unsafe fn is_marked(module: sys::CUmodule) -> bool {
     let Some(get_global) = symbol::<GetGlobal>("cuModuleGetGlobal_v2") else { return false };
     let (mut address, mut bytes) = (0, 0);
-    // SAFETY: the caller's promise, and two numbers to write to.
+    // SAFETY: the caller's promise; the function writes two numbers.
     let found = unsafe { get_global(&mut address, &mut bytes, module, MARK.as_ptr()) };
     found.result().is_ok() && launcher().is_some()
 }
@@ -72,7 +77,7 @@ pub(super) unsafe fn is_marked(module: sys::CUmodule) -> bool {
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `result::launch_kernel`.
 pub(super) unsafe fn launch_kernel(
     function: sys::CUfunction,
     grid: (u32, u32, u32),

@@ -1,4 +1,4 @@
-//! Work for a GPU, done in order: CUDA streams.
+//! CUDA streams: in-order queues of GPU work.
 
 use super::driver::Attempt;
 use super::event::Event;
@@ -13,19 +13,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, ThreadId};
 
-/// Memory and operators that a graph uses.
+/// Memory and operators that a graph keeps alive.
 pub(super) type Kept = Vec<Arc<dyn Any + Send + Sync>>;
 
-/// Numbers of queues: one that no living queue has, nor one whose work may still be under way.
+/// Allocator of queue identifiers. An identifier is not reused while its queue lives or its work
+/// may be in progress.
 static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, free: Vec::new(), retired: Vec::new() });
 
-/// The stream that is another one in every thread: nothing can be waited for in it but by the thread itself.
+/// The per-thread default stream. It differs in every thread, and only the thread itself can wait
+/// for its work.
 const PER_THREAD: u64 = 2;
 
 struct Ids {
     next: u64,
     free: Vec<u64>,
-    /// Numbers of foreign streams that are not used any more, with the end of their work.
+    /// Identifiers of foreign streams no longer in use, with the end of their work.
     retired: Vec<(Event, u64)>,
 }
 
@@ -41,7 +43,7 @@ impl Ids {
     }
 }
 
-/// A capture that is under way.
+/// A capture in progress.
 pub(super) struct Recorded {
     thread: ThreadId,
     number: u64,
@@ -58,17 +60,19 @@ impl Recorded {
 /// A CUDA stream.
 pub(crate) struct Queue(Arc<Shared>);
 
-/// A stream, shared with the list of all that [`Gpu::synchronize`] waits for.
+/// A stream, shared with the list of streams that [`Gpu::synchronize`] waits for.
 pub(super) struct Shared {
     gpu: Gpu,
     stream: sys::CUstream,
     id: u64,
     owned: bool,
-    /// Held while a product is enqueued, which may take several launches, and while a capture begins and ends.
+    /// Held while a product is enqueued, which may take several launches, and while a capture
+    /// begins and ends.
     order: Mutex<()>,
-    /// The capture that is under way.
+    /// The capture in progress, if any.
     recorded: Mutex<Option<Recorded>>,
-    /// Shared while the stream is waited for, which would break a capture, and so held alone when one begins.
+    /// Held shared while the stream is waited for, which would break a capture, and exclusively
+    /// when a capture begins.
     gate: RwLock<()>,
 }
 
@@ -94,18 +98,18 @@ impl Queue {
         Self(shared)
     }
 
-    /// A stream that waits for no other. The context of `gpu` is current.
+    /// Creates a stream that does not synchronise with any other. The context of `gpu` is current.
     pub(super) fn create(gpu: Gpu) -> Result<Self, DriverError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
         Ok(Self::around(gpu, stream, true))
     }
 
-    /// The GPU whose work it is.
+    /// Returns the GPU of the queue.
     pub(crate) fn gpu(&self) -> Gpu {
         self.0.gpu
     }
 
-    /// A number that no other living queue has.
+    /// Identifier, unique among living queues.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
@@ -123,16 +127,16 @@ impl Queue {
         self.0.recorded()
     }
 
-    /// Waits until nobody waits for the stream, and keeps others from it.
+    /// Waits until no thread waits for the stream, and keeps other threads from doing so.
     pub(super) fn unwaited(&self) -> RwLockWriteGuard<'_, ()> {
         self.0.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps other threads from enqueuing between the launches of one product.
+    /// Locks the queue against launches of other threads between those of one product.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] while another thread captures a graph: what is enqueued would become part of it.
+    /// [`Error::Gpu`] while another thread captures a graph: enqueued work would become part of it.
     pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>, Error> {
         let turn = self.0.order.lock().unwrap_or_else(PoisonError::into_inner);
         match self.recorded().as_ref() {
@@ -145,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// Calls the driver with the GPU's context current.
+    /// Calls the driver with the context of the GPU current.
     pub(super) fn call<R>(
         &self,
         action: &str,
@@ -154,12 +158,12 @@ impl Queue {
         self.0.call(action, call)
     }
 
-    /// Waits until everything is done.
+    /// Waits for everything enqueued.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         self.0.synchronize()
     }
 
-    /// Enqueues setting `len` elements to zero bytes.
+    /// Enqueues zeroing of `len` elements.
     ///
     /// # Safety
     ///
@@ -200,11 +204,11 @@ impl Queue {
         unsafe { self.copy_out_to(to.as_mut_ptr(), to.len(), from) }
     }
 
-    /// Enqueues a copy of `len` elements from the GPU, to where nothing need have been written yet.
+    /// Enqueues a copy of `len` elements from the GPU to memory that may be uninitialised.
     ///
     /// # Safety
     ///
-    /// As [`copy_out`](Self::copy_out), for so many elements.
+    /// As [`copy_out`](Self::copy_out), for `len` elements.
     pub(super) unsafe fn copy_out_to<T: Copy>(
         &self,
         to: *mut T,
@@ -237,7 +241,7 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// The parameters are those of the kernel, and what they point to lives until it is done.
+    /// The parameters are those of the kernel, and the memory they point to lives until it is done.
     pub(super) unsafe fn launch(&self, kernel: Kernel, mut launch: Launch) -> Result<(), Error> {
         if launch.blocks() == 0 {
             return Ok(());
@@ -251,7 +255,7 @@ impl Queue {
             *pointer = std::ptr::from_mut(arg).cast();
         }
         let pointers = &mut pointers[..args.len()];
-        // SAFETY: the caller's promise; every pointer leads to a whole word.
+        // SAFETY: the caller's promise; every pointer points to a complete word.
         self.call("launch a kernel", || unsafe {
             if kernel.overlaps {
                 overlap::launch_kernel(kernel.function(), grid, block, shared, self.0.stream, pointers)
@@ -261,7 +265,8 @@ impl Queue {
         })
     }
 
-    /// Seconds that what `work` enqueues takes on the GPU, which begins when all of it is enqueued.
+    /// Time of the work enqueued by `work` on the GPU, in seconds. The GPU begins when all of it is
+    /// enqueued.
     pub(crate) fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         let hold = self.0.hold()?;
         let start = Event::after(self.0.gpu, self.0.stream)?;
@@ -272,17 +277,17 @@ impl Queue {
         end.seconds_since(&start)
     }
 
-    /// Whether what is enqueued becomes part of a graph instead of being done.
+    /// True if enqueued work is captured into a graph instead of being executed.
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
         self.0.is_capturing()
     }
 
-    /// Whether this thread is capturing a graph with [`Queue::capture`].
+    /// True if this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
         self.capture_number().is_some()
     }
 
-    /// The number of the capture by this thread with [`Queue::capture`], if there is one: no other has it.
+    /// Unique number of the capture by this thread with [`Queue::capture`], if any.
     pub(crate) fn capture_number(&self) -> Option<u64> {
         let recorded = self.recorded();
         recorded
@@ -291,7 +296,8 @@ impl Queue {
             .map(|recorded| recorded.number)
     }
 
-    /// Keeps something until the graph that is being captured is gone; forever when somebody else captures.
+    /// Keeps an object alive as long as the graph that is being captured; forever if another
+    /// library captures.
     pub(crate) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
         match self.recorded().as_mut() {
             Some(recorded) => recorded.kept.push(kept),
@@ -302,7 +308,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Whoever drops it may free next what is still being copied.
+        // The caller that drops the queue may next free memory that is still being copied.
         if self.0.owned {
             let _ = self.0.synchronize();
         }
@@ -310,13 +316,13 @@ impl Drop for Queue {
 }
 
 impl Gpu {
-    /// A queue of its own.
+    /// Creates a queue.
     pub(crate) fn new_queue(&self) -> Result<Queue, Error> {
         let _current = self.bind()?;
         Queue::create(*self).attempt(self.ordinal(), || "create a stream".to_owned())
     }
 
-    /// A queue around a `CUstream` that somebody else owns.
+    /// Wraps a `CUstream` owned by the caller.
     ///
     /// # Safety
     ///
@@ -350,9 +356,9 @@ impl Shared {
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// Holds back what is enqueued from now on.
+    /// Holds back work enqueued from now on.
     fn hold(&self) -> Result<Hold, Error> {
-        // No capture begins meanwhile.
+        // No capture begins in the meantime.
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         if self.is_capturing()? {
             return Err(Error::Gpu {
@@ -364,10 +370,11 @@ impl Shared {
         Hold::on(self.gpu, self.stream)
     }
 
-    /// Waits until everything is done; what is captured is not to be done, and so not waited for. Others may go on enqueuing.
+    /// Waits for everything enqueued. Captured work is not executed, and so not waited for. Other
+    /// threads may continue to enqueue.
     pub(super) fn synchronize(&self) -> Result<(), Error> {
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        // What somebody else captures is not in our books.
+        // Captures by other libraries are not in `recorded`.
         if self.recorded().is_some() || (!self.owned && self.is_capturing()?) {
             return Ok(());
         }
@@ -381,14 +388,16 @@ impl Drop for Shared {
         let Ok(_current) = self.gpu.bind() else { return };
         let ids = || IDS.lock().unwrap_or_else(PoisonError::into_inner);
         if self.owned {
-            // SAFETY: the stream is ours. What is enqueued is done before another queue gets its number, and with it its scratch.
+            // SAFETY: this value owns the stream. Enqueued work is done before another queue gets
+            // its identifier, and with it its scratch memory.
             unsafe {
                 let _ = result::stream::synchronize(self.stream);
                 let _ = result::stream::destroy(self.stream);
             }
             ids().free.push(self.id);
         } else if let (Ok(false), Ok(end)) = (self.is_capturing(), Event::after(self.gpu, self.stream)) {
-            // Whoever waits for all of the GPU's queues waits for this one, too. Without an end, the number is not used again.
+            // Waiting for all queues of the GPU includes this stream. Without an end event, the
+            // identifier is not reused.
             let _ = end.hold_up(self.gpu.queue().stream());
             ids().retired.push((end, self.id));
         }

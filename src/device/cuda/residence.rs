@@ -1,4 +1,4 @@
-//! Shared memory that a kernel is given at its launch, and how many of its blocks run at once.
+//! Dynamic shared memory of kernels, and occupancy: the number of blocks that are resident at once.
 
 use super::driver::Attempt;
 use super::{Gpu, Kernel, driver};
@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUfunction_attribute::{
 };
 
 impl Gpu {
-    /// The most bytes of shared memory that a block can be given beside the kernel's own.
+    /// Largest dynamic shared memory of a block of the kernel, in bytes.
     pub(crate) fn shared_memory(&self, kernel: Kernel) -> Result<u32, Error> {
         let action = || "tell how much shared memory a block can have".to_owned();
         let refused = |message| Error::Gpu { device: self.to_string(), action: action(), message };
@@ -21,7 +21,7 @@ impl Gpu {
         Ok((all.max(0) as u32).saturating_sub(self.own_shared_memory(kernel)?))
     }
 
-    /// Bytes of shared memory that a kernel has of its own.
+    /// Static shared memory of a kernel, in bytes.
     pub(crate) fn own_shared_memory(&self, kernel: Kernel) -> Result<u32, Error> {
         let action = || "tell how much shared memory a kernel has".to_owned();
         let _current = self.bind()?;
@@ -31,12 +31,12 @@ impl Gpu {
         Ok(own.attempt(self.ordinal(), action)?.max(0) as u32)
     }
 
-    /// Lets a kernel be launched with `bytes` of shared memory a block beside its own, and tells how many such blocks, of so many
-    /// threads, run at once.
+    /// Allows launches of a kernel with `bytes` bytes of dynamic shared memory per block. Returns
+    /// the number of such blocks, with `threads` threads each, that are resident at once.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when a block cannot have so much.
+    /// [`Error::Gpu`] if a block cannot have that much.
     pub(crate) fn resident_blocks(&self, kernel: Kernel, threads: u32, bytes: u32) -> Result<u32, Error> {
         let action = || format!("give a block {bytes} bytes of shared memory");
         let most = self.shared_memory(kernel)?;
@@ -45,7 +45,7 @@ impl Gpu {
             return Err(Error::Gpu { device: self.to_string(), action: action(), message });
         }
         let _current = self.bind()?;
-        // Always the most there can be: another matrix may use the same kernel with more.
+        // Always the maximum: another matrix may use the same kernel with more.
         let which = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the kernel is loaded and its module is never unloaded.
         unsafe { function::set_function_attribute(kernel.function, which, most as i32) }

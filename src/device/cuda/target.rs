@@ -8,18 +8,18 @@ use std::fmt::{self, Display};
 pub(super) enum Target {
     /// Machine code for an architecture: 90 for `sm_90`.
     Cubin(u32),
-    /// Assembly for a virtual architecture and all later ones.
+    /// PTX for a virtual architecture and all later ones.
     Ptx(u32),
 }
 
 impl Target {
-    /// The option that asks for it.
+    /// The compiler option of the target.
     pub(super) fn option(self) -> String {
         format!("--gpu-architecture={self}")
     }
 
-    /// The best that a compiler with these architectures, or with unknown ones, can do for `arch`: machine code that runs there, else
-    /// assembly that the driver can take further.
+    /// The best target for `arch` of a compiler that supports these architectures, where an empty
+    /// list means unknown: machine code that runs there, otherwise PTX that the driver can compile.
     pub(super) fn best(arch: u32, supported: &[u32]) -> Option<Self> {
         if supported.is_empty() {
             return Some(Self::Cubin(arch));

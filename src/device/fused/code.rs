@@ -1,22 +1,23 @@
-//! Programs: what becomes of sums, without the host.
+//! Programs that compute scalars from sums without the host.
 
 use crate::Error;
 
-/// The register that is not zero when guarded passes are to do nothing any more.
+/// Status register: while it is not zero, guarded passes do nothing.
 pub const STATUS: u16 = 0;
-/// The register that holds a one.
+/// Register that holds the constant one.
 pub const ONE: u16 = 1;
-/// Registers that programs read and compute into: those before this one.
+/// Number of registers that programs can access.
 pub const WINDOW: u16 = 64;
-/// Registers of a ring that [`Instruction::Push`] writes to.
+/// Number of registers of a ring that [`Instruction::Push`] writes to.
 pub const RING: u16 = 128;
-/// Registers there can be: coefficients name them in 15 bits, one of which is none of them.
+/// Largest number of registers: coefficients encode a register in 15 bits, one value of which means
+/// none.
 pub const MAX_REGISTERS: usize = 0x7FFF;
 
-/// Instructions of a program, as in kernels/vector.cu.
+/// Largest number of instructions of a program, as in kernels/vector.cu.
 const MAX_LEN: usize = 32;
 
-/// One step of a program. Operands are numbers of registers below [`WINDOW`]; arithmetic is in 64 bits.
+/// One instruction. Operands are numbers of registers below [`WINDOW`]; arithmetic is in 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instruction {
     /// `to = a + b`
@@ -25,28 +26,29 @@ pub enum Instruction {
     Sub(u16, u16, u16),
     /// `to = a · b`
     Mul(u16, u16, u16),
-    /// `to = a / b`, and 0 where `b` is 0.
+    /// `to = a / b`, and 0 if `b` is 0.
     Div(u16, u16, u16),
     /// `to = √a`
     Sqrt(u16, u16),
-    /// Keeps `a` in the ring of [`RING`] registers that begins at the first, which may lie beyond the window, at the place that `b` says.
+    /// Stores `a` at index `b` of a ring of [`RING`] registers. The first operand is the first
+    /// register of the ring, which may lie beyond the window.
     Push(u16, u16, u16),
-    /// Sets the [`STATUS`] to the first number and ends the program when `a <= b`.
+    /// Sets [`STATUS`] to the first number and ends the program if `a <= b`.
     StopAtMost(u16, u16, u16),
-    /// The same unless `a > b`: also where one of them is no number.
+    /// The same unless `a > b`, hence also if one of them is NaN.
     StopUnlessAbove(u16, u16, u16),
     /// The same unless `a` is finite.
     StopUnlessFinite(u16, u16),
 }
 
-/// A program of a [`Code`]; the default does nothing.
+/// A program of a [`Code`]. The default does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Program {
     pub(super) first: usize,
     pub(super) len: usize,
 }
 
-/// All programs that passes are to run.
+/// All programs that passes can run.
 #[derive(Debug, Clone, Default)]
 pub struct Code(pub(super) Vec<Instruction>);
 
@@ -63,7 +65,7 @@ impl Code {
         program
     }
 
-    /// Whether every register that is named is there.
+    /// Checks that every register used exists.
     pub(super) fn check(&self, registers: usize) -> Result<(), Error> {
         for instruction in &self.0 {
             let (_, to, a, b) = instruction.parts();
@@ -80,7 +82,7 @@ impl Code {
         Ok(())
     }
 
-    /// The instructions of a program, which is one of this code.
+    /// Returns the instructions of a program of this code.
     pub(super) fn of(&self, program: Program) -> Result<&[Instruction], Error> {
         let found = self.0.get(program.first..program.first + program.len);
         found.filter(|found| found.len() <= MAX_LEN).ok_or_else(|| Error::VectorPass {
@@ -96,7 +98,7 @@ impl Instruction {
         matches!(self, Self::StopAtMost(..) | Self::StopUnlessAbove(..) | Self::StopUnlessFinite(..))
     }
 
-    /// Number of the operation, as in kernels/vector.cu, and operands.
+    /// Opcode, as in kernels/vector.cu, and operands.
     fn parts(self) -> (u8, u16, u16, u16) {
         match self {
             Self::Add(to, a, b) => (0, to, a, b),
@@ -111,7 +113,7 @@ impl Instruction {
         }
     }
 
-    /// The word that a GPU reads.
+    /// Encodes the instruction as a word for the GPU.
     pub(super) fn word(self) -> u64 {
         let (operation, to, a, b) = self.parts();
         u64::from(operation) | u64::from(to) << 16 | u64::from(a) << 32 | u64::from(b) << 48
@@ -174,7 +176,7 @@ mod tests {
         run(&all, &mut registers);
         assert_eq!(registers[6..12], [3.0, 0.0, 2.25, 5.0, 15.0, 16.0]);
         assert_eq!((registers[104], registers[0]), (16.0, 0.0));
-        // 130 is the third place of a ring of 128.
+        // 130 is index 2 of a ring of 128 registers.
         registers[3] = 130.0;
         run(&[Push(100, 1, 3)], &mut registers);
         assert_eq!(registers[102], 1.0);

@@ -5,19 +5,19 @@ use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue};
 use crate::{Error, Scalar};
 use std::sync::Arc;
 
-/// Blocks of a multiprocessor, as in kernels/vector.cu.
+/// Blocks per multiprocessor, as in kernels/vector.cu.
 const DOTS_BLOCKS: usize = 4;
 const COMBINE_BLOCKS: usize = 3;
 const STEP_BLOCKS: usize = 4;
 
-/// Bytes that are loaded at once, and how many such packs a thread has at a time.
+/// Bytes of a vector load, and number of such packs that a thread loads at a time.
 const PACK: usize = 16;
 const TOGETHER: usize = 2;
 
-/// What stands for no coefficient.
+/// Encoding of an absent coefficient.
 const ABSENT: u64 = 0xFFFF;
 
-/// What passes on a GPU keep in its memory.
+/// State of passes on a GPU.
 #[derive(Debug)]
 pub(super) struct Machine {
     gpu: Gpu,
@@ -29,7 +29,7 @@ pub(super) struct Machine {
     code: Arc<Buffer<u64>>,
 }
 
-/// What every launch has.
+/// Parameters common to all launches.
 #[derive(Clone, Copy)]
 struct Frame {
     blocks: u32,
@@ -52,7 +52,7 @@ impl Machine {
         })
     }
 
-    /// How a pass over `vectors`, all of the same length, is launched.
+    /// Returns the launch parameters of a pass over `vectors`, which have the same length.
     fn frame<T: Scalar>(&self, most: usize, vectors: &[Option<&DeviceVec<T>>]) -> Frame {
         let vectors = || vectors.iter().flatten();
         let len = vectors().next().map_or(0, |vector| vector.len());
@@ -64,7 +64,7 @@ impl Machine {
         Frame { blocks: blocks as u32, len: len as u64, packs: packs as u64 }
     }
 
-    /// Keeps what a pass uses as long as the graph that is being captured, if there is one.
+    /// Keeps the memory of a pass alive as long as the graph that is being captured, if any.
     fn keep<T: Scalar>(&self, queue: &Queue, registers: &DeviceVec<f64>, vectors: &[Option<&DeviceVec<T>>]) {
         if !queue.records() {
             return;
@@ -95,7 +95,8 @@ impl Machine {
         let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
         let launch =
             launch.arg(self.partials.ptr()).arg(self.arrivals.ptr()).arg(self.program(pass.then)).arg(shape);
-        // SAFETY: these are the parameters of `vector_dots`; the vectors have one length, and every register that is named is there.
+        // SAFETY: these are the parameters of `vector_dots`; the vectors have one length, and every
+        // register used exists.
         unsafe { self.dots.launch(queue, launch) }
     }
 
@@ -115,7 +116,8 @@ impl Machine {
         let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
         let launch = launch.arg(registers.ptr()).arg(self.partials.ptr()).arg(self.arrivals.ptr());
         let launch = launch.arg(self.program(pass.then)).arg(shape).arg(u32::from(pass.scaled));
-        // SAFETY: these are the parameters of `vector_combine`; otherwise as above, and `y` is borrowed alone.
+        // SAFETY: these are the parameters of `vector_combine`; otherwise as above, and `y` is
+        // borrowed exclusively.
         unsafe { self.combine.launch(queue, launch) }
     }
 
@@ -138,7 +140,7 @@ impl Machine {
         unsafe { self.step.launch(queue, launch) }
     }
 
-    /// A launch with the addresses of the vectors, null for those that are absent.
+    /// Begins a launch with the addresses of the vectors, null for absent ones.
     fn begin<T: Scalar>(&self, frame: Frame, vectors: &[Option<&DeviceVec<T>>]) -> Launch {
         let address = |vector: &Option<&DeviceVec<T>>| vector.map_or(Ptr::NULL, DeviceVec::ptr);
         vectors.iter().map(address).fold(Launch::new(frame.blocks, BLOCK), Launch::arg)
@@ -151,7 +153,7 @@ fn shape(then: Program, guarded: bool, backward: bool, sums: [Partner; 2], at: u
     then.len as u64 | flags | (sums[0] as u64) << 16 | (sums[1] as u64) << 20 | u64::from(at) << 32
 }
 
-/// Three coefficients in a word.
+/// Packs three coefficients into a word.
 fn coefficients(of: [Option<Coefficient>; 3]) -> u64 {
     of.into_iter().rev().fold(0, |word, c| word << 16 | c.map_or(ABSENT, |c| u64::from(c.bits())))
 }

@@ -1,4 +1,5 @@
-//! Passes on the CPU: cut into parts by the length alone, so that sums have the same bits on any number of threads.
+//! Passes on the CPU. Parts depend on the length alone, so sums have the same bits for any number
+//! of threads.
 
 use super::{Coefficient, Combine, Dots, Partner, Step};
 use crate::Scalar;
@@ -6,16 +7,16 @@ use crate::device::DeviceVec;
 use crate::device::cpu::{MAX_PARTS, Output, for_each_part, partition};
 use std::ops::Range;
 
-/// Elements that go through all of a pass while they are in the first cache.
+/// Elements that a whole pass processes while they are in the L1 cache.
 const BATCH: usize = 512;
 
-/// Sums that are made side by side, so that the processor's vectors are used.
+/// Number of partial sums computed side by side, so that the compiler uses SIMD.
 const LANES: usize = 8;
 
-/// Parts begin at multiples of this: whole cache lines.
+/// Alignment of parts in elements: whole cache lines.
 const ALIGN: usize = 64;
 
-/// What passes on the CPU keep.
+/// State of passes on the CPU.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     len: usize,
@@ -23,11 +24,11 @@ pub(super) struct Host {
     sums: Vec<[f64; 2]>,
 }
 
-/// A vector's elements, where there is one.
+/// Elements of a vector, if any.
 type Elements<'a, T> = Option<&'a [T]>;
 
 impl Host {
-    /// Runs `body` for every part, and gives the two sums, added in the order of the parts.
+    /// Runs `body` for every part and returns the two sums, added in the order of the parts.
     fn pass(&mut self, len: usize, body: impl Fn(Range<usize>) -> [f64; 2] + Sync) -> [f64; 2] {
         if self.parts.is_empty() || self.len != len {
             self.parts = partition(len, ALIGN, |i| i as u64);
@@ -40,7 +41,7 @@ impl Host {
             // No two parts begin at the same element; an empty vector is one part.
             let part = self.parts[..count].partition_point(|&start| start < range.start);
             let sum = body(range);
-            // SAFETY: there is a place for each of the parts, and each is done by one thread.
+            // SAFETY: there is one element for each part, and each part runs on one thread.
             unsafe { sums.set(part, sum) };
         });
         self.sums[..count].iter().fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
@@ -77,7 +78,7 @@ impl Host {
         self.pass(len, |range| {
             let (mut sums, mut result) = ([0.0; 2], [T::ZERO; BATCH]);
             for at in batches(range) {
-                // SAFETY: the parts are disjoint, and so are the batches of one.
+                // SAFETY: the parts are disjoint, and so are the batches of a part.
                 let y = unsafe { std::slice::from_raw_parts_mut(y.at(at.start), at.len()) };
                 let result = &mut result[..at.len()];
                 match keep {
@@ -123,7 +124,7 @@ impl Host {
         let (x, p) = (Output::new(x.host_mut()), Output::new(p.host_mut()));
         self.pass(len, |range| {
             for at in batches(range) {
-                // SAFETY: as in `combine`, of two vectors that are borrowed alone.
+                // SAFETY: as in `combine`, for two vectors that are borrowed exclusively.
                 let (x, p) = unsafe {
                     let start = at.start;
                     (
@@ -165,7 +166,7 @@ fn add_scaled<T: Scalar>(result: &mut [T], with: T, u: &[T], diagonal: Elements<
     }
 }
 
-/// What a batch of the result, which was `before`, adds to a sum.
+/// Contribution of a batch of the result to a sum. `before` is the previous content.
 fn share<T: Scalar>(
     partner: Partner,
     out: &[T],
@@ -186,7 +187,7 @@ fn dot<T: Scalar>(a: &[T], b: &[T]) -> f64 {
     sum(a, b, |a, b| a * b)
 }
 
-/// Σ `term(aᵢ, bᵢ)` in 64 bits, in an order of its own.
+/// Σ `term(aᵢ, bᵢ)` in 64 bits, in a fixed order of its own.
 #[inline(always)]
 fn sum<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
     let (whole_a, rest_a) = a.as_chunks::<LANES>();

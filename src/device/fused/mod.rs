@@ -1,13 +1,15 @@
-//! Passes over vectors that do several things at once, with scalars that stay where the vectors are.
+//! Fused vector passes with device-resident scalars.
 //!
-//! Between two products an iterative method adds vectors, scales them and takes inner products, all of it limited by memory: what counts is
-//! how often a vector is read. A pass here reads each of its vectors once. Coefficients are *registers*, numbers in the memory of the
-//! device, and the inner products of a pass become registers too, from which a short [program](Code) computes the next coefficients: on a
-//! GPU nothing waits for the host, and iterations can be captured in a [`Graph`](super::Graph). On the CPU the same calls do their work at
-//! once.
+//! Between two products an iterative method adds vectors, scales them and takes inner products. All
+//! of it is limited by memory bandwidth: the number of times that a vector is read determines the
+//! time. A pass reads each of its vectors once. Coefficients are *registers*, numbers in device
+//! memory. The inner products of a pass become registers too, from which a short [program](Code)
+//! computes the next coefficients. On a GPU nothing waits for the host, and iterations can be
+//! captured in a [`Graph`](super::Graph). On the CPU the same calls do their work at once.
 //!
-//! Registers are 64-bit numbers, and so are sums, whatever the vectors hold. Sums are made in an order that depends on the length and the
-//! device alone: their bits repeat, on the CPU for any number of threads.
+//! Registers and sums are 64-bit numbers for every scalar type of the vectors. The order of a sum
+//! depends on the length and the device alone: its bits are reproducible, on the CPU for any number
+//! of threads.
 //!
 //! ```
 //! use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Passes};
@@ -22,13 +24,15 @@
 //!
 //! let x = DeviceVec::from_slice(&stream.device(), &[1.0, 1.0])?;
 //! let mut y = DeviceVec::from_slice(&stream.device(), &[1.0, 3.0])?;
-//! passes.dots(Dots { of: &x, with: Some(&y), and: Some(&x), at: xy, then: divide, backward: false })?;
+//! let (with, and) = (Some(&y), Some(&x));
+//! passes.dots(Dots { of: &x, with, and, at: xy, then: divide, backward: false })?;
 //! let keep = Some(Coefficient::ONE);
-//! passes.combine(&mut y, Combine { keep, add: Some((Coefficient::minus(part), &x)), ..Combine::new() })?;
+//! let add = Some((Coefficient::minus(part), &x));
+//! passes.combine(&mut y, Combine { keep, add, ..Combine::new() })?;
 //! assert_eq!(y.to_vec()?, [-1.0, 1.0]);
 //! # Ok::<(), sparseop::Error>(())
 //! ```
-// Without GPUs no code that has one is reached.
+// Without GPU support, code that has a GPU is unreachable.
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
 mod code;
@@ -51,11 +55,11 @@ pub struct Coefficient {
     negative: bool,
 }
 
-/// What the result of a pass is multiplied with, element by element, to be summed.
+/// Second factor of a sum: the result of a pass is multiplied by it, element by element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u64)]
 pub enum Partner {
-    /// There is no sum.
+    /// No sum.
     #[default]
     Nobody,
     /// The result itself: Σ y².
@@ -64,75 +68,78 @@ pub enum Partner {
     Other,
     /// The result, scaled by [`Combine::diagonal`]: Σ d y².
     Scaled,
-    /// Not a product but the sum of what has changed: Σ |y − what y was|. For the first sum only.
+    /// The sum of changes instead of a product: Σ |y − previous y|. For the first sum only.
     Change,
 }
 
 /// [`Passes::dots`]: Σ `of`·`with` and Σ `of`·`and`.
 #[derive(Debug, Clone, Copy)]
 pub struct Dots<'a, T: Scalar> {
-    /// The vector that both have in common.
+    /// Common vector of both sums.
     pub of: &'a DeviceVec<T>,
-    /// The other vector of the first sum; none for Σ `of`.
+    /// The other vector of the first sum; `None` for Σ `of`.
     pub with: Option<&'a DeviceVec<T>>,
-    /// The other vector of the second sum, if there is to be one.
+    /// The other vector of the second sum; `None` for no second sum.
     pub and: Option<&'a DeviceVec<T>>,
-    /// The register of the first sum; the second's is the next one.
+    /// Register of the first sum; the second sum goes to the next register.
     pub at: u16,
-    /// What is run then.
+    /// Program to run afterwards.
     pub then: Program,
-    /// Whether to go from the end to the beginning: what the pass before has touched last is still in the cache.
+    /// True to traverse the vectors from the end to the beginning: the elements that the previous
+    /// pass touched last are still in the cache.
     pub backward: bool,
 }
 
-/// [`Passes::combine`]: `y = keep · y + add · (diagonal ∘ u) + and · v`, and two sums of the result.
+/// [`Passes::combine`]: `y = keep · y + add · (diagonal ∘ u) + and · v`, and two sums of the
+/// result.
 #[derive(Debug, Clone, Copy)]
 pub struct Combine<'a, T: Scalar> {
-    /// What `y` is scaled by; none where it is overwritten without being read.
+    /// Factor of `y`. If `None`, `y` is overwritten without being read.
     pub keep: Option<Coefficient>,
-    /// A vector to add.
+    /// A vector to add, with its factor.
     pub add: Option<(Coefficient, &'a DeviceVec<T>)>,
-    /// Another one.
+    /// A second vector to add, with its factor.
     pub and: Option<(Coefficient, &'a DeviceVec<T>)>,
-    /// A diagonal: for [`scaled`](Self::scaled) and for [`Partner::Scaled`].
+    /// A diagonal, for [`scaled`](Self::scaled) and for [`Partner::Scaled`].
     pub diagonal: Option<&'a DeviceVec<T>>,
-    /// Whether the vector of [`add`](Self::add) is multiplied by the diagonal, element by element.
+    /// True if the vector of [`add`](Self::add) is multiplied by the diagonal, element by element.
     pub scaled: bool,
     /// The vector of [`Partner::Other`].
     pub with: Option<&'a DeviceVec<T>>,
-    /// What the result is summed with.
+    /// Second factors of the two sums of the result.
     pub sums: [Partner; 2],
-    /// The register of the first sum; the second's is the next one.
+    /// Register of the first sum; the second sum goes to the next register.
     pub at: u16,
-    /// What is run then.
+    /// Program to run afterwards.
     pub then: Program,
-    /// Whether to go from the end to the beginning; see [`Dots::backward`].
+    /// True to traverse the vectors from the end to the beginning; see [`Dots::backward`].
     pub backward: bool,
-    /// Whether the [`STATUS`] does not matter.
+    /// True to run regardless of [`STATUS`].
     pub always: bool,
 }
 
 /// [`Passes::step`]: `x += along · p`, then `p = with · (diagonal ∘ r) + keep · p`.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a, T: Scalar> {
-    /// How far along the direction `p` was.
+    /// Step length along the direction `p`.
     pub along: Coefficient,
-    /// What the residual is scaled by.
+    /// Factor of the residual.
     pub with: Coefficient,
     /// The residual.
     pub r: &'a DeviceVec<T>,
-    /// What the residual is multiplied by, element by element.
+    /// A diagonal that the residual is multiplied by, element by element.
     pub diagonal: Option<&'a DeviceVec<T>>,
-    /// What the direction before is scaled by.
+    /// Factor of the previous direction.
     pub keep: Coefficient,
-    /// Whether to go from the end to the beginning; see [`Dots::backward`].
+    /// True to traverse the vectors from the end to the beginning; see [`Dots::backward`].
     pub backward: bool,
 }
 
-/// Registers, programs, and the stream on which passes are done.
+/// Registers, programs, and the stream on which passes run.
 ///
-/// While the register [`STATUS`] is not zero passes do nothing, unless they are to be done always: a program that finds that an iteration
-/// has come to its end sets it, and what is enqueued behind it leaves the vectors as they are. The register [`ONE`] holds a one.
+/// While the register [`STATUS`] is not zero, passes do nothing, except those that always run. A
+/// program that detects the end of an iteration sets it, and the work enqueued behind it leaves the
+/// vectors unchanged. The register [`ONE`] holds a one.
 #[derive(Debug)]
 pub struct Passes<T: Scalar> {
     stream: Stream,
@@ -147,12 +154,12 @@ impl Coefficient {
     /// One.
     pub const ONE: Self = Self::plus(ONE);
 
-    /// What a register holds.
+    /// The value of a register.
     pub const fn plus(register: u16) -> Self {
         Self { register, negative: false }
     }
 
-    /// The negative of what a register holds.
+    /// The negated value of a register.
     pub const fn minus(register: u16) -> Self {
         Self { register, negative: true }
     }
@@ -162,14 +169,14 @@ impl Coefficient {
         if self.negative { -value } else { value }
     }
 
-    /// The register, and the sign in the highest bit.
+    /// Register number, with the sign in the highest bit.
     fn bits(self) -> u16 {
         self.register | u16::from(self.negative) << 15
     }
 }
 
 impl<T: Scalar> Combine<'_, T> {
-    /// Nothing to add and nothing to sum: `y` becomes zero.
+    /// A pass with nothing to add and nothing to sum: `y` becomes zero.
     pub const fn new() -> Self {
         Self {
             keep: None,
@@ -194,12 +201,14 @@ impl<T: Scalar> Default for Combine<'_, T> {
 }
 
 impl<T: Scalar> Passes<T> {
-    /// Passes on a stream, with so many registers, at least [`WINDOW`], and these programs. Registers are zero, but for [`ONE`].
+    /// Creates passes on a stream, with `registers` registers, at least [`WINDOW`], and the
+    /// programs of `code`. Registers are zero, except [`ONE`].
     ///
     /// # Errors
     ///
-    /// [`Error::VectorPass`] when there are more than [`MAX_REGISTERS`], or a program names one that is not there;
-    /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
+    /// [`Error::VectorPass`] if there are more than [`MAX_REGISTERS`], or if a program uses a
+    /// register that does not exist; [`Error::GpuMemory`], [`Error::Gpu`] and
+    /// [`Error::KernelCompile`].
     pub fn new(stream: &Stream, registers: usize, code: Code) -> Result<Self, Error> {
         T::passes(stream, registers, code)
     }
@@ -231,16 +240,16 @@ impl<T: Scalar> Passes<T> {
         })
     }
 
-    /// The stream on which passes are done.
+    /// Returns the stream on which passes run.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// All registers, once everything enqueued on the stream is done.
+    /// Reads all registers, after everything enqueued on the stream.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] when the GPU fails, now or at something enqueued before.
+    /// [`Error::Gpu`] if the GPU fails, now or at work enqueued earlier.
     pub fn read(&self) -> Result<Vec<f64>, Error> {
         match (self.registers.share(), self.stream.queue()) {
             (Some(buffer), Some(queue)) => {
@@ -252,11 +261,11 @@ impl<T: Scalar> Passes<T> {
         }
     }
 
-    /// Sets all registers, once everything enqueued on the stream is done.
+    /// Sets all registers, after everything enqueued on the stream.
     ///
     /// # Errors
     ///
-    /// [`Error::CopyLength`] when there are more or fewer; [`Error::Gpu`].
+    /// [`Error::CopyLength`] if `values` has another length; [`Error::Gpu`].
     pub fn write(&mut self, values: &[f64]) -> Result<(), Error> {
         match (self.registers.share(), self.stream.queue()) {
             (Some(buffer), Some(queue)) if buffer.len() == values.len() => buffer.write(queue, values),
@@ -264,12 +273,12 @@ impl<T: Scalar> Passes<T> {
         }
     }
 
-    /// Sums of products, and a program that makes something of them.
+    /// Computes sums of products and runs a program on them.
     ///
     /// # Errors
     ///
-    /// [`Error::VectorPass`] when a vector has another length than the others, or a register or the program is not there;
-    /// [`Error::WrongDevice`]; [`Error::Gpu`].
+    /// [`Error::VectorPass`] if the vectors differ in length, or if a register or the program does
+    /// not exist; [`Error::WrongDevice`]; [`Error::Gpu`].
     pub fn dots(&mut self, pass: Dots<'_, T>) -> Result<(), Error> {
         T::dots(self, pass)
     }
@@ -288,7 +297,7 @@ impl<T: Scalar> Passes<T> {
         }
     }
 
-    /// A linear combination, and sums of the result.
+    /// Computes a linear combination, and sums of the result.
     ///
     /// # Errors
     ///
@@ -327,7 +336,7 @@ impl<T: Scalar> Passes<T> {
         }
     }
 
-    /// A step along a direction, and the next direction.
+    /// Takes a step along a direction and computes the next direction.
     ///
     /// # Errors
     ///
@@ -359,12 +368,12 @@ impl<T: Scalar> Passes<T> {
         }
     }
 
-    /// Whether a pass on the CPU is to do nothing.
+    /// True if a pass on the CPU is to do nothing.
     fn is_stopped(&self, always: bool) -> bool {
         !always && self.registers.host()[usize::from(STATUS)] != 0.0
     }
 
-    /// What follows the sums, on the CPU.
+    /// Stores the sums and runs the program, on the CPU.
     fn conclude(&mut self, sums: [f64; 2], second: Partner, at: u16, then: Program) -> Result<(), Error> {
         let (registers, at) = (self.registers.host_mut(), usize::from(at));
         registers[at] = sums[0];

@@ -4,7 +4,7 @@ use rayon::ThreadPoolBuilder;
 
 const LENGTHS: [usize; 8] = [0, 1, 3, 255, 4097, 16_384, 100_003, 1_000_001];
 
-/// Numbers that are not those of `x_vector(len)`.
+/// Numbers that differ from those of `x_vector(len)`.
 fn other<T: Scalar>(len: usize, turn: usize) -> Vec<T> {
     let mut v = x_vector::<T>(len);
     v.rotate_left(turn.min(len));

@@ -1,13 +1,18 @@
-//! Several vectors at once where all slices are diagonal: blocks that march through slices in succession, with the columns that they need in
-//! rings of shared memory. See `kernels/march.cu`.
+//! Sliding-window SpMM for matrices all of whose slices are diagonal: blocks process consecutive
+//! slices, with the columns that they need in ring buffers in shared memory. See
+//! `kernels/march.cu`.
 //!
 //! ```text
-//! deltas of all slices   -131 -130 -129   -1 0 1   129 130 131     a 9-point stencil on 130 points a line
-//! stretches              [-131 ........................... 131]    or, with fewer columns, [-131..-129] [-1..1] [129..131]
-//! a slot's place         delta - first of its stretch: the column of the step's first row, in the ring of that stretch
+//! deltas of all slices   -131 -130 -129   -1 0 1   129 130 131     9-point stencil,
+//!                                                                  130 points per line
+//! bands                  [-131 ........................... 131]
+//! or, in fewer columns   [-131 .. -129]  [-1 .. 1]  [129 .. 131]
+//! place of a slot        delta - first delta of its band: the column of the step's first row
+//!                        in the ring buffer of that band
 //! ```
 //!
-//! A block holds, of each stretch, the columns from the first of its first row to the last of its last row, and those of the step that comes next.
+//! A block holds, for each band, the columns from the first of its first row to the last of its
+//! last row, and those of the next step.
 
 use super::{Uploaded, Values};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue};
@@ -17,42 +22,45 @@ use crate::encoding::{DeviceVectors, index};
 use crate::{Error, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a column in a ring: two units.
+/// Size of a column in a ring buffer, in bytes: two units.
 const COLUMN: usize = 32;
 
-/// Warps of a block that multiply, at most and at least. The same numbers as in `kernels/march.cu`, like those that follow.
+/// Largest and smallest number of consumer warps of a block, which multiply. These and the
+/// following constants are the same as in `kernels/march.cu`.
 const MARCHERS: usize = 14;
 const FEWEST: usize = 6;
 
-/// Warps that bring columns.
+/// Number of producer warps, which load columns.
 const BRINGERS: usize = 2;
 
-/// Steps that a ring holds the columns of.
+/// Number of stages: steps whose columns a ring buffer holds.
 const DEPTH: usize = 2;
 
-/// Places behind the end of a ring.
+/// Halo: places behind the end of a ring buffer that repeat its beginning.
 const BEYOND: usize = LANES / 2;
 
-/// Slots of a slice, at most, and bytes of what a warp notes of one.
+/// Largest number of slots of a slice, and bytes that a warp stores for a slot.
 const SLOTS: usize = LANES;
 const SLOT: usize = 16;
 
-/// Marks a slot that is on the diagonal above that of the slot before it.
+/// Marks a slot on the diagonal directly above that of the previous slot, which reuses its column.
 const CHAINED: u32 = 1 << 31;
 
-/// Diagonals of a matrix, at most.
+/// Largest number of diagonals of a matrix.
 const DIAGONALS: usize = 256;
 
-/// Entries of a row for every stretch at least: with fewer, the ordinary way brings hardly more columns.
+/// Smallest number of entries per row and band: with fewer, the standard kernel loads hardly more
+/// columns.
 const ENTRIES: usize = 4;
 
-/// Bytes that blocks may go through before a column is needed again: most of the second-level cache of the GPUs that can march.
+/// Largest number of bytes that blocks may read before a column is needed again: most of the L2
+/// cache of the GPUs that support this kernel.
 const CACHED: f64 = 40e6;
 
-/// The first compute capability that has what is needed.
+/// Lowest compute capability with the required instructions.
 const OLDEST: (u32, u32) = (9, 0);
 
-/// What multiplies in that way.
+/// Sliding-window SpMM of a matrix: the kernel and its arrays.
 #[derive(Debug)]
 pub(super) struct March {
     kernel: Kernel,
@@ -60,28 +68,29 @@ pub(super) struct March {
     index: Buffer<u32>,
     starts: Buffer<i32>,
     rings: Rings,
-    /// Bytes of values that a slice has at most.
+    /// Largest size of the values of a slice, in bytes.
     most: usize,
     blocks: u32,
 }
 
-/// The rings of a block.
+/// Ring buffers of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rings {
     stretches: usize,
-    /// Columns between the first and the last of the longest stretch, and as many more as let every step begin at a line of the ring.
+    /// Columns from the first to the last of the longest band, rounded up so that every step begins
+    /// at a line of the ring buffer.
     span: usize,
-    /// Warps that multiply.
+    /// Number of consumer warps.
     marchers: usize,
 }
 
 impl Rings {
-    /// Places of even or odd columns in a ring.
+    /// Places of even, or of odd, columns in a ring buffer.
     const fn half(&self) -> usize {
         (self.span + DEPTH * self.marchers * LANES) / 2
     }
 
-    /// Bytes of shared memory, for slices with so many bytes of values at most.
+    /// Shared memory of a block in bytes, for slices with at most `most` bytes of values.
     const fn bytes(&self, most: usize) -> usize {
         let rings = self.stretches * 2 * (self.half() + BEYOND) * COLUMN;
         rings + self.marchers * (2 * most + SLOTS * SLOT)
@@ -92,22 +101,22 @@ impl Rings {
     }
 }
 
-/// A matrix as blocks march through it.
+/// A matrix in the layout of the sliding-window kernel.
 #[derive(Debug, PartialEq, Eq)]
 struct Route {
-    /// With the bytes of the values where others have a base.
+    /// Headers with the size of the values in bytes in place of the base.
     headers: Vec<Header>,
-    /// With places in the rings instead of deltas.
+    /// Index with places in the ring buffers in place of deltas.
     index: Vec<u32>,
-    /// The first delta of every stretch.
+    /// First delta of every band.
     starts: Vec<i32>,
     rings: Rings,
     most: usize,
 }
 
-/// The slots of slices that are alike.
+/// The slots of all slices with the same index.
 struct Slots<'a> {
-    /// Where the deltas of those that every lane has begin, and those of the others.
+    /// Position in the index, and deltas, of the slots that every lane has, and of the other slots.
     full: (usize, &'a [u32]),
     partial: (usize, &'a [u32]),
     masks: &'a [u32],
@@ -137,14 +146,15 @@ impl<'a> Slots<'a> {
     }
 }
 
-/// Whether blocks can march through slices of this shape.
+/// True if the kernel supports slices of this shape.
 fn is_passable(shape: Shape) -> bool {
     shape.kind == Kind::Diagonal && shape.width <= SLOTS
 }
 
 impl Route {
-    /// Through slices with values of so many bytes, with so much shared memory for a block; none where that is not enough, or where too few
-    /// entries share the columns of a stretch. All slices are passable.
+    /// Converts slices with values of `value` bytes each, for `shared` bytes of shared memory per
+    /// block. `None` if the shared memory is not sufficient, if there are no or too many diagonals,
+    /// or if too few entries share the columns of a band. The shapes of all slices are supported.
     fn of(headers: &[Header], index: &[u32], value: usize, shared: usize) -> Option<Self> {
         let distinct: BTreeMap<u32, Slots<'_>> = headers
             .iter()
@@ -186,14 +196,16 @@ impl Route {
     }
 }
 
-/// Where the column of a slot is: half of its place in the ring in the low 16 bits, above them twice the stretch, plus one for an odd place.
+/// Encodes the place of a slot's column: half of its place in the ring buffer in the low 16 bits;
+/// above them twice the number of the band, plus one for an odd place.
 fn place(starts: &[i32], delta: i32) -> u32 {
     let stretch = starts.partition_point(|&start| start <= delta) - 1;
     let place = (delta - starts[stretch]) as u32;
     place >> 1 | (stretch as u32 * 2 + (place & 1)) << 16
 }
 
-/// The stretches in which these deltas are, ascending, with most warps and then the fewest of them: what is close together is one.
+/// Groups ascending deltas into bands of nearby diagonals. Prefers the most consumer warps, then
+/// the fewest bands. `None` if no grouping fits the shared memory.
 fn stretches(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Rings)> {
     let gap = |pair: &[i32]| pair[1].abs_diff(pair[0]);
     let gaps: BTreeSet<u32> = deltas.windows(2).map(gap).chain([0]).collect();
@@ -209,8 +221,10 @@ fn stretches(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Ri
     possible.max_by_key(|(_, rings)| (rings.marchers, std::cmp::Reverse(rings.stretches)))
 }
 
-/// Whether most columns are still in the second-level cache when they are needed again, for another stretch. Blocks begin at equal distances and go
-/// on together: what one needs ahead, another is at, before or after it has come so far as the distance differs from a multiple of theirs.
+/// True if most columns are still in the L2 cache when another band needs them. Blocks begin at
+/// equal distances and advance at the same rate. A column that one block loads for a band is loaded
+/// by another block for the next band; the time between the two loads is proportional to the
+/// remainder of the distance of the bands modulo the rows of a block.
 fn meets(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
     let rows = (headers.len() * LANES / blocks.max(1) as usize).max(1);
     let values: usize = headers.iter().map(|header| header.base as usize).sum();
@@ -224,11 +238,12 @@ fn meets(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
 }
 
 impl March {
-    /// For a matrix with these headers that it suits; none for others.
+    /// Prepares the sliding-window SpMM of a matrix with these headers; `None` if the matrix is not
+    /// suitable.
     ///
     /// # Errors
     ///
-    /// What copying and compiling give.
+    /// Errors of copies and of kernel compilation.
     pub(super) fn of<T: Scalar>(
         matrix: &Uploaded<T>,
         headers: &[Header],
@@ -241,7 +256,8 @@ impl March {
             return Ok(None);
         }
         let kernel = gpu.kernel("march", &format!("march_v{}_{}", matrix.group, T::KIND))?;
-        // Machine code made from that for earlier GPUs, or by a compiler that does not know these, has no barriers and does nothing.
+        // Machine code built for earlier GPUs, or by a compiler without support for this one, has
+        // no barriers and does nothing.
         if gpu.own_shared_memory(kernel)? == 0 {
             return Ok(None);
         }
@@ -258,26 +274,26 @@ impl March {
         Ok(Some(Self { kernel, headers, index, starts, rings, most, blocks }))
     }
 
-    /// Whether it is for so many vectors: those of two units.
+    /// True if the kernel supports the number of vectors: more than one unit, at most two.
     pub(super) fn takes<T: Scalar>(&self, vectors: &DeviceVectors<T>) -> bool {
         let unit = COLUMN / 2 / size_of::<T>();
         vectors.unit() == Some(unit) && (unit + 1..=2 * unit).contains(&vectors.count)
     }
 
-    /// Bytes of the arrays.
+    /// Size of the arrays, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.headers.bytes() + self.index.bytes() + self.starts.bytes()
     }
 
-    /// Enqueues the products with vectors that it [takes](Self::takes).
+    /// Enqueues the product with vectors that are [supported](Self::takes).
     ///
     /// # Errors
     ///
-    /// What the GPU gives.
+    /// Errors of the GPU.
     ///
     /// # Safety
     ///
-    /// As [`Uploaded::multiply_several`]; it is the march through that matrix.
+    /// As for [`Uploaded::multiply_several`]; `self` was made for `matrix`.
     pub(super) unsafe fn multiply<T: Scalar>(
         &self,
         matrix: &Uploaded<T>,
@@ -292,8 +308,8 @@ impl March {
         let launch = launch.arg(self.rings.half() as u32).arg(self.most as u32);
         let launch = launch.arg(matrix.nrows as u32).arg(matrix.ncols as u32);
         let launch = vectors.args(launch, unit);
-        // SAFETY: these are the parameters of all kernels in march.cu, which reads no more of `x` than the units of columns that there are. The
-        // vectors are the caller's promise.
+        // SAFETY: these are the parameters of all kernels in march.cu, which reads no more of `x`
+        // than the existing units of columns. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
     }
 }
@@ -304,10 +320,10 @@ mod tests {
     use crate::encoding::{Order, PackedSlices, Packing};
     use crate::matrix::CsrMatrix;
 
-    /// Shared memory of a block on a GPU that can march.
+    /// Shared memory of a block on a GPU that supports the kernel.
     const SHARED: usize = 227 << 10;
 
-    /// A matrix with these diagonals, as far as they reach.
+    /// A matrix with these diagonals, as far as they extend.
     fn packed(n: i64, deltas: &[i64]) -> PackedSlices<f32> {
         let (mut row_ptr, mut col_idx) = (vec![0], vec![]);
         for row in 0..n {
@@ -319,7 +335,7 @@ mod tests {
         PackedSlices::pack(a.view(), Order::Natural, Packing::default()).unwrap()
     }
 
-    /// The deltas of points that are neighbours in planes of lines of `n` points.
+    /// Deltas of neighbouring points in planes of lines of `n` points.
     fn brick(n: i64) -> Vec<i64> {
         let near = [-1, 0, 1];
         near.iter().flat_map(|z| near.map(|y| near.map(|x| (z * n + y) * n + x))).flatten().collect()
@@ -361,7 +377,7 @@ mod tests {
             let column = route.starts[stretch] + ((place & 0xFFFF) * 2 + odd) as i32;
             assert_eq!((i64::from(column), place & CHAINED != 0), (delta, k % 3 != 0));
         }
-        // The first rows lack what is below the diagonal; masks are as they were.
+        // The first rows lack the slots below the diagonal; masks are unchanged.
         let first = route.headers[0];
         assert_eq!(first.base as usize, padded(4 * (a.headers[1].value_at as usize * 4)));
         let slots = Slots::of(first.shape(), first.index_at, &a.index);

@@ -1,4 +1,5 @@
-//! Several vectors at once with packed slices on a GPU: lanes that share a row, each with a unit of vectors side by side.
+//! SpMM with packed SELL on a GPU: several lanes share a row, each with one unit of adjacent
+//! vectors.
 
 use super::march::March;
 use super::{Uploaded, Values, blocks};
@@ -8,12 +9,13 @@ use crate::encoding::long::Piece;
 use crate::{Error, Precision, Scalar, ScalarKind};
 use std::sync::Arc;
 
-/// Bytes of factors that the lanes of a row load together at most: a line of the cache.
+/// Largest number of bytes of `x` that the lanes of a row load together: a cache line.
 const LINE: usize = 128;
 
-/// Where several vectors are on a GPU, and where their products go.
+/// Addresses and layout of the multivectors of a product on a GPU.
 ///
-/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at `y[r · row + v · vector]`.
+/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
+/// `y[r · row + v · vector]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceVectors<T> {
     pub(crate) x: Ptr<T>,
@@ -21,71 +23,73 @@ pub(crate) struct DeviceVectors<T> {
     pub(crate) y: Ptr<T>,
     pub(crate) row: usize,
     pub(crate) vector: usize,
-    /// How many vectors there are.
+    /// Number of vectors.
     pub(crate) count: usize,
 }
 
 impl<T: Scalar> DeviceVectors<T> {
-    /// Vectors that one launch takes at most.
+    /// Largest number of vectors per launch.
     pub(crate) const MOST: usize = LINE / size_of::<T>();
 
-    /// What there is kernels for: how many vectors a unit has, the widest first.
+    /// Numbers of vectors per unit for which kernels exist, widest first.
     const UNITS: &'static [usize] = match T::KIND {
         ScalarKind::F32 => &[4, 2],
         ScalarKind::F64 => &[2],
     };
 
-    /// The widest unit in which `x` can be loaded; none when the elements of the vectors do not stand so.
+    /// Widest unit in which `x` can be loaded; `None` if layout or alignment of the vectors permits
+    /// none.
     pub(crate) fn unit(&self) -> Option<usize> {
         let fits = |&&unit: &&usize| self.stride.is_multiple_of(unit) && is_aligned(self.x, unit);
         Self::UNITS.iter().find(fits).copied()
     }
 
-    /// The parameters that say where they are, in units of so many vectors.
+    /// Adds the kernel parameters of the vectors, for units of `unit` vectors.
     pub(super) fn args(&self, launch: Launch, unit: usize) -> Launch {
         let launch = launch.arg(self.x).arg((self.stride / unit) as u32).arg(self.y);
         let launch = launch.arg(self.row as u64).arg(self.vector as u64).arg(self.count as u32);
         launch.arg(u32::from(self.is_whole(unit)))
     }
 
-    /// Whether `y` can be stored in such units.
+    /// True if `y` can be stored in such units.
     fn is_whole(&self, unit: usize) -> bool {
         let whole = self.row.is_multiple_of(unit) && self.count.is_multiple_of(unit);
         whole && self.vector == 1 && is_aligned(self.y, unit)
     }
 }
 
-/// Whether any slots stand in groups of so many: those of steps of several slots never do, nor do fewer than a group. Where none does, the
-/// kernels without groups take the same bytes, and have registers for three steps of three slots at a time (`femrandom` with 8 vectors in `f32`
-/// on an H200: 182 in place of 211 µs).
+/// True if any slots are stored in groups of `group`. Slots of steps with several slots never are,
+/// nor are fewer slots than a group. If none are, the kernels without groups read the same bytes,
+/// and have enough registers for three steps of three slots at a time (`femrandom` with 8 vectors
+/// in `f32` on an H200: 182 instead of 211 µs).
 fn is_grouped(headers: &[Header], group: usize) -> bool {
     headers.iter().map(|header| header.shape()).any(|shape| shape.run == 1 && shape.full >= group)
 }
 
-/// Whether units of so many numbers can be loaded or stored there.
+/// True if units of `unit` numbers can be loaded or stored at `ptr`.
 fn is_aligned<T>(ptr: Ptr<T>, unit: usize) -> bool {
     ptr.address().is_multiple_of((unit * size_of::<T>()) as u64)
 }
 
-/// What products with several vectors need beside the matrix.
+/// State of SpMM in addition to the matrix.
 #[derive(Debug)]
 pub(crate) struct Several<T> {
-    /// As [`DeviceVectors::UNITS`].
+    /// Kernels by unit; see [`DeviceVectors::UNITS`].
     kernels: Vec<(usize, Kernel)>,
-    /// The sums of every piece of a long row.
+    /// Sums of every piece of a long row.
     sums: Scratch<T>,
-    /// As those of a product with one vector.
+    /// Numbers of finished pieces, as for a product with one vector.
     done: Scratch<u32>,
-    /// What is quicker where all slices are diagonal, for some numbers of vectors.
+    /// Sliding-window SpMM, which is faster for some numbers of vectors if all slices are diagonal.
     march: Option<Arc<March>>,
 }
 
 impl<T: Scalar> Uploaded<T> {
-    /// Makes the kernels for several vectors ready on the matrix's GPU.
+    /// Loads the SpMM kernels on the matrix's GPU.
     ///
     /// # Errors
     ///
-    /// What compiling gives.
+    /// Errors of kernel compilation.
     pub(crate) fn several(&self, gpu: Gpu) -> Result<Several<T>, Error> {
         let file = match self.values {
             Values::Plain(_) => "multi_plain",
@@ -105,7 +109,7 @@ impl<T: Scalar> Uploaded<T> {
         let kernels = DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, Error>>()?;
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MOST);
-        // Where there is no room for it the other way is taken.
+        // If the GPU does not have enough memory for it, the standard kernel is used.
         let march = match March::of(self, &headers, gpu) {
             Err(Error::GpuMemory { .. }) => None,
             march => march?.map(Arc::new),
@@ -113,16 +117,18 @@ impl<T: Scalar> Uploaded<T> {
         Ok(Several { kernels, sums, done: Scratch::cleared(gpu, pieces), march })
     }
 
-    /// Enqueues the products with several vectors, at most [`DeviceVectors::MOST`]; `y` is overwritten without being read.
+    /// Enqueues the product with a multivector of at most [`DeviceVectors::MOST`] vectors. `y` is
+    /// overwritten without being read.
     ///
     /// # Errors
     ///
-    /// What the GPU gives.
+    /// Errors of the GPU.
     ///
     /// # Safety
     ///
-    /// `several` is this matrix's, `vectors` have a [unit](DeviceVectors::unit), and `x` can be read as far as the last unit reaches. The
-    /// memory is that of the matrix's GPU; `x` and `y` do not overlap, and they, the matrix and `several` live until it is done.
+    /// `several` belongs to this matrix, `vectors` have a [unit](DeviceVectors::unit), and `x` can
+    /// be read up to the end of the last unit. The memory is that of the matrix's GPU. `x` and `y`
+    /// do not overlap, and they, the matrix and `several` live until the product is done.
     pub(crate) unsafe fn multiply_several(
         &self,
         several: &Several<T>,
@@ -130,7 +136,7 @@ impl<T: Scalar> Uploaded<T> {
         vectors: DeviceVectors<T>,
     ) -> Result<(), Error> {
         if let Some(march) = several.march.as_ref().filter(|march| march.takes(&vectors)) {
-            // A graph owns what it uses.
+            // A graph owns the memory it uses.
             if queue.records() {
                 queue.keep(march.clone());
             }
@@ -142,7 +148,7 @@ impl<T: Scalar> Uploaded<T> {
         let shift = vectors.count.div_ceil(unit).next_power_of_two().trailing_zeros();
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
-        // As many warps for a slice as lanes for a row.
+        // As many warps per slice as lanes per row.
         let launch = Launch::new(blocks(pieces) + blocks(self.headers.len() << shift), BLOCK);
         let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
         let launch = launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
@@ -153,14 +159,15 @@ impl<T: Scalar> Uploaded<T> {
         };
         let launch = launch.arg(pieces as u32).arg(several.sums.on(queue)?).arg(several.done.on(queue)?);
         let launch = vectors.args(launch, unit).arg(shift);
-        // SAFETY: these are the parameters of all kernels in multi.cuh. Every row has as many lanes as there are units, and every piece room
-        // for as many sums; the counters were zero and are so again afterwards. The vectors are the caller's promise.
+        // SAFETY: these are the parameters of all kernels in multi.cuh. Every row has one lane per
+        // unit, and every piece has room for as many sums; the counters are zero before and
+        // afterwards. The vectors are the caller's promise.
         unsafe { kernel.launch(queue, launch) }
     }
 }
 
 impl<T> Several<T> {
-    /// Bytes of what was made of the matrix for it.
+    /// Size of the arrays made for SpMM, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.march.as_ref().map_or(0, |march| march.bytes())
     }

@@ -1,8 +1,13 @@
-//! Packing on a GPU, from CSR arrays that are there: the same buffers, bit for bit, as uploading what the host packs.
+//! Packing on a GPU, from CSR arrays in its memory. The buffers are the same, bit for bit, as those
+//! of a matrix packed on the host.
 //!
-//! A matrix takes some fifteen launches and, without packed values, two waits: the rows are put in order and the long ones counted, a warp a
-//! slice, or a part of a wide one, chooses how each is stored, slices with the same slots find one another in a hash table, running sums give every slice its place;
-//! then the host, which is told the sums, allocates, and the slices are written.
+//! A matrix takes about fifteen launches and, unless values are packed, two synchronisations:
+//!
+//! 1. The rows are sorted and the long rows counted.
+//! 2. A warp per slice, or per part of a wide slice, chooses how the slice is stored.
+//! 3. Slices with the same slots are matched in a hash table.
+//! 4. Prefix sums give every slice its position.
+//! 5. The host reads the sums and allocates the arrays, and the slices are written.
 
 mod order;
 mod slices;
@@ -20,7 +25,7 @@ use crate::{Error, Scalar};
 use wide::Chosen;
 use work::Work;
 
-/// A matrix in CSR in the memory of a GPU.
+/// A CSR matrix in GPU memory.
 #[derive(Debug)]
 pub(crate) struct DeviceCsr<T> {
     pub(crate) gpu: Gpu,
@@ -32,11 +37,11 @@ pub(crate) struct DeviceCsr<T> {
 }
 
 impl<T: Scalar> DeviceCsr<T> {
-    /// Copies a matrix to the memory of a GPU.
+    /// Copies a matrix to GPU memory.
     ///
     /// # Errors
     ///
-    /// What allocating and copying give.
+    /// Errors of allocation and copies.
     pub(crate) fn upload(a: CsrView<'_, T>, gpu: Gpu) -> Result<Self, Error> {
         Ok(Self {
             gpu,
@@ -48,19 +53,20 @@ impl<T: Scalar> DeviceCsr<T> {
         })
     }
 
-    /// A matrix that is there already, in arrays of somebody else; of `a`, which is the same, the offsets are copied if they are not there in
-    /// 64 bits. None when the arrays are in host memory.
+    /// Wraps a matrix that is already in GPU memory, in arrays of another library. `a` is the same
+    /// matrix; its offsets are copied unless those in GPU memory have 64 bits. `None` if the arrays
+    /// are in host memory.
     ///
     /// # Errors
     ///
-    /// What allocating and copying give.
+    /// Errors of allocation and copies.
     ///
     /// # Safety
     ///
     /// It is not used after `foreign` is dropped.
     pub(crate) unsafe fn around(a: CsrView<'_, T>, foreign: &ForeignCsr<T>) -> Result<Option<Self>, Error> {
         let (Device::Cuda(gpu), Some(arrays)) = (foreign.device(), foreign.on_gpu()) else { return Ok(None) };
-        // SAFETY: the caller's promise. Where offsets in host memory have 64 bits, they are the same.
+        // SAFETY: the caller's promise. 64-bit offsets are the same as those in host memory.
         let (row_ptr, col_idx, values) = unsafe {
             let row_ptr = match arrays.row_ptr {
                 Some(there) if size_of::<usize>() == size_of::<u64>() => there.alias(),
@@ -71,12 +77,13 @@ impl<T: Scalar> DeviceCsr<T> {
         Ok(Some(Self { gpu: *gpu, nrows: a.nrows(), ncols: a.ncols(), row_ptr, col_idx, values }))
     }
 
-    /// The matrix in packed slices, in the memory of the same GPU; none where the host has to pack it, because there is too much for
-    /// slices to address, different slots have the same hash, or values are to take fewer bytes.
+    /// Packs the matrix on the same GPU. `None` if the host has to pack it, because it is too large
+    /// for the addresses of slices, because different slots have the same hash, or because values
+    /// are to be stored in a narrower precision.
     ///
     /// # Errors
     ///
-    /// What allocating, launching and compiling give.
+    /// Errors of allocation, launches and kernel compilation.
     pub(crate) fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
         if !Self::packs(packing) {
             return Ok(None);
@@ -86,15 +93,16 @@ impl<T: Scalar> DeviceCsr<T> {
         packer.pack(order, packing)
     }
 
-    /// Whether there is a way to pack so here: offsets are copied as they are, and values are not brought to fewer bytes.
+    /// True if this packing is supported here: offsets are copied unchanged, and values are not
+    /// narrowed.
     pub(crate) fn packs(packing: Packing) -> bool {
         size_of::<usize>() == size_of::<u64>() && !matches!(packing.values, ValueEncoding::Narrow(_))
     }
 
-    /// Bytes of working memory that are enough for most matrices.
+    /// Scratch memory that is sufficient for most matrices, in bytes.
     fn room(&self, limit: u32) -> usize {
         const ROW: usize = size_of::<u32>();
-        // What is chosen, hashes, units of two arrays, owners, and two to four places of the table.
+        // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
         const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
         const SMALL: usize = 1 << 16;
         let parts = wide::most_parts(self.nrows, self.col_idx.len(), limit);
@@ -102,7 +110,7 @@ impl<T: Scalar> DeviceCsr<T> {
     }
 }
 
-/// What is found before anything is written; the kernels know the places.
+/// Sums found before anything is written. The kernels use the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Found {
@@ -111,11 +119,11 @@ struct Found {
     long_rows: u64,
     long_pieces: u64,
     long_entries: u64,
-    /// Whether a slice is not diagonal.
+    /// Not zero if a slice is not diagonal.
     relative: u64,
-    /// Whether slices with the same hash have different slots.
+    /// Not zero if slices with the same hash have different slots.
     wrong: u64,
-    /// Parts of wide slices.
+    /// Number of parts of wide slices.
     parts: u64,
 }
 
@@ -131,12 +139,12 @@ impl Found {
         parts: 0,
     };
 
-    /// Where the numbers of long rows stand.
+    /// Position of the first number of the long rows.
     const LONG: usize = 2;
 
-    /// Whether headers and pieces can say it.
+    /// True if the sums fit the fields of headers and pieces.
     fn fits(&self) -> bool {
-        // Behind the last value a unit is added.
+        // One unit is added behind the last value.
         let most = u64::from(u32::MAX);
         self.wrong == 0 && self.value_units < most && self.index_units < most && self.long_pieces < most
     }
@@ -146,7 +154,7 @@ impl Found {
 struct Packer<'a, T> {
     work: Work,
     a: &'a DeviceCsr<T>,
-    /// Rows with more entries are kept apart.
+    /// Rows with more entries are long rows, stored outside of the slices.
     limit: u32,
 }
 
@@ -164,7 +172,7 @@ impl<T: Scalar> Packer<'_, T> {
             return Ok(None);
         }
         let index = work.output::<u32>(sums.index_units as usize * UNIT / size_of::<u32>())?;
-        // What kernels load for lanes without an entry may stand behind the last value.
+        // Kernels may load behind the last value for lanes without an entry.
         let units = sums.value_units as usize + usize::from(sums.value_units > 0);
         let values = self.room_for(&coder, units * UNIT / coder.size().max(1))?;
         let table = self.table(&coder)?;
@@ -173,7 +181,7 @@ impl<T: Scalar> Packer<'_, T> {
         self.write(&chosen, (perm_ptr, packing.group), index.ptr(), (&values, &table), (found, parts))?;
         let long = self.long(&sums, tiles, &coder, &table)?;
         let dictionary = a.gpu.upload(&coder.into_dictionary())?;
-        // Waits for everything.
+        // Waits for all launches.
         if self.found(found)?.wrong != 0 {
             return Ok(None);
         }
@@ -184,7 +192,7 @@ impl<T: Scalar> Packer<'_, T> {
         Uploaded::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0).map(Some)
     }
 
-    /// What the kernels have found so far; waits for them.
+    /// Reads the sums that the kernels have found so far. Waits for them.
     fn found(&self, found: Ptr<u64>) -> Result<Found, Error> {
         let mut sums = [Found::NOTHING];
         self.work.read(Ptr::<Found>::from_address(found.address()), &mut sums)?;
@@ -192,7 +200,7 @@ impl<T: Scalar> Packer<'_, T> {
     }
 
     fn nrows(&self) -> u32 {
-        // Rows are counted in 32 bits.
+        // Row numbers have 32 bits.
         self.a.nrows as u32
     }
 
@@ -205,7 +213,7 @@ impl<T: Scalar> Packer<'_, T> {
         self.a.nrows.div_ceil(LANES)
     }
 
-    /// The offsets as kernels read them.
+    /// Row offsets in the type of the kernels.
     fn row_ptr(&self) -> Ptr<u64> {
         Ptr::from_address(self.a.row_ptr.ptr().address())
     }

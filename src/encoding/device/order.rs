@@ -1,4 +1,4 @@
-//! Rows by length, and the rows that are kept apart.
+//! Sorting of rows by length, and the long rows, on a GPU.
 
 use super::super::cuda::Long;
 use super::super::long::Piece;
@@ -9,27 +9,28 @@ use super::{Found, Packer};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
-/// Rows that a block sorts in its memory; `SORTED` in kernels/pack_rows.cu.
+/// Rows that a block sorts in shared memory; `SORTED` in kernels/pack_rows.cu.
 const SORTED: usize = 8192;
 
-/// Rows that a block sorts where windows are small.
+/// Rows that a block sorts if windows are small.
 const TOGETHER: usize = 1024;
 
-/// Rows of a tile, and values of a digit, where larger windows are sorted; `DIGIT_TILE` and `DIGITS` in kernels/pack_rows.cu.
+/// Rows per tile, and values per digit, for sorting larger windows; `DIGIT_TILE` and `DIGITS` in
+/// kernels/pack_rows.cu.
 const DIGIT_TILE: usize = 16 * BLOCK as usize;
 const DIGITS: usize = 256;
 
-/// Rows of a tile where long rows are counted; `LONG_TILE` in kernels/pack_rows.cu.
+/// Rows per tile for counting long rows; `LONG_TILE` in kernels/pack_rows.cu.
 const LONG_TILE: usize = 8 * BLOCK as usize;
 
-/// The sums of the tiles before each, of long rows, their pieces and their entries.
+/// Prefix sums over the tiles, of long rows, of their pieces and of their entries.
 pub(super) struct LongTiles {
     sums: Ptr<u64>,
     tiles: u32,
 }
 
 impl<T: Scalar> Packer<'_, T> {
-    /// The rows in an order; none where they stay as they are.
+    /// Returns the rows in `order`; `None` for the natural order.
     pub(super) fn order(&self, order: Order) -> Result<Option<Buffer<u32>>, Error> {
         let Order::Windows(sigma) = order else { return Ok(None) };
         let nrows = self.a.nrows;
@@ -43,7 +44,7 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(Some(perm))
     }
 
-    /// What kernels know of the rows.
+    /// Kernel parameters of the rows.
     fn rows(&self, blocks: usize) -> Launch {
         // There are fewer than 2³² rows.
         Launch::new(blocks as u32, BLOCK).arg(self.row_ptr()).arg(self.nrows()).arg(self.limit)
@@ -55,7 +56,8 @@ impl<T: Scalar> Packer<'_, T> {
         let (size, bits) = ((windows * sigma).next_power_of_two(), sigma.next_power_of_two().ilog2());
         let launch = self.rows(self.a.nrows.div_ceil(windows * sigma)).arg(sigma as u32).arg(windows as u32);
         let launch = launch.arg(size as u32).arg(bits).arg(perm.ptr());
-        // SAFETY: the parameters of the kernel; `perm` has a place for every row, and a block room for the windows.
+        // SAFETY: these are the parameters of the kernel; `perm` has an element for every row, and
+        // the shared memory of a block holds its windows.
         unsafe { self.work.run("pack_rows", "pack_sort_windows", launch) }
     }
 
@@ -74,7 +76,8 @@ impl<T: Scalar> Packer<'_, T> {
         for pass in 0..passes {
             let to = if (passes - pass) % 2 == 1 { perm.ptr() } else { other };
             let launch = self.rows(tiles).arg(sigma as u32).arg(bits).arg(pass * DIGITS.ilog2()).arg(from);
-            // SAFETY: the parameters of the kernels; a count for every digit of every tile, and a place for every row.
+            // SAFETY: these are the parameters of the kernels; there is a count for every digit of
+            // every tile, and an element for every row.
             unsafe {
                 self.work.run("pack_rows", "pack_sort_count", launch.arg(counts))?;
                 self.work.scan(counts, tiles * DIGITS, 1, all)?;
@@ -85,12 +88,13 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(())
     }
 
-    /// Counts the rows that are kept apart, their pieces and their entries.
+    /// Counts the long rows, their pieces and their entries.
     pub(super) fn count_long(&self, totals: Ptr<u64>) -> Result<LongTiles, Error> {
         const ARRAYS: u32 = 3;
         let tiles = self.a.nrows.div_ceil(LONG_TILE);
         let sums = self.work.take::<u64>(tiles * ARRAYS as usize)?;
-        // SAFETY: the parameters of the kernel; a number for every tile and array.
+        // SAFETY: these are the parameters of the kernel; there is a number for every tile and
+        // array.
         unsafe {
             self.work.run("pack_rows", "pack_long_count", self.rows(tiles).arg(sums))?;
             self.work.scan_tiles(sums, tiles as u32, ARRAYS, totals)?;
@@ -98,7 +102,7 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(LongTiles { sums, tiles: tiles as u32 })
     }
 
-    /// The rows that are kept apart; none where there are none.
+    /// Packs the long rows, if any.
     pub(super) fn long(
         &self,
         found: &Found,
@@ -122,7 +126,8 @@ impl<T: Scalar> Packer<'_, T> {
         let copied =
             copied.arg(self.a.values.ptr()).arg(piece_table.ptr()).arg(pieces as u32).arg(col_idx.ptr());
         let copied = Table::add(table, copied.arg(values.ptr()));
-        // SAFETY: the parameters of the kernels; as many rows, pieces and entries as were counted.
+        // SAFETY: these are the parameters of the kernels; the buffers hold as many rows, pieces
+        // and entries as were counted.
         unsafe {
             work.run("pack_rows", "pack_long_rows", launch)?;
             work.run("pack_rows", "pack_long_pieces", cut.arg(rows as u32).arg(piece_table.ptr()))?;
@@ -132,5 +137,5 @@ impl<T: Scalar> Packer<'_, T> {
     }
 }
 
-/// Threads of a warp.
+/// Threads per warp.
 const LANES: u32 = super::LANES as u32;

@@ -1,4 +1,4 @@
-//! How every slice is stored, where, and writing it.
+//! Choice of the encoding and position of every slice, and writing of slices, on a GPU.
 
 use super::super::Header;
 use super::super::cuda::Values;
@@ -8,7 +8,7 @@ use super::{LANES, Packer};
 use crate::device::{Launch, Ptr};
 use crate::{Error, Scalar};
 
-/// The table of slots that slices have in common.
+/// Hash table of the slots shared by slices.
 struct Shared {
     keys: Ptr<u64>,
     firsts: Ptr<u32>,
@@ -16,12 +16,13 @@ struct Shared {
 }
 
 impl Shared {
-    /// Where there are no diagonal slices.
+    /// The empty table, if there are no diagonal slices.
     const NONE: Self = Self { keys: Ptr::NULL, firsts: Ptr::NULL, mask: 0 };
 }
 
 impl<T: Scalar> Packer<'_, T> {
-    /// Chooses how every slice is stored and where; `found` gets the units of the values, of `value_size` bytes each, and of the index.
+    /// Chooses the encoding and the position of every slice. Writes to `found` the units of the
+    /// values, of `value_size` bytes each, and of the index.
     pub(super) fn choose(&self, perm: Ptr<u32>, value_size: u32, found: Ptr<u64>) -> Result<Chosen, Error> {
         let (work, gpu, slices) = (&self.work, self.a.gpu, self.slices());
         let (headers, skip) = (gpu.unset::<Header>(slices)?, gpu.unset::<u32>(slices)?);
@@ -32,7 +33,8 @@ impl<T: Scalar> Packer<'_, T> {
             Launch::over(slices, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr()).arg(perm);
         let choose = choose.arg(self.nrows()).arg(self.ncols()).arg(self.limit).arg(encoded).arg(hashes);
         let choose = choose.arg(skip.ptr()).arg(wide.parts).arg(found);
-        // SAFETY: the parameters of the kernels; a place for every slice in all arrays, and for every part of one.
+        // SAFETY: these are the parameters of the kernels; all arrays have an element for every
+        // slice, and for every part of one.
         unsafe {
             work.run("pack_slices", "pack_choose", choose)?;
             self.choose_wide(wide, perm, (encoded, hashes), found)?;
@@ -52,34 +54,36 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(Chosen { headers, skip, owners, wide })
     }
 
-    /// Finds the slices that have the same slots.
+    /// Finds slices with the same slots.
     ///
     /// # Safety
     ///
-    /// Both arrays have a place for every slice.
+    /// Both arrays have an element for every slice.
     unsafe fn share(&self, encoded: Ptr<[u32; 4]>, hashes: Ptr<u64>) -> Result<Shared, Error> {
-        /// Places for every slice at least: a search seldom meets a second key.
+        /// Smallest number of places per slice: a search seldom meets a second key.
         const PLACES: usize = 2;
         let slices = self.slices();
         let places = (PLACES * slices).next_power_of_two();
         let (keys, firsts) = (self.work.cleared::<u64>(places)?, self.work.cleared::<u32>(places)?);
         let mask = (places - 1) as u32;
         let launch = Launch::over(slices, 1).arg(encoded).arg(hashes).arg(slices as u32);
-        // SAFETY: the parameters of the kernel, and the caller's promise.
+        // SAFETY: these are the parameters of the kernel, and the caller's promise.
         unsafe { self.work.run("pack_slices", "pack_share", launch.arg(keys).arg(firsts).arg(mask))? };
         Ok(Shared { keys, firsts, mask })
     }
 
-    /// Writes the slots of the slices that own theirs; wide ones have `parts` parts.
+    /// Writes the slots of the slices that own theirs. Wide slices have `parts` parts.
     pub(super) fn write_slots(&self, chosen: &Chosen, index: Ptr<u32>, parts: usize) -> Result<(), Error> {
         let launch = Launch::over(self.slices(), LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
         let launch = launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
-        // SAFETY: the parameters of the kernel; the index has the units that were counted. Nothing is diagonal where rows are sorted.
+        // SAFETY: these are the parameters of the kernel; the index has as many units as were
+        // counted. If rows are sorted, no slice is diagonal.
         unsafe { self.work.run("pack_slices", "pack_slots", launch.arg(index))? };
         self.write_wide_slots(chosen, index, parts)
     }
 
-    /// Writes the values of all slices and the index of those that are not diagonal; wide ones have `parts` parts.
+    /// Writes the values of all slices, and the index of the relative slices. Wide slices have
+    /// `parts` parts.
     pub(super) fn write(
         &self,
         chosen: &Chosen,
@@ -96,7 +100,8 @@ impl<T: Scalar> Packer<'_, T> {
         };
         let wide = launch(parts).arg(chosen.wide.parts).arg(parts as u32);
         let name = format!("pack_write_{}", T::KIND);
-        // SAFETY: the parameters of the kernels; values and index have the units that were counted, and so many parts there are.
+        // SAFETY: these are the parameters of the kernels; values and index have as many units as
+        // were counted, and there are `parts` parts.
         unsafe {
             self.work.run("pack_slices", &name, launch(self.slices()))?;
             self.work.run("pack_slices", &format!("{name}_wide"), wide)

@@ -1,4 +1,4 @@
-//! Whether a GPU packs the very bytes that the host does; nothing is tested where there is no GPU.
+//! Tests that a GPU packs the same bytes as the host. Nothing is tested without a GPU.
 
 use super::super::cuda::Uploaded;
 use super::super::slices::PackedSlices;
@@ -16,7 +16,8 @@ fn the_kernels_have_the_same_parts() {
     assert!(kernel.contains(&format!("constexpr u32 PART = {};", super::wide::PART)));
 }
 
-/// Windows that blocks sort whole, several or one of them at once, and such as are sorted digit by digit.
+/// Windows that blocks sort as a whole, several or one at a time, and windows that are sorted digit
+/// by digit.
 const ORDERS: [Order; 7] = [
     Order::Natural,
     Order::Windows(2),
@@ -36,7 +37,7 @@ fn gpu() -> Option<Gpu> {
     })
 }
 
-/// Every buffer of a matrix by its name, as bits; none where there is no such buffer.
+/// All buffers of a matrix by name, as bits; `None` for an absent buffer.
 fn buffers<T: Scalar>(a: &Uploaded<T>) -> Vec<(&'static str, Option<Vec<u64>>)> {
     let host = a.to_host().unwrap();
     let words = |words: &[u32]| words.iter().map(|&word| u64::from(word)).collect::<Vec<_>>();
@@ -86,7 +87,7 @@ fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, order: Order, packing: Packing, 
     assert_eq!((there.bytes(), there.kernel_name()), (host.bytes(), host.kernel_name()), "{context}");
 }
 
-/// Every way to pack a matrix.
+/// Checks all packings of a matrix.
 fn check_all<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, longs: &[u32], name: &str) {
     for order in ORDERS {
         for values in ENCODINGS {
@@ -142,7 +143,7 @@ fn many_rows_in_every_order() {
     }
 }
 
-/// A matrix of 100 rows whose entries have these columns and values.
+/// A matrix of 100 rows with these columns and values.
 fn matrix<T: Scalar>(
     ncols: usize,
     cols: impl Fn(usize) -> Vec<u32>,
@@ -192,7 +193,7 @@ fn any_bits_of_values() {
     check_all(gpu, &matrix(1000, cols, |_| -0.0), &[60], "zeros with a sign");
 }
 
-/// The rows between stencils are of other kinds, and slices with the same slots lie apart.
+/// The rows between stencils are of other kinds, and slices with the same slots are not adjacent.
 #[test]
 fn slots_that_are_shared() {
     let Some(gpu) = gpu() else { return };
@@ -230,7 +231,7 @@ proptest! {
     }
 }
 
-/// Columns of wide slices by what they have that others do not; PART is where a part ends.
+/// Columns of wide slices, one case for each special property. A part ends at PART.
 fn wide_columns(case: usize, row: usize) -> Vec<u32> {
     const PART: u32 = super::wide::PART as u32;
     let at = row as u32;
@@ -242,24 +243,25 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
         cols
     };
     match case {
-        // Lengths about those of whole parts, beside short rows.
+        // Lengths close to those of whole parts, next to short rows.
         0 if row % 32 == 5 => band(PART + at / 32 - 1),
         1 if row % 32 == 31 => (0..2 * PART + at / 32 - 1).map(|k| 9 * k + at).collect(),
         2 if row.is_multiple_of(32) => (0..3 * PART + at / 32 - 1).map(|k| 301 * k).collect(),
         0..3 => short(),
-        // Giant rows beside empty ones: a diagonal for each entry is no more than an index.
+        // Very long rows next to empty ones: a diagonal per entry takes no more than an index.
         3 if row == 40 => (0..Packing::MAX_LONG).map(|k| 70 * k).collect(),
         3 if row == 3 => (0..Packing::MAX_LONG).collect(),
         3 => vec![],
-        // Diagonals that all have, that some have, and slices that share them with the next but one.
+        // Diagonals that all rows have, diagonals that some have, and slices that share them with
+        // the slice after the next.
         4 => band(500),
         5 if row / 32 == 1 => (at..at + 900).filter(|k| k % 3 != at % 2).collect(),
         5 => (at..at + 700).filter(|col| (col - at).is_multiple_of(1 + at % 2)).collect(),
         6 => (at..at + 20 * (at % 32)).filter(|col| col % 50 != 0).collect(),
-        // The longest row is not the one whose diagonals are on the outside.
+        // The longest row is not the one with the outermost diagonals.
         7 if row.is_multiple_of(4) => (at + 2000..at + 2400).collect(),
         7 => band(390),
-        // Runs; one that is broken where a part ends, and one before it.
+        // Runs; one run broken at the end of a part, and one before it.
         8 => nodes(100 + 2 * (at % 9), 2),
         9 => nodes(PART + at % 7, 3),
         10 if row % 32 == 9 => {
@@ -269,7 +271,7 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
             cols
         }
         10 => nodes(70, 3),
-        // Not in their order where a part ends, and elsewhere; the same column twice.
+        // Not ascending at the end of a part and elsewhere; the same column twice.
         11 if row % 32 == 20 => swapped(band(2 * PART + 5), PART),
         12 if row % 32 == 21 => swapped(band(2 * PART + 5), 2 * PART + 1),
         13 if row % 32 == 22 => (0..300).map(|k| at + k.min(PART - 1)).collect(),
@@ -277,7 +279,7 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
         14 => (0..250 + at).rev().collect(),
         // Too many diagonals.
         15 => (0..400 + at).map(|k| 1000 * k + (k * 7919 + at * 104_729) % 1000).collect(),
-        // Columns further apart than 31 bits, the first ones late.
+        // Columns more than 31 bits apart, the first ones late.
         16 => (0..300).map(|k| if k == 250 { 0 } else { u32::MAX - 1000 + k }).collect(),
         17 => (0..300).map(|k| if k < 250 { at + k } else { u32::MAX - 1000 + k }).collect(),
         _ => vec![],
@@ -316,7 +318,7 @@ fn wide_slices_in_f64() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Rows in succession of every kind, so that slices hold some of several.
+    /// Consecutive rows of all kinds, so that slices hold rows of several kinds.
     #[test]
     fn any_wide_matrix(
         rows in prop::collection::vec((0u32..4, 1u32..4, 0u32..700), 1..70),

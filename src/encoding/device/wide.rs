@@ -1,4 +1,5 @@
-//! Wide slices: those with a row that one warp would be at when all others are done. Each part of them has a warp.
+//! Wide slices: slices with a row so long that a single warp would finish it long after all others.
+//! Each part of a wide slice has its own warp.
 
 use super::super::Header;
 use super::{LANES, Packer};
@@ -8,51 +9,53 @@ use crate::{Error, Scalar};
 /// Entries of a row in a part; `PART` in kernels/pack_slice.cuh.
 pub(super) const PART: usize = 192;
 
-/// The parts of wide slices, those of a slice one behind the other.
+/// Parts of wide slices. Those of a slice are adjacent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wide {
-    /// The slice and the number of each.
+    /// Slice and number of every part.
     pub(super) parts: Ptr<[u32; 2]>,
-    /// Their slots, where rows are in their order: how many, how many of them every lane has, and a hash.
+    /// Slots of every part in the natural order: their number, the number that every lane has, and
+    /// a hash.
     counted: Ptr<[u64; 2]>,
     most: usize,
 }
 
-/// The slices before they are written.
+/// Encoded slices, before they are written.
 pub(super) struct Chosen {
     pub(super) headers: Buffer<Header>,
-    /// The lanes of every slice whose rows are kept apart.
+    /// Lanes of every slice that hold long rows.
     pub(super) skip: Buffer<u32>,
-    /// Of every slice the first with its index.
+    /// For every slice, the first slice with the same index.
     pub(super) owners: Ptr<u32>,
     pub(super) wide: Wide,
 }
 
-/// Parts that slices of so many rows with so many entries may have at most.
+/// Largest number of parts of slices with `nrows` rows and `nnz` entries.
 pub(super) fn most_parts(nrows: usize, nnz: usize, limit: u32) -> usize {
     let limit = limit as usize;
-    // The last part of a row may be short, but only behind another.
+    // The last part of a row may be short, but only after another part.
     if limit <= PART { 0 } else { (2 * nnz / PART).min(nrows.div_ceil(LANES) * limit.div_ceil(PART)) }
 }
 
-/// Bytes of working memory for so many parts.
+/// Scratch memory for `parts` parts, in bytes.
 pub(super) const fn bytes(parts: usize) -> usize {
     parts * (size_of::<[u32; 2]>() + size_of::<[u64; 2]>())
 }
 
 impl<T: Scalar> Packer<'_, T> {
-    /// Room for the parts that there may be.
+    /// Allocates room for the largest possible number of parts.
     pub(super) fn wide(&self, perm: Ptr<u32>) -> Result<Wide, Error> {
         let most = most_parts(self.a.nrows, self.a.col_idx.len(), self.limit);
         let counted = if perm.address() == 0 { self.work.take(most)? } else { Ptr::NULL };
         Ok(Wide { parts: self.work.take(most)?, counted, most })
     }
 
-    /// Chooses how wide slices are stored; the numbers of their parts are known to the GPU alone.
+    /// Chooses the encoding of wide slices. Only the GPU knows the numbers of their parts.
     ///
     /// # Safety
     ///
-    /// `found`, `encoded` and `hashes` are as the kernel left them that chose for the others.
+    /// `found`, `encoded` and `hashes` are as left by the kernel that chose the encoding of the
+    /// other slices.
     pub(super) unsafe fn choose_wide(
         &self,
         wide: Wide,
@@ -60,7 +63,7 @@ impl<T: Scalar> Packer<'_, T> {
         (encoded, hashes): (Ptr<[u32; 4]>, Ptr<u64>),
         found: Ptr<u64>,
     ) -> Result<(), Error> {
-        /// Blocks of a multiprocessor; a warp without a part ends at once.
+        /// Blocks per multiprocessor; a warp without a part ends at once.
         const BLOCKS: usize = 5;
         if wide.most == 0 {
             return Ok(());
@@ -73,7 +76,8 @@ impl<T: Scalar> Packer<'_, T> {
         let count = over.arg(col_idx).arg(self.nrows()).arg(self.ncols()).arg(self.limit);
         let choose = over.arg(perm).arg(self.nrows()).arg(self.limit).arg(wide.parts).arg(found);
         let choose = choose.arg(wide.counted).arg(encoded).arg(hashes);
-        // SAFETY: the parameters of the kernels; room for all parts, and the caller's promise.
+        // SAFETY: these are the parameters of the kernels; there is room for all parts, and the
+        // caller's promise.
         unsafe {
             let survey = survey.arg(wide.parts).arg(found).arg(encoded);
             self.work.run("pack_slices", "pack_survey_wide", survey)?;
@@ -98,7 +102,8 @@ impl<T: Scalar> Packer<'_, T> {
         let launch = Launch::over(parts, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
         let launch = launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
         let launch = launch.arg(index).arg(chosen.wide.parts).arg(chosen.wide.counted).arg(parts as u32);
-        // SAFETY: the parameters of the kernel; so many parts there are, and the index has the units that were counted.
+        // SAFETY: these are the parameters of the kernel; there are `parts` parts, and the index
+        // has as many units as were counted.
         unsafe { self.work.run("pack_slices", "pack_slots_wide", launch) }
     }
 }

@@ -1,12 +1,13 @@
-//! Blocks on the CPU: piece by piece, then the parts. Right rather than fast: the caches of a core need no help, and nothing is summed
-//! in vectors.
+//! Cache-blocked format on the CPU: the pieces are multiplied one by one, then the parts are added.
+//! Reference implementation, not tuned: the caches of a core need no blocking, and sums do not use
+//! vectors.
 
 use super::{Host, Pieces, Split};
 use crate::Scalar;
 use crate::device::cpu::{Output, for_each_part};
 use std::sync::{Mutex, PoisonError};
 
-/// Working memory of products, as many pieces as products were under way at a time.
+/// Working memory of SpMVs: one array for each SpMV that runs at the same time.
 #[derive(Debug)]
 pub(super) struct Spare<T>(Mutex<Vec<Vec<T>>>);
 
@@ -17,7 +18,7 @@ impl<T> Default for Spare<T> {
 }
 
 impl<T: Scalar> Spare<T> {
-    /// Calls `with` with `len` numbers, whatever they are.
+    /// Calls `with` with `len` numbers of arbitrary value.
     fn with(&self, len: usize, with: impl FnOnce(&mut [T])) {
         let spare = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = spare().pop();
@@ -47,7 +48,7 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
     });
 }
 
-/// Where sums go.
+/// Destination of the sums.
 #[derive(Clone, Copy)]
 struct Sums<T> {
     nrows: usize,
@@ -63,7 +64,7 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(a: &Pieces<T, C>, piece: usize, x: &
         sum += value * x[col as usize];
         if let Some(target) = target {
             let target = target as usize;
-            // SAFETY: every row and every part is the target of one run at most.
+            // SAFETY: every row and every part is the target of at most one run.
             unsafe {
                 match target.checked_sub(sums.nrows) {
                     None => sums.y.set(target, sum),
@@ -75,13 +76,13 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(a: &Pieces<T, C>, piece: usize, x: &
     });
 }
 
-/// Adds the parts of every row that has some, and writes those that have nothing.
+/// Adds the parts of every row that has some, and writes zero to empty rows.
 fn add_parts<T: Scalar>(split: &Split, parts: &[T], y: Output<T>) {
     for_each_part(&split.bounds, |range| {
         for i in range {
             let parts = &parts[split.ptr[i] as usize..split.ptr[i + 1] as usize];
             let sum = parts.iter().fold(T::ZERO, |sum, &part| sum + part);
-            // SAFETY: a row stands in the list once, and no run has it for a target.
+            // SAFETY: a row is in the list only once, and no run has it for a target.
             unsafe { y.set(split.rows[i] as usize, sum) };
         }
     });

@@ -1,5 +1,5 @@
-//! Blocks on a GPU: a launch for the pieces of tiles, before and behind it one each for what is hot and what is not, and one that adds the
-//! parts.
+//! Cache-blocked format on a GPU: one launch gathers the hot columns, one multiplies the pieces of
+//! tiles, one multiplies the other pieces, and one adds the parts.
 
 use super::cpu::Spare;
 use super::{Host, Pieces, Split, Tiles, Values, pack};
@@ -8,16 +8,16 @@ use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// Threads of a block that has `x` in shared memory: `WINDOW_THREADS` in `kernels/blocked.cu`.
+/// Threads of a block that stages `x` in shared memory: `WINDOW_THREADS` in `kernels/blocked.cu`.
 pub(super) const WINDOW_THREADS: u32 = 1024;
 
-/// Threads that a piece has elsewhere.
+/// Threads of a piece in the other kernels.
 const WARP: u32 = 32;
 
-/// The kernel file.
+/// Name of the kernel file.
 const FILE: &str = "blocked";
 
-/// A matrix in blocks in the memory of a GPU.
+/// A cache-blocked matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
     nrows: usize,
@@ -30,7 +30,7 @@ pub(super) struct Uploaded<T> {
     split_rows: Buffer<u32>,
     split_ptr: Buffer<u32>,
     order: Buffer<u32>,
-    /// How tiles are multiplied.
+    /// Kernel that multiplies the tiles.
     sum_tiles: SumTiles,
     gather: Kernel,
     sum_far: Kernel,
@@ -39,11 +39,11 @@ pub(super) struct Uploaded<T> {
     lanes: u32,
     residency: Residency,
     parts: Scratch<T>,
-    /// The `x` of the hot columns.
+    /// Gathered `x` of the hot columns.
     hot_x: Scratch<T>,
 }
 
-/// Pieces in the memory of a GPU.
+/// Pieces in GPU memory.
 #[derive(Debug)]
 struct UploadedPieces<T, C> {
     cols: Buffer<C>,
@@ -53,12 +53,12 @@ struct UploadedPieces<T, C> {
     targets: Buffer<u32>,
 }
 
-/// How tiles are multiplied.
+/// Kernel that multiplies the tiles.
 #[derive(Debug)]
 enum SumTiles {
-    /// With `x` in so many bytes of shared memory, by so many blocks.
+    /// With `x` in shared memory: kernel, bytes of shared memory per block, number of blocks.
     Shared(Kernel, u32, u32),
-    /// With `x` in memory: the GPU does not have so much shared memory for a block.
+    /// With `x` in global memory: the GPU does not have enough shared memory per block.
     Memory(Kernel),
 }
 
@@ -90,11 +90,11 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
     }
 
     fn pieces(&self) -> u32 {
-        // Packing has seen to it that there are no more.
+        // Packing ensures that the number fits 32 bits.
         (self.piece_ptr.len() - 1) as u32
     }
 
-    /// The parameters that all kernels begin with.
+    /// Adds the leading parameters of all kernels.
     fn args(&self, launch: Launch, y: Ptr<T>, parts: Ptr<T>, nrows: usize) -> Launch {
         let (values, value) = match &self.values {
             Values::Plain(values) => (values.ptr(), T::ZERO),
@@ -105,7 +105,7 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         launch.arg(y).arg(parts).arg(nrows as u32)
     }
 
-    /// The values, and how many there are, where there is one for every slot.
+    /// Pointer and number of the values. None if one value stands for all.
     fn plain(&self) -> Option<(Ptr<T>, usize)> {
         match &self.values {
             Values::Plain(values) => Some((values.ptr(), values.len())),
@@ -136,7 +136,7 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
     }
 }
 
-/// Lanes for every row that parts are added of: about as many as it has parts.
+/// Lanes per row for adding parts: about as many as a row has parts.
 const fn lanes(split: &Split, parts: usize) -> u32 {
     match parts / if split.rows.is_empty() { 1 } else { split.rows.len() } {
         0..3 => 1,
@@ -178,7 +178,7 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// The launch that multiplies tiles, and its kernel.
+    /// Returns the kernel that multiplies tiles, and its launch.
     fn sum_tiles(&self, x: Ptr<T>, y: Ptr<T>, parts: Ptr<T>) -> (Kernel, Launch) {
         let pieces = self.near.pieces();
         let (kernel, launch) = match self.sum_tiles {
@@ -192,7 +192,7 @@ impl<T: Scalar> Uploaded<T> {
         (kernel, launch.arg(self.residency.shares()))
     }
 
-    /// A warp for each of so many pieces.
+    /// Launch with one warp per piece.
     const fn warps(pieces: u32) -> Launch {
         Launch::new(pieces.div_ceil(BLOCK / WARP), BLOCK)
     }
@@ -204,12 +204,13 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let hot = self.hot.len();
         if hot > 0 {
             let launch = Launch::over(hot, 1).arg(self.hot.ptr()).arg(hot as u32).arg(x).arg(hot_x);
-            // SAFETY: these are the parameters of `blocked_gather`, with room for the `x` of every hot column; the vectors are the
-            // caller's promise, here and below.
+            // SAFETY: these are the parameters of `blocked_gather`, with room for the `x` of every
+            // hot column; the vectors are the caller's promise, here and below.
             unsafe { self.gather.launch(queue, launch)? };
         }
         let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, parts);
-        // SAFETY: these are the parameters of `blocked_window` and `blocked_near`, with room for all parts.
+        // SAFETY: these are the parameters of `blocked_window` and `blocked_near`, with room for
+        // all parts.
         unsafe { kernel.launch(queue, launch)? };
         let launch = self.far.args(Self::warps(self.far.pieces()), y, parts, self.nrows).arg(x);
         let launch = launch.arg(self.residency.shares());
@@ -218,7 +219,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let rows = self.split_rows.len();
         let launch = Launch::over(rows, self.lanes).arg(self.split_rows.ptr()).arg(self.split_ptr.ptr());
         let launch = launch.arg(rows as u32).arg(parts).arg(y);
-        // SAFETY: these are the parameters of `blocked_add`; all parts have been written, and the rows are those of `y`.
+        // SAFETY: these are the parameters of `blocked_add`; all parts have been written, and the
+        // rows are those of `y`.
         unsafe { self.add_parts.launch(queue, launch) }
     }
 

@@ -1,4 +1,5 @@
-//! Cache blocking: entries in an order in which the part of `x` that many of them need is loaded once, into the shared memory of a GPU.
+//! Cache blocking: entries are ordered so that a part of `x` that many of them need is loaded only
+//! once, into the shared memory of a GPU.
 //!
 //! ```text
 //! 3 . 1 .     windows of 2 columns, batches of 4 entries, 2 lanes of 2       (_ is padding)
@@ -12,26 +13,31 @@
 //!             split_rows  0 1 2 3    split_ptr  0 2 2 4 6
 //! ```
 //!
-//! With `kib:K` the rows are taken together to *panels*, the columns that a panel reaches over are cut into equal *windows* whose `x`
-//! takes K KiB at most, and the entries of a panel in a window are a *tile*. With `hot:K` there is one tile, of the columns with the most
-//! entries, whose `x` is gathered into one array first; the other entries follow in the same layout with columns of 32 bits.
+//! With `kib:K` the rows are grouped into *panels*. The column span of a panel is cut into equal
+//! *windows* whose `x` takes at most K KiB, and the entries of a panel in a window are a *tile*.
+//! With `hot:K` there is one tile, of the columns with the most entries, whose `x` is gathered into
+//! one array first; the other entries follow in the same layout with columns of 32 bits.
 //!
-//! The entries of a tile follow one another row by row, in *pieces* of two *batches* of 256; the last piece is filled with padding. In a
-//! batch every lane of a warp has 8 entries in succession, so that it loads 16 bytes at a time and the loads of a warp are without gaps:
-//! columns of 16 bits stand in their order, of wider numbers first 16 bytes of every lane, then the next 16 bytes of each. A lane has one
-//! bit for each of its entries, set at the last one that a row has in the piece, and the number of such ends in the lanes before. What a
-//! row has in a piece, a *run*, has a target: the row itself when this is all that it has, or else its place among the *parts*, which are
+//! The entries of a tile are stored row by row, in *pieces* of two *batches* of 256; the last piece
+//! is filled with padding. In a batch every lane of a warp has 8 consecutive entries, so that it
+//! loads 16 bytes at a time and the loads of a warp are coalesced: columns of 16 bits are stored in
+//! order, of wider numbers first 16 bytes of every lane, then the next 16 bytes of each. A lane has
+//! one bit for each of its entries, set at the last entry of a row in the piece, and the number of
+//! such ends in the lanes before. The entries of a row in a piece are a *run*. A run has a target:
+//! the row itself if these are all entries of the row, or else a place among the *parts*, which are
 //! added in a second step, those of a row always in the same order.
 //!
-//! A GPU's blocks each take an equal share of the pieces and load the windows that they meet; warps take pieces one after the other, so
-//! nobody waits for a long row. Nothing depends on which warp takes what.
+//! Each GPU block processes an equal share of the pieces and loads the windows that they need.
+//! Warps take pieces one after the other, so that no warp waits for a long row. The result does not
+//! depend on the assignment of pieces to warps.
 //!
-//! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of runs; every piece has an end. Behind the last end of a
-//! piece there is padding only, with column 0 and value 0: its products are in sums that nobody writes. Rows are stored by column; where
-//! the matrix has them in another order, `order` keeps it.
+//! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of runs; every
+//! piece has an end. Behind the last end of a piece there is only padding, with column 0 and value
+//! 0: its products are in sums that are never written. Rows are stored sorted by column; if the
+//! matrix has them in another order, `order` stores that order.
 //!
-//! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18, 2007; sums by flags and targets as in
-//! CSR5, Liu & Vinter, ICS 2015.
+//! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18,
+//! 2007; sums by flags and targets as in CSR5, Liu & Vinter, ICS 2015.
 
 mod cpu;
 mod cuda;
@@ -48,30 +54,30 @@ use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 use std::ops::Range;
 
-/// The format.
+/// The cache-blocked format.
 pub(crate) struct Blocked;
 
-/// `blocked(kib:K)` or `blocked(hot:K)`, either with `values:packed`.
+/// Plan `blocked(kib:K)` or `blocked(hot:K)`, each optionally with `values:packed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// What is in shared memory.
+    /// Columns whose `x` is in shared memory.
     pub x: Block,
-    /// KiB of it, from 1 to 256.
+    /// KiB of shared memory for `x`, from 1 to 256.
     pub kib: u32,
-    /// `values:packed`: where all values have the same bits, only one is stored.
+    /// `values:packed`: if all values have the same bits, only one is stored.
     pub packed: bool,
 }
 
-/// Which part of `x` a block of a GPU keeps in shared memory.
+/// Part of `x` that a GPU block stages in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
-    /// `kib:K`: that of consecutive columns, one window after the other.
+    /// `kib:K`: the `x` of consecutive columns, one window after the other.
     Windows,
-    /// `hot:K`: that of the columns with the most entries.
+    /// `hot:K`: the `x` of the columns with the most entries.
     Hot,
 }
 
-/// Entries that a lane has side by side: `LANE` in `kernels/blocked.cu`.
+/// Consecutive entries of a lane: `LANE` in `kernels/blocked.cu`.
 const LANE: usize = 8;
 
 /// Entries of a batch, 8 for every lane of a warp.
@@ -86,14 +92,15 @@ const PIECE: usize = BATCHES * BATCH;
 /// Bytes that a lane loads at a time.
 const LOAD: usize = 16;
 
-/// The most KiB of `x`: in `f32` as many columns as 16 bits tell apart. No GPU has so much shared memory.
+/// Maximum KiB of `x`: in `f32` as many columns as 16 bits distinguish. No GPU has that much shared
+/// memory.
 const MOST_KIB: u32 = 256;
 
-/// KiB of `x` when nothing is said, the fastest on an H200, whose blocks can have 227.
+/// Default KiB of `x`, the fastest on an H200, whose blocks can have 227.
 const KIB: u32 = 192;
 
 impl Plan {
-    /// Columns whose `x` fits.
+    /// Number of columns whose `x` fits.
     const fn columns(&self, scalar: ScalarKind) -> u32 {
         (self.kib << 10) / scalar.size() as u32
     }
@@ -139,21 +146,22 @@ impl Format for Blocked {
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
-        /// Runs for an entry beyond which writing and adding them costs more than gathers do.
+        /// Runs per entry beyond which writing and adding them costs more than gathers do.
         const RUNS: f64 = 0.2;
-        /// Share of the entries that have to be in the hot columns.
+        /// Minimum share of the entries in the hot columns.
         const HOT: f64 = 0.35;
-        /// Entries of the longest row: one warp adds its parts. With 40 rows of 214,000 an H200 takes 250 µs
-        /// in place of 78.
+        /// Maximum number of entries of the longest row, because one warp adds the parts of a row.
+        /// With 40 rows of 214,000 an H200 takes 250 µs in place of 78.
         const LONGEST: u32 = 1 << 16;
-        /// Entries below which smaller windows are tried, too: every multiprocessor loads some, however few entries it has.
+        /// Number of entries below which smaller windows are candidates too: every multiprocessor
+        /// loads windows, however few entries it has.
         const FEW: u64 = 1 << 23;
         let Some(blocking) = analysis.blocking else { return Vec::new() };
         if on != Target::Gpu || analysis.rows.max > LONGEST {
             return Vec::new();
         }
         let plan = |x, kib| Plan { x, kib, packed: is_equal(analysis) };
-        // In f64 there are fewer columns: what is promising there is so in f32.
+        // In f64 a block has fewer columns: a promising candidate in f64 is promising in f32 too.
         let blocks = blocking.with(plan(Block::Windows, KIB).columns(ScalarKind::F64));
         let mut plans = Vec::new();
         if blocks.runs <= RUNS {
@@ -214,19 +222,19 @@ impl Format for Blocked {
     }
 }
 
-/// What a plan is expected to take.
+/// Estimated work of a plan.
 #[derive(Debug, Default)]
 struct Estimate {
-    /// Entries with columns of 16 bits, and with columns of 32.
+    /// Entries with columns of 16 bits, and entries with columns of 32 bits.
     near: u64,
     far: u64,
     tiles: u64,
-    /// Runs as if pieces had no ends.
+    /// Runs, without the additional ones at the ends of pieces.
     runs: u64,
-    /// Rows whose sum is written at once, and those that have parts or nothing.
+    /// Rows whose sum is written directly, and rows that have parts or are empty.
     whole_rows: u64,
     split_rows: u64,
-    /// Columns that are gathered first.
+    /// Number of columns that are gathered first.
     hot: u64,
 }
 
@@ -241,14 +249,15 @@ impl Estimate {
             Block::Windows => {
                 let runs = ((blocks.runs * rows.nnz as f64).ceil() as u64).clamp(full, rows.nnz.max(full));
                 let tiles = ((blocks.tiles * rows.nnz as f64).ceil() as u64).min(rows.nnz);
-                // Rows with a second run at least: no more than there are runs beyond the first of each.
+                // Rows with a second run: at most the number of runs beyond the first of each row.
                 let cut = full.min(runs - full);
                 let (whole_rows, split_rows) = (full - cut, rows.empty_rows + cut);
                 Self { near: rows.nnz, tiles, runs, whole_rows, split_rows, ..Self::default() }
             }
             Block::Hot => {
                 let near = (blocks.hot * rows.nnz as f64) as u64;
-                // A row has only hot entries, or none, as if each were so by chance.
+                // Rows with only hot entries or none, assuming that each entry is hot
+                // independently.
                 let in_one =
                     |length: u32| blocks.hot.powf(length.into()) + (1.0 - blocks.hot).powf(length.into());
                 let classes = rows.histogram.classes().iter().filter(|(length, _)| *length > 0);
@@ -262,43 +271,43 @@ impl Estimate {
         }
     }
 
-    /// A bound on what there can be, where nothing was measured.
+    /// Bound for matrices without a measurement.
     fn unmeasured(analysis: &Analysis, columns: u32) -> Blocks {
         let rows = &analysis.rows;
         let nnz = rows.nnz.max(1) as f64;
         let windows = (rows.ncols as f64 / f64::from(columns)).ceil();
         let full = (rows.nrows as u64 - rows.empty_rows) as f64;
-        // A panel has four entries for every column at least; the last one has what is left.
+        // A panel has at least four entries per column; the last panel has the remaining rows.
         let tiles = (0.25 / f64::from(columns) + windows / nnz).min(1.0);
         let hot = (f64::from(columns) / rows.ncols.max(1) as f64).min(1.0);
         Blocks { columns, runs: (full * windows / nnz).min(1.0), tiles, hot }
     }
 }
 
-/// A matrix in blocks.
+/// A cache-blocked matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
     nrows: usize,
     ncols: usize,
-    /// The columns that are gathered before anything else; none in windows.
+    /// Columns that are gathered first; empty for windows.
     hot: Vec<u32>,
     tiles: Tiles,
-    /// Entries whose columns count from the first one of their tile.
+    /// Entries with column indices relative to the first column of their tile.
     near: Pieces<T, u16>,
-    /// Entries with columns of their own.
+    /// Entries with column indices of the matrix.
     far: Pieces<T, u32>,
     split: Split,
-    /// Where the entries of the rows, sorted by column, were in their rows; nothing when they were sorted.
+    /// Original position in its row of every entry of the sorted rows; empty if they were sorted.
     order: Vec<u32>,
     scratch: cpu::Spare<T>,
 }
 
-/// What is in shared memory together.
+/// Tiles: entries whose `x` is in shared memory at the same time.
 #[derive(Debug, Default)]
 struct Tiles {
-    /// The first piece of each, and their number.
+    /// First piece of each tile, and the number of pieces.
     tile_ptr: Vec<u32>,
-    /// The first column of each window, and how many it has.
+    /// First column and number of columns of each window.
     windows: Vec<[u32; 2]>,
 }
 
@@ -307,13 +316,14 @@ struct Tiles {
 struct Pieces<T, C> {
     cols: Vec<C>,
     values: Values<T>,
-    /// A word a lane: a bit for each entry that ends a run, above them the ends in the lanes before.
+    /// One word per lane: a bit for each entry that ends a run, above them the number of ends in
+    /// the lanes before.
     flags: Vec<u16>,
-    /// The first run of each piece, and their number.
+    /// First run of each piece, and the number of runs.
     piece_ptr: Vec<u32>,
-    /// For every run a row, or behind the rows a part.
+    /// Target of every run: a row, or the number of rows plus a part.
     targets: Vec<u32>,
-    /// Bounds of the parts that threads take.
+    /// Bounds of the parts that threads process.
     bounds: Box<[usize]>,
 }
 
@@ -321,12 +331,12 @@ struct Pieces<T, C> {
 #[derive(Debug)]
 struct Split {
     rows: Vec<u32>,
-    /// The first part of each, and their number.
+    /// First part of each row, and the number of parts.
     ptr: Vec<u32>,
     bounds: Box<[usize]>,
 }
 
-/// Where entry `i` of a batch has a number of `size` bytes.
+/// Position of entry `i` of a batch in an array of numbers of `size` bytes.
 const fn place(i: usize, size: usize) -> usize {
     let load = LOAD / size;
     let (lane, entry) = (i / LANE, i % LANE);
@@ -338,7 +348,8 @@ impl<T: Scalar, C: Copy + Into<u32>> Pieces<T, C> {
         self.piece_ptr.len() - 1
     }
 
-    /// Calls `visit` for every entry of a piece with its column and value, and with the target of its run at the last one of each.
+    /// Calls `visit` for every entry of a piece with its column and value, and at the last entry of
+    /// each run with the target of the run.
     #[inline(always)]
     fn for_each_entry(&self, piece: usize, mut visit: impl FnMut(u32, T, Option<u32>)) {
         let mut run = self.piece_ptr[piece] as usize;
@@ -356,7 +367,7 @@ impl<T: Scalar, C: Copy + Into<u32>> Pieces<T, C> {
         }
     }
 
-    /// Calls `visit` for every run of a piece with its target, its columns and values.
+    /// Calls `visit` for every run of a piece with its target and its columns and values.
     fn for_each_run(&self, piece: usize, mut visit: impl FnMut(u32, &[(u32, T)])) {
         let mut entries = Vec::with_capacity(PIECE);
         self.for_each_entry(piece, |col, value, target| {
@@ -379,19 +390,19 @@ impl Tiles {
         self.windows.len()
     }
 
-    /// The pieces of a tile.
+    /// Range of the pieces of a tile.
     fn pieces(&self, tile: usize) -> Range<usize> {
         self.tile_ptr[tile] as usize..self.tile_ptr[tile + 1] as usize
     }
 
-    /// The tile of a piece.
+    /// Index of the tile that contains a piece.
     fn of_piece(&self, piece: usize) -> usize {
         self.tile_ptr.partition_point(|&first| first as usize <= piece) - 1
     }
 }
 
 impl<T: Scalar> Host<T> {
-    /// The row that a target stands for.
+    /// Row of a target.
     fn row_of(&self, target: u32) -> usize {
         match (target as usize).checked_sub(self.nrows) {
             None => target as usize,
@@ -447,7 +458,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 (col_idx[at], values[at]) = (col, value);
             }
         }
-        // SAFETY: these are the entries of a checked matrix, each where it was.
+        // SAFETY: these are the entries of a checked matrix, each at its original position.
         unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
     }
 

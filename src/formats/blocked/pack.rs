@@ -1,5 +1,5 @@
-//! Packing: the runs that rows have in tiles are listed and sorted by tile, which says where each one comes; then all pieces are filled,
-//! each by itself.
+//! Packing: the runs of rows in tiles are listed and sorted by tile, which gives the position of
+//! each. Then all pieces are filled independently.
 
 use super::cpu::Spare;
 use super::{BATCH, Block, Host, LANE, PIECE, Pieces, Plan, Split, Tiles, Values, place};
@@ -13,19 +13,20 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Rows and entries that one thread cuts into runs at a time.
+/// Rows and entries that a task cuts into runs.
 const TASK: usize = 1 << 15;
 
-/// Entries of a row that are told apart by heat together: a piece looks again at those of the runs that it begins and ends in.
+/// Entries of a row that are classified as hot or not together: a piece reads those of the runs
+/// that it begins and ends in again.
 const STRETCH: usize = 1024;
 
-/// The number of a column that is not hot.
+/// Marks a column that is not hot.
 const COLD: u32 = u32::MAX;
 
-/// Entries of one row in one tile. Two of them in succession may be of the same row.
+/// Entries of one row in one tile. Two consecutive runs may belong to the same row.
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    /// The number of its window, later of its tile.
+    /// Number of its window, replaced by that of its tile.
     tile: u32,
     row: u32,
     /// Its first entry in the row.
@@ -38,7 +39,7 @@ pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>,
     pack_columns(plan, plan.columns(T::KIND), a)
 }
 
-/// Packs a matrix with so many columns in a block, a multiple of 8.
+/// Packs a matrix with blocks of `columns` columns, a multiple of 8.
 pub(super) fn pack_columns<T: Scalar>(
     plan: &Plan,
     columns: u32,
@@ -74,7 +75,7 @@ pub(super) fn pack_columns<T: Scalar>(
     Ok(Host { nrows, ncols, hot, tiles, near, far, split, order, scratch })
 }
 
-/// What is filled before it is known where sums go.
+/// Packed matrix without the targets of the sums.
 struct Packed<T> {
     hot: Vec<u32>,
     tiles: Tiles,
@@ -82,7 +83,7 @@ struct Packed<T> {
     far: Pieces<T, u32>,
 }
 
-/// Refuses more than there can be numbers for.
+/// Returns `found` as 32 bits, or an error if it is larger.
 pub(super) fn check(plan: &Plan, what: &str, found: u64) -> Result<u32, Error> {
     u32::try_from(found).map_err(|_| {
         let message =
@@ -91,7 +92,8 @@ pub(super) fn check(plan: &Plan, what: &str, found: u64) -> Result<u32, Error> {
     })
 }
 
-/// Where a matrix has rows that are not sorted by column: where the entries of the sorted rows were in their rows, and the sorted matrix.
+/// For a matrix with unsorted rows: the original position of each entry of the sorted rows, and the
+/// sorted matrix. Otherwise an empty array and None.
 fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
     let rows = (0..a.nrows()).into_par_iter();
     if rows.clone().all(|row| a.row(row).0.is_sorted()) {
@@ -113,13 +115,13 @@ fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
             (col_idx[k], values[k]) = (cols[from], of_row[from]);
         }
     }
-    // SAFETY: every row has the entries that it has in a checked matrix.
+    // SAFETY: every row has the same entries as in a checked matrix.
     let sorted =
         unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), a.row_ptr().to_vec(), col_idx, values) };
     (order, Some(sorted))
 }
 
-/// Cuts consecutive rows into ranges of about as much work each.
+/// Cuts consecutive rows into ranges of about equal work.
 fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut start = rows.start;
     std::iter::from_fn(move || {
@@ -138,14 +140,15 @@ fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<us
     })
 }
 
-/// The runs of all rows in the windows of their panels, by tile and then by row, and the first column and the width of every tile.
+/// Runs of all rows in the windows of their panels, by tile and then by row, and the first column
+/// and the width of every tile.
 fn by_window<T: Scalar>(
     a: CsrView<'_, T>,
     columns: u32,
     plan: &Plan,
 ) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
     let rows = Rows::sorted(a);
-    // Every panel with the number of its first window.
+    // Panels, each with the number of its first window.
     let mut panels: Vec<(Panel, u32)> = Vec::new();
     let (mut row, mut number) = (0, 0u64);
     while row < a.nrows() {
@@ -187,9 +190,10 @@ fn by_window<T: Scalar>(
     Ok((runs, windows))
 }
 
-/// The columns with the most entries, in rising order: at most `count`, none of them empty; of those with equally many the first.
+/// Columns with the most entries, in ascending order: at most `count`, none of them empty. Of
+/// columns with equally many entries the first ones are taken.
 fn hottest<T: Scalar>(a: CsrView<'_, T>, count: usize) -> Vec<u32> {
-    // A count beyond 32 bits wraps round, which costs time but breaks nothing.
+    // A count beyond 32 bits wraps round, which costs time but does not affect correctness.
     let counts: Vec<AtomicU32> = (0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)).collect();
     a.col_idx().par_chunks(TASK).for_each(|cols| {
         cols.iter().for_each(|&col| {
@@ -207,7 +211,7 @@ fn hottest<T: Scalar>(a: CsrView<'_, T>, count: usize) -> Vec<u32> {
     hot
 }
 
-/// The runs of all rows in hot columns, and those in the others.
+/// Runs of all rows in hot columns, and runs in the other columns.
 fn by_heat<T: Scalar>(a: CsrView<'_, T>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
     let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
     let runs = tasks.par_iter().flat_map_iter(|rows| {
@@ -226,13 +230,14 @@ fn by_heat<T: Scalar>(a: CsrView<'_, T>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>
     runs.partition(|run| run.tile == 0)
 }
 
-/// Where the entries of a run are.
+/// Positions of the entries of a run.
 trait Entries: Sync {
-    /// Calls `visit` for some of a run's entries with the number of each in the matrix and its column in the tile.
+    /// Calls `visit` for part of the entries of a run, with the number of each in the matrix and
+    /// its column in the tile.
     fn for_each(&self, run: &Run, part: Range<u32>, visit: impl FnMut(usize, u32));
 }
 
-/// One after the other.
+/// Runs whose entries are consecutive in the matrix.
 struct Contiguous<'a, T> {
     a: CsrView<'a, T>,
     windows: &'a [[u32; 2]],
@@ -249,10 +254,11 @@ impl<T: Scalar> Entries for Contiguous<'_, T> {
     }
 }
 
-/// Among others: those that are hot, or those that are not.
+/// Runs whose entries alternate with others in the matrix: the hot entries, or those that are not
+/// hot.
 struct Told<'a, T> {
     a: CsrView<'a, T>,
-    /// Of every column.
+    /// Number of each column among the hot ones, or [`COLD`].
     numbers: &'a [u32],
     hot: bool,
 }
@@ -275,7 +281,7 @@ impl<T: Scalar> Entries for Told<'_, T> {
     }
 }
 
-/// The number of a column in a tile, as it is stored.
+/// Stored type of a column index within a tile.
 trait Column: Copy + Default + Send + Sync + Into<u32> {
     fn of(col: u32) -> Self;
 }
@@ -293,14 +299,15 @@ impl Column for u32 {
     }
 }
 
-/// Runs in the order of their tiles, and the slot at which each begins: the entries of a tile follow one another, and tiles begin with pieces.
+/// Runs in the order of their tiles, and the first slot of each: the entries of a tile are
+/// consecutive, and every tile begins with a new piece.
 struct Laid<'a> {
     runs: &'a [Run],
     slots: Vec<usize>,
 }
 
 impl<'a> Laid<'a> {
-    /// Lays runs out; gives the first piece of every tile, and the number of pieces, too.
+    /// Assigns slots to runs. Also returns the first piece of every tile, and the number of pieces.
     fn new(runs: &'a [Run]) -> (Self, Vec<usize>) {
         let (mut slots, mut tile_ptr) = (Vec::with_capacity(runs.len()), vec![0]);
         let mut slot = 0;
@@ -315,10 +322,12 @@ impl<'a> Laid<'a> {
         (Self { runs, slots }, tile_ptr)
     }
 
-    /// What there is in a piece: each run, the part of it, the slot within the piece at which it begins, and whether its row ends there.
+    /// Contents of a piece: each run, the part of it in the piece, its first slot within the piece,
+    /// and true if its row ends there.
     fn within(&self, piece: usize) -> impl Iterator<Item = (&'a Run, Range<u32>, usize, bool)> {
         let (start, end) = (piece * PIECE, (piece + 1) * PIECE);
-        // The run that begins before or with the piece holds its first slot: there is no piece of padding alone.
+        // The run that begins before or with the piece contains its first slot: no piece has only
+        // padding.
         let first = self.slots.partition_point(|&slot| slot <= start) - 1;
         let behind = first + self.slots[first..].partition_point(|&slot| slot < end);
         (first..behind).map(move |i| {
@@ -331,7 +340,7 @@ impl<'a> Laid<'a> {
     }
 }
 
-/// Fills pieces.
+/// Fills pieces with entries.
 struct Filler<'a, T> {
     plan: &'a Plan,
     a: CsrView<'a, T>,
@@ -339,7 +348,8 @@ struct Filler<'a, T> {
 }
 
 impl<T: Scalar> Filler<'_, T> {
-    /// Lays out runs; gives the first piece of every tile, too. In place of the target of each run there is its row.
+    /// Assigns slots to runs and fills the pieces. Also returns the first piece of every tile.
+    /// Instead of its target each run has its row.
     fn fill<C: Column>(
         &self,
         runs: &[Run],
@@ -377,7 +387,8 @@ impl<T: Scalar> Filler<'_, T> {
                     cols[batch + place(slot % BATCH, size_of::<C>())] = C::of(col);
                     if let Some(values) = shared {
                         let at = piece * PIECE + batch + place(slot % BATCH, size_of::<T>());
-                        // SAFETY: the slots of a piece are this thread's, and every piece has its own.
+                        // SAFETY: the slots of a piece are this thread's, and every piece has its
+                        // own.
                         unsafe { values.set(at, self.a.values()[k]) };
                     }
                     slot += 1;
@@ -392,12 +403,12 @@ impl<T: Scalar> Filler<'_, T> {
     }
 }
 
-/// Bounds of the parts of so many pieces.
+/// Bounds of the parts of `pieces` pieces.
 pub(super) fn bounds(pieces: usize) -> Box<[usize]> {
     partition(pieces, 1, |pieces| (pieces * PIECE) as u64)
 }
 
-/// Adds to the bits of every lane how many are set in the lanes of the batch before.
+/// Adds to the bits of every lane the number of bits set in the previous lanes of the batch.
 fn count_ends(flags: &mut [u16]) {
     for batch in flags.chunks_mut(BATCH / LANE) {
         let mut before = 0;
@@ -409,7 +420,7 @@ fn count_ends(flags: &mut [u16]) {
     }
 }
 
-/// Turns the rows of all runs into targets, in the order in which they are given.
+/// Replaces the rows of all runs by targets, in the given order.
 fn targets(plan: &Plan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<Split, Error> {
     let mut next = zeroed::<u32>(nrows);
     runs.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
@@ -433,7 +444,7 @@ fn targets(plan: &Plan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<Split,
     Ok(Split { rows, ptr, bounds })
 }
 
-/// Bounds of the parts of rows that begin with these parts.
+/// Bounds of the thread parts of rows whose first parts are `ptr`.
 pub(super) fn split_bounds(ptr: &[u32]) -> Box<[usize]> {
     partition(ptr.len() - 1, 1, |rows| rows as u64 + u64::from(ptr[rows]))
 }

@@ -11,7 +11,8 @@ fn generated<T: Scalar>(spec: &str) -> CsrMatrix<T> {
     spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
 }
 
-/// Rows of the given lengths, their columns `step` apart from where the last row ended, and sorted when `sorted`.
+/// Rows of the given lengths. Their columns are `step` apart, continuing from the end of the
+/// previous row, and sorted if `sorted`.
 fn matrix<T: Scalar>(ncols: usize, lengths: &[usize], step: usize, sorted: bool) -> CsrMatrix<T> {
     let (mut row_ptr, mut cols) = (vec![0], Vec::new());
     for &length in lengths {
@@ -26,14 +27,15 @@ fn matrix<T: Scalar>(ncols: usize, lengths: &[usize], step: usize, sorted: bool)
     CsrMatrix::try_new(lengths.len(), ncols, row_ptr, cols, values).unwrap()
 }
 
-/// Numbers at the front, the rest zeros.
+/// Numbers at the front, followed by zeros.
 fn filled<N: Copy + Default>(len: usize, numbers: &[N]) -> Vec<N> {
     let mut all = numbers.to_vec();
     all.resize(len, N::default());
     all
 }
 
-/// Unpacking and products, in blocks of so many columns, on the CPU and on a GPU if there is one.
+/// Checks unpacking and SpMV, in blocks of `columns` columns, on the CPU and on a GPU if there is
+/// one.
 fn check<T: Scalar>(plan: &Plan, columns: u32, a: &CsrMatrix<T>, x: &[T], context: &str) {
     for device in devices() {
         let packed = Box::new(pack::pack_columns(plan, columns, a.view()).unwrap());
@@ -59,7 +61,7 @@ fn the_chapters_matrix() {
     let packed = pack::pack(&WINDOWS, chapter::matrix::<f32>().view()).unwrap();
     assert_eq!((&*packed.tiles.tile_ptr, &*packed.tiles.windows), (&[0, 1][..], &[[0, 4]][..]));
     assert_eq!(packed.near.cols, filled(PIECE, &[0, 2, 1, 2, 3, 0, 3]));
-    // Four values of a lane side by side, its other four behind those of all lanes.
+    // Four consecutive values of a lane, its other four behind those of all lanes.
     let Values::Plain(values) = &packed.near.values else { panic!("they are plain") };
     assert_eq!(values[..4], [3.0, 1.0, 2.0, 4.0]);
     assert_eq!(values[4..128], [0.0; 124]);
@@ -73,7 +75,7 @@ fn the_chapters_matrix() {
 
 #[test]
 fn windows_of_8_columns() {
-    // The picture's matrix, with eight columns in place of two.
+    // The matrix of the picture, with eight columns in place of two.
     let cols = vec![0, 8, 1, 8, 15, 0, 15];
     let values = vec![3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0];
     let a = CsrMatrix::<f64>::try_new(4, 16, vec![0, 2, 2, 5, 7], cols, values).unwrap();
@@ -81,7 +83,7 @@ fn windows_of_8_columns() {
     assert_eq!(packed.tiles.tile_ptr, [0, 1, 2]);
     assert_eq!(packed.tiles.windows, [[0, 8], [8, 8]]);
     assert_eq!(packed.near.cols, [filled(PIECE, &[0, 1, 0]), filled(PIECE, &[0, 0, 7, 7])].concat());
-    // Two of f64 side by side.
+    // Two consecutive f64 values.
     let Values::Plain(values) = &packed.near.values else { panic!("they are plain") };
     assert_eq!((&values[..2], &values[64..66]), (&[3.0, 2.0][..], &[1.0, 0.0][..]));
     assert_eq!((&values[512..514], &values[576..578]), (&[1.0, 4.0][..], &[1.0, 1.0][..]));
@@ -139,7 +141,7 @@ fn a_huge_row_and_many_panels() {
     let mut lengths = [1; 400];
     lengths[7] = 200_000;
     check_all(&matrix::<f32>(5000, &lengths, 11, true), "a huge row");
-    // Rows along a diagonal: a panel every few hundred of them.
+    // Rows along a diagonal: a panel every few hundred rows.
     let cols: Vec<u32> = (0..20_000).flat_map(|row| [row, row + 40, row + 90]).collect();
     let values = x_vector(cols.len());
     let a =
@@ -151,7 +153,7 @@ fn a_huge_row_and_many_panels() {
 
 #[test]
 fn what_no_entry_meets_reaches_no_sum() {
-    // The first column of every window, and the hottest that is none: nothing but padding meets them.
+    // The first column of every window, and the first that is not hot: only padding refers to them.
     let cols: Vec<u32> = (0..900).map(|k| k * 7 % 600 / 6 * 6 + 1).collect();
     let row_ptr = (0..=30).map(|row| 30 * row).collect();
     let a = CsrMatrix::<f32>::try_new(30, 601, row_ptr, cols, x_vector(900)).unwrap();
@@ -198,7 +200,7 @@ fn numbers_stand_by_16_bytes_of_every_lane() {
     assert!((0..BATCH).all(|i| place(i, 2) == i));
 }
 
-/// A GPU multiplies windows that do not fit its shared memory with `x` in memory.
+/// A GPU multiplies windows that do not fit its shared memory with `x` in global memory.
 #[test]
 fn windows_beyond_shared_memory() {
     let a = matrix::<f32>(1 << 16, &[900; 700], 4099, true);

@@ -1,4 +1,4 @@
-//! Single entries of COO.
+//! Access to single entries of COO.
 
 use super::Host;
 use crate::Scalar;

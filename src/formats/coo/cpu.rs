@@ -1,4 +1,5 @@
-//! COO on the CPU: every part sums the rows that begin in it, and what it holds of the row before is carried.
+//! COO on the CPU: every part sums the rows that begin in it, and carries the sum of its entries of
+//! the previous row.
 
 use super::Host;
 use crate::Scalar;
@@ -10,8 +11,8 @@ pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &Host<T>, x: &[T], y: &mut [T]
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let y = Output::new(y);
     let kernel = Segments::<T, ADD> { a, x, y, carries: Output::new(&mut carries) };
-    // SAFETY: the matrix was checked and the caller checked the vectors; a row is written by the part it begins in, a
-    // carry by its own part.
+    // SAFETY: the matrix was checked and the caller checked the vectors; a row is written by the
+    // part it begins in, a carry by its own part.
     unsafe { run_parts(&a.parts, &kernel) };
     let inner = &a.parts[1..a.parts.len() - 1];
     for (&start, &carry) in inner.iter().zip(&carries[1..]) {
@@ -20,7 +21,7 @@ pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &Host<T>, x: &[T], y: &mut [T]
     }
 }
 
-/// The range is one of entries.
+/// Kernel over parts of the entries: a range is a range of entries.
 struct Segments<'a, T, const ADD: bool> {
     a: &'a Host<T>,
     x: &'a [T],
@@ -33,9 +34,10 @@ impl<T: Scalar, const ADD: bool> Kernel<T> for Segments<'_, T, ADD> {
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let row_idx = &*self.a.row_idx;
         let mut k = range.start;
-        // The first row not written yet.
+        // First row that is not written yet.
         let mut next_row = 0;
-        // SAFETY: rows that begin in the range are this part's, as are the empty rows before each of them.
+        // SAFETY: rows that begin in the range are this part's, as are the empty rows before each
+        // of them.
         unsafe {
             if range.start > 0 {
                 let row = row_idx[range.start - 1];
@@ -67,7 +69,7 @@ impl<T: Scalar, const ADD: bool> Kernel<T> for Segments<'_, T, ADD> {
 }
 
 impl<T: Scalar, const ADD: bool> Segments<'_, T, ADD> {
-    /// The sum of the entries of `row` from `k` on, before `end`; moves `k` past them.
+    /// Sums the entries of `row` from `k` on, before `end`, and moves `k` past them.
     #[inline(always)]
     unsafe fn segment<V: Vector<T>>(&self, row: u32, k: &mut usize, end: usize) -> T {
         let (row_idx, col_idx) = (&*self.a.row_idx, &*self.a.col_idx);
@@ -75,7 +77,7 @@ impl<T: Scalar, const ADD: bool> Segments<'_, T, ADD> {
         let mut sum = T::ZERO;
         // SAFETY: `end` lies inside the arrays; columns of a checked matrix are inside `x`.
         unsafe {
-            // Rows are sorted: when the last lane's is this row, all are.
+            // Rows are sorted: if the last lane has this row, all lanes have.
             let whole = |k: usize| k + V::LANES <= end && *row_idx.get_unchecked(k + V::LANES - 1) == row;
             if whole(*k) {
                 let mut sums = V::zero();

@@ -1,4 +1,4 @@
-//! COO on a GPU: a segmented sum over equal chunks, or an atomic addition an entry.
+//! COO on a GPU: a segmented sum over equal chunks, or one atomic addition per entry.
 
 use super::{CHUNK, CHUNKS_IN_PASSING, Host, Plan};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
@@ -6,10 +6,10 @@ use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// The kernel file.
+/// Name of the kernel file.
 const FILE: &str = "coo";
 
-/// Entries in the memory of a GPU.
+/// Entries in GPU memory.
 #[derive(Debug)]
 struct Entries<T> {
     nrows: usize,
@@ -32,7 +32,7 @@ impl<T: Scalar> Entries<T> {
         })
     }
 
-    /// A launch with the parameters with which every kernel begins.
+    /// Adds the leading parameters of every kernel to a launch.
     fn to(&self, launch: Launch, x: Ptr<impl Sized>, y: Ptr<impl Sized>) -> Launch {
         let launch = launch.arg(self.row_idx.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
         launch.arg(self.values.len() as u64).arg(x).arg(y)
@@ -48,32 +48,35 @@ impl<T: Scalar> Entries<T> {
     }
 }
 
-/// The segmented sum: a block a chunk, and what rows have in chunks before the one they end in is added afterwards.
+/// Segmented sum: one block per chunk; the sums of rows in the chunks before their last one are
+/// added afterwards.
 #[derive(Debug)]
 struct Segments<T> {
     chunks: usize,
     kernel: Kernel,
     add_carries: AddCarries,
-    /// For every chunk, what it has of its last row when that goes on in the next, and which row that is.
+    /// Carry of every chunk: its sum of a row that continues in the next chunk, and the number of
+    /// that row.
     carries: Scratch<T>,
     carry_rows: Scratch<u32>,
 }
 
-/// Who adds what rows have in chunks before the one they end in.
+/// Addition of the carries: the sums of rows in the chunks before their last one.
 #[derive(Debug)]
 enum AddCarries {
-    /// The last block that is done; what blocks count themselves with. All of them wait for their sums to be written first.
+    /// By the last block to finish; the array is the counter of finished blocks. All blocks first
+    /// wait for their sums to be written.
     InPassing(Scratch<u32>),
-    /// A second kernel.
+    /// By a second kernel.
     Afterwards(Kernel),
 }
 
 impl<T: Scalar> Segments<T> {
-    /// With the kernel that writes rows, or the one that adds to them.
+    /// Creates the sum, with the kernel that writes rows or the one that adds to them.
     fn new(entries: usize, gpu: Gpu, kernel: &str, residency: Residency) -> Result<Self, Error> {
         let chunks = entries.div_ceil(CHUNK);
         let add_carries = if chunks <= CHUNKS_IN_PASSING {
-            // A chunk alone has nothing to carry.
+            // A single chunk has no carry.
             AddCarries::InPassing(Scratch::cleared(gpu, usize::from(chunks > 1)))
         } else {
             AddCarries::Afterwards(gpu.kernel(FILE, &format!("coo_carries_{}", T::KIND))?)
@@ -87,7 +90,7 @@ impl<T: Scalar> Segments<T> {
         })
     }
 
-    /// Enqueues the product.
+    /// Enqueues the SpMV.
     ///
     /// # Safety
     ///
@@ -99,11 +102,11 @@ impl<T: Scalar> Segments<T> {
             AddCarries::Afterwards(kernel) => (Ptr::NULL, Some(kernel)),
         };
         let launch = entries.to(Launch::over(self.chunks, BLOCK), x, y).arg(rows).arg(carries);
-        // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk and a counter that was zero and is so again
-        // afterwards.
+        // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk and
+        // a counter that is zero before and after the launch.
         unsafe { self.kernel.launch(queue, launch.arg(arrivals).arg(entries.residency.shares()))? };
         let Some(kernel) = afterwards else { return Ok(()) };
-        // No row goes on behind the last chunk.
+        // No row continues behind the last chunk.
         let cuts = self.chunks - 1;
         let launch = Launch::over(cuts, 1).arg(rows).arg(carries).arg(cuts as u64).arg(y);
         // SAFETY: these are the parameters of `coo_carries`; the rows are those of `y`.
@@ -111,16 +114,17 @@ impl<T: Scalar> Segments<T> {
     }
 }
 
-/// A matrix in COO in the memory of a GPU.
+/// A COO matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
     entries: Entries<T>,
-    /// Whether `y` has to be cleared first: the kernel does not write every row, or adds to it.
+    /// True if `y` must be cleared first, because the kernel does not write every row, or adds to
+    /// it.
     clear: bool,
     sum: Sum<T>,
 }
 
-/// How the entries come together.
+/// Summation of the entries.
 #[derive(Debug)]
 enum Sum<T> {
     Segments(Box<Segments<T>>),
@@ -147,7 +151,7 @@ impl<T: Scalar> Uploaded<T> {
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         if self.clear {
-            // SAFETY: `y` has so many elements.
+            // SAFETY: `y` has `nrows` elements.
             unsafe { queue.clear(y, self.entries.nrows)? };
         }
         match &self.sum {
@@ -178,7 +182,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 }
 
-/// The COO part of another format in the memory of a GPU.
+/// The COO part of another format in GPU memory.
 #[derive(Debug)]
 pub(crate) struct Tail<T> {
     entries: Entries<T>,
@@ -186,7 +190,7 @@ pub(crate) struct Tail<T> {
 }
 
 impl<T: Scalar> Tail<T> {
-    /// Copies the entries of a matrix with this residency to the memory of a GPU.
+    /// Copies the entries to GPU memory with the given residency.
     pub(crate) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let segments = Segments::new(host.values.len(), gpu, "coo_add", residency)?;
         Ok(Self { entries: Entries::new(host, gpu, residency)?, segments })
@@ -202,12 +206,12 @@ impl<T: Scalar> Tail<T> {
         unsafe { self.segments.enqueue(&self.entries, queue, x, y) }
     }
 
-    /// The entries back in host memory.
+    /// Copies the entries back to host memory.
     pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
         self.entries.to_host()
     }
 
-    /// The values, and how many there are.
+    /// Pointer and number of the values.
     pub(crate) fn values(&self) -> (Ptr<T>, usize) {
         (self.entries.values.ptr(), self.entries.values.len())
     }

@@ -7,13 +7,15 @@
 //! 1 . . 1
 //! ```
 //!
-//! Invariants: three arrays of `nnz` elements; `row_idx` never falls; nothing is padded. Entries of one row keep the order
-//! they had.
+//! Invariants: three arrays of `nnz` elements; `row_idx` never decreases; nothing is padded.
+//! Entries of one row keep their order.
 //!
-//! `coo` sums the entries of a row before it writes them. `coo(atomic)` adds every entry to `y` on its own, the textbook kernel of a GPU:
-//! in which order is left to chance, and so are the last bits. On the CPU both run the same loop.
+//! `coo` sums the entries of a row before it writes them. `coo(atomic)` adds every entry to `y`
+//! individually, the textbook kernel of a GPU: the order of the additions, and with it the last
+//! bits, vary between runs. On the CPU both run the same loop.
 //!
-//! Source: Bell & Garland, SC'09, §4.1; the product is their segmented reduction, cut into equal parts.
+//! Source: Bell & Garland, SC'09, §4.1; the SpMV is their segmented reduction, cut into equal
+//! parts.
 
 mod access;
 mod cpu;
@@ -32,15 +34,16 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 
-/// The format.
+/// The COO format.
 pub(crate) struct Coo;
 
-/// How entries come together in `y`.
+/// Plan of COO: the summation of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
-    /// `coo`: equally many entries for everyone, rows that are cut put together afterwards.
+    /// `coo`: equally many entries per part; the sums of rows that are cut are added afterwards.
     Segments,
-    /// `coo(atomic)`: every entry is added to `y` by itself, in any order; the bits of `y` may differ from one product to the next.
+    /// `coo(atomic)`: every entry is added to `y` individually, in any order; the bits of `y` may
+    /// differ from one SpMV to the next.
     Atomic,
 }
 
@@ -50,7 +53,7 @@ impl Display for Plan {
     }
 }
 
-/// Entries that a block of a GPU works on: `CHUNK` in `kernels/coo.cu`.
+/// Entries per GPU block: `CHUNK` in `kernels/coo.cu`.
 const CHUNK: usize = 2048;
 
 /// Bytes of one entry.
@@ -58,11 +61,12 @@ pub(crate) const fn entry_bytes(scalar: ScalarKind) -> u64 {
     size_of::<u32>() as u64 + slot_bytes(scalar)
 }
 
-/// Up to so many chunks the last block that is done adds what is carried out of them: two rounds of a block that nobody helps, and about
-/// as many blocks as a large GPU works on at once. What more of them carry is added by a second kernel.
+/// Maximum number of chunks whose carries are added by the last block to finish: two rounds of a
+/// single block, and about as many blocks as a large GPU runs at a time. The carries of more chunks
+/// are added by a second kernel.
 const CHUNKS_IN_PASSING: usize = 512;
 
-/// Kernels that a GPU launches for so many entries.
+/// Number of kernel launches for `entries` entries.
 pub(crate) const fn launches(entries: u64) -> u64 {
     match entries {
         0 => 0,
@@ -95,7 +99,7 @@ impl Format for Coo {
             tail: analysis.rows.nnz,
             rows: analysis.rows.nrows as u64,
             groups: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
-            // Where not every row is written, `y` is cleared first.
+            // If not every row is written, `y` is cleared first.
             relaunches: match plan {
                 Plan::Segments => {
                     u64::from(analysis.rows.empty_rows > 0) + launches(analysis.rows.nnz).saturating_sub(1)
@@ -107,7 +111,7 @@ impl Format for Coo {
     }
 
     fn floor_us(plan: &Plan, analysis: &Analysis) -> f64 {
-        /// Time of an atomic addition: a million of them take an H200 20 µs at least.
+        /// Cost of an atomic addition: a million of them take an H200 at least 20 µs.
         const ATOMIC_US: f64 = 2e-5;
         match plan {
             Plan::Segments => 0.0,
@@ -149,7 +153,7 @@ pub(crate) struct Host<T> {
 }
 
 impl<T: Scalar> Host<T> {
-    /// The entries of `a` past the first `width` of their row.
+    /// The entries of `a` beyond the first `width` of their row.
     pub(crate) fn beyond(a: CsrView<'_, T>, width: usize) -> Self {
         let entries = (0..a.nrows()).map(|row| a.row_len(row).saturating_sub(width)).sum();
         let mut row_idx = Vec::with_capacity(entries);
@@ -166,18 +170,18 @@ impl<T: Scalar> Host<T> {
         Self::of(a.nrows(), a.ncols(), row_idx, col_idx, values)
     }
 
-    /// The entries as they are, sorted by row.
+    /// Matrix with the given entries, which are sorted by row.
     fn of(nrows: usize, ncols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Self {
         let parts = partition(values.len(), 1, |k| k as u64);
         Self { plan: Plan::Segments, nrows, ncols, row_idx, col_idx, values, parts }
     }
 
-    /// No entries.
+    /// Matrix without entries.
     pub(crate) fn empty((nrows, ncols): (usize, usize)) -> Self {
         Self::of(nrows, ncols, Vec::new(), Vec::new(), Vec::new())
     }
 
-    /// The same without the rows that have no entries, and which rows are left.
+    /// The matrix without its empty rows, and the numbers of the other rows.
     pub(crate) fn compacted(&self) -> (Self, Vec<u32>) {
         let mut rows = self.row_idx.clone();
         rows.dedup();
@@ -190,13 +194,13 @@ impl<T: Scalar> Host<T> {
         (Self::of(nrows, self.ncols, row_idx, self.col_idx.clone(), self.values.clone()), rows)
     }
 
-    /// What was [`compacted`](Self::compacted), as it was: row `i` is row `rows[i]` of `nrows`.
+    /// Inverse of [`compacted`](Self::compacted): row `i` becomes row `rows[i]` of `nrows`.
     pub(crate) fn expanded(&self, nrows: usize, rows: &[u32]) -> Self {
         let row_idx = self.row_idx.iter().map(|&place| rows[place as usize]).collect();
         Self::of(nrows, self.ncols, row_idx, self.col_idx.clone(), self.values.clone())
     }
 
-    /// Whether every row has an entry.
+    /// True if every row has an entry.
     fn reaches_every_row(&self) -> bool {
         self.row_idx.len() >= self.nrows && self.row_idx.chunk_by(|a, b| a == b).count() == self.nrows
     }

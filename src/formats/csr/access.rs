@@ -1,4 +1,4 @@
-//! Single entries of CSR.
+//! Access to single entries of CSR.
 
 use super::Host;
 use crate::Scalar;
@@ -16,7 +16,7 @@ impl<T: Scalar> Access<T> for Host<T> {
 
     fn position(&self, slot: usize) -> Option<(usize, u32)> {
         let col = *self.col_idx.get(slot)?;
-        // The last row that begins at the slot or before it: rows without entries begin where the next one does.
+        // Last row that begins at the slot or before it: empty rows begin where the next row does.
         let (mut row, mut beyond) = (0, self.row_ptr.len() - 1);
         while beyond - row > 1 {
             let middle = usize::midpoint(row, beyond);

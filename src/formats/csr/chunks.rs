@@ -4,25 +4,28 @@ use rayon::prelude::*;
 
 use crate::device::BLOCK;
 
-/// Consecutive entries of a thread, and the number of entries and row ends of a matrix from which on
-/// they are so many. A smaller matrix has smaller chunks, so that every multiprocessor of a large GPU
-/// has some: an H200 has 132. Where rows are too long for that, chunks are larger. The kernels are `csr_balanced2` to `csr_balanced8` in `kernels/csr.cu`.
+/// Consecutive entries of a thread, and the least number of entries and row ends of a matrix for
+/// that number. A smaller matrix has smaller chunks, so that every multiprocessor of a large GPU
+/// has some: an H200 has 132. If rows are too long for that, chunks are larger. The kernels are
+/// `csr_balanced2` to `csr_balanced8` in `kernels/csr.cu`.
 const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 
-/// How a matrix is cut.
+/// Partition of a matrix into chunks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cutting {
     /// Consecutive entries of a thread.
     run: u64,
-    /// Entries and row ends together between two cuts.
+    /// Entries plus row ends between two cuts.
     spacing: u64,
-    /// A cut that has at most so many entries of its row before it is moved back to where the row begins.
+    /// A cut is moved back to the beginning of its row if the row has at most this number of
+    /// entries before it.
     reach: u64,
 }
 
 impl Cutting {
-    /// The chunks of a matrix of this size with `longer(len)` entries in rows of more than `len`: the
-    /// smallest for its size of which at most a tenth of the entries are in rows that may be cut.
+    /// Cutting of a matrix of this size with `longer(len)` entries in rows of more than `len`: the
+    /// smallest chunks for its size of which at most a tenth of the entries are in rows that may be
+    /// cut.
     pub(super) fn of(nrows: u64, nnz: u64, longer: impl Fn(u64) -> u64) -> Self {
         let large_enough = RUNS.iter().rposition(|(_, least)| nrows + nnz >= *least).unwrap_or(0);
         let [.., (longest, _)] = RUNS;
@@ -31,7 +34,7 @@ impl Cutting {
         cuttings.find(few_cut).unwrap_or(Self::with_run(longest))
     }
 
-    /// The chunks of a matrix with these offsets.
+    /// Cutting of a matrix with the given row offsets.
     pub(super) fn of_rows(row_ptr: &[usize]) -> Self {
         let nrows = row_ptr.len() - 1;
         let lengths = row_ptr.windows(2).map(|pair| (pair[1] - pair[0]) as u64);
@@ -39,8 +42,9 @@ impl Cutting {
         Self::of(nrows as u64, row_ptr[nrows] as u64, longer)
     }
 
-    /// Chunks for blocks whose threads have so many entries. What the spacing leaves of their room is
-    /// for cuts that are moved back, and for loads of four entries that begin up to three early.
+    /// Chunks for blocks whose threads have `run` entries. The difference between capacity and
+    /// spacing is reserved for cuts that are moved back, and for loads of four entries that begin
+    /// up to three early.
     const fn with_run(run: u64) -> Self {
         let capacity = run * BLOCK as u64;
         Self { run, spacing: capacity - capacity / 16, reach: capacity / 16 - 4 }
@@ -51,39 +55,40 @@ impl Cutting {
         self.run
     }
 
-    /// Chunks of a matrix.
+    /// Number of chunks of a matrix.
     pub(super) const fn count(&self, nrows: u64, nnz: u64) -> u64 {
         (nrows + nnz).div_ceil(self.spacing)
     }
 
-    /// Bytes of the table of those chunks.
+    /// Bytes of the chunk table of a matrix.
     pub(super) const fn bytes(&self, nrows: u64, nnz: u64) -> u64 {
         (self.count(nrows, nnz) + 1) * size_of::<Chunk>() as u64
     }
 }
 
-/// Where a chunk begins: with the entries of row `row` from number `chunk · spacing - row - moved` of all entries on. `Chunk` in `kernels/csr.cu`.
+/// Beginning of a chunk: with the entries of row `row` from number `chunk · spacing - row - moved`
+/// of all entries on. `Chunk` in `kernels/csr.cu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub(super) struct Chunk {
-    /// Rows that have ended before it.
+    /// Number of rows that end before it.
     row: u32,
-    /// By how much the cut was moved back.
+    /// Distance by which the cut was moved back.
     moved: u32,
     /// The chunk with the first entries of `row`: this one, unless the row is cut here.
     first: u32,
-    /// The chunk with the end of `row`; of no account unless the row is cut here.
+    /// The chunk with the end of `row`; unused unless the row is cut here.
     last: u32,
 }
 
-/// The chunks of a matrix, and one more where they end.
+/// Returns the chunks of a matrix, and one more for their end.
 ///
-/// Entries and row ends are counted together, in the order in which they are met, and cut into equal pieces. A cut that would leave
-/// only a few entries of its row behind is moved back, so that short rows are never cut.
+/// Entries and row ends are counted together, in order, and cut into equal pieces. A cut that would
+/// leave only a few entries of its row behind is moved back, so that short rows are never cut.
 pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
     let nrows = row_ptr.len() - 1;
     let (spacing, reach) = (cutting.spacing as usize, cutting.reach as usize);
-    // What is met before the entries of a row.
+    // Entries and row ends before the entries of a row.
     let before = |row: usize| row_ptr[row] + row;
     let chunk = |number: usize| {
         let cut = (number * spacing).min(before(nrows));
@@ -96,18 +101,18 @@ pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
         let (moved, first, last) = if behind <= reach {
             (behind, number, number)
         } else {
-            // The next cut may have been moved back to where the row begins.
+            // The next cut may be moved back to the beginning of the row.
             let first = (before(row) + reach) / spacing;
             (0, first, (before(row) + row_ptr[row + 1] - row_ptr[row]) / spacing)
         };
-        // Rows are fewer than 2³², and so are chunks of any matrix that fits a machine.
+        // There are fewer than 2³² rows, and fewer chunks of any matrix that fits a machine.
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
     let count = cutting.count(nrows as u64, row_ptr[nrows] as u64) as usize;
     (0..=count).into_par_iter().map(chunk).collect()
 }
 
-/// Whether any row is cut.
+/// True if any row is cut.
 pub(super) fn any_cut(chunks: &[Chunk]) -> bool {
     (0..).zip(chunks).any(|(number, chunk)| chunk.first != number)
 }
@@ -117,7 +122,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As small as it can be: chunks of 60, cuts moved by no entry at all.
+    /// The smallest possible cutting: chunks of 60, and no cut is moved.
     const SMALLEST: Cutting = Cutting { run: 0, spacing: 60, reach: 0 };
 
     fn offsets(lengths: &[usize]) -> Vec<usize> {
@@ -134,8 +139,8 @@ mod tests {
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
         assert_eq!(chunks(&[0], cutting), [uncut(0, 0, 0)], "no rows, no chunks");
         assert_eq!(chunks(&[0; 5], cutting), [uncut(0, 0, 0), uncut(4, 0, 1)], "four row ends in one chunk");
-        // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other two cut it. The row and its end take the
-        // places 1915 to 6915.
+        // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other
+        // two cut it. The row and its end take the places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
         let table = chunks(&offsets(&[1914, 5000, 0]), cutting);
         assert_eq!(table, [uncut(0, 0, 0), uncut(1, 5, 1), row(1, 3), row(1, 3), uncut(3, 0, 4)]);

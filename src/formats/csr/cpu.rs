@@ -5,11 +5,12 @@ use crate::Scalar;
 use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
 use std::ops::Range;
 
-/// Entries that are asked for ahead; measured on Zen 4, 64 to 512 are alike and a tenth faster than none, except that on long runs of
-/// neighbouring columns more than 64 lose what 64 gain.
+/// Prefetch distance in entries. Measured on Zen 4, 64 to 512 are alike and a tenth faster than no
+/// prefetch, except that on long runs of neighbouring columns more than 64 lose what 64 gain.
 const AHEAD: usize = 64;
 
-/// Asking pays where a step takes at least so many bytes of values: with smaller steps every line is asked for again and again.
+/// Least number of value bytes of a step for which prefetching pays: with smaller steps every line
+/// is prefetched repeatedly.
 const STEP_BYTES: usize = 32;
 
 /// An offset of either width.
@@ -31,7 +32,7 @@ impl Offset for u64 {
     }
 }
 
-/// Asks for the entries that come some time after entry `k`.
+/// Prefetches the entries that follow entry `k` at a distance of [`AHEAD`].
 #[inline(always)]
 pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
     prefetch(values.as_ptr().wrapping_add(k + AHEAD));
@@ -55,7 +56,7 @@ pub(super) fn spmv<T: Scalar, O: Offset>(a: &Host<T>, row_ptr: &[O], x: &[T], y:
     }
 }
 
-/// The borrowed arrays of a product.
+/// Borrowed arrays of an SpMV.
 #[derive(Clone, Copy)]
 struct Rows<'a, T, O> {
     row_ptr: &'a [O],
@@ -65,7 +66,7 @@ struct Rows<'a, T, O> {
     y: Output<T>,
 }
 
-/// Rows with `W` running sums each; the range is one of rows.
+/// Kernel with `W` running sums per row; a range is a range of rows.
 struct Sums<'a, T, O, const W: usize>(Rows<'a, T, O>);
 
 impl<T: Scalar, O: Offset, const W: usize> Kernel<T> for Sums<'_, T, O, W> {
@@ -75,7 +76,7 @@ impl<T: Scalar, O: Offset, const W: usize> Kernel<T> for Sums<'_, T, O, W> {
         let mut start = row_ptr[range.start].get();
         for row in range {
             let end = row_ptr[row + 1].get();
-            // SAFETY: the entries are the row's, and this part alone writes it.
+            // SAFETY: the entries are those of the row, and only this part writes it.
             unsafe { y.set(row, self.0.dot::<V, W>(start..end)) };
             start = end;
         }
@@ -83,7 +84,7 @@ impl<T: Scalar, O: Offset, const W: usize> Kernel<T> for Sums<'_, T, O, W> {
 }
 
 impl<T: Scalar, O: Offset> Rows<'_, T, O> {
-    /// The sum of `values[k] · x[col_idx[k]]` over `entries`, in `W` running sums.
+    /// Returns the sum of `values[k] · x[col_idx[k]]` over `entries`, in `W` running sums.
     ///
     /// # Safety
     ///
@@ -92,7 +93,7 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
     unsafe fn dot<V: Vector<T>, const W: usize>(&self, entries: Range<usize>) -> T {
         // SAFETY: columns of a checked matrix are inside `x`; the entries are the caller's promise.
         unsafe {
-            if W >= V::LANES {
+            if const { W >= V::LANES } {
                 self.dot_vectors::<V>(entries, W / V::LANES)
             } else {
                 self.dot_array::<W>(entries)
@@ -137,7 +138,8 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         sums[0]
     }
 
-    /// `dot` with `vectors` vectors (1, 2 or 4) of running sums; loads `x` whole where columns follow one another.
+    /// `dot` with `vectors` vectors (1, 2 or 4) of running sums; loads whole vectors of `x` if
+    /// columns are contiguous.
     #[inline(always)]
     unsafe fn dot_vectors<V: Vector<T>>(&self, entries: Range<usize>, vectors: usize) -> T {
         const MOST: usize = 4;
@@ -167,19 +169,21 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
     }
 }
 
-/// Equal entries a part: the rows that begin in it are written, the sum of the row that began before it is carried.
+/// Multiplies with equally many entries per part: the rows that begin in a part are written, the
+/// sum of the row that began before it is carried.
 unsafe fn balanced<T: Scalar, O: Offset>(rows: Rows<'_, T, O>, parts: &[usize], nrows: usize) {
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let kernel = Balanced { rows, nrows, parts, carries: Output::new(&mut carries) };
     // SAFETY: as `spmv`; a row is written by the part it begins in and a carry by its own part.
     unsafe { run_parts(parts, &kernel) };
     for (&start, &carry) in parts[1..parts.len() - 1].iter().zip(&carries[1..]) {
-        // SAFETY: all parts are done; entry `start` is not the first, so a row began before it, and its part wrote it.
+        // SAFETY: all parts are done; entry `start` is not the first, so a row began before it, and
+        // its part wrote it.
         unsafe { rows.y.add(kernel.first_row(start) - 1, carry) };
     }
 }
 
-/// One part of [`balanced`]; the range is one of entries.
+/// Kernel of [`balanced`]; a range is a range of entries.
 struct Balanced<'a, T, O> {
     rows: Rows<'a, T, O>,
     nrows: usize,
@@ -193,10 +197,11 @@ impl<T: Scalar, O: Offset> Balanced<'_, T, O> {
         self.rows.row_ptr[..self.nrows].partition_point(|p| p.get() < entry)
     }
 
-    /// A row's sum: short rows in four running sums, long ones in vectors.
+    /// Sum of a row: short rows in four running sums, long ones in vectors.
     #[inline(always)]
     unsafe fn dot<V: Vector<T>>(&self, entries: Range<usize>) -> T {
-        /// From here on a vector's masked remainder costs less than it saves; measured on Zen 4.
+        /// Row length from which the masked remainder of a vector costs less than vectors save;
+        /// measured on Zen 4.
         const LONG: usize = 48;
         // SAFETY: as `Rows::dot`.
         unsafe {

@@ -1,4 +1,4 @@
-//! CSR on a GPU: some lanes a row, or equal chunks of entries and row ends a block.
+//! CSR on a GPU: some lanes per row, or blocks with equal chunks of entries and row ends.
 
 use super::chunks::{Chunk, any_cut};
 use super::{Host, LANE_ENTRIES, Offsets, Plan};
@@ -9,11 +9,11 @@ use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// The kernel file.
+/// Name of the kernel file.
 const FILE: &str = "csr";
 
-/// The residency of a matrix. Lanes that come back for more entries of a row find the rest of a line
-/// in the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
+/// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
+/// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
 /// in place of 53 µs for rows of 20 and 136 MB.
 fn residency<T: Scalar>(host: &Host<T>, gpu: Gpu) -> Residency {
     let nrows = host.row_ptr.len() - 1;
@@ -45,7 +45,7 @@ impl DeviceOffsets {
         })
     }
 
-    /// How kernels for this width are called.
+    /// Infix of the kernel names for this width.
     fn name(&self) -> &'static str {
         match self {
             Self::Narrow(_) => "o32",
@@ -53,7 +53,7 @@ impl DeviceOffsets {
         }
     }
 
-    /// Adds them to the parameters.
+    /// Adds the offsets to the parameters.
     fn to(&self, launch: Launch) -> Launch {
         match self {
             Self::Narrow(ptr) => launch.arg(ptr.ptr()),
@@ -77,7 +77,7 @@ impl DeviceOffsets {
     }
 }
 
-/// A matrix in CSR in the memory of a GPU.
+/// A CSR matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
     nrows: usize,
@@ -89,21 +89,22 @@ pub(super) struct Uploaded<T> {
     sharing: Sharing,
 }
 
-/// How the work is shared.
+/// Assignment of entries to threads.
 #[derive(Debug)]
 enum Sharing {
-    /// So many lanes a row.
+    /// Number of lanes per row.
     Lanes(u32),
-    /// A block a chunk.
+    /// One block per chunk.
     Chunks(Chunks),
 }
 
-/// What the chunks need.
+/// Data of the chunks.
 #[derive(Debug)]
 struct Chunks {
     count: u32,
     table: Buffer<Chunk>,
-    /// Words in which a chunk tells what it has of a row that goes on behind it; none where all rows are whole.
+    /// Words by which a chunk passes on its sum of a row that continues in the next chunk. None if
+    /// no row is cut.
     parts: Option<Scratch<u64>>,
 }
 
@@ -112,7 +113,7 @@ impl Chunks {
         let count = host.chunks.len() - 1;
         let words = count * size_of::<T>() / size_of::<u32>();
         let parts = any_cut(&host.chunks).then(|| Scratch::cleared(gpu, words));
-        // Chunks are fewer than 2³².
+        // There are fewer than 2³² chunks.
         Ok(Self { count: count as u32, table: gpu.upload(&host.chunks)?, parts })
     }
 }
@@ -142,7 +143,7 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// Enqueues the product.
+    /// Enqueues the SpMV.
     ///
     /// # Safety
     ///
@@ -153,15 +154,16 @@ impl<T: Scalar> Uploaded<T> {
         match &self.sharing {
             Sharing::Lanes(lanes) => {
                 let launch = out.to(arrays(Launch::over(self.nrows, *lanes)).arg(nrows).arg(x));
-                // SAFETY: these are the parameters of `csr_scalar` and `csr_vector`; the vectors are the caller's promise.
+                // SAFETY: these are the parameters of `csr_scalar` and `csr_vector`; the vectors
+                // are the caller's promise.
                 unsafe { self.kernel.launch(queue, &out, launch) }
             }
             Sharing::Chunks(chunks) => {
                 let parts = chunks.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
                 let launch = arrays(Launch::new(chunks.count, BLOCK)).arg(chunks.table.ptr());
                 let launch = out.to(launch.arg(nrows).arg(self.values.len() as u64).arg(x));
-                // SAFETY: these are the parameters of `csr_balanced`. Where rows are cut there are words for every chunk, which were zero
-                // and are so again afterwards.
+                // SAFETY: these are the parameters of `csr_balanced`. If rows are cut there are
+                // words for every chunk, which are zero before and after the launch.
                 unsafe { self.kernel.launch(queue, &out, launch.arg(parts)) }
             }
         }

@@ -1,4 +1,4 @@
-//! CSR, compressed sparse rows: the entries row by row, and where each row begins.
+//! CSR, compressed sparse rows: the entries row by row, and the offset of each row.
 //!
 //! ```text
 //! 3 . 1 .     row_ptr  0 2 2 5 7
@@ -7,11 +7,13 @@
 //! 1 . . 1
 //! ```
 //!
-//! Invariants: `row_ptr` has `nrows + 1` offsets rising from 0 to `nnz`; they are 32-bit when `nnz < 2³²` and 64-bit
-//! else. Nothing is padded. `csr(balanced)` also holds where the chunks of a GPU begin: 16 bytes each.
+//! Invariants: `row_ptr` has `nrows + 1` offsets rising from 0 to `nnz`; they are 32-bit if
+//! `nnz < 2³²` and 64-bit otherwise. Nothing is padded. `csr(balanced)` also stores the
+//! beginnings of the GPU chunks: 16 bytes each.
 //!
-//! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland, SC'09, §4.3 (a thread or
-//! several a row); Merrill & Garland, SC'16 (equal nonzeros for everyone).
+//! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland,
+//! SC'09, §4.3 (one or several threads per row); Merrill & Garland, SC'16 (equally many nonzeros
+//! per part).
 
 mod access;
 mod chunks;
@@ -33,28 +35,31 @@ use chunks::{Chunk, Cutting, chunks};
 pub(crate) use several::HostVectors;
 use std::fmt::{self, Display};
 
-/// The format.
+/// The CSR format.
 pub(crate) struct Csr;
 
-/// Who sums a row. What is a running sum on the CPU is a lane of a warp on a GPU.
+/// Plan of CSR: the summation of a row. A running sum on the CPU is a lane of a warp on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
-    /// `csr(scalar)`, also `csr`: one running sum a row, in the order of its entries. The textbook loop.
+    /// `csr(scalar)`, also `csr`: one running sum per row, in the order of its entries. The
+    /// textbook loop.
     Scalar,
-    /// `csr(vector:W)`: W running sums a row, W one of 2, 4, 8, 16, 32.
+    /// `csr(vector:W)`: W running sums per row, W one of 2, 4, 8, 16, 32.
     Vector(u32),
-    /// `csr(balanced)`: equally many entries for everyone; the sums of rows that are cut are added afterwards.
+    /// `csr(balanced)`: equally many entries per part; the sums of rows that are cut are added
+    /// afterwards.
     Balanced,
 }
 
-/// Entries of a row that are summed while the rows around it are worked on too; those past them wait for one another.
+/// Entries of a row whose additions overlap with those of the rows around it; entries beyond them
+/// are dependent additions.
 const CHAIN: u32 = 16;
 
-/// Entries of a row that a lane of a GPU loads together; a launch overlaps with the one before only where no lane has more.
-/// `LANE_ENTRIES` in `kernels/csr.cu`.
+/// Entries of a row that a lane of a GPU loads together; a launch overlaps with the previous one
+/// only if no lane has more. `LANE_ENTRIES` in `kernels/csr.cu`.
 const LANE_ENTRIES: u64 = 4;
 
-/// The numbers of running sums there are kernels for.
+/// Numbers of running sums that have a kernel.
 const VECTOR_WIDTHS: [u32; 5] = [2, 4, 8, 16, 32];
 
 impl Display for Plan {
@@ -135,7 +140,7 @@ impl Format for Csr {
     }
 
     fn floor_us(plan: &Plan, analysis: &Analysis) -> f64 {
-        /// Time of a thread more: a grid of 46 million of them takes an H200 317 µs.
+        /// Cost per thread: a grid of 46 million threads takes an H200 317 µs.
         const THREAD_US: f64 = 5e-6;
         let lanes = match plan {
             Plan::Scalar => 1,
@@ -162,7 +167,7 @@ impl Format for Csr {
         let ptr = a.row_ptr();
         let parts = match plan {
             Plan::Balanced => partition(a.nnz(), 1, |k| k as u64),
-            // A row costs about as much as an entry to begin and end.
+            // Beginning and ending a row costs about as much as an entry.
             _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
         };
         let cutting = Cutting::of_rows(ptr);
@@ -182,7 +187,7 @@ impl Format for Csr {
     }
 }
 
-/// Row offsets, as narrow as they can be.
+/// Row offsets of the narrowest possible type.
 #[derive(Debug)]
 enum Offsets {
     Narrow(Vec<u32>),
@@ -231,7 +236,7 @@ impl Offsets {
     }
 }
 
-/// A matrix in CSR.
+/// A CSR matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
     plan: Plan,
@@ -239,7 +244,8 @@ pub(crate) struct Host<T> {
     row_ptr: Offsets,
     col_idx: Vec<u32>,
     values: Vec<T>,
-    /// For [`Plan::Balanced`] on a GPU: chunks, and consecutive entries of a thread in them.
+    /// For [`Plan::Balanced`] on a GPU: the chunks, and the consecutive entries of a thread in
+    /// them.
     chunks: Vec<Chunk>,
     run: u64,
     /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].

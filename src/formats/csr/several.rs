@@ -1,4 +1,4 @@
-//! Several vectors at once with CSR on the CPU: a row's sums side by side in registers.
+//! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
 use super::cpu::{Offset, ask_ahead_of};
 use super::{Host, Offsets, Plan};
@@ -6,12 +6,14 @@ use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Vector, run_parts};
 use std::ops::Range;
 
-/// Sums that are gathered before they are written where vectors stand one after the other: whole lines of each, however far apart they are.
+/// Number of sums that are buffered before they are written if vectors are stored one after the
+/// other: complete cache lines of each vector, however far apart they are.
 const GATHERED: usize = 1024;
 
-/// Where several vectors are in host memory, and where their products go.
+/// A multivector in host memory, and the destination of its product.
 ///
-/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at `y[r · row + v · vector]`.
+/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
+/// `y[r · row + v · vector]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostVectors<'a, T> {
     pub(crate) x: &'a [T],
@@ -19,16 +21,18 @@ pub(crate) struct HostVectors<'a, T> {
     pub(crate) y: Output<T>,
     pub(crate) row: usize,
     pub(crate) vector: usize,
-    /// How many vectors there are; few where `vector` is not 1.
+    /// Number of vectors; small if `vector` is not 1.
     pub(crate) count: usize,
 }
 
 impl<T: Scalar> Host<T> {
-    /// The products with several vectors; `y` is overwritten without being read, and its bits do not depend on the number of threads.
+    /// Computes the SpMM; `y` is overwritten without being read, and its bits do not depend on the
+    /// number of threads.
     ///
     /// # Safety
     ///
-    /// `x` holds the elements of every column and vector, `y` has room for every row and vector, and nobody else writes there.
+    /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
+    /// and nothing else writes there.
     pub(crate) unsafe fn multiply_several(&self, vectors: HostVectors<'_, T>) {
         // SAFETY: the matrix was checked; parts share no row.
         unsafe {
@@ -40,7 +44,8 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-/// The range is one of rows; of entries where the plan is balanced, for the rows that begin there.
+/// Kernel over rows: a range is a range of rows; for the balanced plan a range of entries, which
+/// stands for the rows that begin in it.
 struct Rows<'a, T, O> {
     a: &'a Host<T>,
     row_ptr: &'a [O],
@@ -52,7 +57,7 @@ impl<T: Scalar, O: Offset> Kernel<T> for Rows<'_, T, O> {
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let HostVectors { y, row: step, vector, count, .. } = self.vectors;
         let rows = self.rows(range);
-        // SAFETY: the rows are this part's, and there is room for every vector.
+        // SAFETY: the rows belong to this part, and there is room for every vector.
         unsafe {
             if vector == 1 {
                 for row in rows {
@@ -89,17 +94,18 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         first(range.start)..if last { nrows } else { first(range.end) }
     }
 
-    /// A row's products with all vectors, side by side from `to` on.
+    /// Products of a row with all vectors, stored consecutively from `to` on.
     ///
     /// # Safety
     ///
-    /// The matrix has the row, the vectors are there, and so is room for their sums.
+    /// The matrix has the row, the vectors exist, and there is room for their sums.
     #[inline(always)]
     unsafe fn row<V: Vector<T>>(&self, row: usize, to: *mut T) {
         let count = self.vectors.count;
         let entries = self.row_ptr[row].get()..self.row_ptr[row + 1].get();
         let mut first = 0;
-        // SAFETY: the caller's promise; `first` and what is multiplied from there on are below `count`.
+        // SAFETY: the caller's promise; `first` and what is multiplied from there on are below
+        // `count`.
         unsafe {
             while first + 2 * V::LANES <= count {
                 self.vectors::<V, 2, 2>(entries.clone(), first, to);
@@ -109,7 +115,7 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
                 self.vectors::<V, 1, 4>(entries.clone(), first, to);
                 first += V::LANES;
             }
-            // What is left is less than a vector: its binary digits.
+            // The remainder is less than a vector: its binary digits.
             if (count - first) & 8 != 0 {
                 self.array::<8>(entries.clone(), first, to);
                 first += 8;
@@ -128,7 +134,8 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         }
     }
 
-    /// An entry's value, and where its factors are, those of the vectors from `first` on.
+    /// Returns the value of an entry, and the pointer to its factors, those of the vectors from
+    /// `first` on.
     ///
     /// # Safety
     ///
@@ -143,7 +150,8 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
         }
     }
 
-    /// Products with `G` vectors of lanes, in `U` running sums each, so that no addition waits for the one before.
+    /// Products with `G` vectors of lanes, in `U` running sums each, so that no addition waits for
+    /// the previous one.
     ///
     /// # Safety
     ///

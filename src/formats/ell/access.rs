@@ -1,4 +1,4 @@
-//! Single entries of ELL.
+//! Access to single entries of ELL.
 
 use super::Host;
 use crate::Scalar;

@@ -1,17 +1,18 @@
-//! ELL on the CPU: strips of rows, a few vectors wide, slot after slot.
+//! ELL on the CPU: strips of rows, a few vectors wide, processed slot by slot.
 
 use super::Host;
 use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
-/// Rows a part is a multiple of: four vectors of 16.
+/// Granularity of parts in rows: four vectors of 16.
 pub(super) const STRIP_ROWS: usize = 64;
 
-/// Slots that are asked for ahead in every column; measured on Zen 4, 64 to 512 are alike and a third faster than none.
+/// Prefetch distance in slots, for every column; measured on Zen 4, 64 to 512 are alike and a third
+/// faster than no prefetch.
 const AHEAD: usize = 64;
 
-/// Vectors side by side in a strip: 256 bytes of every array a slot, so that the prefetcher keeps up.
+/// Vectors of a strip: 256 bytes of every array per slot, so that the hardware prefetcher keeps up.
 const VECTORS: usize = 4;
 
 /// `y = A x`.
@@ -20,7 +21,7 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
     unsafe { run_parts(&a.parts, &Strips { a, x, y: Output::new(y) }) };
 }
 
-/// The range is one of rows.
+/// Kernel over rows: a range is a range of rows.
 struct Strips<'a, T> {
     a: &'a Host<T>,
     x: &'a [T],
@@ -31,7 +32,7 @@ impl<T: Scalar> Kernel<T> for Strips<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let mut row = range.start;
-        // SAFETY: rows of the range are this part's.
+        // SAFETY: the rows of the range belong to this part.
         unsafe {
             while row + VECTORS * V::LANES <= range.end {
                 self.strip::<V, VECTORS>(row);
@@ -51,7 +52,7 @@ impl<T: Scalar> Kernel<T> for Strips<'_, T> {
 }
 
 impl<T: Scalar> Strips<'_, T> {
-    /// `G` vectors of rows from `row` on.
+    /// Multiplies `G` vectors of rows from `row` on.
     #[inline(always)]
     unsafe fn strip<V: Vector<T>, const G: usize>(&self, row: usize) {
         let a = self.a;
@@ -63,7 +64,7 @@ impl<T: Scalar> Strips<'_, T> {
             ahead: AHEAD,
         };
         let offset = |k: usize| k * a.nrows + row;
-        // SAFETY: the rows exist, so their slots do; the masks leave padding out.
+        // SAFETY: the rows exist, so their slots do; the masks exclude padding.
         unsafe {
             let sums: [V; G] = match &a.row_len {
                 None => strip(slots, a.full, a.width, offset, |k, lane| {

@@ -1,4 +1,4 @@
-//! ELL on a GPU: a thread a row.
+//! ELL on a GPU: one thread per row.
 
 use super::Host;
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
@@ -6,10 +6,10 @@ use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// The kernel file.
+/// Name of the kernel file.
 const FILE: &str = "ell";
 
-/// A matrix in ELL, or its first entries a row, in the memory of a GPU.
+/// An ELL matrix, or the ELL part of another format, in GPU memory.
 #[derive(Debug)]
 pub(crate) struct Uploaded<T> {
     nrows: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Uploaded<T> {
 }
 
 impl<T: Scalar> Uploaded<T> {
-    /// Copies a matrix with this residency to the memory of a GPU.
+    /// Copies a matrix to GPU memory with the given residency.
     pub(crate) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let kernel = if host.row_len.is_some() { "ell_lengths" } else { "ell" };
         Ok(Self {
@@ -43,7 +43,7 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// The matrix back in host memory, good for unpacking.
+    /// Copies the matrix back to host memory, for unpacking only.
     pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
         Ok(Host {
             nrows: self.nrows,
@@ -58,7 +58,7 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// Enqueues the product.
+    /// Enqueues the SpMV.
     ///
     /// # Safety
     ///
@@ -70,7 +70,8 @@ impl<T: Scalar> Uploaded<T> {
             Some(lengths) => launch.arg(lengths.ptr()).arg(nrows),
             None => launch.arg(nrows).arg(ncols).arg(self.full as u32).arg(self.width as u32),
         };
-        // SAFETY: these are the parameters of `ell_lengths` or of `ell`; the vectors are the caller's promise.
+        // SAFETY: these are the parameters of `ell_lengths` or of `ell`; the vectors are the
+        // caller's promise.
         unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x))) }
     }
 }

@@ -7,13 +7,16 @@
 //! 1 . . 1     row_len  2 0 3 2         (only with `lengths`)
 //! ```
 //!
-//! Invariants: slot `k` of row `i` is at `k · nrows + i`; a row's entries come first, in their order; padding is never
-//! multiplied, so that `0 · Inf` cannot put a NaN into a row that does not touch the Inf. Without `lengths` padding is known by its
-//! column; with them it is not even read.
+//! Invariants: slot `k` of row `i` is at `k · nrows + i`; the entries of a row come first, in
+//! their order; padding is never multiplied, so that `0 · Inf` cannot put a NaN into a row that
+//! does not touch the Inf. Without `lengths` padding is recognised by its column; with them it is
+//! not even read.
 //!
-//! With `index:packed` the rows are in packed slices of 32 instead, in their order: see [`packed`].
+//! With `index:packed` the rows are stored as packed SELL in slices of 32 instead, in natural
+//! order: see [`packed`].
 //!
-//! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR (Concurrency and Computation, 2011).
+//! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR
+//! (Concurrency and Computation, 2011).
 
 mod access;
 mod cpu;
@@ -36,21 +39,21 @@ use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
 use std::fmt::{self, Display};
 
-/// The format.
+/// The ELL format.
 pub(crate) struct Ell;
 
-/// How rows are kept.
+/// Plan of ELL: the storage of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
-    /// `ell`: padding known by its column.
+    /// `ell`: padding is recognised by its column.
     Padded,
     /// `ell(lengths)`: with the length of every row.
     Lengths,
-    /// `ell(index:packed)`: in packed slices, without padding; see [`packed`].
+    /// `ell(index:packed)`: as packed SELL, without padding; see [`packed`].
     Packed(Packing),
 }
 
-/// Candidates are dropped beyond this padding: measured, ELL wins over CSR only below about 1.2.
+/// Maximum padding ratio of a candidate: measured, ELL wins over CSR only below about 1.2.
 const CANDIDATE_PADDING: f64 = 3.0;
 
 impl Display for Plan {
@@ -138,10 +141,10 @@ impl Format for Ell {
     }
 }
 
-/// The traffic of rows cut or padded to `width`, without row lengths.
+/// Traffic of rows cut or padded to `width`, without row lengths.
 pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32) -> Traffic {
     let nrows = analysis.rows.nrows as u64;
-    // Neither factor passes 2³², but with the bytes of a slot the product may.
+    // Neither factor exceeds 2³², but with the bytes of a slot the product may.
     let slots = nrows.saturating_mul(u64::from(width));
     let shortest = analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
     Traffic {
@@ -157,13 +160,13 @@ pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u
     }
 }
 
-/// A matrix in ELL, or its first `width` entries a row.
+/// An ELL matrix, or the ELL part of another format: its first `width` entries per row.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
     nrows: usize,
     ncols: usize,
     width: usize,
-    /// Every row has at least this many entries: no need to look for padding before.
+    /// Minimum number of entries of a row: slots before it have no padding.
     full: usize,
     col_idx: Vec<u32>,
     values: Vec<T>,
@@ -174,7 +177,7 @@ pub(crate) struct Host<T> {
 }
 
 impl<T: Scalar> Host<T> {
-    /// The first `width` entries of every row of `a`.
+    /// Packs the first `width` entries of every row of `a`.
     pub(crate) fn of_width(a: CsrView<'_, T>, width: usize, lengths: bool) -> Self {
         let nrows = a.nrows();
         let mut col_idx = zeroed::<u32>(nrows * width);
@@ -183,14 +186,15 @@ impl<T: Scalar> Host<T> {
         let row_len: Vec<u32> = (0..nrows).map(|row| a.row_len(row).min(width) as u32).collect();
         let parts = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));
         for_each_part(&parts, |rows| {
-            // Blocks small enough that their stretch of the CSR arrays stays in the cache while slot after slot is filled.
+            // Blocks small enough that their part of the CSR arrays stays in the cache while slot
+            // after slot is filled.
             for start in rows.clone().step_by(cpu::STRIP_ROWS) {
                 for k in 0..width {
                     let strip = start..(start + cpu::STRIP_ROWS).min(rows.end);
                     for (row, &len) in strip.clone().zip(&row_len[strip]) {
                         let entry = a.row_ptr()[row] + k;
                         let filled = k < len as usize;
-                        // SAFETY: slot k of a row belongs to the part that holds the row.
+                        // SAFETY: slot k of a row belongs to the part that has the row.
                         unsafe {
                             cols.set(k * nrows + row, if filled { a.col_idx()[entry] } else { PADDING });
                             if filled {
@@ -219,7 +223,7 @@ impl<T: Scalar> Host<T> {
         (self.nrows, self.ncols)
     }
 
-    /// The column and the value of every slot, padding included.
+    /// Columns and values of all slots, padding included.
     #[cfg(test)]
     pub(crate) fn slots(&self) -> (&[u32], &[T]) {
         (&self.col_idx, &self.values)

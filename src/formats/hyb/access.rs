@@ -1,4 +1,4 @@
-//! Single entries of HYB.
+//! Access to single entries of HYB.
 
 use super::Host;
 use crate::Scalar;
@@ -23,7 +23,7 @@ impl<T: Scalar> Access<T> for Host<T> {
     }
 
     fn insert(&mut self, row: usize, col: u32, value: T) -> Result<(), &'static str> {
-        // Only where the ELL slots are full.
+        // The COO part takes the entry only if the ELL slots are full.
         self.ell.insert(row, col, value).or_else(|_| self.coo.insert(row, col, value))
     }
 }

@@ -1,4 +1,4 @@
-//! HYB on a GPU: ELL, to which the COO part is added, by the GPU or by the host.
+//! HYB on a GPU: ELL, followed by adding the COO part, which the GPU or the host multiplies.
 
 use super::{Host, Plan};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency};
@@ -7,7 +7,7 @@ use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::sync::{Mutex, PoisonError};
 
-/// A matrix in HYB in the memory of a GPU.
+/// A HYB matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T: Scalar> {
     plan: Plan,
@@ -15,7 +15,7 @@ pub(super) struct Uploaded<T: Scalar> {
     tail: Tail<T>,
 }
 
-/// The COO part; none when it is empty.
+/// The COO part. None if it is empty.
 #[derive(Debug)]
 enum Tail<T: Scalar> {
     Gpu(Option<coo::Tail<T>>),
@@ -27,24 +27,25 @@ enum Tail<T: Scalar> {
 struct HostTail<T> {
     gpu: Gpu,
     nrows: usize,
-    /// Only rows with entries.
+    /// The COO part without its empty rows.
     coo: coo::Host<T>,
-    /// Which rows these are.
+    /// Row numbers of these rows.
     rows: Buffer<u32>,
     ncols: usize,
     add_rows: Kernel,
-    /// As many as products were under way at a time.
+    /// Stages that are not in use: as many as SpMVs ran at the same time.
     stages: Mutex<Vec<Stage<T>>>,
 }
 
-/// What a product whose tail the host multiplies goes through.
+/// Buffers of an SpMV whose COO part the host multiplies.
 #[derive(Debug)]
 struct Stage<T> {
-    /// Its own: what others do with theirs, capturing graphs for one, is of no account.
+    /// A queue of its own, so that work on other queues, such as capturing graphs, does not affect
+    /// it.
     queue: Queue,
-    /// What `x` comes to the host in.
+    /// Destination of the copy of `x` to the host.
     x: Pinned<T>,
-    /// What the sums go from the host in, and where they go.
+    /// Source of the copy of the sums to the GPU, and its destination.
     host_sums: Pinned<T>,
     sums: Buffer<T>,
 }
@@ -63,8 +64,9 @@ impl<T: Scalar> HostTail<T> {
         })
     }
 
-    /// `y = y + A x` once `first` has enqueued, on the queue it is given, what is added to; begins when everything on `queue` is done,
-    /// and returns when it is done itself.
+    /// `y = y + A x`, after `first` has enqueued the computation of the `y` that is added to, on
+    /// the queue it is given. Starts after everything on `queue` is done, and returns when it is
+    /// done itself.
     ///
     /// # Safety
     ///
@@ -78,11 +80,11 @@ impl<T: Scalar> HostTail<T> {
     ) -> Result<(), Error> {
         queue.synchronize()?;
         let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // No lock is held while the host multiplies: its threads may begin another product.
+        // No lock is held while the host multiplies: its threads may start another SpMV.
         let mut stage = free.map_or_else(|| self.stage(), Ok)?;
         // SAFETY: the caller's promise.
         let done = unsafe { self.through(&mut stage, first, x, y) };
-        // Also when something failed: no copy is under way any more once this is over.
+        // Also after an error: from here on no copy is in flight.
         let over = stage.queue.synchronize();
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
         done.and(over)
@@ -98,11 +100,11 @@ impl<T: Scalar> HostTail<T> {
         })
     }
 
-    /// The product, not waited for at the end.
+    /// Computes the SpMV without waiting for its end.
     ///
     /// # Safety
     ///
-    /// As [`DeviceMatrix::spmv`], and the stage is used by nothing else until the wait.
+    /// As [`DeviceMatrix::spmv`], and nothing else uses the stage until the wait.
     unsafe fn through(
         &self,
         stage: &mut Stage<T>,
@@ -111,7 +113,8 @@ impl<T: Scalar> HostTail<T> {
         y: Ptr<T>,
     ) -> Result<(), Error> {
         let queue = &stage.queue;
-        // SAFETY: `x` has as many elements, the caller promises; the stage is ours until the wait is over.
+        // SAFETY: `x` has as many elements, by the caller's promise; the stage is used by nothing
+        // else until the end of the wait.
         unsafe { queue.copy_out(stage.x.as_mut_slice(), x)? };
         queue.synchronize()?;
         first(queue)?;
@@ -143,7 +146,7 @@ impl<T: Scalar> Uploaded<T> {
 }
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    /// With `tail:host` this waits, and is refused while a graph is being captured.
+    /// With `tail:host` this waits, and fails while a graph is being captured.
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         let ell = |queue: &Queue| unsafe { self.ell.spmv(queue, x, y) };
@@ -186,7 +189,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         }
     }
 
-    /// With `tail:host` the COO part, which is not there, is left out.
+    /// Excludes the COO part with `tail:host`, because it is in host memory.
     fn device_bytes(&self) -> u64 {
         let tail = match &self.tail {
             Tail::Gpu(tail) => tail.as_ref().map_or(0, coo::Tail::bytes),

@@ -7,14 +7,18 @@
 //! 1 . . 1                                             values   1
 //! ```
 //!
-//! Invariants: those of ELL and of COO; a row has entries in the COO part only when its ELL slots are full, and they are its last.
+//! Invariants: those of ELL and of COO; a row has entries in the COO part only if its ELL slots are
+//! full, and they are its last.
 //!
-//! With `tail:host` a GPU multiplies the ELL part while the host multiplies the COO part, which stays in host memory; its sums are added
-//! afterwards. Such a product waits for `x` to come to the host and for the end: it is not enqueued like others, cannot be captured in a
-//! graph, and one is done at a time; it is never chosen, only done where it is asked for. On the CPU it is `hyb` without it.
+//! With `tail:host` a GPU multiplies the ELL part while the host multiplies the COO part, which
+//! stays in host memory; its sums are added afterwards. Such an SpMV waits for `x` to be copied to
+//! the host and for the end. It is not enqueued like others: it cannot be captured in a graph, and
+//! blocks until it is done, so that one is done at a time. It is never chosen automatically, only
+//! used on request. On the CPU `tail:host` has no effect.
 //!
-//! Source: Bell & Garland, SC'09, §4.4; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse Matrix Computation"
-//! (the tail on the host). The rules for the width are in [`Width`].
+//! Source: Bell & Garland, SC'09, §4.4; Kirk & Hwu, *Programming Massively Parallel Processors*,
+//! chapter "Sparse Matrix Computation" (the tail on the host). The rules for the width are in
+//! [`Width`].
 
 mod access;
 mod cuda;
@@ -31,33 +35,33 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 
-/// The format.
+/// The HYB format.
 pub(crate) struct Hyb;
 
-/// `hyb(width:N)` or `hyb(width:RULE)`, either with `tail:host`.
+/// Plan `hyb(width:N)` or `hyb(width:RULE)`, each optionally with `tail:host`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// How many entries of a row go to the ELL part.
+    /// Number of entries of a row in the ELL part.
     pub width: Width,
-    /// Who multiplies the rest.
+    /// Processor that multiplies the rest.
     pub tail: Tail,
 }
 
-/// Who multiplies the COO part.
+/// Processor that multiplies the COO part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tail {
     /// The device that multiplies the ELL part.
     #[default]
     Device,
-    /// `tail:host`: the host, whatever the device.
+    /// `tail:host`: the host, on every device.
     Host,
 }
 
-/// What `tail` may be.
+/// Values of `tail`.
 const TAILS: &[(&str, Tail)] = &[("device", Tail::Device), ("host", Tail::Host)];
 
 impl Plan {
-    /// A plan whose parts are both multiplied on the device.
+    /// Returns a plan whose parts are both multiplied on the device.
     pub const fn new(width: Width) -> Self {
         Self { width, tail: Tail::Device }
     }
@@ -104,7 +108,7 @@ impl Format for Hyb {
         widths.extend(published.iter().map(|rule| rule.width(histogram, ScalarKind::F64)));
         widths.sort_unstable();
         widths.dedup();
-        // Without a tail it is ELL, without slots it is COO: both stand for themselves.
+        // Without a tail it is ELL, without slots it is COO: both are candidates of their own.
         widths.retain(|&w| w > 0 && w < analysis.rows.max);
         let tails = match on {
             Target::Cpu => &[Tail::Device][..],
@@ -148,7 +152,7 @@ impl Format for Hyb {
     }
 }
 
-/// A matrix in HYB.
+/// A HYB matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
     plan: Plan,

@@ -1,21 +1,22 @@
-//! Where a hybrid cuts its rows: published rules and our own, all functions of the row-length histogram alone.
+//! Width of the ELL part of a HYB: published rules and one of this library, all functions of the
+//! row-length histogram alone.
 
 use crate::ScalarKind;
 use crate::analysis::Histogram;
 use crate::formats::Weights;
 use std::fmt::{self, Display};
 
-/// The width of the ELL part of a hybrid.
+/// Width of the ELL part of a HYB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// So many entries a row; what Ginkgo calls the column limit.
+    /// A fixed number of entries per row; Ginkgo's column limit.
     Fixed(u32),
-    /// As a rule says.
+    /// Computed by a rule.
     Rule(Rule),
 }
 
 impl Width {
-    /// The number of entries a row, for rows of these lengths and values of this type.
+    /// Number of entries per row, for rows of these lengths and values of this type.
     pub fn resolve(self, histogram: &Histogram, scalar: ScalarKind) -> u32 {
         match self {
             Self::Fixed(width) => width,
@@ -36,19 +37,23 @@ impl Display for Width {
 /// A rule for the width of the ELL part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// `auto`: the width that minimises the predicted time, slots of ELL against entries of COO, exactly over the histogram. As a
-    /// spelled rule an entry of COO counts for two slots; candidates are made with the ratio that the profile has measured.
+    /// `auto`: the width that minimises the predicted time, slots of ELL against entries of COO,
+    /// exactly over the histogram. As a spelled rule an entry of COO counts for two slots;
+    /// candidates use the ratio measured in the profile.
     Auto,
-    /// `bell-garland`: the smallest width that fewer than max(4096, nrows / 3) rows exceed (Bell & Garland, SC'09, §4.4).
+    /// `bell-garland`: the smallest width that fewer than max(4096, nrows / 3) rows exceed (Bell &
+    /// Garland, SC'09, §4.4).
     BellGarland,
     /// `ginkgo-imbalance`: the row length at the 80th percentile (Ginkgo's `imbalance_limit`).
     GinkgoImbalance,
-    /// `ginkgo-bounded`: the same, but at most nrows / 10,000 (Ginkgo's `imbalance_bounded_limit`).
+    /// `ginkgo-bounded`: as `ginkgo-imbalance`, but at most nrows / 10,000 (Ginkgo's
+    /// `imbalance_bounded_limit`).
     GinkgoBounded,
-    /// `ginkgo-storage`: the row length at the percentile at which a slot more in every row takes as many bytes as it
-    /// saves in COO (Ginkgo's `minimal_storage_limit`).
+    /// `ginkgo-storage`: the row length at the percentile at which one more slot per row takes as
+    /// many bytes as it saves in COO (Ginkgo's `minimal_storage_limit`).
     GinkgoStorage,
-    /// `ginkgo-auto`: the row length at the 33rd percentile, but at most nrows / 1000 (Ginkgo's `automatic`).
+    /// `ginkgo-auto`: the row length at the 33rd percentile, but at most nrows / 1000 (Ginkgo's
+    /// `automatic`).
     GinkgoAuto,
     /// `rocsparse-mean`: the mean row length, rounded up (rocSPARSE's automatic partition).
     RocsparseMean,
@@ -66,7 +71,8 @@ impl Rule {
         ("rocsparse-mean", Self::RocsparseMean),
     ];
 
-    /// The width for rows of these lengths; values of `scalar` (only `ginkgo-storage` asks).
+    /// Width for rows of these lengths; `scalar` is the type of the values, which only
+    /// `ginkgo-storage` uses.
     pub fn width(self, histogram: &Histogram, scalar: ScalarKind) -> u32 {
         let nrows = histogram.nrows();
         // Ginkgo indexes the ascending row lengths at floor(nrows · share).
@@ -95,9 +101,11 @@ impl Display for Rule {
     }
 }
 
-/// The width `w` that minimises `nrows · w + tail_slots · (entries beyond w)`; the smallest of equal ones.
+/// Returns the width `w` that minimises `nrows · w + tail_slots · (entries beyond w)`; the
+/// smallest of equal ones.
 ///
-/// The cost is piecewise linear in `w` with its corners at the row lengths that occur, so trying those is exact.
+/// The cost is piecewise linear in `w` with its corners at the row lengths that occur, so that
+/// trying those is exact.
 pub fn fastest(histogram: &Histogram, tail_slots: f64) -> u32 {
     let nrows = histogram.nrows() as f64;
     let cost = |width: u32, beyond: u64| nrows * f64::from(width) + tail_slots * beyond as f64;

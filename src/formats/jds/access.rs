@@ -1,4 +1,4 @@
-//! Single entries of JDS.
+//! Access to single entries of JDS.
 
 use super::{Host, Table};
 use crate::Scalar;
@@ -6,7 +6,7 @@ use crate::device::cpu::PADDING;
 use crate::formats::access::{Access, COMPACT};
 
 impl<T: Scalar> Access<T> for Host<T> {
-    /// Goes through all rows to find where this one is.
+    /// Searches all rows for the position of `row`.
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         let Some(i) = self.perm.iter().position(|&other| other as usize == row) else { return };
         let entries = self.table.slots_of(i).take_while(|&slot| self.col_idx[slot] != PADDING);

@@ -1,14 +1,15 @@
-//! JDS on the CPU: strips of sorted rows, their sums scattered to the rows they belong to.
+//! JDS on the CPU: strips of sorted rows, whose sums are scattered to their rows of `y`.
 
 use super::{Host, Section, Table};
 use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
-/// Slots that are asked for ahead in every column; measured on Zen 4, 64 to 512 are alike and a third faster than none.
+/// Prefetch distance in slots, for every column; measured on Zen 4, 64 to 512 are alike and a third
+/// faster than no prefetch.
 const AHEAD: usize = 256;
 
-/// Vectors side by side in a strip.
+/// Vectors of a strip.
 const VECTORS: usize = 4;
 
 /// `y = A x` without the tail.
@@ -24,7 +25,7 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
     }
 }
 
-/// Writes the sums of sorted rows from `first` on.
+/// Scatters the sums of sorted rows, beginning with the first of `rows`.
 #[inline(always)]
 unsafe fn scatter<T: Scalar, V: Vector<T>>(sums: &[V], perm: &[u32], rows: Range<usize>, y: Output<T>) {
     for (g, sums) in sums.iter().enumerate() {
@@ -40,7 +41,7 @@ unsafe fn scatter<T: Scalar, V: Vector<T>>(sums: &[V], perm: &[u32], rows: Range
     }
 }
 
-/// Unpadded diagonals; the range is one of sorted rows.
+/// Kernel over unpadded diagonals; a range is a range of sorted rows.
 struct Diagonals<'a, T> {
     a: &'a Host<T>,
     slots: Slots<'a, T>,
@@ -52,7 +53,7 @@ impl<T: Scalar> Kernel<T> for Diagonals<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let mut first = range.start;
-        // SAFETY: rows of the range are this part's.
+        // SAFETY: the rows of the range belong to this part.
         unsafe {
             while first + VECTORS * V::LANES <= range.end {
                 self.strip::<V, VECTORS>(first, range.end);
@@ -67,17 +68,17 @@ impl<T: Scalar> Kernel<T> for Diagonals<'_, T> {
 }
 
 impl<T: Scalar> Diagonals<'_, T> {
-    /// Rows longer than `k`.
+    /// Number of rows longer than `k`.
     #[inline(always)]
     fn rows_longer(&self, k: usize) -> usize {
         self.jd_ptr[k + 1] - self.jd_ptr[k]
     }
 
-    /// `G` vectors of rows from `first` on; rows at or past `end` are not written.
+    /// Multiplies `G` vectors of rows from `first` on; rows at or past `end` are not written.
     #[inline(always)]
     unsafe fn strip<V: Vector<T>, const G: usize>(&self, first: usize, end: usize) {
         let diagonals = self.jd_ptr.len() - 1;
-        // Diagonals only get shorter.
+        // Diagonals never get longer.
         let reach = |rows: usize| {
             let (mut low, mut high) = (0, diagonals);
             while low < high {
@@ -87,7 +88,7 @@ impl<T: Scalar> Diagonals<'_, T> {
             low
         };
         let (full, width) = (reach(first + G * V::LANES), reach(first + 1));
-        // SAFETY: a mask leaves out the rows that a diagonal does not reach.
+        // SAFETY: a mask excludes the rows beyond the end of a diagonal.
         unsafe {
             let sums: [V; G] = strip(
                 self.slots,
@@ -104,7 +105,7 @@ impl<T: Scalar> Diagonals<'_, T> {
     }
 }
 
-/// Sections padded to their width; the range is one of sorted rows.
+/// Kernel over sections padded to their width; a range is a range of sorted rows.
 struct Sections<'a, T> {
     a: &'a Host<T>,
     slots: Slots<'a, T>,
@@ -118,14 +119,14 @@ impl<T: Scalar> Kernel<T> for Sections<'_, T> {
         let first = self.sections.partition_point(|s| s.first_row + s.rows <= range.start);
         for s in self.sections[first..].iter().take_while(|s| s.first_row < range.end) {
             let rows = range.start.max(s.first_row)..range.end.min(s.first_row + s.rows);
-            // SAFETY: rows of the range are this part's.
+            // SAFETY: the rows of the range belong to this part.
             unsafe { self.section::<V>(s, rows) };
         }
     }
 }
 
 impl<T: Scalar> Sections<'_, T> {
-    /// Some rows of one section.
+    /// Multiplies some rows of one section.
     #[inline(always)]
     unsafe fn section<V: Vector<T>>(&self, s: &Section, rows: Range<usize>) {
         let mut row = rows.start;
@@ -148,11 +149,11 @@ impl<T: Scalar> Sections<'_, T> {
         }
     }
 
-    /// `G` vectors of rows from `row` on.
+    /// Multiplies `G` vectors of rows from `row` on.
     #[inline(always)]
     unsafe fn strip<V: Vector<T>, const G: usize>(&self, s: &Section, row: usize) {
         let offset = |k: usize| s.start + k * s.rows + (row - s.first_row);
-        // SAFETY: the rows exist, so their slots do; the masks leave padding out.
+        // SAFETY: the rows exist, so their slots do; the masks exclude padding.
         unsafe {
             let sums: [V; G] = strip(self.slots, s.full, s.width, offset, |k, lane| {
                 V::present(self.slots.col_idx.as_ptr().add(offset(k) + lane))

@@ -1,4 +1,4 @@
-//! JDS on a GPU: a thread a sorted row.
+//! JDS on a GPU: one thread per sorted row.
 
 use super::{Host, Jagged, Launches, Layout, Section, Table};
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
@@ -6,30 +6,30 @@ use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// The kernel file.
+/// Name of the kernel file.
 const FILE: &str = "jds";
 
-/// A matrix in JDS in the memory of a GPU.
+/// A JDS matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
     plan: Jagged,
     ncols: usize,
     perm: Buffer<u32>,
-    /// The words of the table: bounds of the diagonals, or the sections.
+    /// Words of the table: bounds of the diagonals, or the sections.
     table: Buffer<u64>,
     col_idx: Buffer<u32>,
     values: Buffer<T>,
     kernel: RowKernel,
-    /// The sections once more, when each has a launch of its own.
+    /// Copy of the sections, if each has a launch of its own.
     each: Option<Vec<Section>>,
     tail: Option<coo::Tail<T>>,
 }
 
 impl Section {
-    /// Words of a line of the table.
+    /// Words of a row of the table.
     const WORDS: usize = 5;
 
-    /// As `Section` in `kernels/jds.cu`.
+    /// Words in the order of `Section` in `kernels/jds.cu`.
     fn words(&self) -> [u64; Self::WORDS] {
         [self.first_row, self.rows, self.width, self.full, self.start].map(|word| word as u64)
     }
@@ -75,7 +75,7 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// All rows in one launch.
+    /// Launch for all rows.
     fn at_once(&self, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let nrows = self.perm.len();
         let launch = Launch::over(nrows, 1).arg(self.table.ptr());
@@ -92,21 +92,22 @@ impl<T: Scalar> Uploaded<T> {
         out.to(launch.arg(x))
     }
 
-    /// One section.
+    /// Launch for one section.
     fn alone(&self, section: &Section, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let launch = section.words().into_iter().fold(Launch::over(section.rows, 1), Launch::arg);
         let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
         out.to(launch.arg(self.ncols as u32).arg(x))
     }
 
-    /// Enqueues the product of what is not in the tail.
+    /// Enqueues the SpMV without the tail.
     ///
     /// # Safety
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let Some(sections) = &self.each else {
-            // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors are the caller's promise.
+            // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors
+            // are the caller's promise.
             return unsafe { self.kernel.launch(queue, &out, self.at_once(x, out)) };
         };
         for section in sections {
@@ -144,11 +145,11 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.multiply(queue, x, Out::over(y))? };
-        // SAFETY: as above; every row of `y` has been written.
+        // SAFETY: as above; every row of `y` is written.
         self.tail.as_ref().map_or(Ok(()), |tail| unsafe { tail.spmv_add(queue, x, y) })
     }
 
-    /// Not with a tail, whose kernel adds to what is in `y`.
+    /// Returns false with a tail, whose kernel adds to `y`.
     unsafe fn spmv_scaled(
         &self,
         queue: &Queue,

@@ -9,18 +9,21 @@
 //!             values   2 3 1  4 1 1  1   2 4 1   3 1 1 1
 //! ```
 //!
-//! Invariants: `perm` lists the rows, longest first, equal lengths in their order. *Diagonals*: diagonal `k` holds the `k`-th entry
-//! of every row longer than `k`, in the order of `perm`; nothing is padded ("transposed JDS-CSR"). *Sections*: consecutive rows of
-//! `perm`, each section an ELL of its own, as wide as its first row; a section of empty rows holds nothing. With a `tail` the
-//! entries past a length are kept in COO by their own row.
+//! Invariants: `perm` lists the rows, longest first, rows of equal length in their order.
+//! *Diagonals*: diagonal `k` holds the `k`-th entry of every row longer than `k`, in the order of
+//! `perm`; nothing is padded ("transposed JDS-CSR"). *Sections*: consecutive rows of `perm`, each
+//! section an ELL of its own, as wide as its first row; a section of empty rows holds nothing. With
+//! a `tail` the entries past a length are stored in COO by their own row.
 //!
-//! A GPU multiplies all sections in one launch, or, where it is asked for, with `launch:each` every section in one of its own, as the chapter
-//! does. On the CPU both are the same.
+//! A GPU multiplies all sections in one launch or, with `launch:each`, every section in one of its
+//! own, as the chapter does. On the CPU both are the same.
 //!
-//! With `index:packed` the sorted rows are in packed slices of 32 instead: see [`packed`].
+//! With `index:packed` the sorted rows are stored as packed SELL in slices of 32 instead: see
+//! [`packed`].
 //!
-//! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively Parallel Processors*, chapter "Sparse
-//! Matrix Computation" (sections). Where sections begin is in [`Split`].
+//! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively
+//! Parallel Processors*, chapter "Sparse Matrix Computation" (sections). The section boundaries are
+//! described in [`Split`].
 
 mod access;
 mod cpu;
@@ -48,13 +51,14 @@ use sections::Section;
 
 pub(crate) use sections::DEFAULT_SECTION_SLOTS;
 
-/// The format.
+/// The JDS format.
 pub(crate) struct Jds;
 
-/// All rows in one window.
+/// Order with all rows in one window.
 const BY_LENGTH: Order = Order::Windows(usize::MAX);
 
-/// Beyond this mean work a diagonal costs more to begin than it saves; candidates only.
+/// Mean row length beyond which no candidates are made: a diagonal then costs more to begin than it
+/// saves.
 const CANDIDATE_WIDTH: u32 = 4096;
 
 impl Format for Jds {
@@ -183,7 +187,7 @@ impl Format for Jds {
     }
 }
 
-/// A matrix in JDS.
+/// A JDS matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
     plan: Jagged,
@@ -198,10 +202,10 @@ pub(crate) struct Host<T> {
     parts: Box<[usize]>,
 }
 
-/// Where the slots are.
+/// Positions of the slots.
 #[derive(Debug)]
 enum Table {
-    /// Where each diagonal begins, and where the last one ends.
+    /// Beginning of each diagonal, and the end of the last one.
     Diagonals(Vec<usize>),
     /// The sections, in order.
     Sections(Vec<Section>),
@@ -242,7 +246,7 @@ impl<T: Scalar> Host<T> {
                 let (row_cols, row_vals) = a.row(perm[i] as usize);
                 let filled = len(perm[i]);
                 for (k, at) in table.slots_of(i).enumerate() {
-                    // SAFETY: the slots of a row belong to the part that holds it.
+                    // SAFETY: the slots of a row belong to the part that has the row.
                     unsafe {
                         cols.set(at, if k < filled { row_cols[k] } else { PADDING });
                         if k < filled {
@@ -265,7 +269,7 @@ impl<T: Scalar> Host<T> {
 }
 
 impl Table {
-    /// Stored slots in all.
+    /// Number of stored slots.
     fn slots(&self) -> usize {
         match self {
             Self::Diagonals(jd_ptr) => jd_ptr[jd_ptr.len() - 1],
@@ -273,7 +277,7 @@ impl Table {
         }
     }
 
-    /// Where the slots of sorted row `i` are, in order.
+    /// Positions of the slots of sorted row `i`, in order.
     fn slots_of(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
         let (jd_ptr, section) = match self {
             Self::Diagonals(jd_ptr) => (&**jd_ptr, (0..0).step_by(1)),

@@ -1,4 +1,4 @@
-//! The plans of JDS, and how they are spelled.
+//! Plans of JDS and their spelling.
 
 use super::sections::Split;
 use crate::Error;
@@ -7,25 +7,26 @@ use crate::formats::PlanArgs;
 use crate::formats::packed::{Index, Packing};
 use std::fmt::{self, Display};
 
-/// How the sorted rows are kept.
+/// Plan of JDS: the storage of the sorted rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
     /// `jds(diagonals)` or `jds(sections:…)`.
     Jagged(Jagged),
-    /// `jds(index:packed)`: in packed slices, which are sections of 32 rows; see [`packed`](crate::formats::packed).
+    /// `jds(index:packed)`: as packed SELL, whose slices are sections of 32 rows; see
+    /// [`packed`](crate::formats::packed).
     Packed(Packing),
 }
 
-/// `jds(diagonals)` or `jds(sections:…)`, either with `tail:…`.
+/// Plan `jds(diagonals)` or `jds(sections:…)`, each optionally with `tail:…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jagged {
-    /// How the sorted rows are stored.
+    /// Storage of the sorted rows.
     pub layout: Layout,
-    /// Where overlong rows are cut, their rest going to COO; none keeps every row whole.
+    /// Length after which rows are cut, the rest going to COO. None keeps every row whole.
     pub tail: Option<Tail>,
 }
 
-/// How the sorted rows are stored.
+/// Storage of the sorted rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Unpadded jagged diagonals.
@@ -34,7 +35,7 @@ pub enum Layout {
     Sections(Split, Launches),
 }
 
-/// How a GPU is given the sections.
+/// Number of launches for the sections on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Launches {
     /// All in one launch.
@@ -44,23 +45,23 @@ pub enum Launches {
     Each,
 }
 
-/// What `launch` may be.
+/// Values of `launch`.
 const LAUNCHES: &[(&str, Launches)] = &[("fused", Launches::Fused), ("each", Launches::Each)];
 
-/// Where overlong rows are cut.
+/// Length after which rows are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// After so many entries.
+    /// A fixed number of entries.
     Fixed(u32),
-    /// `tail:auto`: at the length that fewer rows than fill a strip exceed.
+    /// `tail:auto`: the length that fewer rows exceed than fill a strip.
     Auto,
 }
 
-/// Fewer rows than this do not fill a strip of vectors, nor two warps.
+/// Rows that fill a strip of vectors, and two warps.
 pub(super) const STRIP_ROWS: u64 = 64;
 
 impl Tail {
-    /// The length after which rows are cut.
+    /// Length after which rows are cut.
     pub fn resolve(self, histogram: &Histogram) -> u32 {
         match self {
             Self::Fixed(length) => length,
@@ -70,7 +71,7 @@ impl Tail {
 }
 
 impl Plan {
-    /// Reads what stands between the parentheses.
+    /// Parses the arguments between the parentheses.
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
         let diagonals = args.flag("diagonals")?;
         let split = Split::parse(args)?;
@@ -124,19 +125,19 @@ impl Display for Jagged {
 }
 
 impl Jagged {
-    /// The length of the longest row of every section, longest section first, for rows of these lengths; none without sections. Where
-    /// rows are cut at a tail, what is left of them counts.
+    /// Length of the longest row of every section, longest section first, for rows of these
+    /// lengths; empty without sections. If rows are cut at a tail, their remaining length counts.
     pub fn section_widths(&self, histogram: &Histogram) -> Vec<u32> {
         match self.layout {
             Layout::Diagonals => Vec::new(),
-            // Rows are as long as `u32` can say.
+            // Row lengths fit `u32`.
             Layout::Sections(split, _) => {
                 split.sections(&self.cut(histogram).0).iter().map(|section| section.width as u32).collect()
             }
         }
     }
 
-    /// The row lengths with every row cut at the tail, and that length.
+    /// Histogram with every row cut at the tail, and that length.
     pub(super) fn cut(&self, histogram: &Histogram) -> (Histogram, u32) {
         match self.tail {
             None => (histogram.clone(), u32::MAX),

@@ -1,4 +1,5 @@
-//! Where the sections of a JDS matrix begin: the exact optimum, and the simple splits it is compared with.
+//! Section boundaries of a JDS matrix: the exact optimum, and the simple splits it is compared
+//! with.
 
 use crate::Error;
 use crate::analysis::Histogram;
@@ -6,38 +7,40 @@ use crate::formats::PlanArgs;
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
 
-/// What a section costs beyond its slots when nothing better is known, in slots: on average a strip of 64 rows is
-/// half empty where a section begins and where it ends.
+/// Default cost of a section beyond its slots, in slots: on average a strip of 64 rows is half
+/// empty at the beginning and at the end of a section.
 pub(crate) const DEFAULT_SECTION_SLOTS: u64 = 64;
 
-/// How sorted rows are cut into sections: `sections:auto` or `sections:N`, with `split:` and `cost:`.
+/// Partition of sorted rows into sections: `sections:auto` or `sections:N`, with `split:` and
+/// `cost:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
-    /// How the boundaries are found.
+    /// Method that finds the boundaries.
     pub method: Method,
-    /// At most so many sections, for [`Method::Optimal`]; exactly so many (or as many as there are rows or lengths)
-    /// for the others. None leaves the number to the cost.
+    /// Maximum number of sections, for [`Method::Optimal`]; the exact number (or the number of rows
+    /// or lengths, if smaller) for the others. None leaves the number to the cost.
     pub sections: Option<u32>,
-    /// What a section costs beyond its slots, in slots, for [`Method::Optimal`]; 64 when not given.
+    /// Cost of a section beyond its slots, in slots, for [`Method::Optimal`]; 64 if not given.
     pub cost: Option<u64>,
 }
 
-/// How section boundaries are found.
+/// Method that finds section boundaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Method {
-    /// The least padded slots plus cost of sections, exactly, by dynamic programming over the row lengths.
+    /// Minimises padded slots plus the cost of sections, exactly, by dynamic programming over the
+    /// row lengths.
     #[default]
     Optimal,
-    /// `split:rows`: equally many rows a section.
+    /// `split:rows`: equally many rows per section.
     EqualRows,
-    /// `split:lengths`: equally many distinct row lengths a section.
+    /// `split:lengths`: equally many distinct row lengths per section.
     EqualLengths,
 }
 
 const METHODS: &[(&str, Method)] =
     &[("optimal", Method::Optimal), ("rows", Method::EqualRows), ("lengths", Method::EqualLengths)];
 
-/// Sections of the simple splits when no number is given: the chapter's examples have a handful.
+/// Default number of sections of the simple splits: the chapter's examples have a handful.
 const DEFAULT_SECTIONS: u32 = 8;
 
 impl Default for Split {
@@ -61,30 +64,30 @@ impl Display for Split {
     }
 }
 
-/// Rows side by side in an ELL of their own.
+/// Consecutive sorted rows, stored as an ELL of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Section {
-    /// The first of its rows, counted in sorted order.
+    /// First of its rows, in sorted order.
     pub(super) first_row: usize,
     /// Number of rows.
     pub(super) rows: usize,
-    /// Slots a row: the length of its longest.
+    /// Slots per row: the length of its longest row.
     pub(super) width: usize,
     /// Length of its shortest row: no padding before this slot.
     pub(super) full: usize,
-    /// Where its slots begin.
+    /// Position of its first slot.
     pub(super) start: usize,
 }
 
 impl Section {
-    /// Where its slots end; the most there can be where that is more.
+    /// Position behind its last slot, saturated at the maximum.
     pub(super) fn slots_end(&self) -> u64 {
         self.start.saturating_add(self.rows.saturating_mul(self.width)) as u64
     }
 }
 
 impl Split {
-    /// Reads `sections`, `split` and `cost`; none of them given is none.
+    /// Parses `sections`, `split` and `cost`. None if none of them is given.
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Option<Self>, Error> {
         let text = args.value("sections")?;
         let sections = match text {
@@ -100,18 +103,18 @@ impl Split {
         Ok(given.then(|| Self { method: method.unwrap_or_default(), sections, cost }))
     }
 
-    /// The number of sections that rows of these lengths are cut into, and the slots they take.
+    /// Number of sections for rows of these lengths, and the number of their slots.
     pub fn outcome(&self, histogram: &Histogram) -> (usize, u64) {
         let sections = self.sections(histogram);
         (sections.len(), sections.last().map_or(0, |s| s.slots_end()))
     }
 
-    /// The sections of rows of these lengths.
+    /// Sections of rows of these lengths.
     pub(super) fn sections(&self, histogram: &Histogram) -> Vec<Section> {
         let classes: Vec<(u32, u64)> = histogram.classes().iter().rev().copied().collect();
         let nrows = histogram.nrows() as usize;
         let wished = self.sections.unwrap_or(DEFAULT_SECTIONS) as usize;
-        // Sections beyond the rows or lengths there are would be empty.
+        // More sections than rows or lengths would be empty.
         let some = |there: usize| wished.clamp(1, there.max(1));
         let bounds: Vec<usize> = match self.method {
             Method::EqualRows => equal(nrows, some(nrows)),
@@ -132,12 +135,12 @@ impl Split {
     }
 }
 
-/// The bounds of `parts` equal parts of `items`.
+/// Bounds of `parts` equal parts of `items`.
 fn equal(items: usize, parts: usize) -> Vec<usize> {
     (0..=parts).map(|i| (items as u128 * i as u128 / parts as u128) as usize).collect()
 }
 
-/// Sections between the given row bounds; empty ones fall away.
+/// Sections between the given row bounds; empty ones are dropped.
 fn lay_out(classes: &[(u32, u64)], bounds: &[usize]) -> Vec<Section> {
     let mut ends = Vec::with_capacity(classes.len());
     for class in classes {
@@ -155,12 +158,15 @@ fn lay_out(classes: &[(u32, u64)], bounds: &[usize]) -> Vec<Section> {
     sections
 }
 
-/// The cuts, in classes, that minimise Σ rows·width over the sections + `cost` · sections, with at most `limit` sections.
+/// Returns the cuts, in classes, that minimise Σ rows·width over the sections + `cost` ·
+/// sections, with at most `limit` sections.
 ///
-/// `classes` are `(length, rows)`, longest first. With `R(j)` rows in the first `j` classes and lengths `L`, the best cost of the
-/// first `j` classes is `D(j) = min over i < j of D(i) + L(i)·(R(j) − R(i)) + cost`: for a fixed `i` a line in `R(j)`, with slopes
-/// that fall as `i` grows and queries that rise with `j`. So the lower envelope of the lines answers every query in constant time
-/// amortised, and a whole pass over the classes is linear; with a limit there is a pass for every number of sections.
+/// `classes` are `(length, rows)`, longest first. With `R(j)` rows in the first `j` classes and
+/// lengths `L`, the least cost of the first `j` classes is
+/// `D(j) = min over i < j of D(i) + L(i)·(R(j) − R(i)) + cost`: for a fixed `i` a line in
+/// `R(j)`, with slopes that fall as `i` grows and queries that rise with `j`. The lower envelope of
+/// the lines therefore answers every query in amortised constant time, and a pass over the classes
+/// is linear. With a limit there is one pass for every number of sections.
 fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> {
     let mut rows_before = Vec::with_capacity(classes.len() + 1);
     rows_before.push(0i128);
@@ -180,7 +186,7 @@ fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> 
             }
             walk_back(count, |j, _| from[j])
         }
-        // Most limits do not bind; the pass for each number of sections is for those that do.
+        // Most limits do not bind; only those that do need a pass for each number of sections.
         Some(limit) if limit > 0 && optimal(classes, cost, None).len() <= limit as usize + 1 => {
             optimal(classes, cost, None)
         }
@@ -213,7 +219,8 @@ fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> 
     }
 }
 
-/// Follows the choices back from the last class: `from(j, steps)` is where the section that ends at `j` begins.
+/// Traces the choices back from the last class: `from(j, steps)` is the beginning of the section
+/// that ends at `j`.
 fn walk_back(count: usize, from: impl Fn(usize, usize) -> usize) -> Vec<usize> {
     let mut cuts = vec![count];
     let mut j = count;
@@ -225,7 +232,7 @@ fn walk_back(count: usize, from: impl Fn(usize, usize) -> usize) -> Vec<usize> {
     cuts
 }
 
-/// The lower envelope of lines `slope · r + offset` with falling slopes, asked at rising `r`.
+/// Lower envelope of lines `slope · r + offset` with falling slopes, queried at rising `r`.
 struct Envelope {
     /// Slope, offset and label, steepest first.
     lines: VecDeque<((i128, i128), usize)>,
@@ -233,7 +240,8 @@ struct Envelope {
 
 impl Envelope {
     fn push(&mut self, line: (i128, i128), label: usize) {
-        // The middle line is nowhere lowest when its neighbours cross before it crosses the first.
+        // The middle line is nowhere the lowest if its neighbours cross before it crosses the
+        // first.
         while self.lines.len() >= 2 {
             let (a, b) = (self.lines[self.lines.len() - 2].0, self.lines[self.lines.len() - 1].0);
             if (line.1 - a.1) * (a.0 - b.0) > (b.1 - a.1) * (a.0 - line.0) {
@@ -244,7 +252,7 @@ impl Envelope {
         self.lines.push_back((line, label));
     }
 
-    /// The lowest value at `r`, and the label of its line.
+    /// Lowest value at `r`, and the label of its line.
     fn least(&mut self, r: i128) -> (i128, usize) {
         let at = |line: (i128, i128)| line.0 * r + line.1;
         while self.lines.len() >= 2 && at(self.lines[1].0) <= at(self.lines[0].0) {
@@ -266,7 +274,7 @@ mod tests {
             .sum()
     }
 
-    /// The least cost over every way to cut.
+    /// Least cost over all possible cuts.
     fn exhaustive(classes: &[(u32, u64)], cost: u64, limit: usize) -> u64 {
         let n = classes.len();
         (0u32..1 << (n - 1))

@@ -1,4 +1,4 @@
-//! Single entries of SELL.
+//! Access to single entries of SELL.
 
 use super::Host;
 use crate::Scalar;
@@ -7,7 +7,7 @@ use crate::formats::access::{Access, NO_PADDING};
 use std::ops::Range;
 
 impl<T: Scalar> Host<T> {
-    /// The slots of a row, which is looked for in its window.
+    /// Slots of a row, which is searched in its window.
     fn slots_of(&self, row: usize) -> std::iter::StepBy<Range<usize>> {
         let i = self.perm.as_ref().map_or(row, |perm| {
             let first = row / self.sigma * self.sigma;

@@ -1,22 +1,24 @@
-//! SELL-C-σ on the CPU: the lanes of a slice in vectors.
+//! SELL-C-σ on the CPU: the lanes of a slice are lanes of vectors.
 
 use super::Host;
 use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
-/// Slots that are asked for ahead, where gathers leave the hardware too little room to look ahead itself; measured on Zen 4 with random
-/// columns in f64, 192 to 512 are alike and a seventh faster than none. Where `x` is loaded whole it does without, and asking costs a
+/// Prefetch distance in slots, used where gathers leave the hardware prefetcher too little room;
+/// measured on Zen 4 with random columns in f64, 192 to 512 are alike and a seventh faster than no
+/// prefetch. If whole vectors of `x` are loaded there is no prefetch, because it would cost a
 /// fifth.
 const AHEAD: usize = 256;
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
-    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no slice, slices no row.
+    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no slice,
+    // slices no row.
     unsafe { run_parts(&a.parts, &Slices { a, x, y: Output::new(y) }) };
 }
 
-/// The range is one of slices.
+/// Kernel over slices: a range is a range of slices.
 struct Slices<'a, T> {
     a: &'a Host<T>,
     x: &'a [T],
@@ -29,8 +31,8 @@ impl<T: Scalar> Kernel<T> for Slices<'_, T> {
         for s in range {
             let lanes = self.a.c.min(self.a.nrows - s * self.a.c);
             let mut lane = 0;
-            // SAFETY: the lanes hold rows, and the slice is this part's. A vector may reach past them, but not past the
-            // slice.
+            // SAFETY: the lanes hold rows, and the slice belongs to this part. A vector may reach
+            // past them, but not past the slice.
             unsafe {
                 while lane + 4 * V::LANES <= self.a.c && lane < lanes {
                     self.lanes::<V, 4>(s, lane, lanes);
@@ -54,7 +56,7 @@ impl<T: Scalar> Kernel<T> for Slices<'_, T> {
 }
 
 impl<T: Scalar> Slices<'_, T> {
-    /// `G` vectors of lanes from `lane` on, of which those before `lanes` hold rows.
+    /// Multiplies `G` vectors of lanes from `lane` on, of which those before `lanes` hold rows.
     #[inline(always)]
     unsafe fn lanes<V: Vector<T>, const G: usize>(&self, s: usize, lane: usize, lanes: usize) {
         let a = self.a;
@@ -67,7 +69,8 @@ impl<T: Scalar> Slices<'_, T> {
         };
         let start = a.slice_ptr[s] + lane;
         let width = (a.slice_ptr[s + 1] - a.slice_ptr[s]) / a.c;
-        // SAFETY: the slots lie in the slice; the masks leave padding out; only lanes that hold rows are written.
+        // SAFETY: the slots lie in the slice; the masks exclude padding; only lanes that hold rows
+        // are written.
         unsafe {
             let sums: [V; G] = strip(
                 slots,

@@ -1,4 +1,4 @@
-//! SELL-C-σ on a GPU: a thread a lane, and with C = 32 a warp a slice.
+//! SELL-C-σ on a GPU: one thread per lane, and with C = 32 one warp per slice.
 
 use super::Host;
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
@@ -6,19 +6,20 @@ use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// The kernel file.
+/// Name of the kernel file.
 const FILE: &str = "sell";
 
-/// Lanes of a warp, for which there is a kernel of its own.
+/// Lanes of a warp: slices of this size have a kernel of their own.
 const WARP: usize = 32;
 
-/// So many rows a multiprocessor, or fewer, leave it idle unless each of them has much under way: two blocks of 256.
+/// Rows per multiprocessor up to which it is idle unless each row has many loads in flight: two
+/// blocks of 256.
 const FEW_ROWS: usize = 512;
 
-/// A row of fewer slots has not much to be under way.
+/// Least number of slots of a row with many loads in flight.
 const DEEP_WIDTH: usize = 64;
 
-/// A matrix in SELL-C-σ in the memory of a GPU.
+/// A SELL-C-σ matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
     nrows: usize,
@@ -60,7 +61,7 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// Enqueues the product.
+    /// Enqueues the SpMV.
     ///
     /// # Safety
     ///
@@ -70,7 +71,8 @@ impl<T: Scalar> Uploaded<T> {
         let launch = launch.arg(self.col_idx.ptr()).arg(self.values.ptr());
         let launch = launch.arg(self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr));
         let launch = launch.arg(self.c as u32).arg(self.nrows as u32).arg(self.ncols as u32).arg(x);
-        // SAFETY: these are the parameters of `sell`, `sell32` and `sell_deep`; the vectors are the caller's promise.
+        // SAFETY: these are the parameters of `sell`, `sell32` and `sell_deep`; the vectors are the
+        // caller's promise.
         unsafe { self.kernel.launch(queue, &out, out.to(launch)) }
     }
 }

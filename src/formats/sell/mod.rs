@@ -1,4 +1,5 @@
-//! SELL-C-σ, sliced ELL: rows sorted by length within windows of σ, cut into slices of C rows, each slice an ELL of its own.
+//! SELL-C-σ, sliced ELL: rows sorted by length within windows of σ, cut into slices of C rows,
+//! each slice an ELL of its own.
 //!
 //! ```text
 //! 3 . 1 .     c 2, sigma 4             (_ is padding)
@@ -9,12 +10,13 @@
 //!             full       2 0
 //! ```
 //!
-//! Invariants: slice `s` holds rows `perm[c·s ..]`; its slot `k` of lane `l` is at `slice_ptr[s] + k·c + l`; its width is that of
-//! its longest row; every lane holds an entry in the slots before `full[s]`; the last slice is padded to `c` lanes. With σ = 1
-//! nothing is sorted and there is no `perm`.
+//! Invariants: slice `s` holds rows `perm[c·s ..]`; its slot `k` of lane `l` is at
+//! `slice_ptr[s] + k·c + l`; its width is that of its longest row; every lane holds an entry in
+//! the slots before `full[s]`; the last slice is padded to `c` lanes. With σ = 1 nothing is sorted
+//! and there is no `perm`.
 //!
-//! With `index:packed` slices of 32 rows are packed instead, without padding and with fewer bytes for columns and values: see
-//! [`packed`].
+//! With `index:packed` the matrix is stored as packed SELL with slices of 32 rows instead, without
+//! padding and with fewer bytes for columns and values: see [`packed`].
 //!
 //! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
 
@@ -37,37 +39,42 @@ use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
 use std::fmt::{self, Display};
 
-/// The format.
+/// The SELL-C-σ format.
 pub(crate) struct Sell;
 
-/// `sell(c:C,sigma:S)`, and with `index:packed` its slices packed.
+/// Plan `sell(c:C,sigma:S)`, with `index:packed` as packed SELL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Rows in a slice; 32 in packed ones.
+    /// Number of rows per slice; 32 in packed SELL.
     pub c: u32,
-    /// Rows in a window that is sorted by length; 1 sorts nothing.
+    /// Number of rows per window sorted by length; 1 sorts nothing.
     pub sigma: u32,
-    /// How the slots are kept.
+    /// Encoding of the slots.
     pub index: Index,
 }
 
-/// A slice no larger than this keeps `slice_ptr` meaningful and a slice of 32-bit lanes addressable.
+/// Maximum number of rows of a slice: keeps `slice_ptr` meaningful and a slice of 32-bit lanes
+/// addressable.
 const MAX_C: u32 = 1 << 16;
 
-/// Candidates are dropped beyond this padding: they could only lose.
+/// Maximum padding ratio of a candidate: beyond it a plan cannot be the fastest.
 const CANDIDATE_PADDING: f64 = 3.0;
 
-/// What is worth trying: C of one or two vectors, and σ from nothing to as far as `x` and `y` stay in the cache. Beyond
-/// 16,384 the locality of `x` and `y` suffers (measured). C of one vector without sorting was the best plan of 1 matrix in 304.
+/// Candidates for a CPU: C of one or two vectors, and σ from no sorting to windows whose `x` and
+/// `y` stay in the cache. Beyond 16,384 the locality of `x` and `y` suffers (measured). C of one
+/// vector without sorting was the best plan of 1 matrix in 304.
 const CANDIDATES: [(u32, u32); 6] = [(16, 128), (16, 1024), (16, 4096), (32, 1), (32, 512), (32, 4096)];
 
-/// The same for a GPU, where a warp takes a slice of 32; beyond 512 what sorting saves hardly pays for scattering `y` (measured).
+/// Candidates for a GPU, where a warp multiplies a slice of 32; beyond 512 the savings of sorting
+/// hardly pay for scattering `y` (measured).
 const GPU_CANDIDATES: [(u32, u32); 4] = [(32, 1), (32, 128), (32, 512), (32, 4096)];
 
-/// The windows of packed slices that are worth trying: none, where diagonals are kept, and one that fills slices.
+/// Candidate windows of packed SELL: no sorting, which preserves diagonals, and a window that fills
+/// slices.
 const PACKED_SIGMAS: [u32; 2] = [1, 512];
 
-/// Packed slices are worth trying where plain ones have so many times as many slots, or bytes of columns.
+/// Least ratio of the slots, or bytes of columns, of plain SELL to those of packed SELL at which
+/// packed SELL is a candidate.
 const LEAST_GAIN: f64 = 1.1;
 
 impl Default for Plan {
@@ -88,14 +95,14 @@ impl Display for Plan {
 }
 
 impl Plan {
-    /// The order of the rows.
+    /// Order of the rows.
     fn order(self) -> Order {
         if self.sigma > 1 { Order::Windows(self.sigma as usize) } else { Order::Natural }
     }
 
-    /// What plain slices take.
+    /// Padding of the plain slices.
     fn slice_sums(self, analysis: &Analysis) -> SliceSums {
-        // The windows that are worth trying are measured already.
+        // The sums of the candidate windows are part of the analysis.
         analysis.slices.with(self.c, self.sigma).unwrap_or_else(|| {
             let sums = analysis.row_lengths.par_chunks(self.stride(analysis.rows.nrows)).map(|rows| {
                 let mut sorted = rows.to_vec();
@@ -109,7 +116,8 @@ impl Plan {
         })
     }
 
-    /// Rows whose slices can be told without looking further: a multiple of both the window and the slice.
+    /// Rows whose slices are independent of the others: a multiple of both the window and the
+    /// slice.
     fn stride(self, nrows: usize) -> usize {
         let (c, sigma) = (self.c as usize, self.sigma as usize);
         if sigma >= nrows { nrows.max(1) } else { lcm(c, sigma).min(nrows.max(1)) }
@@ -126,8 +134,10 @@ fn lcm(a: usize, b: usize) -> usize {
     a / gcd(a, b) * b
 }
 
-/// Whether packed slices with values as they are have columns as long as plain ones, and as many rows: a GPU is then faster with plain
-/// slices, if those are not padded. An H200 took 255 µs with them against 266 for the gallery's `uniform` in `f64`.
+/// True if packed SELL with unchanged values and without separate long rows has column indices as
+/// long as those of plain SELL (within [`LEAST_GAIN`]): a GPU is then faster with plain SELL, if
+/// that is not padded. An H200 took 255 µs with it against 266 for the gallery's `uniform` in
+/// `f64`.
 fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
     let Index::Packed(packing @ Packing { values: ValueEncoding::Plain, long: Packing::MAX_LONG, .. }) =
         plan.index
@@ -187,7 +197,7 @@ impl Format for Sell {
         // A bound: sorted slices hold the longest row at least once.
         let longest = |plan: &Plan| f64::from(analysis.rows.max) * f64::from(plan.c);
         let plans = plans.filter(|plan| longest(plan) <= affordable);
-        // Packed slices have no padding.
+        // Packed SELL has no padding.
         let packed = PACKED_SIGMAS.iter().filter(|&&sigma| !even || sigma == 1).flat_map(|&sigma| {
             let index = packed::candidates(analysis, on).into_iter().map(Index::Packed);
             index.map(move |index| Plan { c: LANES as u32, sigma, index })
@@ -237,7 +247,8 @@ impl Format for Sell {
     }
 
     fn floor_us(_: &Plan, analysis: &Analysis) -> f64 {
-        /// Slots of a row that a thread of a GPU loads together at most: `DEEP` in `kernels/sell.cu`.
+        /// Maximum number of slots of a row that a GPU thread loads together: `DEEP` in
+        /// `kernels/sell.cu`.
         const DEEP: u64 = 32;
         chain_us(u64::from(analysis.rows.max), DEEP)
     }
@@ -257,13 +268,13 @@ impl Format for Sell {
     }
 }
 
-/// A matrix in SELL-C-σ.
+/// A SELL-C-σ matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
     nrows: usize,
     ncols: usize,
     c: usize,
-    /// Rows in a window that is sorted.
+    /// Number of rows of a sorted window.
     sigma: usize,
     perm: Option<Vec<u32>>,
     slice_ptr: Vec<usize>,
@@ -305,7 +316,7 @@ impl<T: Scalar> Host<T> {
                     let (row_cols, row_vals) = if i < nrows { a.row(row_of(i)) } else { (&[][..], &[][..]) };
                     for k in 0..extent[s].0 as usize {
                         let at = slice_ptr[s] + k * c + lane;
-                        // SAFETY: the slots of a slice belong to the part that holds it.
+                        // SAFETY: the slots of a slice belong to the part that has the slice.
                         unsafe {
                             cols.set(at, row_cols.get(k).copied().unwrap_or(PADDING));
                             if let Some(&value) = row_vals.get(k) {
@@ -414,7 +425,7 @@ mod tests {
             let packed = plans.iter().filter(|plan| plan.index != Index::Plain);
             packed.map(|plan| plan.sigma).collect::<Vec<_>>()
         };
-        // Columns all over 300,000 leave no slice a narrow index.
+        // Columns spread over 300,000 leave no slice a narrow index.
         let wide = "uniform,rows=300000";
         assert!(packed(wide, Target::Gpu).is_empty());
         assert!(!packed(wide, Target::Cpu).is_empty());

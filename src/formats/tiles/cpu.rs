@@ -1,24 +1,25 @@
-//! Tiles on the CPU: chunk by chunk, both passes in a buffer on the stack. Right rather than fast: a core has no memory of its own to
-//! keep `x` in, and its caches need no help.
+//! Tiles on the CPU: chunk by chunk, both passes in a buffer on the stack. Reference
+//! implementation, not tuned: a core has no memory of its own for `x`, and its caches need no
+//! blocking.
 
 use super::{GROUP, Host, MAX_CHUNK, UNUSED};
 use crate::Scalar;
 use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, run_parts};
 use std::ops::Range;
 
-/// `y = A x`: the rows that end in a part are written by it, and what it has of the one that does not is carried.
+/// `y = A x`: a part writes the rows that end in it, and carries its sum of the row that does not.
 pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let y = Output::new(y);
     // SAFETY: every row ends in one chunk, and a carry is written by its own part.
     unsafe { run_parts(&a.parts, &Chunks { a, x, y, carries: Output::new(&mut carries) }) };
     for (&chunk, &carry) in a.parts[1..a.parts.len() - 1].iter().zip(&carries) {
-        // SAFETY: all parts are done, and there are rows yet to end in the chunk of the next part.
+        // SAFETY: all parts are done, and further rows end in the chunk of the next part.
         unsafe { y.add(a.chunk_rows[chunk] as usize, carry) };
     }
 }
 
-/// The borrowed arrays of a product; the range is one of chunks.
+/// Kernel over chunks, with the borrowed arrays of an SpMV; a range is a range of chunks.
 struct Chunks<'a, T> {
     a: &'a Host<T>,
     x: &'a [T],
@@ -39,19 +40,19 @@ impl<T: Scalar> Kernel<T> for Chunks<'_, T> {
             for row in self.a.chunk_rows[chunk] as usize..self.a.chunk_rows[chunk + 1] as usize {
                 let end = self.a.row_ends[row] as usize;
                 let total = products[next..end].iter().fold(sum, |sum, &product| sum + product);
-                // SAFETY: the row ends in this part alone.
+                // SAFETY: the row ends only in this part.
                 unsafe { self.y.set(row, total) };
                 (sum, next) = (T::ZERO, end);
             }
             sum = products[next..entries].iter().fold(sum, |sum, &product| sum + product);
         }
-        // SAFETY: the part's own carry.
+        // SAFETY: the carry belongs to this part.
         unsafe { self.carries.set(part, sum) };
     }
 }
 
 impl<T: Scalar> Chunks<'_, T> {
-    /// The products of a chunk in row order.
+    /// Computes the products of a chunk in row order.
     #[inline(always)]
     fn multiply(&self, chunk: usize, products: &mut [T; MAX_CHUNK as usize]) {
         let a = self.a;

@@ -1,4 +1,5 @@
-//! Tiles on a GPU: for every stripe a launch that multiplies and one that sums, and at last one for the rows that are cut.
+//! Tiles on a GPU: for every stripe a launch that multiplies and one that sums, followed by one for
+//! the rows that are cut.
 
 use super::{GROUP, Host, Shape, Values, pack};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
@@ -12,13 +13,13 @@ pub(super) const MULTIPLY_THREADS: u32 = 1024;
 /// Threads of the blocks that sum: `SUM_THREADS` in `kernels/tiles.cu`.
 pub(super) const SUM_THREADS: u32 = 512;
 
-/// Bytes of scalars that a thread takes at once: `PIECE` in `kernels/tiles.cu`.
+/// Bytes of scalars that a thread processes at a time: `PIECE` in `kernels/tiles.cu`.
 const PIECE_BYTES: usize = 16;
 
-/// Bytes of the banks of shared memory side by side.
+/// Bytes of a row of shared-memory banks.
 const BANKS: u32 = 128;
 
-/// A matrix in tiles in the memory of a GPU.
+/// A tiled matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
     shape: Shape,
@@ -29,26 +30,26 @@ pub(super) struct Uploaded<T> {
     tile_ptr: Buffer<u32>,
     cols: Buffer<u16>,
     values: Values<T, Buffer<T>>,
-    /// Where each group in tile order is in chunk order.
+    /// Position in chunk order of each group in tile order.
     destinations: Buffer<u32>,
-    /// The first group of each stripe, the same in both orders, and their number.
+    /// First group of each stripe, the same in both orders, and the number of groups.
     stripe_ptr: Vec<u32>,
     multiply: Shared,
     sum: Shared,
     add_carries: Kernel,
-    /// The products of a stripe.
+    /// Products of a stripe.
     products: Scratch<T>,
-    /// For every chunk, what it has of the row that goes on in the next.
+    /// Carry of every chunk: its sum of the row that continues in the next chunk.
     carries: Scratch<T>,
     residency: Residency,
 }
 
-/// A kernel whose blocks are given shared memory.
+/// A kernel whose blocks use dynamic shared memory.
 #[derive(Debug)]
 struct Shared {
     kernel: Kernel,
     bytes: u32,
-    /// Blocks that run at once.
+    /// Number of resident blocks.
     resident: u32,
 }
 
@@ -59,7 +60,7 @@ impl Shared {
     }
 }
 
-/// Where each of the numbers 0, 1, 2, ... stands among them.
+/// Inverse of a permutation of the numbers 0, 1, 2, ...
 fn inverse(numbers: &[u32]) -> Vec<u32> {
     let mut places = vec![0; numbers.len()];
     for (place, &number) in (0..).zip(numbers) {
@@ -74,7 +75,7 @@ impl<T: Scalar> Uploaded<T> {
         let stripe_ptr: Vec<u32> =
             (0..=shape.stripes()).map(|stripe| host.tile_ptr[stripe * shape.blocks()]).collect();
         let most = stripe_ptr.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
-        // A product also writes and reads the products of a stripe.
+        // An SpMV also writes and reads the products of a stripe.
         let bytes = host.matrix_bytes() + (most as usize * GROUP * size_of::<T>()) as u64;
         let residency = Residency::of::<T>(gpu, bytes, (host.shape.nrows, host.shape.ncols)).whole();
         let module = Module::of("tiles", residency);
@@ -83,7 +84,7 @@ impl<T: Scalar> Uploaded<T> {
             Values::Equal(value) => ("tiles_multiply_equal", Values::Equal(*value)),
         };
         let x_bytes = shape.width.min(shape.ncols as u32) * size;
-        // Products take whole lines of banks.
+        // Products occupy whole rows of banks.
         let chunk_bytes = shape.chunk * size + BANKS;
         Ok(Self {
             shape,
@@ -105,7 +106,7 @@ impl<T: Scalar> Uploaded<T> {
         })
     }
 
-    /// The launch that multiplies a stripe.
+    /// Launch that multiplies a stripe.
     fn multiply(&self, stripe: usize, x: Ptr<T>, products: Ptr<T>) -> Launch {
         let (first, end) = (self.stripe_ptr[stripe], self.stripe_ptr[stripe + 1]);
         let pieces = (end - first) as usize * (GROUP * size_of::<T>() / PIECE_BYTES);
@@ -122,7 +123,7 @@ impl<T: Scalar> Uploaded<T> {
         launch.arg(x).arg(products)
     }
 
-    /// The launch that sums the chunks of a stripe.
+    /// Launch that sums the chunks of a stripe.
     fn sum(&self, stripe: usize, products: Ptr<T>, y: Ptr<T>, carries: Ptr<T>) -> Launch {
         let chunks = self.shape.chunks_of(stripe);
         let launch = Launch::new(chunks.len() as u32, SUM_THREADS).with_shared(self.sum.bytes);
@@ -139,14 +140,15 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         for stripe in 0..self.shape.stripes() {
             let (multiply, sum) =
                 (self.multiply(stripe, x, products), self.sum(stripe, products, y, carries));
-            // SAFETY: these are the parameters of `tiles_multiply` and `tiles_sum`, with room for the products of any stripe and a
-            // carry for every chunk; the vectors are the caller's promise.
+            // SAFETY: these are the parameters of `tiles_multiply` and `tiles_sum`, with room for
+            // the products of any stripe and a carry for every chunk; the vectors are the caller's
+            // promise.
             unsafe {
                 self.multiply.kernel.launch(queue, multiply)?;
                 self.sum.kernel.launch(queue, sum)?;
             }
         }
-        // Chunk c has a part of the row with which chunk c + 1 begins; the last one has none.
+        // Chunk c has a part of the row with which chunk c + 1 begins; the last chunk has no carry.
         let cuts = self.shape.chunks().saturating_sub(1);
         let launch =
             Launch::over(cuts, 1).arg(self.chunk_rows.ptr().add(1)).arg(carries).arg(cuts as u64).arg(y);

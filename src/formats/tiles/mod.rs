@@ -1,4 +1,5 @@
-//! Tiles: products made column block by column block, then brought into row order and summed.
+//! Tiles: products are computed column block by column block, then brought into row order and
+//! summed.
 //!
 //! ```text
 //! 3 . 1 .     column blocks of 2, chunks of 6 entries and row ends:   3 1 | | 2 4   1 | 1 1 |
@@ -9,22 +10,27 @@
 //!                                             chunk_rows 0 2 4   row_ends 2 2  1 3
 //! ```
 //!
-//! The entries are cut twice: by column into *column blocks*, so that the part of `x` that one needs fits in the shared memory of a GPU,
-//! and in row order, together with the ends of the rows, into equal *chunks*. What a chunk has in a column block is a *cell*, padded to
-//! whole *groups* of 8 slots. A product takes two passes. The first goes through the groups in *tile order*, by column block and then
-//! by chunk, multiplies, and writes the products of every group to where it is in *chunk order*, by chunk and then by column block. The
-//! second goes through them in that order, puts the products of a chunk into row order in shared memory, and sums the rows. So `x` is
-//! never gathered from beyond shared memory, and whatever is read or written elsewhere is read or written in runs of whole sectors.
+//! The entries are cut twice: by column into *column blocks*, so that the part of `x` that one
+//! needs fits in the shared memory of a GPU, and in row order, together with the row ends, into
+//! equal *chunks*. The entries of a chunk in a column block are a *cell*, padded to whole *groups*
+//! of 8 slots. An SpMV takes two passes. The first processes the groups in *tile order*, by column
+//! block and then by chunk, multiplies, and writes the products of every group to its position in
+//! *chunk order*, by chunk and then by column block. The second reads them in that order, puts the
+//! products of a chunk into row order in shared memory, and sums the rows. `x` is therefore only
+//! gathered from shared memory, and all other reads and writes are runs of whole sectors.
 //!
-//! Chunks in succession may be taken together as *stripes*, whose products stay in a cache from one pass to the other: then tile
-//! order is by stripe, column block and chunk. A *tile* is what a stripe has in a column block.
+//! Consecutive chunks may be grouped into *stripes*, whose products stay in a cache from one pass
+//! to the other: then tile order is by stripe, column block and chunk. A *tile* is the part of a
+//! column block in a stripe.
 //!
-//! Invariants: `tile_ptr` and `chunk_ptr` rise from 0 to the number of groups. `home` says which group in tile order each one in
-//! chunk order is (a GPU keeps the inverse). `cols` counts from the first column of the block, `positions` and `row_ends` from the first entry
-//! of the chunk; the position of a padded slot is `UNUSED`, its column and value are 0.
+//! Invariants: `tile_ptr` and `chunk_ptr` rise from 0 to the number of groups. `home` maps each
+//! group in chunk order to its number in tile order (a GPU stores the inverse). `cols` counts from
+//! the first column of the block, `positions` and `row_ends` from the first entry of the chunk; the
+//! position of a padded slot is `UNUSED`, its column and value are 0.
 //!
-//! Source: propagation blocking, Beamer, Asanović & Patterson, IPDPS 2017; Buono et al., ICS 2016. There bins are filled as the graph
-//! is gone through; a matrix that is multiplied many times has them laid out once.
+//! Source: propagation blocking, Beamer, Asanović & Patterson, IPDPS 2017; Buono et al., ICS 2016.
+//! There bins are filled while the graph is traversed; here they are laid out in advance, for a
+//! matrix that is multiplied many times.
 
 mod cpu;
 mod cuda;
@@ -42,41 +48,47 @@ use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 use std::ops::Range;
 
-/// The format.
+/// The tiled format.
 pub(crate) struct Tiles;
 
-/// `tiles`, `tiles(cols:W,chunk:C,stripe:S,values:packed)`, each parameter as it is needed.
+/// Plan `tiles`, `tiles(cols:W,chunk:C,stripe:S,values:packed)`; every parameter is optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// `cols:W`: columns of a block, at most 65536; none takes 64 KiB of `x`.
+    /// `cols:W`: columns of a block, at most 65536. None stands for 64 KiB of `x`.
     pub cols: Option<u32>,
-    /// `chunk:C`: entries and row ends of a chunk, from 32 to 16384; none takes 60 KiB of products.
+    /// `chunk:C`: entries and row ends of a chunk, from 32 to 16384. None stands for 60 KiB of
+    /// products.
     pub chunk: Option<u32>,
-    /// `stripe:S`: entries and row ends of a stripe, rounded down to whole chunks; none takes all at once.
+    /// `stripe:S`: entries and row ends of a stripe, rounded down to whole chunks. None stands for
+    /// a single stripe.
     pub stripe: Option<u32>,
-    /// `values:packed`: where all values have the same bits, only one is stored.
+    /// `values:packed`: if all values have the same bits, only one is stored.
     pub packed: bool,
 }
 
-/// Slots of a group: with 4-byte scalars a sector of a GPU's memory, the least it writes whole. `GROUP` in `kernels/tiles.cu`.
+/// Slots of a group: with 4-byte scalars a sector of GPU memory, the smallest unit it writes whole.
+/// `GROUP` in `kernels/tiles.cu`.
 const GROUP: usize = 8;
 
-/// The position of a padded slot: beyond every chunk. `UNUSED` in `kernels/tiles.cu`.
+/// Position of a padded slot: beyond every chunk. `UNUSED` in `kernels/tiles.cu`.
 const UNUSED: u16 = u16::MAX;
 
-/// The longest chunk: its products in `f64` take 128 KiB of shared memory. `MAX_CHUNK` in `kernels/tiles.cu`.
+/// Maximum length of a chunk: its products in `f64` take 128 KiB of shared memory. `MAX_CHUNK` in
+/// `kernels/tiles.cu`.
 const MAX_CHUNK: u32 = 16384;
 
-/// The shortest chunk: there is a table line for each.
+/// Minimum length of a chunk: each has a table row.
 const MIN_CHUNK: u32 = 32;
 
-/// Columns that 16 bits tell apart.
+/// Maximum number of columns of a block: 16 bits distinguish as many.
 const MAX_COLS: u32 = 1 << 16;
 
-/// Bytes of `x` that a column block takes when nothing is said: what a block of every GPU can have, two of them on those from A100 on.
+/// Default bytes of `x` of a column block: available to a block on every GPU, to two resident
+/// blocks from A100 on.
 const X_BYTES: u32 = 64 << 10;
 
-/// Bytes of products that a chunk takes when nothing is said: what is left to the smallest of those GPUs beside the kernel's own.
+/// Default bytes of products of a chunk: the remainder on the smallest of those GPUs beside the
+/// kernel's own shared memory.
 const CHUNK_BYTES: u32 = 60 << 10;
 
 impl Display for Plan {
@@ -116,15 +128,17 @@ impl Format for Tiles {
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
-        /// Entries below which two or three launches cost more than gathers do.
+        /// Number of entries below which two or three launches cost more than gathers do.
         const LEAST: u64 = 1 << 20;
-        /// Entries within which a multiprocessor still has a part of `x` in its L1, as the cost model takes it.
+        /// Reuse distance, in entries, within which a multiprocessor still has a part of `x` in its
+        /// L1, as the cost model takes it.
         const NEAR: f64 = 8192.0;
-        /// Share of the gathers that have to miss.
+        /// Minimum share of the gathers that miss.
         const MISSING: f64 = 0.2;
-        /// Slots for an entry beyond which the passes take more bytes than gathers do.
+        /// Slots per entry beyond which the passes transfer more bytes than gathers do.
         const PADDED: f64 = 1.5;
-        /// Entries of a stripe: 16 MB of products in `f32` and 32 MB in `f64` stay in an L2 of 60 MB beside what streams through it.
+        /// Entries of a stripe: 16 MB of products in `f32` and 32 MB in `f64` stay in an L2 of 60
+        /// MB beside the data that streams through it.
         const STRIPE: u32 = 4 << 20;
         let rows = &analysis.rows;
         let missing = 1.0 - analysis.structure.reuse.share_within(NEAR);
@@ -182,7 +196,7 @@ impl Format for Tiles {
     }
 }
 
-/// A matrix's sizes and how they are cut.
+/// Sizes of a matrix and its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     nrows: usize,
@@ -204,48 +218,50 @@ impl Shape {
         Self { nrows, ncols, nnz, width: plan.cols.unwrap_or(X_BYTES / size), chunk, stripe }
     }
 
-    /// Column blocks.
+    /// Number of column blocks.
     fn blocks(&self) -> usize {
         self.ncols.div_ceil(self.width as usize)
     }
 
-    /// Chunks.
+    /// Number of chunks.
     fn chunks(&self) -> usize {
         chunks(self.nrows as u64, self.nnz as u64, u64::from(self.chunk)) as usize
     }
 
-    /// Stripes.
+    /// Number of stripes.
     fn stripes(&self) -> usize {
         self.chunks().div_ceil(self.stripe)
     }
 
-    /// Tiles of all stripes.
+    /// Number of tiles of all stripes.
     fn tiles(&self) -> usize {
         self.stripes().saturating_mul(self.blocks())
     }
 
-    /// The chunks of a stripe.
+    /// Chunks of a stripe.
     fn chunks_of(&self, stripe: usize) -> Range<usize> {
         let first = stripe * self.stripe;
         first..first.saturating_add(self.stripe).min(self.chunks())
     }
 
-    /// The tiles that the cells of a chunk belong to, by column block.
+    /// Tiles that contain the cells of a chunk, by column block.
     fn tiles_of(&self, chunk: usize) -> Range<usize> {
         let first = chunk / self.stripe * self.blocks();
         first..first + self.blocks()
     }
 
-    /// The entries of a chunk.
+    /// Entries of a chunk.
     fn entries(&self, chunk: usize, chunk_rows: &[u32]) -> Range<usize> {
         let items = |chunk: usize| (chunk * self.chunk as usize).min(self.nrows + self.nnz);
         items(chunk) - chunk_rows[chunk] as usize..items(chunk + 1) - chunk_rows[chunk + 1] as usize
     }
 
-    /// Groups there would be on average if every entry's column were drawn at random. Nothing else is known without looking at
-    /// them; the most there can be is not 1.6 times as many (a single entry in each of as many cells), the least an eighth.
+    /// Expected number of groups if the column of every entry is random. Nothing else is known
+    /// without reading the columns; the maximum is not 1.6 times as many (a single entry in each of
+    /// as many cells), the minimum an eighth.
     fn expected_groups(&self) -> u64 {
-        /// From here on the number of entries of a cell, modulo the slots of a group, is as good as any.
+        /// Mean size of a cell from which the number of its entries is taken as uniform modulo the
+        /// slots of a group.
         const MANY: f64 = 64.0;
         let cells = self.chunks() as f64 * self.blocks() as f64;
         if self.nnz == 0 {
@@ -255,7 +271,7 @@ impl Shape {
         let groups_of_cell = if mean > MANY {
             (mean + (GROUP - 1) as f64 / 2.0) / GROUP as f64
         } else {
-            // Poisson's distribution, up to where nothing is left of it.
+            // Poisson distribution, up to terms that vanish.
             let mut share = (-mean).exp();
             (1..=4 * MANY as usize).fold(0.0, |sum, n| {
                 share *= mean / n as f64;
@@ -267,29 +283,30 @@ impl Shape {
     }
 }
 
-/// A matrix in tiles.
+/// A tiled matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
     shape: Shape,
-    /// In chunk order: the rows that have ended before each chunk, its first group, and for every group where it is in tile order.
+    /// In chunk order: the number of rows that end before each chunk, its first group, and the
+    /// position in tile order of every group.
     chunk_rows: Vec<u32>,
     chunk_ptr: Vec<u32>,
     home: Vec<u32>,
     positions: Vec<u16>,
-    /// Entries of its chunk before the end of each row.
+    /// Number of entries of the chunk before the end of each row.
     row_ends: Vec<u16>,
     /// In tile order: the first group of each tile.
     tile_ptr: Vec<u32>,
     cols: Vec<u16>,
-    /// In tile order, too.
+    /// In tile order as well.
     values: Values<T>,
     /// Bounds of the parts, in chunks.
     parts: Box<[usize]>,
 }
 
 impl<T: Scalar> Host<T> {
-    /// Calls `visit` for every group of a chunk with its first slot in chunk order, its first slot in tile order, and the first column
-    /// of its block.
+    /// Calls `visit` for every group of a chunk with its first slot in chunk order, its first slot
+    /// in tile order, and the first column of its block.
     #[inline(always)]
     fn for_each_group(&self, chunk: usize, mut visit: impl FnMut(usize, usize, usize)) {
         let tiles = self.shape.tiles_of(chunk);
@@ -329,7 +346,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
                 }
             });
         }
-        // SAFETY: these are the entries of a checked matrix, each where it was.
+        // SAFETY: these are the entries of a checked matrix, each at its original position.
         unsafe { CsrMatrix::new_unchecked(shape.nrows, shape.ncols, row_ptr, col_idx, values) }
     }
 

@@ -1,4 +1,5 @@
-//! Packing: the entries of every chunk are sorted by column block, once to count the groups of its cells and once to lay them out.
+//! Packing: the entries of every chunk are sorted by column block twice, first to count the groups
+//! of its cells and then to lay them out.
 
 use super::{GROUP, Host, Plan, Shape, UNUSED, Values, chunk_rows};
 use crate::device::cpu::{Output, partition};
@@ -8,10 +9,10 @@ use crate::memory::zeroed;
 use crate::{Error, Scalar};
 use rayon::prelude::*;
 
-/// Blocks that a launch of a GPU can have, and so chunks.
+/// Maximum number of chunks: the number of blocks of a GPU launch.
 const MAX_CHUNKS: u64 = i32::MAX as u64;
 
-/// What a chunk has in a column block.
+/// Entries of a chunk in a column block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     block: u32,
@@ -47,12 +48,12 @@ pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>,
     Ok(host)
 }
 
-/// Bounds of the parts that threads take, in chunks.
+/// Bounds of the parts that threads process, in chunks.
 pub(super) fn parts(shape: &Shape) -> Box<[usize]> {
     partition(shape.chunks(), 1, |chunks| chunks as u64 * u64::from(shape.chunk))
 }
 
-/// Refuses more than there can be numbers for.
+/// Returns an error if `found` exceeds `most`.
 pub(super) fn check(plan: &Plan, what: &str, found: u64, most: u64) -> Result<(), Error> {
     if found <= most {
         return Ok(());
@@ -61,7 +62,7 @@ pub(super) fn check(plan: &Plan, what: &str, found: u64, most: u64) -> Result<()
     Err(Error::PlanLimit { plan: format!("tiles{plan}"), message })
 }
 
-/// 0 and the sums of the first `counts`.
+/// Exclusive prefix sums of `counts`, and their total.
 fn rising(counts: impl Iterator<Item = u32>) -> Vec<u32> {
     let sums = counts.scan(0, |sum, count| {
         *sum += count;
@@ -70,7 +71,7 @@ fn rising(counts: impl Iterator<Item = u32>) -> Vec<u32> {
     std::iter::once(0).chain(sums).collect()
 }
 
-/// The cells of every chunk that hold anything, by column block.
+/// Non-empty cells of every chunk, by column block.
 fn cells(shape: &Shape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
     let chunks = (0..shape.chunks()).into_par_iter();
     let cells = chunks.map_init(
@@ -85,7 +86,7 @@ fn cells(shape: &Shape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
     cells.collect()
 }
 
-/// The first group of every tile in tile order, and the number of groups.
+/// First group of every tile in tile order, and the number of groups.
 fn tile_ptr(shape: &Shape, cells: &[Vec<Cell>]) -> Vec<u32> {
     let mut tile_ptr = zeroed::<u32>(shape.tiles() + 1);
     for (chunk, cells) in cells.iter().enumerate() {
@@ -100,7 +101,7 @@ fn tile_ptr(shape: &Shape, cells: &[Vec<Cell>]) -> Vec<u32> {
     tile_ptr
 }
 
-/// The first group of every cell in tile order: those of a tile follow one another by chunk.
+/// First group of every cell in tile order: the cells of a tile are ordered by chunk.
 fn homes(host: &Host<impl Scalar>, cells: &[Vec<Cell>]) -> Vec<Vec<u32>> {
     let mut next = host.tile_ptr.clone();
     let chunks = cells.iter().enumerate().map(|(chunk, cells)| {
@@ -116,7 +117,8 @@ fn homes(host: &Host<impl Scalar>, cells: &[Vec<Cell>]) -> Vec<Vec<u32>> {
     chunks.collect()
 }
 
-/// Writes every entry to its slot. The arrays hold zeros, as padded slots do but for their positions.
+/// Writes every entry to its slot. The arrays hold zeros, which are right for padded slots except
+/// for their positions.
 fn lay_out<T: Scalar>(host: &mut Host<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>) {
     let homes = homes(host, cells);
     let Host { shape, chunk_rows, chunk_ptr, .. } = host;
@@ -129,7 +131,7 @@ fn lay_out<T: Scalar>(host: &mut Host<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>
     let lay_out = |sorter: &mut Sorter, chunk: usize| {
         let entries = shape.entries(chunk, chunk_rows);
         for row in chunk_rows[chunk] as usize..chunk_rows[chunk + 1] as usize {
-            // SAFETY: the row ends in this chunk alone.
+            // SAFETY: the row ends only in this chunk.
             unsafe { row_ends.set(row, (a.row_ptr()[row + 1] - entries.start) as u16) };
         }
         let mut group = chunk_ptr[chunk] as usize;
@@ -160,7 +162,7 @@ fn lay_out<T: Scalar>(host: &mut Host<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>
     (0..shape.chunks()).into_par_iter().for_each_init(|| Sorter::new(shape), lay_out);
 }
 
-/// The column block of an entry, above its position in its chunk.
+/// Sort key: the column block of an entry, above its position in its chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Key(u64);
 
@@ -180,16 +182,16 @@ impl Key {
         self.0 as u16
     }
 
-    /// Whether both entries are in one column block.
+    /// True if both entries are in the same column block.
     fn is_beside(&self, other: &Self) -> bool {
         self.block() == other.block()
     }
 }
 
-/// Sorts the entries of a chunk by column block, those of a block staying in their order: by counting, digit after digit.
+/// Sorts the entries of a chunk by column block, stably: a radix sort.
 struct Sorter {
     width: u32,
-    /// Bits of a column block's number.
+    /// Bits of the number of a column block.
     bits: u32,
     keys: Vec<Key>,
     spare: Vec<Key>,

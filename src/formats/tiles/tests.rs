@@ -7,10 +7,10 @@ fn generated(spec: &str) -> CsrMatrix<f32> {
     spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
 }
 
-/// The picture's cut of the chapter's matrix, with groups of 8.
+/// The partition of the picture, with groups of 8.
 const SMALL: Plan = Plan { cols: Some(2), chunk: Some(6), stripe: None, packed: false };
 
-/// One group's numbers, the rest of it padding.
+/// Numbers of each group, filled up with padding.
 fn groups<N: Copy>(filled: &[&[N]], padding: N) -> Vec<N> {
     let group = |numbers: &&[N]| [numbers, &*vec![padding; GROUP - numbers.len()]].concat();
     filled.iter().flat_map(group).collect()
@@ -53,7 +53,7 @@ fn blocks_of_more_than_one_digit_are_sorted() {
     };
     assert!(shape.blocks() > 256);
     let packed = analysis(&cols);
-    // One entry a block: slot after slot the entries come by column.
+    // One entry per block: slot by slot the entries are in the order of their columns.
     let order: Vec<u16> = packed.positions.iter().copied().filter(|&p| p != UNUSED).collect();
     assert!(order.is_sorted_by_key(|&p| cols[p as usize]) && order.len() == cols.len());
 }

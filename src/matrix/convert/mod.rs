@@ -1,4 +1,4 @@
-//! Matrices of other libraries as input.
+//! Conversion of matrices of other libraries.
 
 #[cfg(feature = "faer")]
 mod of_faer;
@@ -11,19 +11,20 @@ use sprs::{CsMatBase, SpIndex};
 use std::borrow::Cow;
 use std::ops::Deref;
 
-/// A matrix that can be read as CSR: what [`SparseOp::auto`](crate::SparseOp::auto) takes.
+/// A matrix that can be read as CSR: the input of [`SparseOp::auto`](crate::SparseOp::auto).
 ///
-/// Implemented for [`CsrMatrix`], [`CsrView`], [`CsrCow`], [`Triplets`] and the matrices of `sprs`, owned or borrowed, compressed by row or
-/// by column, of any index type. With the feature `nalgebra` also for the `CsrMatrix`, `CscMatrix` and `CooMatrix` of `nalgebra-sparse`,
-/// with the feature `faer` for its `SparseRowMat` and `SparseColMat`, owned or borrowed, of any index type. Their indices are
-/// copied, their values unless they are compressed by column; entries of a
-/// `CooMatrix` that have the same place are summed.
+/// Implemented for [`CsrMatrix`], [`CsrView`], [`CsrCow`], [`Triplets`] and the matrices of `sprs`,
+/// owned or borrowed, compressed by row or by column, of any index type. With the feature
+/// `nalgebra` also for the `CsrMatrix`, `CscMatrix` and `CooMatrix` of `nalgebra-sparse`, with the
+/// feature `faer` for its `SparseRowMat` and `SparseColMat`, owned or borrowed, of any index type.
+/// Their indices are copied, their values only if they are compressed by column; entries of a
+/// `CooMatrix` with the same place are summed.
 pub trait ToCsr<T: Scalar> {
-    /// The matrix in CSR; borrowed where it is one already.
+    /// Returns the matrix in CSR; borrowed if it is CSR already.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] when the matrix does not fit 32-bit column indices.
+    /// [`Error::InvalidMatrix`] if the matrix does not fit 32-bit column indices.
     fn to_csr(&self) -> Result<CsrCow<'_, T>, Error>;
 }
 
@@ -68,24 +69,24 @@ where
             ptr: self.proper_indptr().iter().map(|p| p.index()).collect(),
             by_rows: self.is_csr(),
         };
-        // sprs lets its users build matrices without checks, so the arrays are checked as any others.
+        // sprs can build matrices without checks, so the arrays are checked like any others.
         compressed.into_csr(self.indices().iter().map(|i| i.index()), Cow::Borrowed(self.data()))
     }
 }
 
 /// A matrix of another library, compressed by row or by column.
 struct Compressed {
-    /// Its name in messages.
+    /// Name in error messages.
     format: &'static str,
-    /// Rows and columns.
+    /// Number of rows and columns.
     shape: (usize, usize),
-    /// Where each row or column begins, and where the last one ends.
+    /// Beginning of each row or column, and the end of the last one.
     ptr: Vec<usize>,
     by_rows: bool,
 }
 
 impl Compressed {
-    /// The matrix in CSR, checked, with these indices and values of its entries.
+    /// Builds and checks the CSR matrix with the given indices and values of its entries.
     fn into_csr<'a, T: Scalar>(
         self,
         indices: impl Iterator<Item = usize>,
@@ -93,7 +94,7 @@ impl Compressed {
     ) -> Result<CsrCow<'a, T>, Error> {
         let Self { format, shape: (nrows, ncols), ptr, by_rows } = self;
         check_dimensions(format, nrows, ncols)?;
-        // An index that does not fit becomes one that is out of range, for the check below to find.
+        // An index that does not fit becomes one that is out of range, which the check below finds.
         let indices: Vec<u32> = indices.map(|i| u32::try_from(i).unwrap_or(u32::MAX)).collect();
         let (outer, inner) = if by_rows { (nrows, ncols) } else { (ncols, nrows) };
         check(outer, inner, &ptr, &indices, values.len())?;

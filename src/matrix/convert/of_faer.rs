@@ -43,10 +43,11 @@ impl<T: Scalar, I: Index> ToCsr<T> for SparseRowMatRef<'_, I, T> {
     }
 }
 
-/// Rows, columns, where each begins, how many entries it has if there may be gaps behind them, and the indices of the other side.
+/// Numbers of rows and columns, beginning of each, its number of entries if there may be gaps
+/// behind them, and the indices of the other dimension.
 type Parts<'a, I> = (usize, usize, &'a [I], Option<&'a [I]>, &'a [I]);
 
-/// A matrix without the gaps that there may be in its arrays.
+/// Converts a matrix, dropping the gaps that its arrays may have.
 fn of_parts<'a, T: Scalar, I: Index>(
     (nrows, ncols, begins, counts, indices): Parts<'_, I>,
     values: &[T],

@@ -6,7 +6,7 @@ use crate::{Error, Scalar};
 use nalgebra_sparse::{CooMatrix, CscMatrix, CsrMatrix};
 use std::borrow::Cow;
 
-/// What messages call these matrices.
+/// Name of these matrices in error messages.
 const FORMAT: &str = "nalgebra-sparse";
 
 /// ```

@@ -1,26 +1,27 @@
-//! Places of the entries of a row, as a seed of `random` draws them.
+//! Column placements drawn by a seed of `random`.
 
 use super::irregular::window;
 use super::random::{Purpose, Random, Shuffle, hash};
 use std::fmt::{Display, Formatter};
 
-/// Rounds in which repeated columns are drawn again, before the row is filled up in order.
+/// Rounds in which repeated columns are redrawn, before the row is filled up in order.
 const ROUNDS: usize = 4;
-/// Most diagonals of a stencil.
+/// Maximum number of diagonals of a stencil.
 const DIAGONALS: usize = 27;
 
-/// Placement of the columns of a row. A row that is too long for its band or block reaches farther.
+/// Placement of the columns of a row. A row that is too long for its band or block extends beyond
+/// it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Columns {
     /// At most `reach` away from the diagonal.
     Band { reach: usize },
     /// In square blocks along the diagonal.
     Blocks { size: usize },
-    /// On diagonals: a shorter row has the first ones, a longer row goes on beside them.
+    /// On diagonals: a shorter row has the first ones, a longer row continues beside them.
     Diagonals { offsets: Vec<usize> },
     /// Anywhere.
     Anywhere,
-    /// Column n·uᵏ for a uniform u: few columns are in most rows. Side by side, or scattered over
+    /// Column n·uᵏ for a uniform u: few columns are in most rows. Contiguous, or scattered over
     /// the matrix.
     Popular { power: f64, scattered: bool },
     /// Runs of contiguous columns at most `reach` away from the diagonal.
@@ -42,7 +43,7 @@ impl Columns {
             1 => Self::Blocks { size: mean + random.spread_over(4.0, 4000.0) as usize },
             2 => {
                 let count = mean.min(random.within(3..=DIAGONALS)).max(1);
-                // Pairs to the left and to the right of the diagonal, as those of a stencil;
+                // Pairs to the left and to the right of the diagonal, like those of a stencil;
                 // columns wrap around.
                 let mut offsets = vec![0];
                 for _ in 0..DIAGONALS / 2 {
@@ -63,8 +64,8 @@ impl Columns {
         }
     }
 
-    /// Puts `length` different columns of `matrix` in `columns`, rising. `length` is at most the
-    /// number of columns.
+    /// Stores `length` different columns of `matrix` in `columns`, ascending. `length` is at most
+    /// the number of columns.
     pub(super) fn place(&self, row: usize, length: usize, matrix: &Placing, columns: &mut Vec<u32>) {
         let ncols = matrix.ncols;
         let diagonal = matrix.diagonal(row);
@@ -99,7 +100,7 @@ impl Columns {
             Self::Runs { length: run, reach } => {
                 let near = near(*reach);
                 let runs = length.div_ceil(*run);
-                // Drawn as if runs were one column wide, all but the last then pushed apart.
+                // Drawn as if runs were one column wide; then all but the last are shifted apart.
                 random.distinct(0..near.len() - length + runs, runs, columns);
                 columns.resize(length, 0);
                 for k in (0..length).rev() {
@@ -111,7 +112,7 @@ impl Columns {
                 let group = row / rows;
                 let common = (share * length as f64).round() as usize;
                 let near = window(matrix.diagonal(group * rows), (*reach).max(length), ncols);
-                // Every row of the group has the first so many of the same numbers.
+                // Every row of the group has the first `common` of the same numbers.
                 let mut shared = Random::new(matrix.seed, Purpose::Group, group);
                 shared.distinct(near.clone(), common, columns);
                 random.draw(length, ROUNDS, columns, |random| near.start + random.below(near.len()));
@@ -143,7 +144,7 @@ impl Display for Columns {
     }
 }
 
-/// The matrix whose columns are placed.
+/// Matrix whose columns are placed.
 #[derive(Debug)]
 pub(super) struct Placing {
     nrows: usize,
@@ -159,13 +160,13 @@ impl Placing {
         Self { nrows, ncols, seed, shuffle }
     }
 
-    /// The column of the diagonal, from the upper left to the lower right corner.
+    /// Column of the diagonal, which runs from the upper left to the lower right corner.
     fn diagonal(&self, row: usize) -> usize {
         (row as u128 * self.ncols as u128 / self.nrows as u128) as usize
     }
 }
 
-/// Adds those of `others` that are absent, in order, until there are `length`.
+/// Adds elements of `others` that are absent, in order, until there are `length`.
 fn fill(columns: &mut Vec<u32>, length: usize, others: impl Iterator<Item = usize>) {
     let present = columns.len();
     if present < length {

@@ -1,25 +1,26 @@
-//! Patterns drawn at random: meshes without a grid, bands, graphs, circuits, linear programs.
+//! Random patterns: unstructured meshes, bands, graphs, circuits, linear programs.
 
 use super::pattern::Pattern;
 use super::random::{Purpose, Random, Shuffle};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// R-MAT's chances of the four quadrants, row by row; those of Graph500.
+/// R-MAT's probabilities of the four quadrants, row by row; those of Graph500.
 const QUADRANTS: [f64; 4] = [0.57, 0.19, 0.19, 0.05];
 /// Edges of an R-MAT graph that share a stream of random numbers.
 const EDGES_PER_STREAM: usize = 1 << 16;
-/// Tail exponent and scale of `webbase`'s row lengths, a Lomax distribution: together they give rows of 4.8 entries
-/// and, in four million, a longest one of a few thousand.
+/// Tail exponent and scale of `webbase`'s row lengths, a Lomax distribution: together they give
+/// rows of 4.8 entries and, in four million, a longest one of a few thousand.
 const WEBBASE_LENGTHS: (f64, f64) = (2.5, 6.45);
-/// Share of `webbase`'s links that stay on the site, and how far the site reaches.
+/// Share of `webbase`'s links that stay on the site, and the reach of a site.
 const WEBBASE_LOCAL: (f64, usize) = (0.7, 300);
-/// How strongly `webbase`'s other links prefer few columns: column n·uᵏ of a uniform u.
+/// Exponent of the preference of `webbase`'s other links for few columns: column n·uᵏ of a
+/// uniform u.
 const WEBBASE_SKEW: i32 = 3;
-/// How often `webbase` draws again for links that were there already, before it leaves the row shorter.
+/// Number of times that `webbase` redraws repeated links before it leaves the row shorter.
 const WEBBASE_ROUNDS: usize = 16;
 
-/// The places at most `reach` away from `centre`, out of `0 .. n`.
+/// The positions at most `reach` away from `centre`, out of `0 .. n`.
 pub(super) fn window(centre: usize, reach: usize, n: usize) -> Range<usize> {
     centre.saturating_sub(reach)..n.min(centre + reach + 1)
 }
@@ -34,14 +35,15 @@ fn around(
     columns: &mut Vec<u32>,
 ) {
     let Range { start, end } = window(diagonal, reach, n);
-    // Drawn as if the diagonal were not there; the columns past it then move up by one.
+    // Drawn without the diagonal; the columns past it then move up by one.
     random.distinct(start..end - 1, count, columns);
     let before = columns.partition_point(|&c| (c as usize) < diagonal);
     columns[before..].iter_mut().for_each(|c| *c += 1);
     columns.insert(before, diagonal as u32);
 }
 
-/// Finite elements on a mesh without a grid: 3 unknowns a node, 10 to 35 neighbour nodes at most 3000 away.
+/// Finite elements on an unstructured mesh: 3 unknowns per node, 10 to 35 neighbour nodes at most
+/// 3000 away.
 pub(super) fn femrandom(nodes: usize, seed: u64) -> Pattern {
     let nodes = Pattern::by_rows(nodes, |node, columns| {
         let mut random = Random::new(seed, Purpose::Row, node);
@@ -51,7 +53,7 @@ pub(super) fn femrandom(nodes: usize, seed: u64) -> Pattern {
     nodes.with_unknowns(3)
 }
 
-/// The diagonal and 8 to 24 more entries a row, at most 1000 away from it.
+/// The diagonal and 8 to 24 more entries per row, at most 1000 away from it.
 pub(super) fn banded(rows: usize, seed: u64) -> Pattern {
     Pattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
@@ -60,7 +62,7 @@ pub(super) fn banded(rows: usize, seed: u64) -> Pattern {
     })
 }
 
-/// 10 to 22 entries a row, anywhere.
+/// 10 to 22 entries per row, anywhere.
 pub(super) fn uniform(rows: usize, seed: u64) -> Pattern {
     Pattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
@@ -69,8 +71,8 @@ pub(super) fn uniform(rows: usize, seed: u64) -> Pattern {
     })
 }
 
-/// The R-MAT graph (Chakrabarti, Zhan and Faloutsos, SDM'04) of 2^`scale` vertices, shuffled, and `degree` edges to
-/// each, of which repeated ones count once.
+/// R-MAT graph (Chakrabarti, Zhan and Faloutsos, SDM'04) of 2^`scale` vertices, shuffled, with
+/// `degree` edges per vertex; repeated edges count one time.
 pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Pattern {
     let shuffle = Shuffle::below(seed, 1 << scale);
     let threshold = |share: f64| (share * 2f64.powi(64)) as u64;
@@ -83,7 +85,8 @@ pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Pattern {
             let (mut row, mut col) = (0u64, 0u64);
             for _ in 0..scale {
                 let u = random.bits();
-                // Branches would be mispredicted half the time: all three comparisons are made.
+                // Branches would be mispredicted half the time, so all three comparisons are
+                // evaluated.
                 row = row << 1 | u64::from(u >= lower);
                 col = col << 1 | u64::from((u >= right) & (u < lower) | (u >= last));
             }
@@ -93,7 +96,7 @@ pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Pattern {
     Pattern::by_edges(1 << scale, edges)
 }
 
-/// Rows of a power law; most links are near the diagonal, the others go to few columns.
+/// Power-law rows; most links are near the diagonal, the others go to few columns.
 pub(super) fn webbase(rows: usize, seed: u64) -> Pattern {
     let (exponent, scale) = WEBBASE_LENGTHS;
     let (local, reach) = WEBBASE_LOCAL;
@@ -112,13 +115,13 @@ pub(super) fn webbase(rows: usize, seed: u64) -> Pattern {
     })
 }
 
-/// The diagonal and 2 to 6 entries at most 100 away; `dense` rows, evenly spread, have instead `length` draws from
-/// all columns, of which repeated ones count once.
+/// The diagonal and 2 to 6 entries at most 100 away; `dense` rows, evenly spread, have instead
+/// `length` draws from all columns, of which repeated ones count one time.
 pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> Pattern {
     let (dense, length) = (dense.min(rows), length.min(rows));
     Pattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
-        // The dense rows stand in the middle of equal sections.
+        // The dense rows are in the middle of equal sections.
         let section = row * dense / rows;
         if dense > 0 && row == (2 * section + 1) * rows / (2 * dense) {
             random.draw(length, 1, columns, |random| random.below(rows));
@@ -147,9 +150,10 @@ pub(super) fn lognormal(rows: usize, seed: u64) -> Pattern {
     })
 }
 
-/// Rows with `length` entries on average, lognormal with a deviation of `spread` percent of it, at most `reach` away from the diagonal.
+/// Rows with `length` entries on average, lognormal with a deviation of `spread` percent of it, at
+/// most `reach` away from the diagonal.
 pub(super) fn sweep(rows: usize, length: usize, spread: usize, reach: usize, seed: u64) -> Pattern {
-    // Of the logarithms, so that mean and deviation are the wished ones.
+    // Parameters of the logarithms that give the requested mean and deviation.
     let variance = (1.0 + (spread as f64 / 100.0).powi(2)).ln();
     let mean = (length.max(1) as f64).ln() - variance / 2.0;
     Pattern::by_rows(rows, |row, columns| {

@@ -1,19 +1,19 @@
-//! Laws of row lengths and orders of rows, as a seed of `random` draws them.
+//! Distributions of row lengths and orders of rows, drawn by a seed of `random`.
 
 use super::random::{Random, Shuffle};
 use rayon::prelude::*;
 use statrs::function::erf::erf_inv;
 use std::fmt::{Display, Formatter};
 
-/// Quantiles at which the mean of a law is computed where there are more strata.
+/// Number of quantiles from which the mean of a law is computed if there are more strata.
 const POINTS: usize = 1 << 13;
-/// Quantiles that runs or periods have at least, so that the tail of a law is among them.
+/// Minimum number of quantiles of runs or periods, so that they include the tail of a law.
 const LEAST_STRATA: f64 = 48.0;
 
 /// A distribution of row lengths, up to a common factor.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Law {
-    /// All rows alike.
+    /// All rows of equal length.
     Constant,
     /// Uniform in 1 ± `spread`.
     Uniform { spread: f64 },
@@ -21,7 +21,7 @@ pub(super) enum Law {
     Normal { deviation: f64 },
     /// The exponential of a normal number.
     Lognormal { sigma: f64 },
-    /// Pareto's: longer than l with probability l^−`exponent`, up to a cut-off.
+    /// Pareto: longer than l with probability l^−`exponent`, up to a cut-off.
     Pareto { exponent: f64 },
     /// Short rows, and a `share` of rows that are `factor` times as long.
     Bimodal { share: f64, factor: f64 },
@@ -34,7 +34,7 @@ pub(super) enum Law {
 }
 
 impl Law {
-    /// Draws a law. Of [`Law::Huge`], share and factor are still to be [set](Self::fit).
+    /// Draws a law. For [`Law::Huge`], share and factor must still be [set](Self::fit).
     pub(super) fn draw(random: &mut Random) -> Self {
         match random.below(10) {
             0 => Self::Huge { rows: random.spread_over(1.0, 50.0) as usize, share: 0.0, factor: 0.0 },
@@ -52,7 +52,7 @@ impl Law {
         }
     }
 
-    /// A law of one piece, by number.
+    /// Law of a single component, by number.
     fn draw_simple(number: usize, random: &mut Random) -> Self {
         match number {
             0 => Self::Constant,
@@ -67,7 +67,7 @@ impl Law {
         }
     }
 
-    /// Share of rows that are not empty by intent.
+    /// Share of rows that are not empty by design.
     pub(super) fn filled(&self) -> f64 {
         match self {
             Self::Empty { share, .. } => 1.0 - share,
@@ -75,8 +75,8 @@ impl Law {
         }
     }
 
-    /// Sets the share of huge rows among `nrows` and their length, where `mean` is the mean length
-    /// and `huge` that of huge rows.
+    /// Sets the share of huge rows among `nrows` and their length. `mean` is the mean length, and
+    /// `huge` returns that of huge rows.
     pub(super) fn fit(&mut self, nrows: usize, mean: f64, huge: impl FnOnce(usize) -> f64) {
         if let Self::Huge { rows, share, factor } = self {
             *rows = (*rows).min(nrows.div_ceil(20));
@@ -110,7 +110,7 @@ impl Law {
         }
     }
 
-    /// Strata that hold every kind of row of the law.
+    /// Least number of strata that contain every kind of row of the law.
     fn least_strata(&self) -> f64 {
         match self {
             Self::Bimodal { share, .. } | Self::Huge { share, .. } => 1.0 / share,
@@ -145,7 +145,7 @@ impl Display for Law {
     }
 }
 
-/// The order in which rows of different lengths follow one another.
+/// Order of rows of different lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// As drawn.
@@ -154,10 +154,10 @@ pub(super) enum Order {
     Ascending,
     /// Longest first.
     Descending,
-    /// Runs of consecutive rows of the same length; of so many rows, before they are
-    /// [set](Self::fit).
+    /// Runs of consecutive rows of the same length; `rows` is the length of a run, which
+    /// [`fit`](Self::fit) adjusts.
     Runs { rows: usize },
-    /// The same lengths again after so many rows.
+    /// The same lengths repeat after `rows` rows.
     Periodic { rows: usize },
 }
 
@@ -173,7 +173,7 @@ impl Order {
         }
     }
 
-    /// Cuts runs, and stretches periods, until they hold every kind of row of the law.
+    /// Shortens runs, and lengthens periods, until they contain every kind of row of the law.
     pub(super) fn fit(&mut self, law: &Law, nrows: usize) {
         // Rounding must not leave a share of 1/n without its row.
         let least = (law.least_strata() - 1e-6).ceil() as usize;
@@ -206,7 +206,7 @@ impl Display for Order {
     }
 }
 
-/// Lengths of `nrows` rows, `total` entries in all as nearly as rounded lengths allow, none longer
+/// Lengths of `nrows` rows with `total` entries, as nearly as rounded lengths allow, none longer
 /// than `longest`. `nrows * longest` is at least `total`.
 pub(super) fn lengths(
     law: &Law,
@@ -230,7 +230,7 @@ pub(super) fn lengths(
         scaled(law.quantile((stratum as f64 + 0.5) / strata as f64), factor, longest as f64) as u32
     };
     let mut lengths: Vec<u32> = (0..nrows).into_par_iter().map(length).collect();
-    // The quantiles of a mixture do not rise where one law ends and the other begins.
+    // The quantiles of a mixture are not monotonic where one law ends and the other begins.
     match order {
         Order::Ascending => lengths.par_sort_unstable(),
         Order::Descending => lengths.par_sort_unstable_by(|a, b| b.cmp(a)),
@@ -239,15 +239,15 @@ pub(super) fn lengths(
     lengths
 }
 
-/// A whole length of at most `longest`.
+/// Length rounded to an integer of at most `longest`.
 fn scaled(quantile: f64, factor: f64, longest: f64) -> f64 {
     (quantile * factor).round().min(longest)
 }
 
-/// The factor by which rows are `mean` long on average, once rounded and cut off.
+/// Factor by which rows have a mean length of `mean` after rounding and cutting off.
 fn common_factor(law: &Law, strata: usize, mean: f64, longest: f64) -> f64 {
-    // Quantile and weight. Where not every stratum can be looked at, those of the longest rows are
-    // more densely.
+    // Quantile and weight. If there are too many strata to evaluate all, those of the longest rows
+    // are sampled more densely.
     let points: Vec<(f64, f64)> = if strata <= 2 * POINTS {
         let all = (0..strata).map(|k| (law.quantile((k as f64 + 0.5) / strata as f64), 1.0 / strata as f64));
         all.collect()
@@ -260,7 +260,7 @@ fn common_factor(law: &Law, strata: usize, mean: f64, longest: f64) -> f64 {
         (0..POINTS).map(point).collect()
     };
     let found = |factor| points.iter().map(|&(q, weight)| weight * scaled(q, factor, longest)).sum::<f64>();
-    // Binary logarithms: a length is below 2^32, a quantile above 2^-32 where it is not 0.
+    // Binary logarithms: a length is below 2^32, a quantile is 0 or above 2^-32.
     let (mut low, mut high) = (-32.0f64, 64.0f64);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;

@@ -1,19 +1,19 @@
-//! Where the entries are: a row at a time, many rows at once.
+//! Patterns, generated row by row and in parallel.
 
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Rows made by one task: enough to outweigh its start, few enough to share out a matrix of few long rows.
+/// Rows per task: enough to outweigh its start, few enough to distribute a matrix of few long rows.
 const ROWS_PER_TASK: usize = 256;
 
-/// The places of a matrix's entries in CSR; columns rise in every row.
+/// Places of the entries of a matrix, in CSR; columns ascend in every row.
 #[derive(Debug)]
 pub(super) struct Pattern {
     pub(super) row_ptr: Vec<usize>,
     pub(super) col_idx: Vec<u32>,
 }
 
-/// The rows of one task.
+/// Rows of one task.
 #[derive(Debug, Default)]
 struct Block {
     lengths: Vec<u32>,
@@ -21,7 +21,8 @@ struct Block {
 }
 
 impl Pattern {
-    /// Asks `columns` for every row: it is given the row and an empty vector, and leaves there the columns, rising.
+    /// Builds a pattern row by row: `columns` is given the row and an empty vector, and appends the
+    /// columns, ascending.
     pub(super) fn by_rows(nrows: usize, columns: impl Fn(usize, &mut Vec<u32>) + Sync) -> Self {
         let tasks = 0..nrows.div_ceil(ROWS_PER_TASK);
         let blocks = tasks.into_par_iter().map(|task| {
@@ -40,7 +41,7 @@ impl Pattern {
         Self::join(blocks.collect())
     }
 
-    /// One matrix of the rows of all blocks; each block is freed as soon as it is copied.
+    /// Joins the rows of all blocks to one matrix; each block is freed after it is copied.
     fn join(blocks: Vec<Block>) -> Self {
         let mut row_ptr = vec![0];
         let mut nnz = 0;
@@ -60,7 +61,7 @@ impl Pattern {
         Self { row_ptr, col_idx }
     }
 
-    /// A full square block of `unknowns` rows in the place of every entry.
+    /// Replaces every entry by a full square block of `unknowns` rows.
     pub(super) fn with_unknowns(self, unknowns: usize) -> Self {
         if unknowns == 1 {
             return self;
@@ -76,8 +77,9 @@ impl Pattern {
         })
     }
 
-    /// The matrix of a graph's `(row, column)` edges: a counting sort by row, then every row sorted and rid of
-    /// repeated columns. The threads fill a row in no certain order, which the sorting makes good.
+    /// Matrix of the `(row, column)` edges of a graph: a counting sort by row, then every row is
+    /// sorted and its repeated columns are removed. The threads fill a row in no particular order,
+    /// which the sorting corrects.
     pub(super) fn by_edges(nrows: usize, edges: Vec<(u32, u32)>) -> Self {
         let mut next: Vec<AtomicUsize> = (0..nrows).map(|_| AtomicUsize::new(0)).collect();
         edges.par_iter().for_each(|edge| {
@@ -93,7 +95,7 @@ impl Pattern {
             slots[next[row as usize].fetch_add(1, Relaxed)].store(col, Relaxed);
         });
         drop(edges);
-        // Every row's next slot has moved on to where the following row begins.
+        // Here the next slot of every row has advanced to the beginning of the following row.
         let end = |row: usize| next[row].load(Relaxed);
         Self::by_rows(nrows, |row, columns| {
             let start = if row == 0 { 0 } else { end(row - 1) };

@@ -1,28 +1,29 @@
-//! Random numbers that depend on the seed and on the place they are for, never on the thread that asks: what makes
-//! a gallery matrix the same on any number of threads.
+//! Random numbers that depend on the seed and on the place they are for, never on the thread: a
+//! gallery matrix is therefore the same on any number of threads.
 
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 use std::ops::{Range, RangeInclusive};
 
-/// What numbers are for: streams of different purposes are independent though their seeds and places are equal.
+/// Purpose of random numbers: streams of different purposes are independent even if their seeds and
+/// places are equal.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
-    /// The columns of one row, or of the rows of one node.
+    /// Columns of one row, or of the rows of one node.
     Row,
-    /// An edge of a graph, or a block of edges.
+    /// Edge of a graph, or a block of edges.
     Edge,
-    /// A block of values.
+    /// Block of values.
     Value,
-    /// A permutation.
+    /// Permutation.
     Shuffle,
-    /// The structure that a seed of `random` stands for.
+    /// Structure drawn by a seed of `random`.
     Structure,
-    /// The columns that a group of rows has in common.
+    /// Columns that a group of rows has in common.
     Group,
 }
 
-/// One word for a seed, a purpose and a place.
+/// Hash of a seed, a purpose and a place.
 pub(super) fn hash(seed: u64, purpose: Purpose, place: usize) -> u64 {
     let mix = |word| SplitMix64::seed_from_u64(word).next_u64();
     mix(mix(mix(seed) ^ purpose as u64) ^ place as u64)
@@ -42,8 +43,8 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// Uniform in `0 .. n`. The high half of a product, as by Lemire (2019); at 64 bits the bias he removes is
-    /// below n / 2⁶⁴ and not worth his second draw.
+    /// Uniform in `0 .. n`. The high half of a product, as by Lemire (2019); at 64 bits the bias he
+    /// removes is below n / 2⁶⁴ and does not justify his second draw.
     pub(super) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
@@ -74,15 +75,16 @@ impl Random {
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Makes `chosen` hold `count` different numbers of `range`, rising, every such choice equally likely; the whole
-    /// range where it is no longer than that. Takes time linear in `count`, but for the sorting.
+    /// Stores in `chosen` `count` different numbers of `range`, ascending, every such choice
+    /// equally likely; the whole range if it is no longer than that. Takes time linear in `count`,
+    /// except for the sorting.
     pub(super) fn distinct(&mut self, range: Range<usize>, count: usize, chosen: &mut Vec<u32>) {
         let size = range.len();
         chosen.clear();
         if count >= size {
             chosen.extend(range.map(|c| c as u32));
         } else if count > size / 2 {
-            // Drawing again what is already there would go on for long: Knuth's algorithm S decides one by one.
+            // Redrawing repeated numbers would take long: Knuth's algorithm S decides one by one.
             for (i, candidate) in range.enumerate() {
                 if self.below(size - i) < count - chosen.len() {
                     chosen.push(candidate as u32);
@@ -93,8 +95,8 @@ impl Random {
         }
     }
 
-    /// Adds to `chosen` what `next` draws until it holds `count` different numbers, rising; gives up after `rounds`,
-    /// for `next` may not have so many to offer.
+    /// Adds draws of `next` to `chosen` until it holds `count` different numbers, ascending. Gives
+    /// up after `rounds`, because `next` may have fewer different values.
     pub(super) fn draw(
         &mut self,
         count: usize,
@@ -127,16 +129,17 @@ pub(super) struct Shuffle {
 }
 
 impl Shuffle {
-    /// A permutation of the numbers below `count`, at most 2⁶³.
+    /// Creates a permutation of the numbers below `count`, at most 2⁶³.
     pub(super) fn below(seed: u64, count: usize) -> Self {
         let bits = count.next_power_of_two().trailing_zeros();
         let mut random = Random::new(seed, Purpose::Shuffle, 0);
         let rounds = std::array::from_fn(|_| (random.bits() | 1, random.bits()));
-        // Half the width brings the high bits, which the product has mixed, down to the low ones, which it has not.
+        // Shifting by half the width moves the high bits, which the product has mixed, to the low
+        // ones, which it has not.
         Self { count: count as u64, mask: (1 << bits) - 1, shift: (bits / 2).max(1), rounds }
     }
 
-    /// The image of `number`, which is below the count.
+    /// Image of `number`, which is below the count.
     pub(super) fn of(&self, number: u64) -> u64 {
         let round = |n: u64, &(factor, term): &(u64, u64)| {
             let n = n.wrapping_mul(factor).wrapping_add(term) & self.mask;

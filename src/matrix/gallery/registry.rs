@@ -1,4 +1,4 @@
-//! The one list of generators: names, parameters, defaults, listing and parsing all follow from it.
+//! Registry of generators: names, parameters, defaults, listing and parsing follow from it.
 
 use super::pattern::Pattern;
 use super::regular::{ROAD_SHARE, Stencil, dense, road};
@@ -6,63 +6,63 @@ use super::structure::Structure;
 use super::{Spec, irregular};
 use crate::matrix::MAX_DIMENSION;
 
-/// A generator of the gallery: its name, what it makes and what it can be told.
+/// A generator of the gallery: its name, its matrices and its parameters.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The name in a specification: `poisson2d`.
+    /// Name in a specification: `poisson2d`.
     pub name: &'static str,
-    /// What the matrix looks like, in one line.
+    /// Structure of the matrix, in one line.
     pub structure: &'static str,
-    /// The sizes it takes; the first is the one that scales the matrix. Every generator takes `values` and `seed`
-    /// besides.
+    /// Size parameters; the first is the one that scales the matrix. Every generator also takes
+    /// `values` and `seed`.
     pub parameters: &'static [Parameter],
-    /// Whether [`Spec::scaled_to`] changes the size: not where being small is the point.
+    /// True if [`Spec::scaled_to`] changes the size; false if the matrix is small on purpose.
     pub(super) scales: bool,
-    /// Whether it stands for a structure people have, and so is in the suite.
+    /// True if it represents a structure of practical problems, and is therefore in the suite.
     pub(super) in_suite: bool,
     /// Shape and expected nonzeros for given sizes and seed.
     pub(super) shape: fn(&[usize], u64) -> Shape,
-    /// The places of the entries for given sizes and seed.
+    /// Places of the entries for given sizes and seed.
     pub(super) pattern: fn(&[usize], u64) -> Pattern,
 }
 
-/// A size that a generator takes.
+/// A size parameter of a generator.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Parameter {
-    /// The key in a specification: `n`.
+    /// Key in a specification: `n`.
     pub key: &'static str,
-    /// What it counts.
+    /// Quantity that it counts.
     pub meaning: &'static str,
-    /// What it is at full size.
+    /// Value at full size.
     pub default: usize,
-    /// The most it may be.
+    /// Maximum value.
     pub(super) max: usize,
-    /// Whether, not given, it keeps its full-size ratio to the first parameter.
+    /// True if its default keeps the full-size ratio to the first parameter.
     pub(super) follows: bool,
 }
 
-/// How large a matrix will be.
+/// Size of a generated matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Number of rows; `usize::MAX` where it is more than that.
+    /// Number of rows, saturated at `usize::MAX`.
     pub nrows: usize,
-    /// Number of columns; `usize::MAX` where it is more than that.
+    /// Number of columns, saturated at `usize::MAX`.
     pub ncols: usize,
-    /// Number of entries: exact for stencils and `dense`, expected where chance decides; `rmat` and `circuit` count
-    /// draws, of which a few percent fall together.
+    /// Number of entries: exact for stencils and `dense`, expected for random patterns; `rmat` and
+    /// `circuit` count draws, of which a few percent coincide.
     pub nnz: usize,
 }
 
 impl Entry {
-    /// The generator at full size, with its own values and seed 1.
+    /// Returns the specification of the generator at full size, with its own values and seed 1.
     pub fn spec(&'static self) -> Spec {
         let sizes = self.sizes(self.parameters[0].default);
         Spec { entry: self, sizes, values: None, seed: Spec::DEFAULT_SEED }
     }
 
-    /// Every size where only the first is given.
+    /// All sizes if only the first is given.
     pub(super) fn sizes(&self, first: usize) -> Vec<usize> {
         let full = self.parameters[0].default;
         let later = self.parameters[1..].iter();
@@ -79,7 +79,8 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// `size` · `numerator` / `denominator`, to the nearest, within what a parameter may be.
+/// `size` · `numerator` / `denominator`, rounded to the nearest, clamped to the range of a
+/// parameter.
 pub(super) fn proportional(size: usize, numerator: usize, denominator: usize) -> usize {
     let scaled = (size as u128 * numerator as u128 + denominator as u128 / 2) / (denominator as u128).max(1);
     scaled.min(MAX_DIMENSION as u128) as usize
@@ -97,24 +98,25 @@ fn square(nrows: usize, nnz: usize) -> Shape {
     Shape { nrows, ncols: nrows, nnz }
 }
 
-/// A square matrix of rows with `mean` entries on average.
+/// Square matrix of rows with `mean` entries on average.
 fn rows_of(nrows: usize, mean: f64) -> Shape {
     square(nrows, (nrows as f64 * mean) as usize)
 }
 
-/// `n`ᵏ points joined along each axis, and to themselves: 2k + 1 entries a row, fewer at the border.
+/// `n`ᵏ points connected along each axis, and to themselves: 2k + 1 entries per row, fewer at the
+/// border.
 fn star(n: usize, k: u32) -> Shape {
     let row = (2 * k as usize + 1).saturating_mul(n).saturating_sub(2 * k as usize);
     square(n.saturating_pow(k), n.saturating_pow(k - 1).saturating_mul(row))
 }
 
-/// `n`³ nodes of some unknowns each, joined to all 27 around, themselves included.
+/// `n`³ nodes of some unknowns each, connected to all 27 around, themselves included.
 fn brick(n: usize, unknowns: usize) -> Shape {
     let pairs = n.saturating_mul(3).saturating_sub(2).saturating_pow(3);
     square(n.saturating_pow(3).saturating_mul(unknowns), pairs.saturating_mul(unknowns * unknowns))
 }
 
-/// The name of the generator whose seed draws everything.
+/// Name of the generator whose structure is drawn from the seed.
 pub(super) const RANDOM: &str = "random";
 
 pub(super) static ENTRIES: [Entry; 17] = [

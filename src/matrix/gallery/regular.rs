@@ -1,18 +1,18 @@
-//! Patterns of grids: stencils, finite elements on bricks, roads, and the full matrix.
+//! Patterns of grids: stencils, finite elements on bricks, road networks, and the dense matrix.
 
 use super::pattern::Pattern;
 use super::random::{Purpose, hash};
 
-/// The share of a grid's edges that `road` keeps: rows of 2.5 entries, as in road networks.
+/// Share of a grid's edges that `road` keeps: rows of 2.5 entries, as in road networks.
 pub(super) const ROAD_SHARE: f64 = 0.62;
 
-/// A grid of nodes, each coupled to the nodes around it: those a step of at most one away in every direction, and
-/// off in at most `directions` of the three.
+/// A grid of nodes, each coupled to the nodes around it: those at most one step away in every
+/// direction, and offset in at most `directions` of the three.
 #[derive(Debug)]
 pub(super) struct Stencil {
     /// Nodes along x, y and z; x runs fastest.
     extents: [usize; 3],
-    /// Neighbours in use, as steps along x, y and z, by rising node number.
+    /// Offsets of the neighbours, as steps along x, y and z, in ascending order of node number.
     steps: Vec<[isize; 3]>,
     /// Rows per node; the block that couples two nodes is full.
     unknowns: usize,
@@ -34,7 +34,7 @@ impl Stencil {
         Pattern::by_rows(nodes * self.unknowns, |row, columns| self.columns(row / self.unknowns, columns))
     }
 
-    /// The columns of every row of `node`.
+    /// Appends the columns of every row of `node`.
     fn columns(&self, node: usize, columns: &mut Vec<u32>) {
         let [nx, ny, nz] = self.extents;
         let (x, y, z) = (node % nx, node / nx % ny, node / nx / ny);
@@ -49,9 +49,11 @@ impl Stencil {
     }
 }
 
-/// An `n` x `n` grid graph of which every edge stays with probability [`ROAD_SHARE`]; symmetric, no diagonal.
+/// An `n` x `n` grid graph in which every edge is kept with probability [`ROAD_SHARE`]; symmetric,
+/// no diagonal.
 pub(super) fn road(n: usize, seed: u64) -> Pattern {
-    // Both ends of an edge must agree on it, so it is the edge that is asked, not a stream of random numbers.
+    // Both ends of an edge must agree on it, so that the edge is hashed instead of drawing from a
+    // stream of random numbers.
     let kept = |edge| (hash(seed, Purpose::Edge, edge) as f64) < ROAD_SHARE * 2f64.powi(64);
     let east = |node| kept(2 * node);
     let south = |node| kept(2 * node + 1);

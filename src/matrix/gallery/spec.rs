@@ -1,4 +1,4 @@
-//! A gallery matrix as text and as data.
+//! Specification of a gallery matrix, as text and as data.
 
 use super::registry::{ENTRIES, RANDOM, proportional};
 use super::structure::Structure;
@@ -10,15 +10,16 @@ use crate::{Error, Scalar};
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
-/// Matrices that ranges may stand for: more are a slip.
+/// Maximum number of matrices that ranges may stand for: more are probably a mistake.
 const MOST_IN_RANGES: u128 = 10_000;
 
-/// A matrix of the gallery: generator, sizes, values and seed.
+/// Specification of a gallery matrix: generator, sizes, values and seed.
 ///
-/// Its spelling is `NAME[,key=value...]`, after `gallery:` if so wished. Keys are the generator's
-/// [parameters](Entry::parameters), `values` (`random`, `pattern`, `few` or `laplacian`) and `seed`; what is not given is as in
-/// the full-size suite, or as the seed of `random` draws it. Numbers may end in `k` (thousand) or `M` (million); a
-/// range of them stands for [several](Self::parse_all) matrices.
+/// Its spelling is `NAME[,key=value...]`, optionally after `gallery:`. Keys are the generator's
+/// [parameters](Entry::parameters), `values` (`random`, `pattern`, `few` or `laplacian`) and
+/// `seed`; defaults are those of the full-size suite, or drawn from the seed of `random`. Numbers
+/// may end in `k` (thousand) or `M` (million); a range of them stands for
+/// [several](Self::parse_all) matrices.
 ///
 /// ```
 /// # use sparseop::matrix::gallery::Spec;
@@ -31,41 +32,42 @@ const MOST_IN_RANGES: u128 = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     pub(super) entry: &'static Entry,
-    /// One for every parameter, in order.
+    /// Sizes, one for every parameter, in order.
     pub(super) sizes: Vec<usize>,
-    /// Those of the generator where none are asked for.
+    /// Kind of values. None stands for that of the generator.
     pub(super) values: Option<Values>,
     pub(super) seed: u64,
 }
 
 impl Spec {
-    /// The seed where none is given.
+    /// Default seed.
     #[doc(hidden)]
     pub const DEFAULT_SEED: u64 = 1;
 
-    /// What `NAME[,key=value...]` begins with where it stands beside file names.
+    /// Prefix of `NAME[,key=value...]` in places that also accept file names.
     #[doc(hidden)]
     pub const PREFIX: &'static str = "gallery:";
 
-    /// The generator.
+    /// Generator of the matrix.
     #[doc(hidden)]
     pub fn entry(&self) -> &'static Entry {
         self.entry
     }
 
-    /// The sizes, one for every [parameter](Entry::parameters), in that order.
+    /// Sizes, one for every [parameter](Entry::parameters), in that order.
     #[doc(hidden)]
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// What the entries will be.
+    /// Kind of values of the entries.
     #[doc(hidden)]
     pub fn values(&self) -> Values {
         self.values.or_else(|| Some(self.drawn()?.values)).unwrap_or_default()
     }
 
-    /// The structure in words: that of the generator, or, for `random`, the one that the seed draws.
+    /// Description of the structure: that of the generator or, for `random`, the one drawn from the
+    /// seed.
     #[doc(hidden)]
     pub fn structure(&self) -> String {
         self.drawn().map_or_else(
@@ -74,33 +76,33 @@ impl Spec {
         )
     }
 
-    /// The structure that the seed of `random` draws; none for other generators.
+    /// Structure drawn from the seed of `random`. None for other generators.
     fn drawn(&self) -> Option<Structure> {
         (self.entry.name == RANDOM).then(|| Structure::draw(self.sizes[0], self.seed))
     }
 
-    /// The seed of everything that is random.
+    /// Seed of all random numbers.
     #[doc(hidden)]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The same matrix with other values in the same places.
+    /// Returns the same matrix with other values in the same places.
     #[doc(hidden)]
     pub fn with_values(self, values: Values) -> Self {
-        // Those that the generator has anyway are not spelled out, so that equal matrices have equal names.
+        // The generator's own values are not spelled out, so that equal matrices have equal names.
         let asked = values != Values::default() || self.entry.name == RANDOM;
         Self { values: asked.then_some(values), ..self }
     }
 
-    /// The same kind of matrix from other random numbers.
+    /// Returns the same kind of matrix with other random numbers.
     #[doc(hidden)]
     pub fn with_seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// The same kind of matrix with about `nnz` entries: as near as the first size gets, the sizes that follow it in
-    /// proportion. `small` stays as it is.
+    /// Returns the same kind of matrix with about `nnz` entries: as near as the first size gets,
+    /// the sizes that follow it in proportion. `small` remains unchanged.
     #[doc(hidden)]
     pub fn scaled_to(&self, nnz: usize) -> Self {
         if !self.entry.scales {
@@ -120,7 +122,8 @@ impl Spec {
         if miss(&below) < miss(&above) { below } else { above }
     }
 
-    /// With another first size, and those that follow it in their present proportion.
+    /// Returns the specification with another first size, and the sizes that follow it in their
+    /// present proportion.
     fn resized(&self, first: usize) -> Self {
         let mut sizes = self.entry.sizes(first);
         for ((size, parameter), &present) in
@@ -135,8 +138,9 @@ impl Spec {
         Self { sizes, ..self.clone() }
     }
 
-    /// Every specification that a text stands for, in which numbers may be ranges: `seed=1..4` is 1, 2 and 3,
-    /// `seed=1..=4` has 4 as well. Of several ranges the last one varies fastest.
+    /// Parses a text in which numbers may be ranges, and returns all specifications that it stands
+    /// for: `seed=1..4` is 1, 2 and 3, `seed=1..=4` includes 4. Of several ranges the last one
+    /// varies fastest.
     ///
     /// ```
     /// # use sparseop::matrix::gallery::Spec;
@@ -147,8 +151,8 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// [`Error::GalleryText`] when the text is no specification, a range is empty, or they stand for more than 10 000
-    /// matrices.
+    /// [`Error::GalleryText`] if the text is no specification, a range is empty, or they stand for
+    /// more than 10 000 matrices.
     #[doc(hidden)]
     pub fn parse_all(text: &str) -> Result<Vec<Self>, Error> {
         let texts = expand(text).map_err(|message| Error::GalleryText { text: text.to_owned(), message })?;
@@ -162,16 +166,18 @@ impl Spec {
         Shape { nnz: shape.nnz.min(shape.nrows.saturating_mul(shape.ncols)), ..shape }
     }
 
-    /// Makes the matrix, on all threads of the current rayon pool: columns rise in every row and none occurs twice.
-    /// The result depends on the specification alone, never on the number of threads.
+    /// Generates the matrix, on all threads of the current rayon pool: columns ascend in every row
+    /// without repetition. The result depends only on the specification, never on the number of
+    /// threads.
     ///
-    /// Takes time linear in the number of entries and, at its peak, about twice the memory of the result.
+    /// Takes time linear in the number of entries and, at its peak, about twice the memory of the
+    /// result.
     ///
     /// # Errors
     ///
-    /// Before anything is allocated: [`Error::InvalidMatrix`] when a dimension exceeds
-    /// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION), [`Error::GalleryText`] when the matrix would take more memory
-    /// than machines have.
+    /// Before anything is allocated: [`Error::InvalidMatrix`] if a dimension exceeds
+    /// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION), [`Error::GalleryText`] if the matrix would
+    /// take more memory than machines have.
     pub fn generate<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
         T::generate(self)
     }
@@ -179,7 +185,8 @@ impl Spec {
     pub(crate) fn generate_impl<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
         let shape = self.shape();
         check_dimensions("gallery", shape.nrows, shape.ncols)?;
-        // Columns once by block and once joined, or the edges of a graph; then the values and the row offsets.
+        // Columns are stored twice, by block and joined, or as the edges of a graph; values and row
+        // offsets are added.
         let per_entry = 12 + T::KIND.size();
         let bytes = shape.nnz.saturating_mul(per_entry).saturating_add(shape.nrows.saturating_mul(16));
         let memory = memory::physical();
@@ -253,13 +260,13 @@ fn parse(text: &str) -> Result<Spec, String> {
             (_, None) => return Err(unknown_key(entry, key)),
         }
     }
-    // Only now is it known what the sizes not given follow.
+    // The first size, which the missing sizes follow, is known only here.
     let usual = entry.sizes(given[0].unwrap_or(spec.sizes[0]));
     spec.sizes = given.into_iter().zip(usual).map(|(given, usual)| given.unwrap_or(usual)).collect();
     Ok(spec)
 }
 
-/// The texts that one with ranges stands for.
+/// Expands the ranges of a text to all texts that it stands for.
 fn expand(text: &str) -> Result<Vec<String>, String> {
     let mut texts = vec![String::new()];
     for (i, part) in text.split(',').enumerate() {
@@ -305,7 +312,7 @@ fn parse_values(text: &str) -> Result<Values, String> {
     })
 }
 
-/// A whole number of at most `max`, perhaps in thousands (`k`) or millions (`M`).
+/// Parses a whole number of at most `max`, optionally in thousands (`k`) or millions (`M`).
 fn parse_number(key: &str, text: &str, max: u64) -> Result<u64, String> {
     let units = [('k', 1000), ('M', 1_000_000)];
     let (digits, unit) = units
@@ -319,7 +326,7 @@ fn parse_number(key: &str, text: &str, max: u64) -> Result<u64, String> {
     number.ok_or_else(|| format!("`{key}={text}` is too large; at most {max} is possible"))
 }
 
-/// The shortest spelling [`parse_number`] takes: `300k`, `2M`, `2048`.
+/// Returns the shortest spelling that [`parse_number`] accepts: `300k`, `2M`, `2048`.
 fn short(number: usize) -> String {
     match number {
         n if n > 0 && n % 1_000_000 == 0 => format!("{}M", n / 1_000_000),
@@ -419,7 +426,7 @@ mod tests {
             let message = Spec::parse_all(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");
         }
-        // One matrix is wanted where one is named.
+        // Ranges are refused if a single matrix is expected.
         assert!(message("banded,seed=1..3").contains("`seed=1..3` is not a whole number"));
     }
 

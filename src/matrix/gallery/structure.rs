@@ -1,4 +1,4 @@
-//! Structures that a seed draws: any law and order of row lengths, with columns anywhere.
+//! Structures drawn from a seed: any law and order of row lengths, with any placement of columns.
 
 use super::columns::{Columns, Placing};
 use super::lengths::{Law, Order, lengths};
@@ -7,42 +7,45 @@ use super::random::{Purpose, Random};
 use super::{Shape, Values};
 use std::fmt::{Display, Formatter};
 
-/// Entries of a matrix whose size the seed draws.
+/// Range of the number of entries, if the seed draws it.
 const ENTRIES: [f64; 2] = [6e4, 1e7];
-/// Entries of rows, on average over those that are not empty by intent.
+/// Maximum mean row length, over rows that are not empty by design.
 const LONGEST_MEAN: f64 = 1000.0;
-/// Rows or columns for each column or row, where the matrix is not square.
+/// Maximum ratio of the sides of a matrix that is not square.
 const LONGEST_SIDE: f64 = 100.0;
-/// Unknowns of a node, each as likely as the others.
+/// Numbers of unknowns of a node, each equally likely.
 const UNKNOWNS: [usize; 10] = [1, 1, 1, 1, 1, 2, 3, 3, 4, 6];
-/// Entries that are enough for blocks of one: smaller matrices have no larger blocks.
+/// Least ratio of the entries of a matrix to those of a block: below it, blocks have a single
+/// entry.
 const ENTRIES_PER_BLOCK: usize = 50;
 
-/// A structure. Nodes are rows and columns of blocks; where there is one unknown to each they are
-/// rows and columns.
+/// A structure. Nodes are rows and columns of blocks; with one unknown per node they are rows and
+/// columns.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Structure {
-    /// Rows of blocks.
+    /// Number of rows of blocks.
     nrows: usize,
-    /// Columns of blocks.
+    /// Number of columns of blocks.
     ncols: usize,
-    /// Blocks.
+    /// Number of blocks.
     nnz: usize,
-    /// Rows and columns of a block.
+    /// Number of rows and of columns of a block.
     pub(super) unknowns: usize,
     pub(super) law: Law,
     pub(super) order: Order,
     pub(super) columns: Columns,
     pub(super) values: Values,
-    /// Blocks of a row at most.
+    /// Maximum number of blocks of a row.
     longest: usize,
 }
 
 impl Structure {
-    /// The structure of a seed, with `nnz` entries; with as many as the seed draws where it is 0.
+    /// Draws the structure of a seed, with `nnz` entries; the seed draws that number too if it
+    /// is 0.
     pub(super) fn draw(nnz: usize, seed: u64) -> Self {
         let mut random = Random::new(seed, Purpose::Structure, 0);
-        // Every seed draws the same character at any size: no draw depends on `nnz` in number.
+        // Every seed draws the same kind of structure at any size: the number of draws never
+        // depends on `nnz`.
         let drawn = random.spread_over(ENTRIES[0], ENTRIES[1]) as usize;
         let nnz = if nnz == 0 { drawn } else { nnz };
         let unknowns = UNKNOWNS[random.below(UNKNOWNS.len())];
@@ -55,7 +58,7 @@ impl Structure {
         };
         let mut law = Law::draw(&mut random);
         let filled = law.filled();
-        // At most two rows or columns for each entry, and rows of a quarter of the columns.
+        // At most two rows or columns per entry, and rows of at most a quarter of the columns.
         let shortest = (0.5 / (filled * aspect.min(1.0))).max(1.0);
         let longest = (nnz as f64 / (4.0 * filled * aspect)).sqrt();
         let longest = longest.min(LONGEST_MEAN / unknowns as f64).min(nnz as f64).max(1.0);
@@ -81,13 +84,13 @@ impl Structure {
         Self { nrows, ncols, nnz, unknowns, law, order, columns, values, longest }
     }
 
-    /// Rows, columns and entries; the entries within a few percent.
+    /// Number of rows, columns and entries; that of the entries within a few percent.
     pub(super) fn shape(&self) -> Shape {
         let of = |blocks: usize| blocks.saturating_mul(self.unknowns);
         Shape { nrows: of(self.nrows), ncols: of(self.ncols), nnz: of(of(self.nnz)) }
     }
 
-    /// The places of the entries.
+    /// Pattern of the matrix.
     pub(super) fn pattern(&self, seed: u64) -> Pattern {
         let lengths = lengths(&self.law, self.order, self.nrows, self.nnz, self.longest, seed);
         let placing = Placing::new(self.nrows, self.ncols, seed);

@@ -1,4 +1,4 @@
-//! What holds for every generator.
+//! Properties of every generator.
 
 use super::structure::Structure;
 use super::*;
@@ -6,7 +6,7 @@ use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::collections::BTreeSet;
 
-/// The suite at full size: name, rows, nonzeros, mean row, and between what the longest row lies.
+/// The suite at full size: name, rows, nonzeros, mean row length, and bounds of the longest row.
 const TABLE: [(&str, f64, f64, f64, [usize; 2]); 15] = [
     ("poisson2d", 4.19e6, 21.0e6, 5.0, [5, 5]),
     ("poisson3d", 4.10e6, 28.5e6, 7.0, [7, 7]),
@@ -29,7 +29,7 @@ fn near(found: f64, wanted: f64) -> bool {
     (found / wanted - 1.0).abs() <= 0.1
 }
 
-/// Mean and longest row.
+/// Mean and longest row length.
 fn rows<T: Scalar>(a: &CsrMatrix<T>) -> (f64, usize) {
     let longest = a.row_ptr().windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
     (a.nnz() as f64 / a.nrows() as f64, longest)
@@ -133,11 +133,12 @@ fn scaling_comes_near_the_wish_and_keeps_the_character() {
             assert_eq!(scaled, spec);
             continue;
         }
-        // R-MAT has only powers of two to offer; other steps are small against two million.
+        // R-MAT sizes are powers of two; other steps are small in relation to two million.
         let nnz = scaled.shape().nnz as f64 / 2e6;
         assert!((if name == "rmat" { 0.7..1.5 } else { 0.9..1.1 }).contains(&nnz), "{scaled}: {nnz}");
         let (found, _) = rows(&scaled.generate::<f32>().unwrap());
-        // A dense matrix is smaller by the root, and a small R-MAT graph repeats more of its edges.
+        // The rows of a dense matrix shrink with the root, and a small R-MAT graph repeats more of
+        // its edges.
         let mean = if name == "dense" { 2e6f64.sqrt() } else { mean };
         assert!(near(found, mean) || name == "rmat" && found > 12.0, "{scaled}: mean row {found}");
         assert!(scaled.scaled_to(1_000_000).shape().nnz < scaled.shape().nnz, "{scaled}");
@@ -161,7 +162,7 @@ fn the_full_suite_is_as_its_table_says() -> Result<(), Error> {
     Ok(())
 }
 
-/// Small matrices of `random`, of different sizes, and what their seeds draw.
+/// Small matrices of `random`, of different sizes, and the structures drawn from their seeds.
 fn drawn() -> impl Iterator<Item = (Spec, Structure)> {
     (1..=400).map(|seed| {
         let nnz = [500, 2_000, 6_000, 20_000][seed as usize % 4];
@@ -179,10 +180,10 @@ fn seeds_draw_matrices_of_the_announced_size() {
         for nnz in [a.nnz(), shape.nnz] {
             assert!((1.0 / 1.5..1.5).contains(&(nnz as f64 / wished)), "{spec}: {nnz}, {structure:?}");
         }
-        // `CsrMatrix::try_new` has refused columns beyond the last.
+        // `CsrMatrix::try_new` has checked that the columns are in range.
         assert_sorted(&a, &spec.to_string());
         assert!(rows(&a).1 <= a.ncols(), "{spec}");
-        // Rows and columns without any entry are few against the entries.
+        // Empty rows and columns are few in relation to the entries.
         assert!(a.nrows() <= 3 * a.nnz() && a.ncols() <= 3 * a.nnz(), "{spec}: {structure:?}");
     }
 }

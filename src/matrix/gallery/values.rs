@@ -1,35 +1,36 @@
-//! What the entries are.
+//! Values of the entries.
 
 use super::pattern::Pattern;
 use super::random::{Purpose, Random};
 use crate::{Scalar, ScalarKind};
 use rayon::prelude::*;
 
-/// Values that share a stream of random numbers.
+/// Number of values that share a stream of random numbers.
 const VALUES_PER_STREAM: usize = 1 << 16;
-/// Different values of [`Values::Few`].
+/// Number of distinct values of [`Values::Few`].
 const FEW: u64 = 16;
 
-/// The values of a gallery matrix, whatever its pattern.
+/// Values of a gallery matrix, independent of its pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Values {
-    /// Uniform in [−0.5, 0.5): nothing to compress.
+    /// Uniform in [−0.5, 0.5): incompressible.
     #[default]
     Random,
-    /// All one: only the pattern counts.
+    /// All one: a pattern matrix.
     Pattern,
-    /// Sixteen different values, none of them zero, each place's at random.
+    /// Sixteen different values, none of them zero, chosen at random for each place.
     Few,
-    /// −1 beside the diagonal, and on it the most entries that any row has beside it: of a stencil, Poisson's equation with zeros around
-    /// the grid. Positive definite where the pattern is symmetric and connected and some row has fewer.
+    /// −1 beside the diagonal, and on the diagonal the maximum number of off-diagonal entries of
+    /// a row: for a stencil, Poisson's equation with zeros around the grid. Positive definite if
+    /// the pattern is symmetric and connected and some row has fewer.
     Laplacian,
 }
 
 impl Values {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Random, Self::Pattern, Self::Few, Self::Laplacian];
 
-    /// The spelling in a specification: `random`, `pattern`, `few` or `laplacian`.
+    /// Spelling in a specification: `random`, `pattern`, `few` or `laplacian`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -39,7 +40,7 @@ impl Values {
         }
     }
 
-    /// The values of a pattern.
+    /// Generates the values of a pattern.
     pub(super) fn generate<T: Scalar>(self, pattern: &Pattern, seed: u64) -> Vec<T> {
         let nnz = pattern.col_idx.len();
         let draw: fn(u64) -> T = match self {
@@ -83,14 +84,14 @@ fn centred<T: Scalar>(bits: u64) -> T {
 mod tests {
     use super::*;
 
-    /// A row of so many entries.
+    /// A row of `nnz` entries.
     fn places(nnz: u32) -> Pattern {
         Pattern { row_ptr: vec![0, nnz as usize], col_idx: (0..nnz).collect() }
     }
 
     #[test]
     fn a_laplacian_is_poissons_equation() {
-        // Three places in a line.
+        // A path of three nodes.
         let pattern = Pattern { row_ptr: vec![0, 2, 5, 7], col_idx: vec![0, 1, 0, 1, 2, 1, 2] };
         let values = Values::Laplacian.generate::<f32>(&pattern, 1);
         assert_eq!(values, [2.0, -1.0, -1.0, 2.0, -1.0, -1.0, 2.0]);

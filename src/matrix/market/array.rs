@@ -1,4 +1,4 @@
-//! `array` files: every element on a line of its own, column after column.
+//! `array` files: every element on a line of its own, column by column.
 
 use super::chunks::{Chunk, each_line};
 use super::header::{Field, Header, Symmetry};
@@ -9,7 +9,7 @@ use crate::matrix::assemble::{Buckets, Entry, Run};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Parses the body into runs of the elements that are not zero, symmetric ones mirrored.
+/// Parses the body into runs of the nonzero elements, mirroring those of symmetric matrices.
 pub(super) fn parse<T: Scalar>(
     reader: &Reader<'_>,
     text: &[u8],
@@ -40,7 +40,8 @@ pub(super) fn parse<T: Scalar>(
     Ok(runs.collect())
 }
 
-/// Parses one number a line, from `body` on, and checks that they are as many as declared: the list, in parts.
+/// Parses one number per line, from `body` on, and checks that their number is the declared one.
+/// Returns the list in parts.
 pub(super) fn elements<T: Scalar>(
     reader: &Reader<'_>,
     text: &[u8],
@@ -51,7 +52,7 @@ pub(super) fn elements<T: Scalar>(
     reader.in_chunks(text, body, declared, || (), |(), range| elements_of_chunk(text, range, field))
 }
 
-/// Parses one number a line in a range of whole lines.
+/// Parses one number per line in a range of whole lines.
 fn elements_of_chunk<T: Scalar>(text: &[u8], range: Range<usize>, field: Field) -> Chunk<Vec<T>> {
     let quick = |start| match field {
         Field::Integer => quick_integer(text, start),
@@ -63,7 +64,7 @@ fn elements_of_chunk<T: Scalar>(text: &[u8], range: Range<usize>, field: Field) 
     Chunk { part, lines, problem }
 }
 
-/// The number of a line in any spelling, or what is wrong with it.
+/// Number of a line in any spelling, or the error.
 fn element<T: Scalar>(line: &[u8], field: Field) -> Result<T, String> {
     let mut words = words(line);
     let word = words.next().unwrap_or_default();
@@ -77,20 +78,21 @@ fn element<T: Scalar>(line: &[u8], field: Field) -> Result<T, String> {
     }
 }
 
-/// Where an element of the list stands, counted from 0.
+/// Position of an element of the list in the matrix, counted from 0.
 struct Place {
     row: u64,
     col: u64,
 }
 
 impl Place {
-    /// The place of element `k` of the list.
+    /// Position of element `k` of the list.
     fn of(k: u64, header: &Header) -> Self {
         let n = header.nrows as u64;
         if header.symmetry == Symmetry::General {
             return Self { row: k % n.max(1), col: k / n.max(1) };
         }
-        // A column begins at the diagonal or just below it; column `j` has `longest - j` elements.
+        // A column begins at the diagonal or one row below it; column `j` has `longest - j`
+        // elements.
         let below = u64::from(header.symmetry == Symmetry::SkewSymmetric);
         let longest = n.saturating_sub(below);
         let before = |j: u64| j * longest - j * j.saturating_sub(1) / 2;
@@ -102,7 +104,7 @@ impl Place {
         Self { row: col + below + (k - before(col)), col }
     }
 
-    /// On to the next element.
+    /// Advances to the next element.
     fn advance(&mut self, header: &Header) {
         self.row += 1;
         if self.row == header.nrows as u64 {

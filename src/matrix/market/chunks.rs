@@ -1,4 +1,4 @@
-//! Parsing the body of a file in pieces, in parallel, with the errors of a sequential parser.
+//! Parallel parsing of the body of a file in chunks, with the errors of a sequential parser.
 
 use super::scan::{line_end, next_line, skip_blanks};
 use super::{Problem, Reader, Stage};
@@ -6,25 +6,27 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Text parsed at a time: the entries of a megabyte stay in the second-level cache while they are sorted.
+/// Bytes of text parsed at a time: the entries of a megabyte stay in the second-level cache while
+/// they are sorted.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Below this a chunk is not worth a task.
+/// Minimum size of a chunk: a smaller one does not justify a task.
 const MIN_CHUNK_BYTES: usize = 1 << 15;
 
-/// What came of one chunk.
+/// Result of parsing one chunk.
 pub(super) struct Chunk<P> {
-    /// The entries.
+    /// Parsed entries.
     pub(super) part: P,
-    /// Lines with an entry, up to the first that is wrong.
+    /// Number of lines with an entry, up to the first invalid one.
     pub(super) lines: u64,
-    /// What is wrong with that one.
+    /// Error in the first invalid line, if any.
     pub(super) problem: Option<Problem>,
 }
 
 impl Reader<'_> {
-    /// Parses `text[body..]`, which should have `declared` lines with an entry if that is known, and returns the parts in order.
+    /// Parses `text[body..]`, which should have `declared` lines with an entry if that is known,
+    /// and returns the parts in order.
     ///
-    /// `scratch` makes the memory that a thread hands from one call of `parse` to the next.
+    /// `scratch` creates working memory that a thread reuses from one call of `parse` to the next.
     pub(super) fn in_chunks<S, P: Send>(
         &self,
         text: &[u8],
@@ -44,7 +46,8 @@ impl Reader<'_> {
             .par_iter()
             .enumerate()
             .map_init(scratch, |scratch, (k, range)| {
-                // What follows the first error is not looked at; what precedes it must be, for the line to be right.
+                // Chunks behind the first error are skipped; those before it must be parsed, so
+                // that the line number is right.
                 if k > failed.load(Relaxed) {
                     return None;
                 }
@@ -61,11 +64,11 @@ impl Reader<'_> {
     }
 }
 
-/// Takes the entry of each line in a range of whole lines; returns how many lines were right, and what is wrong with
-/// the next.
+/// Passes the entry of each line in a range of whole lines to `take`. Returns the number of valid
+/// lines, and the error in the next one.
 ///
-/// `quick` reads the entry at a place in its usual spelling and says where it ends; `careful` reads a whole line in any
-/// spelling, or says what is wrong with it.
+/// `quick` reads the entry at a position in its usual spelling and returns its end; `careful` reads
+/// a whole line in any spelling, or returns the error.
 #[inline]
 pub(super) fn each_line<E>(
     text: &[u8],
@@ -96,7 +99,7 @@ pub(super) fn each_line<E>(
     (lines, None)
 }
 
-/// Cuts `text[body..]` after line ends into pieces of about `size` bytes.
+/// Cuts `text[body..]` at line ends into pieces of about `size` bytes.
 fn split(text: &[u8], body: usize, size: usize) -> Vec<Range<usize>> {
     let mut ranges = Vec::with_capacity((text.len() - body) / size + 1);
     let mut start = body;
@@ -111,7 +114,7 @@ fn split(text: &[u8], body: usize, size: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Takes the parts out of the chunks, or finds the first thing wrong in the order of the file.
+/// Joins the parts of the chunks, or returns the first error in the order of the file.
 fn join<P>(
     text: &[u8],
     ranges: &[Range<usize>],
@@ -121,7 +124,7 @@ fn join<P>(
     let mut parts = Vec::with_capacity(chunks.len());
     let mut lines = 0;
     for (range, chunk) in ranges.iter().zip(chunks) {
-        // Only chunks after one with a problem are left out.
+        // Only chunks after one with a problem are missing.
         let Some(chunk) = chunk else { break };
         if let Some(declared) = declared.filter(|&declared| lines + chunk.lines > declared) {
             return Err(surplus(text, range, declared - lines, declared));
@@ -139,7 +142,7 @@ fn join<P>(
     Ok(parts)
 }
 
-/// Blames the first line too many: line number `first` (from 0) with an entry in `range`.
+/// Error about the first surplus line: line number `first` (from 0) with an entry in `range`.
 fn surplus(text: &[u8], range: &Range<usize>, first: u64, declared: u64) -> Problem {
     let lines_from = |start, end| {
         std::iter::successors(next_line(text, start, end), move |&line| {

@@ -1,4 +1,4 @@
-//! `coordinate` files: a line `row column value` for each entry.
+//! `coordinate` files: one line `row column value` per entry.
 
 use super::chunks::{Chunk, each_line};
 use super::header::{Field, Header, Symmetry};
@@ -8,7 +8,7 @@ use crate::Scalar;
 use crate::matrix::assemble::{Buckets, Entry, Run};
 use std::ops::Range;
 
-/// Parses the body into runs, symmetric entries mirrored.
+/// Parses the body into runs, mirroring entries of symmetric matrices.
 pub(super) fn parse<T: Scalar>(
     reader: &Reader<'_>,
     text: &[u8],
@@ -22,7 +22,8 @@ pub(super) fn parse<T: Scalar>(
     })
 }
 
-/// Appends the entries of a range of whole lines; returns how many lines were right, and what is wrong with the next.
+/// Appends the entries of a range of whole lines. Returns the number of valid lines, and the error
+/// in the next one.
 fn parse_chunk<T: Scalar>(
     text: &[u8],
     range: Range<usize>,
@@ -36,7 +37,7 @@ fn parse_chunk<T: Scalar>(
         |line| entry(line, header),
         |entry| {
             entries.push(entry);
-            // Not `extend`, which would ask for room once more for each entry.
+            // Not `extend`, which would reserve capacity again for each entry.
             if let Some(mirrored) = header.symmetry.mirror(entry) {
                 entries.push(mirrored);
             }
@@ -44,7 +45,7 @@ fn parse_chunk<T: Scalar>(
     )
 }
 
-/// The entry that begins at `start`, in its usual spelling, and where it ends.
+/// Parses the entry that begins at `start`, in its usual spelling, and returns its end.
 #[inline]
 fn quick_entry<T: Scalar>(text: &[u8], start: usize, header: &Header) -> Option<(Entry<T>, usize)> {
     let (row, pos) = quick_index(text, start, header.nrows)?;
@@ -58,7 +59,7 @@ fn quick_entry<T: Scalar>(text: &[u8], start: usize, header: &Header) -> Option<
     (!forbidden).then_some((Entry { row, col, value }, pos))
 }
 
-/// The entry of a line in any spelling, or what is wrong with it.
+/// Parses the entry of a line in any spelling, or returns the error.
 fn entry<T: Scalar>(line: &[u8], header: &Header) -> Result<Entry<T>, String> {
     let mut words = words(line);
     let row = index("row", words.next(), header.nrows)?;

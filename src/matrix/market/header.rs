@@ -1,4 +1,4 @@
-//! The banner and the size line.
+//! Banner and size line.
 
 use super::scan::{count, line_end, next_line, words};
 use super::{Problem, excerpt};
@@ -7,25 +7,25 @@ use crate::error::suggestion;
 use crate::matrix::MAX_DIMENSION;
 use crate::matrix::assemble::Entry;
 
-/// How the entries are listed.
+/// Layout of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// `row column value` lines.
     Coordinate,
-    /// Every value, column after column.
+    /// Every value, column by column.
     Array,
 }
 
-/// How a value is written.
+/// Type of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Real,
     Integer,
-    /// Not at all.
+    /// No values.
     Pattern,
 }
 
-/// Which entries are left out because others imply them.
+/// Symmetry: entries that are omitted because others imply them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Symmetry {
     General,
@@ -33,7 +33,7 @@ pub(super) enum Symmetry {
     SkewSymmetric,
 }
 
-/// What the first lines of a file say.
+/// Contents of the first lines of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) layout: Layout,
@@ -41,19 +41,19 @@ pub(super) struct Header {
     pub(super) symmetry: Symmetry,
     pub(super) nrows: usize,
     pub(super) ncols: usize,
-    /// Lines with an entry that the file should have.
+    /// Declared number of lines with an entry.
     pub(super) declared: u64,
-    /// Where the first line after the size line begins.
+    /// Offset of the first line after the size line.
     pub(super) body: usize,
 }
 
-/// The first word of every file.
+/// First word of every file.
 pub(super) const BANNER: &[u8] = b"%%MatrixMarket";
 
 const EXPECTED: &str = "expected `%%MatrixMarket matrix coordinate|array real|integer|pattern \
                         general|symmetric|skew-symmetric`";
 
-/// Whether a text begins like a Matrix Market file.
+/// True if a text begins like a Matrix Market file.
 pub(super) fn has_banner(text: &[u8]) -> bool {
     text.get(..BANNER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BANNER))
 }
@@ -96,7 +96,7 @@ impl Layout {
 }
 
 impl Symmetry {
-    /// The entry on the other side of the diagonal that `entry` implies.
+    /// Mirror image of `entry`, if the symmetry implies one.
     #[inline]
     pub(super) fn mirror<T: Scalar>(self, entry: Entry<T>) -> Option<Entry<T>> {
         let mirrored = |value| Some(Entry { row: entry.col, col: entry.row, value });
@@ -108,7 +108,8 @@ impl Symmetry {
         }
     }
 
-    /// Elements an array file lists. Dimensions are below 2³², so that nothing overflows.
+    /// Number of elements listed in an array file. Dimensions are below 2³², so that nothing
+    /// overflows.
     fn elements(self, nrows: u64, ncols: u64) -> u64 {
         match self {
             Self::General => nrows * ncols,
@@ -118,7 +119,7 @@ impl Symmetry {
     }
 }
 
-/// Reads the banner line.
+/// Parses the banner line.
 fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
     let lowercase = line.to_ascii_lowercase();
     let mut words = words(&lowercase);
@@ -177,7 +178,7 @@ fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     format!("{word_shown} is not a known {what}{hint}; expected {}", known.join(", "))
 }
 
-/// Reads the size line: rows, columns and, for coordinates, entries.
+/// Parses the size line: rows, columns and, for coordinates, entries.
 fn sizes(layout: Layout, line: &[u8]) -> Result<[u64; 3], String> {
     let mut numbers = [0; 3];
     let mut words = words(line);

@@ -1,17 +1,20 @@
 //! Matrix Market files, the exchange format of sparse matrices.
 //!
-//! Source: R. F. Boisvert, R. Pozo, K. A. Remington, *The Matrix Market Exchange Formats: Initial Design*, NISTIR 5935
-//! (1996). Read are `coordinate` and `array` files of `real`, `integer` or `pattern` values, `general`, `symmetric` or
-//! `skew-symmetric`; only `complex` values are refused. Beyond the paper's letter, comments and blank lines may stand
-//! anywhere after the banner, Fortran exponents (`1.0D+00`) and `nan`, `inf` are numbers, and entries of a symmetric
-//! matrix may come from either triangle.
+//! Source: R. F. Boisvert, R. Pozo, K. A. Remington, *The Matrix Market Exchange Formats: Initial
+//! Design*, NISTIR 5935 (1996). Supported are `coordinate` and `array` files of `real`, `integer`
+//! or `pattern` values, `general`, `symmetric` or `skew-symmetric`; only `complex` values are
+//! refused. Beyond the specification, comments and blank lines may occur anywhere after the banner,
+//! Fortran exponents (`1.0D+00`) and `nan`, `inf` are numbers, and entries of a symmetric matrix
+//! may come from either triangle.
 //!
-//! What becomes of the entries: a symmetric matrix is expanded to both triangles; entries of one place are summed in
-//! the order of the file; explicit zeros of a `coordinate` file are kept, those of an `array` file are not; entries of a
-//! `pattern` file are 1. The columns of each row are sorted. The result does not depend on the number of threads.
+//! Treatment of the entries: a symmetric matrix is expanded to both triangles; entries of one place
+//! are summed in the order of the file; explicit zeros of a `coordinate` file are kept, those of an
+//! `array` file are not; entries of a `pattern` file are 1. The columns of each row are sorted. The
+//! result does not depend on the number of threads.
 //!
-//! A file may be plain (`.mtx`), compressed (`.mtx.gz`, `.mtx.zst`) or an archive of the SuiteSparse Matrix Collection
-//! (`.tar.gz`, `.tgz`); its first bytes decide, not its name. `.zst` needs the feature `zstd`.
+//! A file may be plain (`.mtx`), compressed (`.mtx.gz`, `.mtx.zst`) or an archive of the
+//! SuiteSparse Matrix Collection (`.tar.gz`, `.tgz`); its first bytes decide, not its name. `.zst`
+//! needs the feature `zstd`.
 
 mod array;
 mod chunks;
@@ -35,22 +38,23 @@ use crate::{Error, Scalar};
 use header::{Header, Layout};
 use std::path::Path;
 
-/// The refusal of `.zst`.
+/// Error message about `.zst`.
 #[cfg(not(feature = "zstd"))]
 const NO_ZSTD: &str = "this build of sparseop cannot compress or decompress zstd; enable its feature `zstd`";
 
-/// How the names of files that may hold a matrix end.
+/// Extensions of files that may hold a matrix.
 #[doc(hidden)]
 pub const EXTENSIONS: [&str; 5] = [".mtx", ".mtx.gz", ".mtx.zst", ".tar.gz", ".tgz"];
 
-/// Whether a file is a matrix by its name: one of [`EXTENSIONS`], in any case, after at least one more character.
+/// True if a file is a matrix by its name: one of [`EXTENSIONS`], in any case, after at least one
+/// more character.
 #[doc(hidden)]
 pub fn is_matrix_path(path: impl AsRef<Path>) -> bool {
     let name = path.as_ref().file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     EXTENSIONS.iter().any(|extension| name.len() > extension.len() && name.ends_with(extension))
 }
 
-/// Reads a matrix from a file, on all cores; see [`market`](self) for what is accepted.
+/// Reads a matrix from a file, on all cores; see [`market`](self) for the supported files.
 ///
 /// ```no_run
 /// let a = sparseop::matrix::market::read::<f32>("cant.mtx")?;
@@ -60,8 +64,8 @@ pub fn is_matrix_path(path: impl AsRef<Path>) -> bool {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] when the file cannot be opened, read or decompressed; [`Error::Market`] with the first offending line
-/// when it is not a Matrix Market file of real numbers that fit `T`.
+/// [`Error::Io`] if the file cannot be opened, read or decompressed; [`Error::Market`] with the
+/// first offending line if it is not a Matrix Market file of real numbers that fit `T`.
 pub fn read<T: Scalar>(path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
     Reader::new().read(path)
 }
@@ -83,19 +87,20 @@ pub fn parse<T: Scalar>(text: &[u8]) -> Result<CsrMatrix<T>, Error> {
     Reader::new().parse(text)
 }
 
-/// How far a [`Reader`] is.
+/// Progress of a [`Reader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// What is going on.
+    /// Current stage.
     pub stage: Stage,
-    /// Bytes done; rises to `total`, not always in order, for the calls come from several threads.
+    /// Bytes done; increases to `total`, not always in order, because the calls come from several
+    /// threads.
     pub done: u64,
-    /// Bytes of the whole stage.
+    /// Total bytes of the stage.
     pub total: u64,
 }
 
-/// What a [`Reader`] is doing.
+/// Stage of a [`Reader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
@@ -105,10 +110,10 @@ pub enum Stage {
     Parse,
 }
 
-/// Where progress goes.
+/// Callback for progress.
 type Listener<'a> = &'a (dyn Fn(Progress) + Sync);
 
-/// Reads matrices with options.
+/// Reader with options.
 ///
 /// ```
 /// use sparseop::matrix::market::Reader;
@@ -120,7 +125,7 @@ type Listener<'a> = &'a (dyn Fn(Progress) + Sync);
 pub struct Reader<'a> {
     listener: Option<Listener<'a>>,
     memory_limit: u64,
-    /// Bytes of text parsed at a time; `None` chooses by the size of the text.
+    /// Bytes of text parsed at a time. `None` chooses by the size of the text.
     chunk_bytes: Option<usize>,
 }
 
@@ -131,19 +136,22 @@ impl Default for Reader<'_> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader without progress and without a limit.
+    /// Creates a reader that reports no progress; its memory limit is the memory of the machine, if
+    /// known.
     pub fn new() -> Self {
         Self { listener: None, memory_limit: crate::memory::physical(), chunk_bytes: None }
     }
 
-    /// Calls `listener` now and then, from any thread, about once for each megabyte.
+    /// Calls `listener` about every megabyte, from any thread.
     pub fn progress(self, listener: &'a (dyn Fn(Progress) + Sync)) -> Self {
         Self { listener: Some(listener), ..self }
     }
 
-    /// Refuses a matrix whose arrays, or whose decompressed text, would each take more than `bytes`.
+    /// Limits memory: a matrix whose arrays, or whose decompressed text, would each take more than
+    /// `bytes` is an error.
     ///
-    /// For input that is not trusted: a few bytes can declare four thousand million rows or unpack to gigabytes.
+    /// For untrusted input: a few bytes can declare four thousand million rows or unpack to
+    /// gigabytes.
     pub fn memory_limit(self, bytes: u64) -> Self {
         Self { memory_limit: bytes, ..self }
     }
@@ -152,7 +160,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// As [`read`]; [`Error::Market`] when the memory limit is exceeded.
+    /// As [`read`]; [`Error::Market`] if the memory limit is exceeded.
     pub fn read<T: Scalar>(&self, path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
         T::read_market(self, path.as_ref())
     }
@@ -160,7 +168,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn read_impl<T: Scalar>(&self, path: &Path) -> Result<CsrMatrix<T>, Error> {
         let text = source::open(path, self)?;
         let (header, entries) = self.entries(&text).map_err(|problem| problem.locate(path, &text))?;
-        // The text is not needed any more, and for a compressed file it is the largest thing in memory.
+        // The text is no longer needed, and for a compressed file it is the largest allocation.
         drop(text);
         Ok(entries.to_csr(&header))
     }
@@ -169,7 +177,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// As [`parse`]; [`Error::Market`] when the memory limit is exceeded.
+    /// As [`parse`]; [`Error::Market`] if the memory limit is exceeded.
     #[doc(hidden)]
     pub fn parse<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
         T::parse_market(self, text)
@@ -180,7 +188,7 @@ impl<'a> Reader<'a> {
         Ok(entries.to_csr(&header))
     }
 
-    /// Everything but the sorting.
+    /// Parses everything; only sorting remains.
     fn entries<T: Scalar>(&self, text: &[u8]) -> Result<(Header, Entries<T>), Problem> {
         let header = Header::parse(text)?;
         self.check_memory(&header, 0, size_of::<T>())?;
@@ -190,14 +198,15 @@ impl<'a> Reader<'a> {
             Layout::Array => array::parse(self, text, &header, buckets)?,
         };
         self.check_memory(&header, runs.iter().map(Run::len).sum(), size_of::<T>())?;
-        // A failed allocation aborts the process, so the one that a short file can make huge is tried first.
+        // A failed allocation aborts the process, so the allocation that a short file can make huge
+        // is tried first.
         Vec::<usize>::new().try_reserve_exact(header.nrows + 1).map_err(|_| {
             Problem::new(format!("the row offsets of {} rows do not fit into memory", header.nrows))
         })?;
         Ok((header, Entries { buckets, runs }))
     }
 
-    /// Refuses a matrix that is over the limit.
+    /// Returns an error if a matrix exceeds the limit.
     fn check_memory(&self, header: &Header, nnz: usize, value_bytes: usize) -> Result<(), Problem> {
         let offsets = header.nrows + 1;
         let bytes =
@@ -218,7 +227,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The entries of a file, sorted roughly.
+/// Entries of a file, sorted by bucket.
 struct Entries<T> {
     buckets: Buckets,
     runs: Vec<Run<T>>,
@@ -230,11 +239,11 @@ impl<T: Scalar> Entries<T> {
     }
 }
 
-/// What is wrong with a text, before it is known which file and which line that is.
+/// Error in a text, without the path of the file and the line number.
 #[derive(Debug)]
 struct Problem {
     message: String,
-    /// A byte of the offending line.
+    /// Offset of a byte of the offending line, if any.
     offset: Option<usize>,
 }
 
@@ -247,7 +256,7 @@ impl Problem {
         Self { message: message.into(), offset: Some(offset) }
     }
 
-    /// Counts the lines, which is only done once something is wrong.
+    /// Adds the path, and the line number, which is only counted here.
     fn locate(self, path: &Path, text: &[u8]) -> Error {
         let line = self.offset.map(|offset| {
             let before = &text[..offset.min(text.len())];
@@ -257,7 +266,7 @@ impl Problem {
     }
 }
 
-/// The beginning of some bytes of a file, fit for a message: at most 40 of them, unprintable ones escaped.
+/// Beginning of some bytes of a file, for a message: at most 40 of them, unprintable ones escaped.
 fn excerpt(bytes: &[u8]) -> String {
     const SHOWN: usize = 40;
     let ellipsis = if bytes.len() > SHOWN { "…" } else { "" };

@@ -1,18 +1,19 @@
 //! Lines, words and numbers.
 //!
-//! Each kind of number is read twice: the `quick_` functions take the usual spellings at full speed and answer `None`
-//! to anything else, which then goes to the function that knows every spelling and every error.
+//! Each kind of number has two parsers: the `quick_` functions parse the usual spellings at full
+//! speed and return `None` for anything else, which is then parsed by the function that supports
+//! every spelling and every error.
 
 use super::excerpt;
 use crate::Scalar;
 use crate::ScalarKind::{F32, F64};
 
-/// Whether a byte separates words within a line; `\r` is here so that lines may end in `\r\n`.
+/// True if a byte separates words within a line; `\r` is included so that lines may end in `\r\n`.
 pub(super) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r')
 }
 
-/// First place at or after `pos` that is not blank.
+/// First position at or after `pos` that is not blank.
 #[inline]
 pub(super) fn skip_blanks(text: &[u8], mut pos: usize) -> usize {
     while text.get(pos).is_some_and(|&byte| is_blank(byte)) {
@@ -21,12 +22,13 @@ pub(super) fn skip_blanks(text: &[u8], mut pos: usize) -> usize {
     pos
 }
 
-/// End of the line that holds `pos`: the place of its `\n`, or the end of the text.
+/// End of the line that holds `pos`: the position of its `\n`, or the end of the text.
 pub(super) fn line_end(text: &[u8], pos: usize) -> usize {
     text[pos..].iter().position(|&byte| byte == b'\n').map_or(text.len(), |n| pos + n)
 }
 
-/// From the beginning of a line: the first word of the next line that is neither blank nor a comment, before `end`.
+/// First word of the next line that is neither blank nor a comment, before `end`; `pos` is the
+/// beginning of a line.
 #[inline]
 pub(super) fn next_line(text: &[u8], mut pos: usize, end: usize) -> Option<usize> {
     while pos < end {
@@ -46,21 +48,25 @@ pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| is_blank(byte)).filter(|word| !word.is_empty())
 }
 
-/// The digits at `pos`, at most 8 of them, as a number, and how many there are. `None` near the end of the text.
+/// Parses at most 8 digits at `pos`. Returns the number and the count of digits, or `None` near the
+/// end of the text.
 ///
-/// Reads eight bytes as one word, for a loop over digits mispredicts its end on almost every random index.
+/// Reads eight bytes as one word, because a loop over digits mispredicts its end on almost every
+/// random index.
 #[inline]
 fn eight_digits(text: &[u8], pos: usize) -> Option<(u64, usize)> {
     let bytes = text.get(pos..pos + 8)?.try_into().ok()?;
-    // Digits become 0..=9. Adding 0x76 carries 10 and more into the top bit of their byte; a carry out of a byte can
-    // only disturb bytes after it, and only the first byte that is no digit matters.
+    // Digits become 0..=9. Adding 0x76 carries 10 and more into the top bit of their byte; a carry
+    // out of a byte can only disturb bytes after it, and only the first byte that is no digit
+    // matters.
     let word = u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030;
     let others = (word.wrapping_add(0x7676_7676_7676_7676) | word) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() as usize / 8;
     if count == 0 {
         return Some((0, 0));
     }
-    // The number is written to the end of the eight bytes, after leading zeros, and folded: pairs, fours, eight.
+    // The number is moved to the end of the eight bytes, after leading zeros, and combined: pairs,
+    // fours, eight.
     let digits = word << (64 - 8 * count);
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
@@ -68,10 +74,10 @@ fn eight_digits(text: &[u8], pos: usize) -> Option<(u64, usize)> {
     Some((eight, count))
 }
 
-/// The digits at `pos`, at most 16, as a number, and the place after them.
+/// Parses at most 16 digits at `pos`. Returns the number and the position after it.
 #[inline]
 fn quick_digits(text: &[u8], pos: usize) -> Option<(u64, usize)> {
-    /// What the first eight digits are worth when so many follow.
+    /// Weight of the first eight digits, by the number of digits that follow.
     const SCALE: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
     match eight_digits(text, pos)? {
         (_, 0) => None,
@@ -83,7 +89,8 @@ fn quick_digits(text: &[u8], pos: usize) -> Option<(u64, usize)> {
     }
 }
 
-/// An index below `size`, counted from 0 though written from 1, and the first word after it on its line.
+/// Parses an index below `size`, written from 1 and returned from 0. Also returns the first word
+/// after it on its line.
 #[inline]
 pub(super) fn quick_index(text: &[u8], pos: usize, size: usize) -> Option<(u32, usize)> {
     let (number, after) = quick_digits(text, pos)?;
@@ -92,7 +99,7 @@ pub(super) fn quick_index(text: &[u8], pos: usize, size: usize) -> Option<(u32, 
         .then(|| (index as u32, skip_blanks(text, after)))
 }
 
-/// A finite real number and the place after it.
+/// Parses a finite real number. Returns it and the position after it.
 #[inline]
 pub(super) fn quick_real<T: Scalar>(text: &[u8], pos: usize) -> Option<(T, usize)> {
     let rest = &text[pos..];
@@ -104,7 +111,8 @@ pub(super) fn quick_real<T: Scalar>(text: &[u8], pos: usize) -> Option<(T, usize
     value.is_finite().then(|| (T::from_f64(value), pos + len))
 }
 
-/// An integer of at most 15 digits, which are exact in an `f64`, and the place after it.
+/// Parses an integer of at most 15 digits, which are exact in an `f64`. Returns it and the position
+/// after it.
 #[inline]
 pub(super) fn quick_integer<T: Scalar>(text: &[u8], pos: usize) -> Option<(T, usize)> {
     let negative = text.get(pos) == Some(&b'-');
@@ -114,7 +122,7 @@ pub(super) fn quick_integer<T: Scalar>(text: &[u8], pos: usize) -> Option<(T, us
     (end - start <= 15).then(|| (T::from_f64(if negative { -magnitude } else { magnitude }), end))
 }
 
-/// A whole number without a minus sign; those too large become the largest.
+/// Parses a whole number without a minus sign; numbers that are too large are saturated.
 pub(super) fn count(word: &[u8]) -> Option<u64> {
     let digits = word.strip_prefix(b"+").unwrap_or(word);
     let all_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
@@ -123,7 +131,7 @@ pub(super) fn count(word: &[u8]) -> Option<u64> {
     })
 }
 
-/// An index of `axis` (`row` or `column`) below `size`, counted from 0 though written from 1.
+/// Parses an index of `axis` (`row` or `column`) below `size`, written from 1 and returned from 0.
 pub(super) fn index(axis: &str, word: Option<&[u8]>, size: usize) -> Result<u32, String> {
     let Some(word) = word else { return Err(format!("the {axis} index is missing")) };
     match count(word) {
@@ -136,7 +144,7 @@ pub(super) fn index(axis: &str, word: Option<&[u8]>, size: usize) -> Result<u32,
     }
 }
 
-/// A real number in any spelling.
+/// Parses a real number in any spelling.
 pub(super) fn real<T: Scalar>(word: &[u8]) -> Result<T, String> {
     let parse = |word: &[u8]| match T::KIND {
         F32 => fast_float2::parse::<f32, _>(word).map(f64::from).ok(),
@@ -154,7 +162,7 @@ pub(super) fn real<T: Scalar>(word: &[u8]) -> Result<T, String> {
     Ok(T::from_f64(value))
 }
 
-/// An integer of any length, to the nearest number of type `T`.
+/// Parses an integer of any length, rounded to the nearest number of type `T`.
 pub(super) fn integer<T: Scalar>(word: &[u8]) -> Result<T, String> {
     let unsigned = word.strip_prefix(b"-").or(word.strip_prefix(b"+")).unwrap_or(word);
     if unsigned.is_empty() || !unsigned.iter().all(u8::is_ascii_digit) {

@@ -1,4 +1,4 @@
-//! From a path to the text of a Matrix Market file: mapped, decompressed, taken out of its archive.
+//! Text of a Matrix Market file, from its path: mapped, decompressed, extracted from its archive.
 
 use super::header::has_banner;
 use super::{Problem, Reader, Stage};
@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
-/// A tar archive begins with a header block, and every header since POSIX.1-1988 has this word at this place.
+/// A tar archive begins with a header block, and every header since POSIX.1-1988 has this word at
+/// this offset.
 const TAR_BLOCK: usize = 512;
 const TAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
 
-/// The bytes of a file.
+/// Bytes of a file.
 pub(super) enum Source {
     Mapped(Mmap),
     Owned(Vec<u8>),
@@ -32,7 +33,7 @@ impl Deref for Source {
     }
 }
 
-/// Opens a file and decompresses it if need be.
+/// Opens a file and decompresses it if necessary.
 pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<Source, Error> {
     let raw = map(path)?;
     if !raw.starts_with(GZIP_MAGIC) && !raw.starts_with(ZSTD_MAGIC) {
@@ -66,7 +67,8 @@ fn zstd_decoder(_: Watched<'_>) -> io::Result<Box<dyn Read>> {
     Err(io::Error::new(io::ErrorKind::Unsupported, super::NO_ZSTD))
 }
 
-/// Maps a file, or reads what cannot be mapped: a pipe, or a file that says it is empty as those of `/proc` do.
+/// Maps a file, or reads one that cannot be mapped: a pipe, or a file that reports size 0 as those
+/// of `/proc` do.
 fn map(path: &Path) -> Result<Source, Error> {
     let mut file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let metadata = file.metadata().map_err(|e| Error::io("open", path, e))?;
@@ -74,9 +76,10 @@ fn map(path: &Path) -> Result<Source, Error> {
         return Err(Error::io("read", path, io::ErrorKind::IsADirectory.into()));
     }
     if metadata.len() > 0 {
-        // SAFETY: the map is private and only read. Another process that changes the file meanwhile may change bytes
-        // under us, which a parser of bytes survives; one that truncates it raises SIGBUS, which the documentation
-        // of `memmap2` accepts as nobody can prevent it.
+        // SAFETY: the map is private and only read. Another process that changes the file meanwhile
+        // may change the mapped bytes, which a parser of bytes tolerates; one that truncates it
+        // raises SIGBUS, which the documentation of `memmap2` accepts because it cannot be
+        // prevented.
         if let Ok(map) = unsafe { Mmap::map(&file) } {
             return Ok(Source::Mapped(map));
         }
@@ -105,7 +108,8 @@ fn read_all(path: &Path, reader: &Reader<'_>, text: impl Read) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Takes the matrix out of an archive: the file `NAME.mtx` of a folder or an archive `NAME`, else the only `.mtx`.
+/// Extracts the matrix from an archive: the file `NAME.mtx` of a folder or an archive `NAME`, else
+/// the only `.mtx`.
 fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8>, Error> {
     let broken = |e| Error::io("unpack", path, e);
     let mut archive = tar::Archive::new(archive);
@@ -121,7 +125,7 @@ fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8
         if wanted || names.len() == 1 {
             let size = entry.size();
             let bytes = read_all(path, reader, &mut entry)?;
-            // The archive reader takes a file that stops early for a short one.
+            // The archive reader does not report a file that ends early.
             if (bytes.len() as u64) < size {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -131,12 +135,12 @@ fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8
             break;
         }
     }
-    // The checksum of what was read is at the end.
+    // The checksum of the data is at the end.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(broken)?;
     text.filter(|_| wanted || names.len() == 1).ok_or_else(|| no_choice(&names).locate(path, &[]))
 }
 
-/// Why none of the matrices in an archive was taken.
+/// Error: none of the matrices in an archive was selected.
 fn no_choice(names: &[PathBuf]) -> Problem {
     if names.is_empty() {
         return Problem::new("the archive has no .mtx file");
@@ -146,13 +150,13 @@ fn no_choice(names: &[PathBuf]) -> Problem {
     Problem::new(format!("{message} {}", names.join(", ")))
 }
 
-/// Whether a file in an archive is a matrix; names with a leading dot are what macOS adds.
+/// True if a file in an archive is a matrix; names with a leading dot are added by macOS.
 fn is_plain_matrix(name: &Path) -> bool {
     let hidden = name.file_name().is_none_or(|file| file.as_encoded_bytes().starts_with(b"."));
     !hidden && name.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("mtx"))
 }
 
-/// Whether a file in an archive is named like its folder or like the archive.
+/// True if a file in an archive is named like its folder or like the archive.
 fn is_namesake(name: &Path, archive: &Path) -> bool {
     let stem = name.file_stem().unwrap_or_default();
     let folder = name.parent().and_then(Path::file_name);
@@ -161,7 +165,7 @@ fn is_namesake(name: &Path, archive: &Path) -> bool {
     folder == Some(stem) || archive.is_some_and(|archive| archive == stem)
 }
 
-/// Compressed bytes that report how far they are read.
+/// Compressed bytes whose reading is reported as progress.
 struct Watched<'a> {
     rest: &'a [u8],
     total: usize,

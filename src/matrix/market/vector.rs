@@ -8,14 +8,15 @@ use super::{Problem, Reader, source};
 use crate::{Error, Scalar};
 use std::path::Path;
 
-/// Reads a dense vector: a Matrix Market file of n × 1, `array` or `coordinate`, or plain text of one number a line.
+/// Reads a dense vector: a Matrix Market file of n × 1, `array` or `coordinate`, or plain text of
+/// one number per line.
 ///
-/// Blank lines, `%` comments and compression are taken as for matrices. Elements that a `coordinate` file does not list
-/// are zero.
+/// Blank lines, `%` comments and compression are supported as for matrices. Elements that a
+/// `coordinate` file does not list are zero.
 ///
 /// # Errors
 ///
-/// As [`read`](super::read); [`Error::Market`] when the file holds a matrix of another shape.
+/// As [`read`](super::read); [`Error::Market`] if the file holds a matrix of another shape.
 pub fn read_vector<T: Scalar>(path: impl AsRef<Path>) -> Result<Vec<T>, Error> {
     T::read_vector(path.as_ref())
 }
@@ -26,11 +27,12 @@ pub(crate) fn read_vector_impl<T: Scalar>(path: &Path) -> Result<Vec<T>, Error> 
     vector(&reader, &text).map_err(|problem| problem.locate(path, &text))
 }
 
-/// Writes a dense vector as a Matrix Market `array` of n × 1; otherwise as [`write`](super::write()).
+/// Writes a dense vector as a Matrix Market `array` of n × 1; otherwise as
+/// [`write`](super::write()).
 ///
 /// # Errors
 ///
-/// [`Error::Io`] when the folder of the file is not there, cannot be written to, or is full.
+/// [`Error::Io`] if the folder of the file does not exist, cannot be written to, or is full.
 pub fn write_vector<T: Scalar>(path: impl AsRef<Path>, vector: &[T]) -> Result<(), Error> {
     T::write_vector(path.as_ref(), vector)
 }

@@ -10,18 +10,19 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
-/// Entries one task turns into text: about a megabyte.
+/// Entries that a task formats: about a megabyte of text.
 const BLOCK: usize = 1 << 15;
 
-/// Writes a matrix as `coordinate real general`, on all cores, row after row, indices from 1, values with as many digits
-/// as it takes to read the same number again.
+/// Writes a matrix as `coordinate real general`, on all cores, row by row, indices from 1, values
+/// with as many digits as necessary to read the same number again.
 ///
-/// The name decides on compression: `.gz`, `.zst` (with the feature `zstd`), or none. The file appears under its name when it is complete and
-/// never in part; one that was there is replaced. NaNs lose their sign and payload.
+/// The name decides on compression: `.gz`, `.zst` (with the feature `zstd`), or none. The file
+/// appears under its name when it is complete and never in part; an existing file is replaced. NaNs
+/// lose their sign and payload.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] when the folder of the file is not there, cannot be written to, or is full.
+/// [`Error::Io`] if the folder of the file does not exist, cannot be written to, or is full.
 pub fn write<T: Scalar>(path: impl AsRef<Path>, matrix: CsrView<'_, T>) -> Result<(), Error> {
     T::write_market(path.as_ref(), matrix)
 }
@@ -44,7 +45,7 @@ pub(crate) fn write_impl<T: Scalar>(path: &Path, matrix: CsrView<'_, T>) -> Resu
     })
 }
 
-/// Writes a banner that ends in `header` and `len` entries, which `format` turns into text a range at a time.
+/// Writes a banner that ends in `header`, and `len` entries, which `format` formats range by range.
 pub(super) fn write_file(
     path: &Path,
     header: &str,
@@ -96,7 +97,7 @@ fn write_text(
 }
 
 fn push_integer(text: &mut Vec<u8>, mut number: usize) {
-    /// Digits of `u64::MAX`.
+    /// Number of digits of `u64::MAX`.
     const DIGITS: usize = 20;
     let mut digits = [0; DIGITS];
     let mut start = DIGITS;
@@ -111,12 +112,13 @@ fn push_integer(text: &mut Vec<u8>, mut number: usize) {
     text.extend_from_slice(&digits[start..]);
 }
 
-/// The shortest text that reads as the same number.
+/// Appends the shortest text that parses to the same number.
 pub(super) fn push_real<T: Scalar>(text: &mut Vec<u8>, value: T) {
     /// Magnitudes that are shorter without an exponent.
     const PLAIN: Range<f64> = 1e-5..1e16;
     let wide = value.to_f64();
-    // Formatting is done by the type itself: an `f32` needs fewer digits than the `f64` of the same value.
+    // The type itself formats the value: an `f32` needs fewer digits than the `f64` of the same
+    // value.
     let written = if wide == 0.0 || PLAIN.contains(&wide.abs()) || !wide.is_finite() {
         write!(text, "{value}")
     } else {

@@ -1,9 +1,11 @@
-//! The judge of a race: who is clearly slower and need not go on, and who has won. It rules on the races of calibration and on those of
-//! `sparseop tune` alike.
+//! Elimination of slow candidates and choice of the winner, from the samples of a timing run.
+//! Calibration and `sparseop tune` use the same rules.
 //!
-//! Two contestants are compared by the logarithms of the ratios of their times, round by round: what slows the machine down in a round
-//! slows both. Ratios far from the median are drawn in to a few median absolute deviations of it, so that an interrupt weighs no more
-//! than an ordinary round, and an interval for the mean is taken from Student's distribution, as for winsorised samples.
+//! Two candidates are compared by the logarithms of the ratios of their times, round by round: a
+//! disturbance of the machine in a round affects both. Ratios far from the median are winsorised:
+//! they are moved to within a few median absolute deviations of the median, so that an interrupt
+//! weighs no more than an ordinary round. The confidence interval of the mean is that of Student's
+//! distribution for winsorised samples.
 
 use crate::Error;
 use crate::tuning::decision::{Outcome, RACE_BAND as BAND};
@@ -11,39 +13,42 @@ use crate::tuning::stopwatch::Samples;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
 
-/// Rounds both must have run before they are compared.
+/// Smallest number of common rounds for a comparison.
 pub(in crate::tuning) const MIN_ROUNDS: usize = 5;
 
-/// A plan that an earlier race has decided for is not changed for less than this. Two races of the same plans differ by more than one of
-/// them can know, by where arrays lie and how the clocks run, so that the band of those who stood a race before is wider.
+/// Hysteresis: a plan chosen by an earlier timing run is not changed for a smaller difference. Two
+/// timing runs of the same plans differ by more than the rounds of one run show, because of array
+/// addresses and clock rates. The band of a plan from an earlier run is therefore wider.
 pub const HOLD: f64 = 0.04;
 
-/// How sure an interval is that ends a race for somebody. They are looked at after every round and for every pair, so that many chances to
-/// be wrong add up.
+/// Confidence of an interval that eliminates a candidate. Intervals are computed after every round
+/// and for every pair, so that the error probabilities add up.
 const CONFIDENCE: f64 = 0.9999;
 
-/// How sure an interval is that displaces a predicted plan: looked at once, when the race is over.
+/// Confidence of an interval that replaces a predicted plan; computed only at the end of the timing
+/// run.
 const ENOUGH: f64 = 0.99;
 
-/// Deviations from the median beyond which a ratio is drawn in.
+/// Winsorising limit: largest distance from the median, in standard deviations.
 const REACH: f64 = 3.0;
 
-/// Standard deviations in a median absolute deviation of normal noise.
+/// Standard deviation over median absolute deviation, for normal noise.
 const MAD_TO_SIGMA: f64 = 1.4826;
 
-/// The logarithm of one time over another: the mean of what was seen, and how far off it may be.
+/// Mean logarithm of the ratio of two times, with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Ratio {
     pub(super) mean: f64,
-    /// The standard error of the mean.
+    /// Standard error of the mean.
     error: f64,
     /// Degrees of freedom.
     free: f64,
 }
 
 impl Ratio {
-    /// The times of `a` over those of `b`, each with what every product costs besides; none with too few rounds in common, or where a
-    /// clock could not tell a time from nothing.
+    /// Ratio of the times of `a` to those of `b`, each with its share of the preparation added.
+    /// `None` if there are too few common rounds, or if a measured time is not distinguishable
+    /// from 0.
     pub(super) fn of(a: (&[f64], f64), b: (&[f64], f64)) -> Option<Self> {
         let logs: Vec<f64> = a.0.iter().zip(b.0).map(|(x, y)| ((x + a.1) / (y + b.1)).ln()).collect();
         if logs.len() < MIN_ROUNDS || logs.iter().any(|log| !log.is_finite()) {
@@ -53,44 +58,45 @@ impl Ratio {
         let distances: Vec<f64> = logs.iter().map(|log| (log - median).abs()).collect();
         let reach = REACH * MAD_TO_SIGMA * Data::new(distances).median();
         let near: Vec<f64> = logs.iter().map(|log| log.clamp(median - reach, median + reach)).collect();
-        // Dixon & Tukey, Technometrics 10, 1968: of what was drawn in, the deviation is too small and the degrees of freedom too many.
+        // Dixon & Tukey, Technometrics 10, 1968: the winsorised deviation is too small and the
+        // number of degrees of freedom too large.
         let rounds = logs.len() as f64;
         let free = logs.iter().zip(&near).filter(|(log, near)| log == near).count() as f64 - 1.0;
         let error = near.iter().std_dev() / rounds.sqrt() * (rounds - 1.0) / free;
         (free >= 1.0).then(|| Self { mean: near.iter().mean(), error, free })
     }
 
-    /// What the mean is surely above and below.
+    /// Confidence interval of the mean.
     fn interval(&self, confidence: f64) -> (f64, f64) {
         let factor = StudentsT::new(0.0, 1.0, self.free)
             .map_or(f64::INFINITY, |student| student.inverse_cdf(0.5 + confidence / 2.0));
         (self.mean - factor * self.error, self.mean + factor * self.error)
     }
 
-    /// Whether the first is faster, as surely as asked and by more than a band.
+    /// True if the first is faster by more than `band`, at the given confidence.
     fn is_faster(&self, band: f64, confidence: f64) -> bool {
         self.mean < -band.ln_1p() && self.interval(confidence).1 < 0.0
     }
 
-    /// Whether the first is slower, surely and by more than [`BAND`].
+    /// True if the first is slower by more than [`BAND`], at [`CONFIDENCE`].
     fn is_slower(&self) -> bool {
         self.mean > BAND.ln_1p() && self.interval(CONFIDENCE).0 > 0.0
     }
 
-    /// Whether the two are surely within [`BAND`].
+    /// True if the two differ by less than [`BAND`], at [`CONFIDENCE`].
     fn is_tie(&self) -> bool {
         let (low, high) = self.interval(CONFIDENCE);
         low > -BAND.ln_1p() && high < BAND.ln_1p()
     }
 }
 
-/// The plan that stands before a race, by its place, and what it rests on: who wants to take its place has to be faster by more than its
-/// band.
+/// Baseline of a timing run: index of the plan in use and basis of its choice. Another plan wins
+/// only if it is faster by more than the band of the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Incumbent {
-    /// Predictions: 1 %.
+    /// Chosen by predictions: a band of 1 %.
     Predicted(usize),
-    /// An earlier race: [`HOLD`].
+    /// Chosen by an earlier timing run: a band of [`HOLD`].
     Remembered(usize),
 }
 
@@ -101,7 +107,7 @@ impl Incumbent {
         }
     }
 
-    /// By how much others have to be faster, and how surely.
+    /// Relative difference and confidence that another plan needs to win.
     fn band(self) -> (f64, f64) {
         match self {
             Self::Predicted(_) => (BAND, ENOUGH),
@@ -110,30 +116,31 @@ impl Incumbent {
     }
 }
 
-/// Rules on one race.
+/// Elimination and choice in one timing run.
 #[derive(Debug)]
 pub struct Judge {
-    /// Seconds of preparation for every product that is expected.
+    /// Seconds of preparation per expected product, for each candidate.
     shares: Vec<f64>,
-    /// Who was sent home early.
+    /// True for each candidate that was eliminated early.
     out: Vec<bool>,
-    /// Whether more rounds would change nothing.
+    /// True if more rounds would not change the result.
     pub(super) decided: bool,
 }
 
 impl Judge {
-    /// For contestants whose preparation is so many seconds of every product.
+    /// Creates the rules for candidates with the given shares of preparation, in seconds per
+    /// product.
     pub fn new(shares: Vec<f64>) -> Self {
         Self { out: vec![false; shares.len()], shares, decided: false }
     }
 
-    /// The times of `a` over those of `b`.
+    /// Ratio of the times of `a` to those of `b`.
     fn ratio(&self, results: &[Result<Samples, Error>], a: usize, b: usize) -> Option<Ratio> {
         let times = |i: usize| results[i].as_ref().ok().map(|s: &Samples| (s.as_slice(), self.shares[i]));
         Ratio::of(times(a)?, times(b)?)
     }
 
-    /// The middle time of a product with its share of the preparation.
+    /// Median time of a product with its share of the preparation.
     fn time(&self, results: &[Result<Samples, Error>], i: usize) -> f64 {
         match &results[i] {
             Ok(samples) if !samples.is_empty() => samples.median() + self.shares[i],
@@ -141,7 +148,8 @@ impl Judge {
         }
     }
 
-    /// Sends home who is clearly slower than the one that leads; whether it is still open how the others compare.
+    /// Eliminates candidates that are clearly slower than the fastest. Returns true if the
+    /// comparison of the others is still undecided.
     pub fn send_home(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) -> bool {
         let alive: Vec<usize> = (0..going.len()).filter(|&i| going[i] && results[i].is_ok()).collect();
         let time = |i: &usize| self.time(results, *i);
@@ -158,7 +166,8 @@ impl Judge {
         open
     }
 
-    /// Sends home who is clearly slower than the one that leads, and everyone once the rest is known to be equal.
+    /// Eliminates candidates that are clearly slower than the fastest, and ends the timing run when
+    /// the remaining candidates are known to be equal.
     pub(super) fn rule(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) {
         if !self.send_home(results, going) {
             self.decided = true;
@@ -166,13 +175,16 @@ impl Judge {
         }
     }
 
-    /// The winner: the incumbent, unless others are faster by more than its band; of those the fastest and those that it does not beat, and
-    /// of them the first by `order`, a number that does not come from this race. Where the incumbent failed, the first by `order` that did
-    /// not stands for it, predicted. None when everyone failed.
+    /// The winner: the baseline, unless other candidates are faster by more than its band. Of
+    /// those, the fastest and all that it does not clearly beat are equal; the first of them by
+    /// `order` wins. `order` is a number that does not come from this timing run. If the baseline
+    /// failed, the first candidate by `order` that did not fail replaces it, as a predicted plan.
+    /// `None` if all failed.
     ///
-    /// Contestants are compared in the rounds that both ran. Those who were sent home early count too: who was slower than one that led for
-    /// a while may be faster than the incumbent. And an incumbent that was sent home early says little of those who went on: who beats one
-    /// that beats it has won, too.
+    /// Candidates are compared in their common rounds. Eliminated candidates are compared too: a
+    /// candidate slower than a temporarily fastest one may still be faster than the baseline. If
+    /// the baseline was eliminated early, its few rounds say little about the remaining candidates:
+    /// a candidate that beats one that beats the baseline is then a winner, too.
     pub fn winner(
         &self,
         results: &[Result<Samples, Error>],
@@ -186,7 +198,7 @@ impl Judge {
             Some(Ok(_)) => incumbent,
             _ => Incumbent::Predicted(first(&mut (0..results.len()).filter(|&i| results[i].is_ok()))?),
         };
-        // Round by round: of those that ran in different rounds medians are not to be compared.
+        // Compared round by round: medians over different rounds are not comparable.
         let faster_than = |place: usize, (band, confidence): (f64, f64)| -> Vec<(usize, f64)> {
             let others = (0..results.len()).filter(|&i| i != place);
             let ratios = others.filter_map(|i| Some((i, self.ratio(results, i, place)?)));
@@ -195,7 +207,7 @@ impl Judge {
         let least = |places: &[(usize, f64)]| places.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|p| p.0);
         let mut winners = faster_than(incumbent.place(), incumbent.band());
         let Some(mut fastest) = least(&winners) else { return Some(incumbent.place()) };
-        // By noise they may go in a circle: no way is longer than there are contestants.
+        // Noise may make the comparison cyclic. No path is longer than the number of candidates.
         for _ in 0..results.len() {
             let Some(next) = least(&faster_than(fastest, (BAND, ENOUGH))) else { break };
             fastest = next;
@@ -207,7 +219,7 @@ impl Judge {
         first(&mut winners.iter().map(|&(i, _)| i).filter(|i| *i == fastest || !beaten.contains(i)))
     }
 
-    /// What became of contestant `i` of a race that `winner` has won.
+    /// Outcome for candidate `i` of a timing run won by `winner`.
     pub fn outcome(&self, results: &[Result<Samples, Error>], i: usize, winner: usize) -> Outcome {
         if let Err(error) = &results[i] {
             return Outcome::Failed { reason: error.to_string() };

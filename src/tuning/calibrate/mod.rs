@@ -1,7 +1,9 @@
-//! Calibration: the plans that are predicted to be fastest are packed and raced on the matrix itself.
+//! Calibration: the plans with the least predicted times are packed and timed on the matrix itself.
 //!
-//! The plan that would be chosen without it always takes part, and stays unless another one is surely faster. All that fit into memory
-//! together race at once, else in heats, each against the champion of the heat before; of a pair that does not fit, the champion stays.
+//! The plan that would be chosen without calibration is always on the shortlist, and stays unless
+//! another plan is faster at the required confidence. All plans that fit into memory together are
+//! timed together. Otherwise they are timed in groups, each with the winner of the group before. Of
+//! a pair that does not fit, that winner stays.
 
 mod judge;
 mod settle;
@@ -22,60 +24,65 @@ use judge::MIN_ROUNDS;
 pub use judge::{Incumbent, Judge};
 use std::collections::VecDeque;
 
-/// Plans that are raced at most.
+/// Largest number of plans on the shortlist.
 pub const MAX_ENTRANTS: usize = 10;
 
-/// Of them, those that are predicted to be fastest, whatever their kernels: they lie next to each other, and predictions do not tell them apart.
+/// Number of plans on the shortlist that are taken by predicted time alone, whatever their kernels.
+/// Their parameters are close to each other, and predictions do not distinguish them.
 const LEADERS: usize = 3;
 
-/// Plans that are predicted to take more than so many times the least are not raced: no fastest plan has been predicted that far off, held
-/// out, on an H200 (the farthest 2.5 times).
+/// Largest predicted time of a plan on the shortlist, over the least predicted time. In held-out
+/// validation on an H200, no fastest plan was predicted that far off (the farthest 2.5 times).
 pub const NEAR: f64 = 3.0;
 
-/// Rounds after which a race ends undecided: what they do not tell apart differs by less than the noise.
+/// Number of rounds after which a timing run ends undecided. Remaining differences are below the
+/// noise.
 const MAX_ROUNDS: usize = 100;
 
-/// How a calibration is done.
+/// Settings of a calibration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    /// Seconds it may take about, besides packing the plan that would be chosen without it.
+    /// Approximate time limit in seconds, not counting the packing of the plan that would be chosen
+    /// without calibration.
     pub seconds: f64,
-    /// Bytes that packed matrices may take together; when not set, twice the memory limit of one, and half of what the device has.
+    /// Memory limit of all packed matrices together, in bytes. By default twice the memory limit of
+    /// one, and at most half of the memory of the device.
     pub memory: Option<u64>,
-    /// Whether products are timed in [`CacheState::Cold`], as between other work, or in
+    /// True for products in [`CacheState::Cold`], as between other work; false for products in
     /// [`CacheState::Warm`], as in a loop of products.
     pub cold: bool,
-    /// Whether it is also done where the expected products are too few to pay for it.
+    /// True to calibrate even if the expected number of products does not amortise it.
     pub always: bool,
 }
 
 impl Default for Calibration {
-    /// Warm, within three seconds.
+    /// Warm caches, within three seconds.
     fn default() -> Self {
         Self { seconds: 3.0, memory: None, cold: false, always: false }
     }
 }
 
 impl Calibration {
-    /// How the race is run on a device.
+    /// Policy of the timing run on a device.
     pub(crate) fn policy(&self, device: &Device) -> Policy {
         let policy = Policy { warmup: 1, min_rounds: 1, max_rounds: MAX_ROUNDS, ..Policy::of(device) };
         policy.in_state(self.cache())
     }
 
-    /// State of the caches that products find.
+    /// Cache state before a product.
     pub(crate) fn cache(&self) -> CacheState {
         if self.cold { CacheState::Cold } else { CacheState::Warm }
     }
 
-    /// Bytes that packed matrices may take together, where one may take `limit` of `available` ones.
+    /// Memory limit of all packed matrices together, in bytes. `limit` is that of one matrix;
+    /// `available` is the memory of the device.
     pub(crate) fn memory(&self, limit: u64, available: u64) -> u64 {
         self.memory.unwrap_or_else(|| limit.saturating_mul(2).min(available / 2))
     }
 }
 
 impl Entrant {
-    /// Writes down the times of its rounds.
+    /// Records the samples of the timing run.
     #[doc(hidden)]
     pub fn ran(&mut self, samples: &Samples) {
         self.median = (!samples.is_empty()).then(|| samples.median());
@@ -84,11 +91,14 @@ impl Entrant {
     }
 }
 
-/// The candidates to race: first the chosen one and the next of the [`LEADERS`], then those predicted to take at most [`NEAR`] times as
-/// long, the best of every kernel before the second of any: a coefficient that is off must not keep all plans of a kernel from being seen.
+/// The shortlist: first the chosen plan and the next of the [`LEADERS`], then plans predicted to
+/// take at most [`NEAR`] times as long. The best plan of every kernel comes before the second of
+/// any kernel: a wrong coefficient must not exclude all plans of a kernel.
 ///
-/// On 188 matrices and precisions on an H200, predicted by fits without their class, the fastest of the field took 1.0003 times as long as the
-/// fastest of all in the geometric mean and 1.024 at worst; with eight within a factor of two and no leaders it was 1.0015 and 1.157.
+/// Measured for 188 pairs of matrix and precision on an H200, with predictions by fits without the
+/// class of the matrix: the fastest plan of the shortlist took 1.0003 times as long as the fastest
+/// of all in the geometric mean and 1.024 at worst. With eight plans within a factor of two and no
+/// leaders it was 1.0015 and 1.157.
 pub(crate) fn field<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<&'a Candidate> {
     let calls = decision.request.expected_calls;
     let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.amortised(calls));
@@ -110,10 +120,11 @@ pub(crate) fn field<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<&'a 
     firsts.into_iter().chain(others).take(MAX_ENTRANTS).collect()
 }
 
-/// Seconds that a race of `field` can be expected to save over the products that are expected, and seconds it takes at least.
+/// Expected saving of a timing run of `field` over the expected products, and its least cost, both
+/// in seconds.
 ///
-/// What choices by the profile have lost on the matrices it was made from is what the race may win back: their mean regret on the device
-/// it was measured on, the 95th percentile elsewhere.
+/// The timing run may save the regret of choices by the profile on the matrices it was fitted to:
+/// the mean regret on the device of the profile, the 95th percentile on other devices.
 pub(crate) fn stakes(decision: &Decision, field: &[&Candidate], policy: Policy) -> (f64, f64) {
     let seconds = |ns: f64| ns * 1e-9;
     let product = |c: &Candidate| c.prediction.map_or(0.0, |p| seconds(p.product()));
@@ -129,22 +140,23 @@ pub(crate) fn stakes(decision: &Decision, field: &[&Candidate], policy: Policy) 
     (gain, packing.sum::<f64>() + round * (policy.warmup + MIN_ROUNDS) as f64)
 }
 
-/// What a race may use.
+/// Limits of a timing run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Seconds, besides packing the first of the field.
+    /// Seconds, not counting the packing of the first plan of the shortlist.
     pub(crate) seconds: f64,
-    /// Bytes of packed matrices together.
+    /// Bytes of all packed matrices together.
     pub(crate) memory: u64,
-    /// Products that preparation is shared by.
+    /// Number of products that amortise the preparation.
     pub(crate) calls: u64,
 }
 
-/// Races `field`, of which the first stays unless another is surely faster; gives the winner, packed, and how it came to win.
+/// Times the plans of `field` and returns the winner, packed, with the result of the timing run.
+/// The first plan wins unless another is faster at the required confidence.
 ///
 /// # Errors
 ///
-/// When nobody in the field can be packed and multiplied with: what the first of them failed by.
+/// If no plan of the shortlist can be packed and multiplied: the first error.
 pub(crate) fn calibrate<A: Arena>(
     arena: &A,
     clock: &dyn Clock,
@@ -175,19 +187,19 @@ pub(crate) fn calibrate<A: Arena>(
     Meeting { arena, clock, field, limits, policy, deadline: f64::INFINITY, rest, race }.run()
 }
 
-/// A packed plan and its place in the field.
+/// A packed plan and its index in the shortlist.
 type Runner<A> = (usize, Ready<<A as Arena>::Packed>);
 
-/// A race under way.
+/// State of a timing run.
 struct Meeting<'a, A: Arena> {
     arena: &'a A,
     clock: &'a dyn Clock,
     field: &'a [&'a Candidate],
     limits: Limits,
     policy: Policy,
-    /// When it has to be over, on the clock.
+    /// Time limit, on the clock.
     deadline: f64,
-    /// Who has not been packed yet.
+    /// Plans that are not packed yet.
     rest: VecDeque<usize>,
     race: Race,
 }
@@ -211,7 +223,7 @@ impl<A: Arena> Meeting<'_, A> {
         Ok((ready, self.race))
     }
 
-    /// The first that can be packed.
+    /// Packs the first plan that can be packed.
     fn first(&mut self) -> Result<Runner<A>, Error> {
         let mut failure = None;
         while let Some(place) = self.rest.pop_front() {
@@ -235,7 +247,8 @@ impl<A: Arena> Meeting<'_, A> {
         heat.iter().map(|(place, _)| self.field[*place].traffic.matrix_bytes).sum()
     }
 
-    /// Packs challengers beside the champion: as many as there is memory for, and as take no more than half of the time that is left.
+    /// Packs further candidates beside the current winner, within the memory limit and half of the
+    /// remaining time.
     fn gather(&mut self, heat: &mut Vec<Runner<A>>) {
         let now = self.clock.seconds();
         let until = now + (self.deadline - now) / 2.0;
@@ -252,7 +265,7 @@ impl<A: Arena> Meeting<'_, A> {
                 None
             };
             match refusal {
-                // The next heat may have more.
+                // The next group may have more memory or time.
                 Some(_) if heat.len() > 1 => break,
                 Some(outcome) => self.race.entrants[place].outcome = outcome,
                 None => match self.arena.pack(&candidate.plan) {
@@ -267,7 +280,7 @@ impl<A: Arena> Meeting<'_, A> {
         self.race.held_bytes = self.race.held_bytes.max(self.bytes(heat));
     }
 
-    /// Races the packed ones and gives the winner; the others are dropped.
+    /// Times a group of packed plans and returns the winner; the others are dropped.
     fn heat(&mut self, mut heat: Vec<Runner<A>>) -> Result<Runner<A>, Error> {
         let challengers = heat.len() - 1;
         if challengers == 0 {
@@ -276,7 +289,7 @@ impl<A: Arena> Meeting<'_, A> {
         let calls = self.limits.calls.max(1) as f64;
         let mut judge = Judge::new(heat.iter().map(|(_, r)| (r.pack + r.upload) / calls).collect());
         let now = self.clock.seconds();
-        // Those who still wait get their part of the time.
+        // Plans that are not packed yet get their share of the time.
         let part = challengers as f64 / (challengers + self.rest.len()) as f64;
         let policy = Policy { seconds: now + (self.deadline - now) * part, ..self.policy };
         let mut turns: Vec<_> =

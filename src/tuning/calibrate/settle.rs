@@ -1,4 +1,4 @@
-//! What a race makes of a decision.
+//! Application of the result of a timing run to a decision.
 
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
@@ -14,7 +14,7 @@ impl Decision {
         predict(plan.clone(), &self.request.reliable(analysis), &predictor, &self.request)
     }
 
-    /// Why a plan may not be chosen, whatever it takes; none when it may.
+    /// Reason why a plan may not be chosen, whatever its time; `None` if it may.
     pub(crate) fn objection(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Option<String> {
         let candidate = self.predict(plan, analysis, device);
         match candidate.verdict {
@@ -26,12 +26,13 @@ impl Decision {
         }
     }
 
-    /// Takes the winner of a race for the chosen plan: first it, then the others of the race by their times, then the rest.
+    /// Makes the winner of the timing run the chosen plan. The candidates are sorted: first the
+    /// winner, then the other timed plans by their times, then the rest.
     pub(crate) fn settle(&mut self, basis: Basis, analysis: &Analysis, device: &DeviceSpec) {
         self.basis = basis;
         let Some(race) = self.race().cloned() else { return };
         for entrant in &race.entrants {
-            // A remembered one need not be a candidate of the present profile.
+            // A plan of a stored timing run need not be a candidate of the present profile.
             if !self.candidates.iter().any(|c| c.plan == entrant.plan) {
                 self.candidates.push(self.predict(&entrant.plan, analysis, device));
             }

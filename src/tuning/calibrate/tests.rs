@@ -1,4 +1,4 @@
-//! Races on a scripted device, whose products take what a table says, give or take.
+//! Timing runs on a scripted device with given times of products and optional noise.
 
 use super::*;
 use crate::ScalarKind;
@@ -11,7 +11,7 @@ use crate::tuning::profile::Profile;
 use crate::tuning::select::select;
 use std::cell::Cell;
 
-/// What a plan does on the scripted device; bytes and the prediction are those of its candidate.
+/// Behaviour of a plan on the scripted device. Bytes and the prediction are those of its candidate.
 #[derive(Debug, Clone, Copy, Default)]
 struct Law {
     /// Seconds of a product.
@@ -19,7 +19,7 @@ struct Law {
     /// Seconds of packing.
     pack: f64,
     cannot_pack: bool,
-    /// Products after which it fails.
+    /// Number of products after which it fails, if it fails.
     fails_after: Option<u32>,
 }
 
@@ -29,11 +29,11 @@ const PLANS: [&str; 4] = ["ell", "sell", "jds", "csr(scalar)"];
 struct Script {
     laws: [Law; 4],
     bytes: [u64; 4],
-    /// What the times of products vary by, from one to the next.
+    /// Relative noise of the times of products.
     noise: f64,
-    /// How much longer everything takes after every second.
+    /// Relative slowdown per second of elapsed time.
     drift: f64,
-    /// One product in so many takes twenty times as long.
+    /// One of `interrupts` products, on average, takes twenty times as long.
     interrupts: u64,
     clock: Cell<f64>,
     random: Cell<u64>,
@@ -42,7 +42,7 @@ struct Script {
     most_held: Cell<u64>,
 }
 
-/// A packed matrix: its place, counted among what is held until it is dropped.
+/// A packed matrix: its index. It is counted as held until it is dropped.
 struct Packed<'a>(usize, &'a Script);
 
 impl Drop for Packed<'_> {
@@ -89,7 +89,7 @@ impl<'a> Arena for &'a Script {
 }
 
 impl Script {
-    /// Products of so many microseconds, on a quiet machine; every plan takes 100 bytes.
+    /// A script with the given microseconds per product and no noise; every plan takes 100 bytes.
     fn new(products: [f64; 4]) -> Self {
         Self {
             laws: products.map(|us| Law { product: us * 1e-6, ..Law::default() }),
@@ -114,7 +114,8 @@ impl Script {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// The candidates as predicted: the first fastest, packed as long as they really take.
+    /// The candidates as predicted: the first is the fastest, and packing takes as long as it
+    /// really does.
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |(place, text): (usize, &&str)| {
             let mut terms = [0.0; Term::COUNT];
@@ -153,7 +154,7 @@ impl Script {
     }
 }
 
-/// More than any of the races here uses.
+/// Limits larger than any timing run of these tests needs.
 const AMPLE: Limits = Limits { seconds: 10.0, memory: 1000, calls: 1000 };
 
 fn winner(race: &Race) -> usize {
@@ -258,13 +259,13 @@ fn when_time_is_up_the_choice_stays() {
     let race = slow.race_within(Limits { seconds: 0.5, ..AMPLE }).unwrap();
     assert_eq!((winner(&race), race.heats), (0, 0));
     assert!(race.entrants[1..].iter().all(|e| e.outcome == Outcome::NoTime));
-    // Time for one, and then for no other.
+    // Enough time for one plan, and not for another.
     let script = Script { clock: Cell::new(0.0), ..slow };
     let race = script.race_within(Limits { seconds: 0.7, ..AMPLE }).unwrap();
     assert_eq!((winner(&race), race.heats), (1, 1));
     assert_eq!(race.entrants[2].outcome, Outcome::NoTime);
     assert!(race.seconds < 0.75 && (race.packing - 0.3).abs() < 1e-9, "{race:?}");
-    // Products so long that hardly any fits.
+    // Products so long that hardly any fits into the time limit.
     let long = Script::new([1e6, 0.9e6, 0.8e6, 2e6]).race_within(Limits { seconds: 8.0, ..AMPLE }).unwrap();
     assert_eq!((winner(&long), long.decided), (0, false));
     assert!(long.entrants[2].outcome == Outcome::Undecided && long.seconds < 40.0, "{long:?}");
@@ -318,7 +319,7 @@ fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any(
     let mut first: Vec<&str> = kernels.clone();
     first.sort_unstable();
     first.dedup();
-    // What the leaders have twice takes the place of others.
+    // Repeated kernels among the leaders reduce the number of other kernels.
     let doubled = (1..LEADERS).filter(|&i| kernels[..i].contains(&kernels[i])).count();
     assert_eq!(first.len(), families.len().min(MAX_ENTRANTS - doubled), "{kernels:?} of {families:?}");
     let leaders: Vec<f64> = field.iter().take(LEADERS).map(|c| time(c)).collect();
@@ -352,7 +353,7 @@ fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
         outcome,
     };
     let slower = Outcome::Slower { ratio: 1.5, early: true };
-    // One that the profile would not have thought of.
+    // A plan that the profile would not have as a candidate.
     let winner: Plan = "sell(c:7,sigma:7)".parse().unwrap();
     let third: Plan = "coo".parse().unwrap();
     let entrants = vec![

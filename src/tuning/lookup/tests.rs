@@ -9,12 +9,12 @@ use tempfile::TempDir;
 
 const SCALAR: ScalarKind = ScalarKind::F64;
 
-/// A device that nobody has.
+/// A device that does not exist.
 fn here() -> DeviceSpec {
     DeviceSpec { name: "here".to_owned(), instructions: "avx2".to_owned(), threads: 8, gpu: None }
 }
 
-/// A profile measured on `device` with the present kernels.
+/// A profile that was measured on `device` with the present kernels.
 fn measured(device: DeviceSpec) -> Profile {
     let kernels = device.kernels().to_owned();
     Profile { device, kernels, ..(*Profile::builtin(&Device::Cpu)).clone() }
@@ -26,7 +26,7 @@ fn keep(folder: &TempDir, name: &str, profile: &Profile) -> PathBuf {
     path
 }
 
-/// What is found in a folder alone, by file name, with its warnings.
+/// Best profile of a folder alone: file name, fit and warnings.
 fn best(folder: &TempDir) -> (String, Fit, Vec<String>) {
     named(Shelf::read(None, Some(folder.path())).best(&here(), SCALAR))
 }
@@ -51,7 +51,7 @@ fn the_best_fit_wins() {
     let latest = Profile { date: "2999-01-01".to_owned(), ..measured(here()) };
     keep(&folder, "e.ron", &latest);
     assert_eq!(best(&folder), ("e.ron".to_owned(), Fit::Exact, vec![]));
-    // Nobody looks at what ends otherwise.
+    // Files with another extension are ignored.
     fs::write(folder.path().join("a.txt"), "nonsense").unwrap();
     assert_eq!(best(&folder).2, Vec::<String>::new());
 }
@@ -66,7 +66,7 @@ fn old_kernels_are_the_last_resort_and_said() {
     assert!(
         warnings.len() == 1 && warnings[0].contains("old.ron") && warnings[0].contains("another version")
     );
-    // Named, it is used and its fit says what it is.
+    // A named profile is used, and its fit is stated.
     let shelf = Shelf::read(Some(path.as_os_str()), None);
     assert_eq!(named(shelf.best(&here(), SCALAR)), ("old.ron".to_owned(), Fit::OldKernels, vec![]));
 }
@@ -145,7 +145,7 @@ fn what_is_no_profile_is_a_warning_each() {
         let file = entry.unwrap().path().display().to_string();
         assert!(warnings.iter().any(|w| w.contains(&file)), "{file} is not in {warnings:#?}");
     }
-    // One that is good is found among them; a loop of folders is no folder.
+    // A valid profile among them is found; a loop of links is not a folder.
     keep(&folder, "good.ron", &measured(here()));
     assert_eq!(best(&folder).0, "good.ron");
     let no_folder = Shelf::read(None, Some(&at("loop.ron")));
@@ -169,7 +169,7 @@ fn what_was_asked_for_is_used_or_an_error() {
     let given = Given::from(path.as_path());
     let found = find(&Device::Cpu, SCALAR, Some(&given)).unwrap();
     assert_eq!((&found.origin, found.profile.device.name.as_str()), (&Origin::File(path.clone()), "here"));
-    // Read once, by every clone of it.
+    // All clones share one reading of the file.
     fs::remove_file(&path).unwrap();
     assert_eq!(given.clone().profile().unwrap(), found.profile);
     let missing = find(&Device::Cpu, SCALAR, Some(&path.into())).unwrap_err();
@@ -192,7 +192,7 @@ fn a_gpu_of_another_generation_gets_the_generic_profile() {
 }
 
 proptest! {
-    /// Whatever numbers a profile is let in with, a plan is found and every prediction is a number.
+    /// For any accepted profile a plan is found, and every prediction is a number.
     #[test]
     fn no_profile_that_is_read_keeps_a_plan_from_being_chosen(
         numbers in prop::collection::vec(prop::sample::select(vec![0.0, 1e-300, 1.0, 1e12]), 18),
@@ -214,7 +214,7 @@ proptest! {
         let decision = select::select(&analysis, &here(), profile, request).unwrap();
         let predictions = decision.candidates.iter().filter_map(|c| c.prediction);
         prop_assert!(predictions.map(|p| p.amortised(1)).all(f64::is_finite));
-        // What was chosen can be spelled and asked for.
+        // The spelling of the chosen plan is accepted as a request.
         prop_assert_eq!(decision.plan.to_string().parse::<Plan>().unwrap(), decision.plan);
     }
 }

@@ -1,4 +1,4 @@
-//! Synthetic truth: a device whose times follow a known law.
+//! Tests with synthetic measurements: a device whose times follow a known law.
 
 use super::*;
 use sparseop::analysis::{Analysis, Fingerprint};
@@ -8,7 +8,7 @@ use sparseop::matrix::gallery;
 use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::facts::Facts;
 
-/// A matrix as a tuning run sees it, before it is timed.
+/// A matrix of a tuning run, without times.
 struct Subject {
     matrix: String,
     class: String,
@@ -38,7 +38,8 @@ fn subjects() -> Vec<Subject> {
     suite.chain(sweep).map(subject).collect()
 }
 
-/// Times by the built-in coefficients and a law on top of them, with so much noise: `run` numbers the repetitions.
+/// Times by the built-in coefficients and an additional law, with the given noise. `run` numbers
+/// the repetitions.
 fn time(
     subjects: &[Subject],
     noise: f64,
@@ -48,7 +49,7 @@ fn time(
     let truth = Profile { correction: None, ..(*Profile::builtin(&Device::Cpu)).clone() };
     let predictor = Predictor::at_home(&truth);
     let mut state = run.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    // Xorshift: uniform in -1 .. 1, with a deviation of 0.58.
+    // Xorshift: uniform in -1 .. 1, with a standard deviation of 0.58.
     let mut uniform = move || {
         state ^= state << 13;
         state ^= state >> 7;
@@ -92,14 +93,14 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
     let refit = profile(&measured, &provenance());
     let validation = &refit.profile.validation;
     let held_out = validation.held_out.unwrap();
-    // What kernels lend one another costs a little where, as here, they have nothing in common.
+    // Pooled observations cost a little accuracy here, as the kernels have nothing in common.
     assert!(held_out.geometric_mean < 1.025 && held_out.worst < 1.3, "{validation:?}");
-    // What the sweep is for it says itself, and smaller matrices are started, not multiplied with.
+    // Matrices of the sweep are excluded from validation, and so are smaller matrices.
     assert!(!validation.held_out_classes.contains_key(SWEEP));
     let judged = |m: &&Measured| m.class != SWEEP && m.facts.nnz >= JUDGED_ENTRIES;
     assert_eq!(held_out.matrices, measured.iter().filter(judged).count());
     assert_eq!(refit.choices.len(), held_out.matrices);
-    // The records say the same.
+    // The records contain the same choices.
     let records = &refit.profile.records;
     assert_eq!(records.len(), measured.len());
     let of_records: Vec<f64> = records.iter().filter_map(|r| r.regret(r.held_out.as_deref()?)).collect();
@@ -108,7 +109,7 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
 
 #[test]
 fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
-    // On bands alone, what is best elsewhere takes three times as long.
+    // For bands alone, the kernels that are best elsewhere take three times as long.
     let law = |s: &Subject, kernel: &str, _: &Traffic| {
         if s.class == "banded" && !kernel.starts_with("csr.scalar") { 3.0 } else { 1.0 }
     };
@@ -122,7 +123,7 @@ fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
 
 #[test]
 fn what_no_sum_can_say_is_learned_where_it_helps() {
-    // Slices come to their best with many rows: a product of a feature and the whole time.
+    // Slices become efficient with many rows: a product of a feature and the total time.
     let law = |s: &Subject, kernel: &str, _: &Traffic| {
         if kernel.starts_with("csr") { 1.0 } else { (0.4 * (12.0 - (s.facts.nrows as f64).log2())).exp() }
     };
@@ -144,13 +145,13 @@ fn ten_runs_choose_the_same_plans() {
     let profiles: Vec<Profile> = (1..=RUNS)
         .map(|run| profile(&time(&subjects, 0.01, run, |_, _, _| 1.0), &provenance()).profile)
         .collect();
-    // Choices that are those of most runs.
+    // Number of choices that agree with the most frequent one.
     let mut alike = 0;
     for m in &truth {
         let plans: Vec<&Plan> = profiles.iter().map(|p| choice(m, p).unwrap()).collect();
         let times = plans.iter().map(|plan| m.runs.iter().find(|run| run.plan == **plan).unwrap().product);
         alike += plans.iter().map(|plan| plans.iter().filter(|p| *p == plan).count()).max().unwrap();
-        // The others lie within the band in which times are ties, give or take the noise.
+        // The other choices lie within the tie band, apart from noise.
         let (least, most) = times.fold((f64::INFINITY, 0.0f64), |(a, b), t| (a.min(t), b.max(t)));
         assert!(most / least < 1.0 + 3.0 * TIE_BAND, "{}: {plans:?} {}", m.matrix, most / least);
     }

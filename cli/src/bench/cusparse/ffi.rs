@@ -1,27 +1,27 @@
-//! The library itself: looked for when first asked for, its functions bound by their names.
+//! Bindings of cuSPARSE, loaded at the first use.
 //!
-//! Nothing of it is needed to build, and a machine without it only lacks a baseline.
+//! The library is not needed to build. A machine without it only lacks a baseline.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// Names the library to open, in place of those that are looked for.
+/// Environment variable with the library to open, in place of the default candidates.
 const VARIABLE: &str = "SPARSEOP_CUSPARSE";
 
-/// The file's names, the most specific first.
+/// File names of the library, the most specific first.
 const NAMES: [&str; 3] = ["libcusparse.so.12", "libcusparse.so.13", "libcusparse.so"];
 
-/// The first version whose SpMVOp takes both precisions and lets the algorithm be chosen; earlier ones, of CUDA 13.1 and 13.2, have
-/// functions of the same names with other parameters.
+/// First version whose SpMVOp takes both precisions and an algorithm. Earlier ones, of CUDA 13.1
+/// and 13.2, have functions of the same names with other parameters.
 const SPMVOP_SINCE: (c_int, c_int) = (12, 8);
 
-/// A handle, a descriptor, a plan, a stream, or memory of the GPU: to us, all of them are addresses.
+/// Address of a handle, a descriptor, a plan, a stream or GPU memory.
 pub(super) type Raw = *mut c_void;
-/// Where a new one is put.
+/// Address where a new object is stored.
 pub(super) type Out = *mut Raw;
-/// A number in host memory, of the type that is computed with.
+/// Address in host memory of a number of the compute type.
 pub(super) type Number = *const c_void;
 /// A value of one of cuSPARSE's enumerations, or of CUDA's `cudaDataType`.
 pub(super) type Enum = c_int;
@@ -47,7 +47,7 @@ pub(super) const REAL_32: Enum = 0;
 /// `CUDA_R_64F`.
 pub(super) const REAL_64: Enum = 1;
 
-/// Declares functions by their names and parameters, and how to bind them.
+/// Declares a table of functions with their symbols and parameters, and binds it.
 macro_rules! functions {
     ($(#[$doc:meta])* $name:ident { $($field:ident = $symbol:ident($($arg:ty),*) -> $out:ty;)+ }) => {
         $(#[$doc])*
@@ -57,11 +57,12 @@ macro_rules! functions {
         }
 
         impl $name {
-            /// Looks all of them up.
+            /// Looks up all functions.
             ///
             /// # Safety
             ///
-            /// The library is a cuSPARSE whose functions have these parameters, and is never unloaded.
+            /// The library is a cuSPARSE whose functions have these parameters, and is never
+            /// unloaded.
             unsafe fn bind(library: &Library) -> Result<Self, libloading::Error> {
                 // SAFETY: the caller's promise.
                 Ok(unsafe { Self { $($field: *library.get(stringify!($symbol))?,)+ } })
@@ -71,7 +72,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// What every version from CUDA 12.1 on has.
+    /// Functions of every version from CUDA 12.1 on.
     Functions {
         create = cusparseCreate(Out) -> Status;
         destroy = cusparseDestroy(Raw) -> Status;
@@ -81,7 +82,8 @@ functions! {
         // size, values, type
         create_vector = cusparseCreateDnVec(Out, i64, Raw, Enum) -> Status;
         destroy_vector = cusparseDestroyDnVec(Raw) -> Status;
-        // rows, columns, entries; offsets, columns, values; type of offsets, of columns; base; type of values
+        // rows, columns, entries; offsets, columns, values; type of offsets, of columns; base; type
+        // of values
         create_csr = cusparseCreateCsr(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum) -> Status;
         // rows, columns, entries; rows, columns, values; type of indices; base; type of values
         create_coo = cusparseCreateCoo(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum) -> Status;
@@ -100,7 +102,7 @@ functions! {
 }
 
 functions! {
-    /// Products with several vectors; what every version from CUDA 12.1 on has.
+    /// Products with several vectors, in every version from CUDA 12.1 on.
     SpMm {
         // rows, columns, elements from one row or column to the next, values, type, order
         create_dense = cusparseCreateDnMat(Out, i64, i64, i64, Raw, Enum, Enum) -> Status;
@@ -118,14 +120,14 @@ functions! {
 }
 
 functions! {
-    /// What looks at a matrix once, before many products; from CUDA 12.4 on.
+    /// Analysis of a matrix ahead of many products, from CUDA 12.4 on.
     Preprocess {
         run = cusparseSpMV_preprocess(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw) -> Status;
     }
 }
 
 functions! {
-    /// z = alpha A x + beta y, planned beforehand; from version 12.8 on.
+    /// z = alpha A x + beta y, planned ahead of the products; from version 12.8 on.
     SpMvOp {
         // handle, operation, A, x, y, z, type, algorithm, size of the buffer
         buffer_size = cusparseSpMVOp_bufferSize(Raw, Enum, Raw, Raw, Raw, Raw, Enum, Enum, *mut usize) -> Status;
@@ -142,7 +144,7 @@ functions! {
     }
 }
 
-/// cuSPARSE, loaded.
+/// The loaded cuSPARSE.
 #[derive(Debug)]
 pub(super) struct Cusparse {
     pub(super) functions: Functions,
@@ -150,16 +152,16 @@ pub(super) struct Cusparse {
     pub(super) preprocess: Option<Preprocess>,
     pub(super) spmvop: Option<SpMvOp>,
     version: [c_int; 3],
-    /// What the functions are part of.
+    /// The library of the functions, which stays loaded.
     _library: Library,
 }
 
 impl Cusparse {
-    /// The one on this machine, loaded when first asked for.
+    /// Returns the library of this machine, loaded at the first call.
     ///
     /// # Errors
     ///
-    /// What the loader says, in one line.
+    /// The message of the loader, in one line.
     pub(super) fn get() -> Result<&'static Self, &'static str> {
         static LOADED: OnceLock<Result<Cusparse, String>> = OnceLock::new();
         let load = || match std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
@@ -171,51 +173,51 @@ impl Cusparse {
 
     fn bind(library: Library) -> Result<Self, String> {
         let text = |error: libloading::Error| one_line(&error);
-        // SAFETY: a library of that name has these functions, and it is kept.
+        // SAFETY: a library of that name has these functions, and it is never unloaded.
         let functions = unsafe { Functions::bind(&library) }.map_err(text)?;
         // SAFETY: as above.
         let several = unsafe { SpMm::bind(&library) }.map_err(text)?;
         let property = |which| {
             let mut value = 0;
-            // SAFETY: it writes one int; 0, 1 and 2 ask for the parts of the version.
+            // SAFETY: it writes one int; 0, 1 and 2 select the parts of the version.
             unsafe { (functions.get_property)(which, &mut value) };
             value
         };
         let version = [0, 1, 2].map(property);
-        // SAFETY: as above; these have had the same parameters from the beginning.
+        // SAFETY: as above; the parameters of these functions are the same in all versions.
         let preprocess = unsafe { Preprocess::bind(&library) }.ok();
-        // SAFETY: as above; the version says that the parameters are these.
+        // SAFETY: as above; from this version on the parameters are these.
         let spmvop = ((version[0], version[1]) >= SPMVOP_SINCE).then(|| unsafe { SpMvOp::bind(&library) });
         let spmvop = spmvop.and_then(Result::ok);
         Ok(Self { functions, several, preprocess, spmvop, version, _library: library })
     }
 
-    /// The version, as the library numbers itself.
+    /// The version in the library's own numbering.
     pub(super) fn version(&self) -> String {
         self.version.map(|part| part.to_string()).join(".")
     }
 
-    /// What a status means.
+    /// Description of a status.
     pub(super) fn text(&self, status: Status) -> String {
-        // SAFETY: it takes any number and gives a constant text.
+        // SAFETY: it takes any number and returns a constant text.
         let text = unsafe { (self.functions.error_string)(status) };
         if text.is_null() {
             return format!("cuSPARSE error {status}");
         }
-        // SAFETY: not null, so a text that ends in NUL.
+        // SAFETY: not null, hence a text that ends in NUL.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
         format!("{text} (cuSPARSE error {status})")
     }
 }
 
-/// The library that [`VARIABLE`] names, and no other in its place.
+/// Loads the library that [`VARIABLE`] names, without a fallback to others.
 fn load_named(path: PathBuf) -> Result<Cusparse, String> {
     open(&[path])
         .and_then(Cusparse::bind)
         .map_err(|text| format!("{text}; {VARIABLE} names it: set it to a libcusparse.so.12, or unset it"))
 }
 
-/// Where the library may be: where the loader looks, then where CUDA says it is installed.
+/// Candidate paths: the loader's search path first, then the installation folders of CUDA.
 fn candidates() -> Vec<PathBuf> {
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let folders = homes.chain([PathBuf::from("/usr/local/cuda")]).map(|home| home.join("lib64"));
@@ -226,7 +228,7 @@ fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first that can be loaded, or what the loader says.
+/// Opens the first candidate that loads, or returns the message of the loader.
 fn open(candidates: &[PathBuf]) -> Result<Library, String> {
     let mut said = Vec::new();
     for path in candidates {
@@ -236,12 +238,12 @@ fn open(candidates: &[PathBuf]) -> Result<Library, String> {
             Err(error) => said.push((path, one_line(&error))),
         }
     }
-    // Whoever complains about another file has found this one, and misses something it needs.
+    // A message about another file means that this one is found but lacks a dependency.
     let other = said.iter().find(|(path, text)| !text.starts_with(&*path.to_string_lossy()));
     Err(other.or(said.first()).map_or_else(String::new, |(_, text)| text.clone()))
 }
 
-/// What the loader itself said.
+/// The loader's own message in one line.
 fn one_line(error: &libloading::Error) -> String {
     let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     cause.lines().collect::<Vec<_>>().join(" ")
@@ -263,7 +265,7 @@ mod tests {
         let text = load_named("/nowhere/libcusparse.so.12".into()).unwrap_err();
         let expected = "/nowhere/libcusparse.so.12: cannot open shared object file";
         assert!(text.starts_with(expected) && text.contains("SPARSEOP_CUSPARSE names it"), "{text}");
-        // Any library of the system: it is found, and has none of the functions.
+        // Any library of the system: it loads but has none of the functions.
         let text = load_named("libc.so.6".into()).unwrap_err();
         assert!(text.contains("cusparseCreate") && text.contains(VARIABLE), "{text}");
     }

@@ -1,9 +1,9 @@
-//! What cuSPARSE's formats need beyond CSR, prepared on the host.
+//! Arrays of cuSPARSE's formats beyond CSR, prepared on the host.
 
 use sparseop::Scalar;
 use sparseop::matrix::CsrView;
 
-/// The column of a slot without an entry: no matrix has it.
+/// Column of a padded slot. No matrix has this column.
 pub(super) const PADDING: u32 = u32::MAX;
 
 /// The row of every entry.
@@ -11,8 +11,8 @@ pub(super) fn rows<T: Scalar>(a: CsrView<'_, T>) -> impl Iterator<Item = usize> 
     (0..a.nrows()).flat_map(move |row| std::iter::repeat_n(row, a.row_len(row)))
 }
 
-/// Where every slice of so many rows begins, in slots, and at last how many slots there are. A slice is as wide as its longest row,
-/// and the last is filled up to its full height.
+/// First slot of every slice of `height` rows, and at last the number of slots. A slice is as wide
+/// as its longest row. The last one is padded to its full height.
 pub(super) fn slice_offsets<T: Scalar>(a: CsrView<'_, T>, height: usize) -> Vec<usize> {
     let width = |first| (first..a.nrows().min(first + height)).map(|row| a.row_len(row)).max().unwrap_or(0);
     let mut offsets = vec![0];
@@ -24,7 +24,8 @@ pub(super) fn slice_offsets<T: Scalar>(a: CsrView<'_, T>, height: usize) -> Vec<
     offsets
 }
 
-/// The columns and the values of all slots: slice after slice, and in a slice the first entries of its rows, then the second ones.
+/// Columns and values of all slots: slice after slice, and in a slice the first entries of its
+/// rows, then the second ones.
 pub(super) fn slots<T: Scalar>(a: CsrView<'_, T>, height: usize, offsets: &[usize]) -> (Vec<u32>, Vec<T>) {
     let slots = offsets.last().copied().unwrap_or(0);
     let (mut columns, mut values) = (vec![PADDING; slots], vec![T::ZERO; slots]);

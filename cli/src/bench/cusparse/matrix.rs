@@ -8,10 +8,10 @@ use sparseop::{Device, Error, Scalar};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-/// Rows of a slice.
+/// Number of rows per slice.
 const HEIGHT: usize = 32;
 
-/// A format that cuSPARSE reads.
+/// A matrix format of cuSPARSE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     Csr,
@@ -27,7 +27,7 @@ pub(super) struct Shape {
     pub(super) nnz: i64,
 }
 
-/// The arrays of a matrix. All indices are signed, of 64 bits where they are wide, else of 32.
+/// The arrays of a matrix. All indices are signed, of 64 bits if `wide`, else of 32.
 #[derive(Debug)]
 pub(super) enum Arrays {
     Csr {
@@ -43,7 +43,7 @@ pub(super) enum Arrays {
         values: Rc<DeviceArray>,
         wide: bool,
     },
-    /// Slices of `height` rows, column after column in each; a slot without an entry has column -1.
+    /// Slices of `height` rows, each column-major. The column of a padded slot is -1.
     SlicedEll {
         slots: i64,
         height: i64,
@@ -54,12 +54,12 @@ pub(super) enum Arrays {
     },
 }
 
-/// An array that is there as long as somebody uses it.
+/// An array that lives as long as it has users.
 #[derive(Debug, Default)]
 struct Kept(RefCell<Weak<DeviceArray>>);
 
 impl Kept {
-    /// The array, made when nobody has it.
+    /// Returns the array, and makes it if it does not exist.
     fn get(&self, make: impl FnOnce() -> Result<DeviceArray, Error>) -> Result<Rc<DeviceArray>, Error> {
         if let Some(array) = self.0.borrow().upgrade() {
             return Ok(array);
@@ -70,10 +70,10 @@ impl Kept {
     }
 }
 
-/// What the algorithms share of one matrix on one device.
+/// Device arrays of one matrix that the algorithms share.
 #[derive(Debug, Default)]
 pub(in super::super) struct Shared {
-    /// Bytes that a format with padding may take: the limit that our own plans have.
+    /// Limit of the bytes of a padded format, the same as that of our own plans.
     limit: u64,
     offsets: Kept,
     rows: Kept,
@@ -82,7 +82,7 @@ pub(in super::super) struct Shared {
 }
 
 impl Shared {
-    /// Nothing yet, for formats that take at most `limit` bytes.
+    /// No arrays, and a limit of `limit` bytes for padded formats.
     pub(in super::super) fn within(limit: u64) -> Self {
         Self { limit, ..Self::default() }
     }
@@ -90,19 +90,19 @@ impl Shared {
 
 impl Shape {
     pub(super) fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        // A matrix that is in memory has less than 2^63 of anything.
+        // A matrix in memory has less than 2^63 rows, columns and entries.
         let [nrows, ncols, nnz] = [a.nrows(), a.ncols(), a.nnz()].map(|n| n as i64);
         Self { nrows, ncols, nnz }
     }
 
-    /// Whether 32 bits do not hold every index and every offset.
+    /// True if some index or offset does not fit in 32 bits.
     fn is_wide(self) -> bool {
         [self.nrows, self.ncols, self.nnz].iter().any(|&n| n > i64::from(i32::MAX))
     }
 }
 
 impl Arrays {
-    /// Brings a matrix to the device, all but what is there already.
+    /// Copies the arrays of a matrix to the device, except those that are already there.
     pub(super) fn of<T: Scalar>(
         a: CsrView<'_, T>,
         layout: Layout,
@@ -154,7 +154,8 @@ impl Arrays {
     }
 }
 
-/// Indices on the device; unless they are wide, 32 bits hold every one.
+/// Copies indices to the device, as 64-bit numbers if `wide`, else as 32-bit ones, which hold all
+/// of them.
 fn indices(device: &Device, wide: bool, indices: impl Iterator<Item = i64>) -> Result<DeviceArray, Error> {
     if wide {
         DeviceArray::from_slice(device, &indices.collect::<Vec<i64>>())
@@ -168,9 +169,9 @@ mod tests {
     use super::*;
     use sparseop_testkit::chapter;
 
-    /// What an array on the CPU holds.
+    /// Returns the contents of an array on the CPU.
     fn read<N: Copy>(array: &DeviceArray, len: usize) -> Vec<N> {
-        // SAFETY: the tests ask for as many numbers as the array has, of its type.
+        // SAFETY: the tests ask for the array's own length and type.
         unsafe { std::slice::from_raw_parts(array.address() as *const N, len).to_vec() }
     }
 

@@ -1,4 +1,4 @@
-//! NVIDIA's cuSPARSE: every algorithm it has for the product.
+//! NVIDIA's cuSPARSE: all of its algorithms for the product.
 
 mod ffi;
 mod layout;
@@ -21,29 +21,29 @@ use sparseop::tuning::caches::Caches;
 use sparseop::{Device, DeviceVec, Error, Scalar};
 use std::rc::Rc;
 
-/// One way in which cuSPARSE multiplies.
+/// An algorithm of cuSPARSE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Algorithm {
     CsrAlg1,
     CsrAlg2,
     CooAlg1,
-    /// As `CooAlg1`, but with the same bits every time.
+    /// As `CooAlg1`, but deterministic.
     CooAlg2,
     Sell,
-    /// CSR, with a plan made beforehand.
+    /// CSR, with a plan made ahead of the products.
     SpMvOpAlg1,
     SpMvOpAlg2,
 }
 
-/// Its name in reports.
+/// Name of the engine in reports.
 pub(super) const ENGINE: &str = "cusparse";
 
-/// Why there is no cuSPARSE to ask, in one line.
+/// The reason why cuSPARSE is not available, in one line. None if it is.
 pub(super) fn missing() -> Option<&'static str> {
     Cusparse::get().err()
 }
 
-/// Version of the library, as it numbers itself; none where there is no library.
+/// Version in the library's own numbering. None if there is no library.
 pub(super) fn version() -> Option<String> {
     Cusparse::get().ok().map(Cusparse::version)
 }
@@ -59,7 +59,8 @@ impl Algorithm {
         Self::SpMvOpAlg2,
     ];
 
-    /// Those that can be asked for a product on `device`; the first alone, to say so, where there is no cuSPARSE to ask.
+    /// Algorithms available on `device`. Only the first one, which then reports the reason, if
+    /// there is no cuSPARSE.
     pub(super) fn on(device: &Device, console: &Console) -> Vec<Self> {
         let (Device::Cuda(_), Ok(library)) = (device, Cusparse::get()) else { return vec![Self::ALL[0]] };
         console.detail(|| format!("cuSPARSE {}", library.version()));
@@ -72,7 +73,7 @@ impl Algorithm {
             .collect()
     }
 
-    /// Its name in reports.
+    /// Name in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::CsrAlg1 => "csr_alg1",
@@ -85,7 +86,7 @@ impl Algorithm {
         }
     }
 
-    /// Its number in cuSPARSE's own enumerations.
+    /// Number in cuSPARSE's enumerations.
     fn number(self) -> Enum {
         match self {
             // cusparseSpMVAlg_t
@@ -108,17 +109,17 @@ impl Algorithm {
         }
     }
 
-    /// Whether it is one of SpMVOp.
+    /// True for the algorithms of SpMVOp.
     fn is_planned(self) -> bool {
         matches!(self, Self::SpMvOpAlg1 | Self::SpMvOpAlg2)
     }
 
-    /// Those that multiply with the transposed matrix.
+    /// Algorithms that multiply with the transposed matrix.
     pub(super) fn transposing() -> [Self; 3] {
         [Self::CsrAlg1, Self::CsrAlg2, Self::CooAlg1]
     }
 
-    /// Its name in reports when it does so.
+    /// Name of the transposed product in reports.
     pub(super) fn transposed_name(self) -> &'static str {
         match self {
             Self::CsrAlg1 => "csr_alg1 transposed",
@@ -127,7 +128,8 @@ impl Algorithm {
         }
     }
 
-    /// Brings the matrix to the device of `x` and lets cuSPARSE prepare for many products with the matrix, or with its transpose.
+    /// Copies the matrix to the device of `x` and prepares many products with the matrix, or with
+    /// its transpose.
     pub(super) fn enter<'a, T: Scalar>(
         self,
         a: CsrView<'_, T>,
@@ -150,7 +152,8 @@ impl Algorithm {
     }
 }
 
-/// Everything one algorithm needs for its products. What refers to something stands before it, and so is dropped before it.
+/// State of one algorithm. Objects come before those that they refer to, so that they are dropped
+/// first.
 struct Prepared<T: Scalar> {
     call: Call<T>,
     matrix: Object,
@@ -160,13 +163,13 @@ struct Prepared<T: Scalar> {
     memory: Memory<T>,
 }
 
-/// The function that multiplies, and what only it needs.
+/// The function that multiplies, and its own arguments.
 enum Call<T: Scalar> {
     SpMv { operation: Enum, algorithm: Enum },
     SpMvOp { plan: Object, _descriptor: Object, addend: Object, _zeros: DeviceVec<T> },
 }
 
-/// What the descriptors, and the plan, point to.
+/// Memory that the descriptors and the plan point to.
 struct Memory<T: Scalar> {
     _arrays: Arrays,
     _x: Rc<DeviceVec<T>>,
@@ -197,7 +200,7 @@ impl<T: Scalar> Prepared<T> {
 }
 
 impl<T: Scalar> Call<T> {
-    /// The function and the buffer it needs.
+    /// Prepares SpMV: returns the call and its buffer.
     fn spmv(
         op: Enum,
         algorithm: Enum,
@@ -208,20 +211,21 @@ impl<T: Scalar> Call<T> {
         let (alpha, beta, kind) = (number(&one), number(&zero), data_type::<T>());
         let (h, a, x, y) = (session.handle(), a.raw(), x.raw(), y.raw());
         let (f, mut bytes) = (&session.library.functions, 0);
-        // SAFETY: all of it is alive; one size is written.
+        // SAFETY: all objects are alive; one size is written.
         let status = unsafe { (f.buffer_size)(h, op, alpha, a, x, beta, y, kind, algorithm, &mut bytes) };
         session.done("ask cuSPARSE for the size of its buffer", status)?;
         let buffer = DeviceArray::zeroed(&session.stream().device(), bytes)?;
         if let Some(f) = &session.library.preprocess {
             let memory = buffer.address() as Raw;
-            // SAFETY: as above, with a buffer of the size that was asked for; the matrix keeps it in mind, and lives less long.
+            // SAFETY: as above, with a buffer of the size that was asked for. The matrix keeps its
+            // address, and is dropped first.
             let status = unsafe { (f.run)(h, op, alpha, a, x, beta, y, kind, algorithm, memory) };
             session.done("let cuSPARSE look at the matrix", status)?;
         }
         Ok((Self::SpMv { operation: op, algorithm }, buffer))
     }
 
-    /// As [`Call::spmv`].
+    /// As [`Call::spmv`], for SpMVOp.
     fn spmvop(
         algorithm: Enum,
         [a, x, y]: &[Object; 3],
@@ -230,12 +234,12 @@ impl<T: Scalar> Call<T> {
     ) -> Result<(Self, DeviceArray), Error> {
         let f = session.library.spmvop.as_ref().expect("without it, its algorithms are left out");
         let device = session.stream().device();
-        // What is added is a vector of its own: it may be read although it is taken zero times, and y may hold NaN.
+        // The addend is a vector of its own: it may be read although beta is 0, and y may hold NaN.
         let zeros = DeviceVec::zeros(&device, nrows)?;
         let addend = session.vector(&zeros)?;
         let (h, a, x, y, z) = (session.handle(), a.raw(), x.raw(), addend.raw(), y.raw());
         let mut bytes = 0;
-        // SAFETY: all of it is alive; one size is written.
+        // SAFETY: all objects are alive; one size is written.
         let status =
             unsafe { (f.buffer_size)(h, NON_TRANSPOSE, a, x, y, z, data_type::<T>(), algorithm, &mut bytes) };
         session.done("ask SpMVOp for the size of its buffer", status)?;
@@ -245,12 +249,13 @@ impl<T: Scalar> Call<T> {
         let create = |out| unsafe {
             (f.create_descriptor)(h, out, NON_TRANSPOSE, a, x, y, z, data_type::<T>(), algorithm, memory)
         };
-        // SAFETY: it makes a descriptor of a product.
+        // SAFETY: it creates a descriptor of a product.
         let descriptor =
             unsafe { session.make("describe the product to SpMVOp", create, f.destroy_descriptor)? };
-        // SAFETY: the descriptor is alive; no code stands for the epilogue that only scales and adds.
+        // SAFETY: the descriptor is alive; a null pointer selects the epilogue that only scales and
+        // adds.
         let create = |out| unsafe { (f.create_plan)(h, descriptor.raw(), out, std::ptr::null(), 0) };
-        // SAFETY: it makes a plan.
+        // SAFETY: it creates a plan.
         let plan = unsafe { session.make("plan the product with SpMVOp", create, f.destroy_plan)? };
         Ok((Self::SpMvOp { plan, _descriptor: descriptor, addend, _zeros: zeros }, buffer))
     }
@@ -271,12 +276,14 @@ impl<T: Scalar> Engine<T> for Prepared<T> {
         let status = match &self.call {
             Call::SpMv { operation: op, algorithm } => {
                 let (f, buffer) = (&session.library.functions, self.memory.buffer.address() as Raw);
-                // SAFETY: all of it is alive; the buffer is as large as was asked for with the same arguments.
+                // SAFETY: all objects are alive; the buffer has the size that was asked for with
+                // the same arguments.
                 unsafe { (f.multiply)(h, *op, alpha, a, x, beta, y, data_type::<T>(), *algorithm, buffer) }
             }
             Call::SpMvOp { plan, addend, .. } => {
                 let f = session.library.spmvop.as_ref().expect("a plan comes from these functions");
-                // SAFETY: all of it is alive, and the vectors are those that the plan was made with.
+                // SAFETY: all objects are alive, and the vectors are those that the plan was made
+                // with.
                 unsafe { (f.multiply)(h, plan.raw(), alpha, beta, x, addend.raw(), y) }
             }
         };

@@ -1,4 +1,4 @@
-//! What cuSPARSE makes, owned: handles, descriptors, plans; and its answers as errors.
+//! Owned objects of cuSPARSE (handles, descriptors, plans), and its status codes as errors.
 
 use super::super::task::Several;
 use super::ffi::{
@@ -11,7 +11,7 @@ use sparseop::{DeviceVec, Error, Layout, Scalar, ScalarKind, Stream};
 use std::ptr::{from_ref, null_mut};
 use std::rc::Rc;
 
-/// Something cuSPARSE made, which it destroys when this is dropped.
+/// An object of cuSPARSE, destroyed on drop.
 #[derive(Debug)]
 pub(super) struct Object {
     raw: Raw,
@@ -19,7 +19,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// Valid as long as this is.
+    /// The address of the object, valid during its lifetime.
     pub(super) fn raw(&self) -> Raw {
         self.raw
     }
@@ -27,12 +27,13 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: whoever made it said that this destroys it, and nothing else does. An error has nobody left to tell.
+        // SAFETY: the maker of the object promises that this function destroys it, and nothing else
+        // does. An error on drop cannot be reported.
         unsafe { (self.destroy)(self.raw) };
     }
 }
 
-/// cuSPARSE at work on a stream.
+/// A cuSPARSE handle bound to a stream.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) library: &'static Cusparse,
@@ -41,7 +42,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// One whose work is enqueued on the stream of `caches`, which is a GPU's.
+    /// Creates a handle on the stream of `caches`, which must be a GPU's.
     pub(super) fn new(library: &'static Cusparse, caches: Rc<Caches>) -> Result<Self, Error> {
         let (functions, stream) = (&library.functions, caches.stream());
         let mut raw = null_mut();
@@ -49,7 +50,7 @@ impl Session {
         let created = unsafe { (functions.create)(&mut raw) };
         done(library, stream, "create a handle of cuSPARSE", created)?;
         let handle = Object { raw, destroy: functions.destroy };
-        // SAFETY: both are alive; the session keeps the stream longer than the handle.
+        // SAFETY: both are alive; the session keeps the stream alive for longer than the handle.
         let set = unsafe { (functions.set_stream)(handle.raw, stream.raw()) };
         done(library, stream, "hand its stream to cuSPARSE", set)?;
         Ok(Self { library, handle, caches })
@@ -60,26 +61,26 @@ impl Session {
         self.handle.raw
     }
 
-    /// Where the work is enqueued.
+    /// The stream of the work.
     pub(super) fn stream(&self) -> &Stream {
         self.caches.stream()
     }
 
-    /// The stream, and the state of the caches that timed work finds.
+    /// The stream, and the state of the caches at the beginning of timed work.
     pub(super) fn caches(&self) -> &Rc<Caches> {
         &self.caches
     }
 
-    /// Whether `action` succeeded.
+    /// Turns the status of `action` into a result.
     pub(super) fn done(&self, action: &str, status: Status) -> Result<(), Error> {
         done(self.library, self.stream(), action, status)
     }
 
-    /// What `create` makes.
+    /// Creates an object with `create`.
     ///
     /// # Safety
     ///
-    /// When it succeeds, it has written something that `destroy` destroys.
+    /// If `create` succeeds, it has written an object that `destroy` destroys.
     pub(super) unsafe fn make(
         &self,
         action: &str,
@@ -92,17 +93,17 @@ impl Session {
         Ok(Object { raw, destroy })
     }
 
-    /// A descriptor of a vector, which it must not outlive.
+    /// Creates a descriptor of a vector. The vector must outlive it.
     pub(super) fn vector<T: Scalar>(&self, vector: &DeviceVec<T>) -> Result<Object, Error> {
         let f = &self.library.functions;
         let (len, start) = (vector.len() as i64, vector.address() as Raw);
-        // SAFETY: so many numbers of that type begin there.
+        // SAFETY: `len` numbers of that type begin there.
         let create = |out| unsafe { (f.create_vector)(out, len, start, data_type::<T>()) };
-        // SAFETY: it makes a descriptor of a vector.
+        // SAFETY: it creates a descriptor of a vector.
         unsafe { self.make("describe a vector to cuSPARSE", create, f.destroy_vector) }
     }
 
-    /// A descriptor of several vectors of `len` elements, which it must not outlive.
+    /// Creates a descriptor of several vectors of `len` elements. The vectors must outlive it.
     pub(super) fn dense<T: Scalar>(
         &self,
         vectors: &DeviceVec<T>,
@@ -115,19 +116,20 @@ impl Session {
             Layout::ColumnMajor => (COLUMN_MAJOR, len),
         };
         let start = vectors.address() as Raw;
-        // SAFETY: so many numbers of that type begin there.
+        // SAFETY: all elements of the vectors begin there, of that type.
         let create =
             |out| unsafe { (f.create_dense)(out, len, count, apart, start, data_type::<T>(), order) };
-        // SAFETY: it makes a descriptor of a dense matrix.
+        // SAFETY: it creates a descriptor of a dense matrix.
         unsafe { self.make("describe vectors to cuSPARSE", create, f.destroy_dense) }
     }
 
-    /// A descriptor of a matrix, whose arrays it must not outlive.
+    /// Creates a descriptor of a matrix. Its arrays must outlive it.
     pub(super) fn matrix<T: Scalar>(&self, shape: Shape, arrays: &Arrays) -> Result<Object, Error> {
         let f = &self.library.functions;
         let Shape { nrows, ncols, nnz } = shape;
         let (value, base) = (data_type::<T>(), BASE_ZERO);
-        // SAFETY: the arrays hold a matrix of that shape, in that format and with indices and values of those types.
+        // SAFETY: the arrays hold a matrix of that shape, in that format, with indices and values
+        // of those types.
         let create = |out| unsafe {
             match arrays {
                 Arrays::Csr { offsets, columns, values, wide } => {
@@ -151,12 +153,12 @@ impl Session {
                 }
             }
         };
-        // SAFETY: it makes a descriptor of a matrix.
+        // SAFETY: it creates a descriptor of a matrix.
         unsafe { self.make("describe the matrix to cuSPARSE", create, f.destroy_matrix) }
     }
 }
 
-/// Whether `action` succeeded.
+/// Turns the status of `action` into a result.
 fn done(library: &Cusparse, stream: &Stream, action: &str, status: Status) -> Result<(), Error> {
     if status == 0 {
         return Ok(());
@@ -165,7 +167,7 @@ fn done(library: &Cusparse, stream: &Stream, action: &str, status: Status) -> Re
     Err(Error::Gpu { device, action, message: library.text(status) })
 }
 
-/// The type of the numbers, as cuSPARSE names it.
+/// cuSPARSE's name of the scalar type.
 pub(super) fn data_type<T: Scalar>() -> Enum {
     match T::KIND {
         ScalarKind::F32 => REAL_32,
@@ -177,7 +179,7 @@ fn index_type(wide: bool) -> Enum {
     if wide { INDEX_64 } else { INDEX_32 }
 }
 
-/// A number, as cuSPARSE takes it.
+/// Address of a scalar, as cuSPARSE takes it.
 pub(super) fn number<T: Scalar>(value: &T) -> Number {
     from_ref(value).cast()
 }

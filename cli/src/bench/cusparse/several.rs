@@ -1,4 +1,4 @@
-//! cuSPARSE's product with several vectors (SpMM).
+//! cuSPARSE's SpMM: products with several vectors.
 
 use super::super::baseline::Context;
 use super::super::engine::Engine;
@@ -12,11 +12,11 @@ use sparseop::tuning::caches::Caches;
 use sparseop::{Device, DeviceVec, Error, Layout as VectorLayout, Scalar};
 use std::rc::Rc;
 
-/// One way in which cuSPARSE multiplies several vectors.
+/// An SpMM algorithm of cuSPARSE with layouts of matrix and vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct SpMm {
     name: &'static str,
-    /// Its number in `cusparseSpMMAlg_t`.
+    /// Number in `cusparseSpMMAlg_t`.
     number: Enum,
     matrix: Layout,
     vectors: VectorLayout,
@@ -45,12 +45,12 @@ impl SpMm {
         ]
     }
 
-    /// Its name in reports.
+    /// Name in reports.
     pub(in super::super) fn name(self) -> &'static str {
         self.name
     }
 
-    /// Brings the matrix and the vectors to the device and lets cuSPARSE prepare for many products.
+    /// Copies the matrix and the vectors to the device and prepares many products.
     pub(in super::super) fn enter<'a, T: Scalar>(
         self,
         context: &Context<'_, T>,
@@ -69,7 +69,8 @@ impl SpMm {
     }
 }
 
-/// Everything one algorithm needs for its products. What refers to something stands before it, and so is dropped before it.
+/// State of one algorithm. Objects come before those that they refer to, so that they are dropped
+/// first.
 struct Prepared<T: Scalar> {
     algorithm: Enum,
     several: Several,
@@ -100,11 +101,12 @@ impl<T: Scalar> Prepared<T> {
         let (alpha, beta, kind, op) = (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (session.handle(), matrix.raw(), x.raw(), y.raw());
         let (f, mut bytes) = (&session.library.several, 0);
-        // SAFETY: all of it is alive; one size is written.
+        // SAFETY: all objects are alive; one size is written.
         let status = unsafe { (f.buffer_size)(h, op, op, alpha, a, b, beta, c, kind, algorithm, &mut bytes) };
         session.done("ask cuSPARSE for the size of its buffer", status)?;
         let buffer = DeviceArray::zeroed(&session.stream().device(), bytes)?;
-        // SAFETY: as above, with a buffer of the size that was asked for; the matrix keeps it in mind, and lives less long.
+        // SAFETY: as above, with a buffer of the size that was asked for. The matrix keeps its
+        // address, and is dropped first.
         let status = unsafe {
             (f.preprocess)(h, op, op, alpha, a, b, beta, c, kind, algorithm, buffer.address() as Raw)
         };
@@ -136,7 +138,8 @@ impl<T: Scalar> Engine<T> for Prepared<T> {
         let (alpha, beta, kind, op) = (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (self.session.handle(), self.matrix.raw(), self.x.raw(), self.y.raw());
         let (f, buffer) = (&self.session.library.several, self.buffer.address() as Raw);
-        // SAFETY: all of it is alive; the buffer is as large as was asked for with the same arguments.
+        // SAFETY: all objects are alive; the buffer has the size that was asked for with the same
+        // arguments.
         let status = unsafe { (f.multiply)(h, op, op, alpha, a, b, beta, c, kind, self.algorithm, buffer) };
         self.session.done("multiply with cuSPARSE", status)
     }

@@ -1,4 +1,4 @@
-//! Vectors of AVX-512, and the levels of x86.
+//! AVX-512 vectors, and the instruction set levels of x86.
 
 use super::{Array, Index, Kernel, PADDING, Vector};
 use crate::precision::Narrow;
@@ -48,7 +48,7 @@ impl<T> Avx512<T> {
 }
 
 impl<T: Scalar> Avx512<T> {
-    /// The next number in every lane of `mask`, zero in the others.
+    /// Moves successive numbers of `self` into the lanes of `mask`; the other lanes are zero.
     #[inline(always)]
     unsafe fn expanded(self, mask: u32) -> Self {
         // SAFETY: the caller's promise.
@@ -61,17 +61,18 @@ impl<T: Scalar> Avx512<T> {
     }
 }
 
-/// Gathers take their indices for signed, but columns reach past 2³¹: so 2³¹ is taken from every column, by turning its sign
-/// bit over, and added to the vector's start.
+/// Offset between columns and gather indices. Gathers take signed indices, but columns exceed
+/// 2³¹. Hence 2³¹ is subtracted from every column, by flipping its sign bit, and added to the
+/// start of the vector.
 const SIGN: i32 = i32::MIN;
 
-/// 2³¹ numbers past `x`; see [`SIGN`].
+/// Address 2³¹ numbers past `x`; see [`SIGN`].
 #[inline(always)]
 fn middle<T>(x: *const T) -> *const T {
     x.wrapping_add(1 << 31)
 }
 
-// Each `match T::KIND` is decided when the code is compiled, and the pointer casts only restate `T`.
+// Each `match T::KIND` is resolved at compile time, and the pointer casts only restate `T`.
 // SAFETY (every block): the caller of the trait's method promises the instructions and the memory.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<T: Scalar> Vector<T> for Avx512<T> {
@@ -232,7 +233,8 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
                     Precision::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(
                         _mm_loadu_si128(p.cast()),
                     ))),
-                    // Half of it is not needed; the instruction for less belongs to a feature of its own.
+                    // Half of the result is not needed; the narrower instruction belongs to a
+                    // separate feature.
                     Precision::F16 => _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(
                         _mm_loadu_si128(p.cast()),
                     ))),

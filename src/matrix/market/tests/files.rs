@@ -1,4 +1,4 @@
-//! Files: compression, archives, vectors, and what goes wrong with them.
+//! Files: compression, archives, vectors, and their errors.
 
 use super::super::*;
 use crate::matrix::Triplets;
@@ -84,7 +84,7 @@ fn files_cut_short_are_refused() {
         for len in [4, 12, bytes.len() / 2, bytes.len() - 1] {
             let error = read_bytes(name, &bytes[..len]).unwrap_err();
             let io = matches!(error, Error::Io { action: "decompress" | "unpack", .. });
-            // A tar file without its magic word is taken for text.
+            // A tar file without its magic word is read as text.
             assert!(io || name == "a.tar", "{name} {len}: {error}");
             assert!(error.to_string().contains(name));
         }
@@ -118,7 +118,7 @@ fn an_unreadable_file_is_named() {
     let path = folder.path().join("secret.mtx");
     fs::write(&path, TEXT).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
-    // Root reads everything.
+    // Root can read everything.
     match read::<f64>(&path) {
         Err(error) => {
             assert!(matches!(error, Error::Io { action: "open", .. }) && error.to_string().contains("secret"))
@@ -183,7 +183,8 @@ fn written_text_is_plain_and_replaces_what_was_there() {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // As for any file a program makes: not private to the owner unless the umask says so.
+        // Permissions as for any file a program creates: not private to the owner unless the umask
+        // says so.
         let ordinary = fs::metadata({
             fs::write(folder.path().join("b"), "").unwrap();
             folder.path().join("b")

@@ -1,6 +1,6 @@
-//! Texts and what becomes of them, good and bad; files; properties.
+//! Tests of texts, valid and invalid; of files; of properties.
 
-// It is about compressed files of every kind.
+// Tests compressed files of every kind.
 #[cfg(feature = "zstd")]
 mod files;
 mod properties;
@@ -10,10 +10,10 @@ use super::Reader;
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
-/// A megabyte for everything, so that no mutated size line can fill the memory of the machine.
+/// Memory limit of a megabyte, so that no mutated size line can fill the memory of the machine.
 const SMALL: u64 = 1 << 20;
 
-/// Parses in chunks of so few bytes that every border case happens.
+/// Parses in chunks small enough that every border case occurs.
 fn parse_in<T: Scalar>(chunk_bytes: usize, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
     Reader { chunk_bytes: Some(chunk_bytes), memory_limit: SMALL, ..Reader::new() }.parse(text)
 }

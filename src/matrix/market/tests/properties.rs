@@ -1,4 +1,4 @@
-//! Properties: equal to a naive parser, round trips, and no panic whatever the bytes.
+//! Properties: equality with a naive parser, round trips, and no panic on any bytes.
 
 use super::super::*;
 use super::parse_in;
@@ -8,12 +8,12 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 
-/// A line of a coordinate file, counted from 0, and how it is dressed.
+/// A line of a coordinate file, counted from 0, and the noise around it.
 type Line = (u8, u8, f64, u8);
 
 const SIZE: u8 = 9;
 
-/// Text with comments, blank lines and any line end, as `noise` says.
+/// Text with comments, blank lines and any line end, chosen by `noise`.
 fn text_of(symmetry: &str, lines: &[Line]) -> String {
     let mut text =
         format!("%%MatrixMarket matrix coordinate real {symmetry}\n{SIZE} {SIZE} {}\n", lines.len());
@@ -32,7 +32,7 @@ fn text_of(symmetry: &str, lines: &[Line]) -> String {
     text
 }
 
-/// What [`parse`] must do, with nothing but the standard library.
+/// Expected result of [`parse`], computed with only the standard library.
 fn naive(text: &str) -> BTreeMap<(u32, u32), f64> {
     let (symmetric, skew) = (text.contains("real symmetric"), text.contains("real skew"));
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('%'));
@@ -76,7 +76,7 @@ fn round_trip<T: Scalar>(entries: &[(u32, u32, T)], name: &str) -> Result<(), Te
     Ok(())
 }
 
-/// Names for files that can be written.
+/// Names of files that can be written.
 const ENDS: &[&str] =
     if cfg!(feature = "zstd") { &["a.mtx", "a.mtx.gz", "a.mtx.zst"] } else { &["a.mtx", "a.mtx.gz"] };
 

@@ -1,9 +1,9 @@
-//! Small texts: what is accepted and how it is refused.
+//! Small texts: accepted spellings and error messages.
 
 use super::super::*;
 use super::{parse_in, refusal};
 
-/// Rows of a small matrix, written out; `.` for what is not stored.
+/// Rows of a small matrix as text; `.` for places that are not stored.
 fn dense(text: &str) -> String {
     let a = parse_in::<f64>(5, text.as_bytes()).unwrap();
     let rows = (0..a.nrows()).map(|row| {
@@ -75,7 +75,7 @@ fn duplicates_are_summed_in_order_and_zeros_kept() {
 
 #[test]
 fn numbers_are_rounded_once() {
-    // As an f64 this is halfway between two f32s, and would then be rounded to even: down.
+    // As an f64 this is halfway between two f32s, and would be rounded to even, which is down.
     let text = with_banner("coordinate real general", "1 1 1\n1 1 1.00000005960464477540\n");
     assert_eq!(parse::<f32>(text.as_bytes()).unwrap().values(), [1.0 + f32::EPSILON]);
     let text = with_banner(
@@ -191,7 +191,7 @@ fn fewer_or_more_entries_than_declared() {
     assert_eq!(refusal::<f64>(many.as_bytes()), (Some(5), message.into()));
     let none = with_banner("coordinate real general", "2 2 0\n1 1 1\n");
     assert_eq!(refusal::<f64>(none.as_bytes()).0, Some(3));
-    // The first thing wrong in the file is told, whatever comes after it.
+    // The first error in the file is reported, independent of what follows it.
     let many_then_bad = with_banner("coordinate real general", "2 2 1\n1 1 1\n2 2 1\nrubbish\n");
     assert_eq!(refusal::<f64>(many_then_bad.as_bytes()).0, Some(4));
     let bad_then_many = with_banner("coordinate real general", "2 2 1\nrubbish\n2 2 1\n2 2 1\n");

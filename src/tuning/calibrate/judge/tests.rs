@@ -1,4 +1,4 @@
-//! Intervals, and how well verdicts repeat.
+//! Tests of confidence intervals and of the repeatability of verdicts.
 
 use super::*;
 
@@ -8,7 +8,8 @@ fn ratio(a: &[f64], b: &[f64]) -> Ratio {
 
 #[test]
 fn an_interval_is_that_of_students_distribution() {
-    // Logarithms 0.18, 0.19, 0.20, 0.21, 0.22: mean 0.2, standard error 0.015811 / √5, and 15.5441 for 4 degrees of freedom.
+    // Logarithms 0.18, 0.19, 0.20, 0.21, 0.22: mean 0.2, standard error 0.015811 / √5, and
+    // 15.5441 for 4 degrees of freedom.
     let a: Vec<f64> = [0.18f64, 0.19, 0.20, 0.21, 0.22].map(f64::exp).to_vec();
     let found = ratio(&a, &[1.0; 5]);
     let half = 15.5441 * 0.015_811_39 / 5f64.sqrt();
@@ -74,7 +75,8 @@ fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
 
 #[test]
 fn who_was_sent_home_by_one_that_does_not_win_may_win() {
-    // The second leads for five rounds and then is no faster than who stands; the third was sent home by it.
+    // The second is the fastest for five rounds and is afterwards no faster than the baseline; the
+    // third was eliminated by it.
     let second: Vec<f64> =
         (0..20).map(|round| if round < 5 { 0.8 } else { 0.8 + 0.05 * f64::from(round) }).collect();
     let results = results(&[&[1.0; 20], &second, &[0.85; 5]]);
@@ -85,7 +87,8 @@ fn who_was_sent_home_by_one_that_does_not_win_may_win() {
 
 #[test]
 fn who_beats_one_that_beats_the_incumbent_wins() {
-    // The incumbent was sent home after five rounds, in which the third took now this, now that; in the others it is by far the fastest.
+    // The baseline was eliminated after five rounds, in which the times of the third varied; in the
+    // other rounds the third is by far the fastest.
     let mut third = [0.7; 40];
     third[..5].copy_from_slice(&[0.5, 1.6, 0.7, 1.5, 0.9]);
     let results = results(&[&[1.0; 5], &[0.9; 40], &third]);
@@ -95,7 +98,7 @@ fn who_beats_one_that_beats_the_incumbent_wins() {
     assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
 }
 
-/// SplitMix64, and normal numbers from pairs of it.
+/// SplitMix64, and normal numbers from pairs of its numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -107,23 +110,24 @@ impl Dice {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// With a mean of nothing and a deviation of `sigma` (Box & Muller).
+    /// A normal number of mean 0 and standard deviation `sigma` (Box & Muller).
     fn normal(&mut self, sigma: f64) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         sigma * radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Log-normal noise: of a round, and now and then an interrupt.
+    /// Log-normal noise of a round, with occasional interrupts.
     fn noise(&mut self, sigma: f64) -> f64 {
         let interrupt = if self.uniform() < 0.03 { 1.0 + self.uniform() } else { 1.0 };
         self.normal(sigma).exp() * interrupt
     }
 }
 
-/// What ten races of a matrix decide for, fresh and one after the other, in true times over the least.
+/// Winners of ten timing runs of a matrix, fresh and successive, as true times over the least.
 ///
-/// Eight plans within ten per cent or so, predicted with errors of 12 %; rounds vary by `sigma`, and in every race each plan by another
-/// half of that, which no race by itself can know.
+/// Eight plans within about ten per cent, predicted with errors of 12 %. Rounds vary by `sigma`. In
+/// every timing run each plan varies by another half of that, which the rounds of one run cannot
+/// show.
 fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
     const PLANS: usize = 8;
     let times: Vec<f64> = (0..PLANS).map(|_| 1.0 + 0.1 * dice.uniform()).collect();
