@@ -73,13 +73,13 @@ fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64)
 
 /// Runs `body(range)` for every part of a [`partition`], in parallel if there are several.
 pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(Range<usize>) + Sync) {
-    for_each(parts.len() - 1, |i| body(parts[i]..parts[i + 1]));
+    for_each(parts.len() - 1, &|i| body(parts[i]..parts[i + 1]));
 }
 
 /// Runs all tasks, in parallel.
 pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
     let tasks = tasks.map(Mutex::new);
-    for_each(N, |i| {
+    for_each(N, &|i| {
         // Each mutex is locked once.
         tasks[i].lock().unwrap_or_else(PoisonError::into_inner)();
     });
@@ -87,14 +87,15 @@ pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
 
 /// Runs `part(i)` for every number below `count`, in parallel if there are several.
 ///
-/// Inside a rayon pool the threads of the pool run them; elsewhere the caller and a team with as
+/// Not generic, so that the parallel iterator is compiled once. Inside a rayon pool the threads of
+/// the pool run them; elsewhere the caller and a team with as
 /// many threads as rayon's pool.
-fn for_each(count: usize, part: impl Fn(usize) + Sync) {
+fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
     let in_pool = rayon::current_thread_index().is_some();
     if count <= 1 || (!in_pool && rayon::current_num_threads() == 1) {
         (0..count).for_each(part);
-    } else if in_pool || !team::share(count, &part) {
-        (0..count).into_par_iter().for_each(&part);
+    } else if in_pool || !team::share(count, part) {
+        (0..count).into_par_iter().for_each(part);
     }
 }
 
