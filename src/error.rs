@@ -1,5 +1,9 @@
 //! The error type of the library.
 
+mod kind;
+
+pub use kind::ErrorKind;
+
 use crate::Precision;
 use std::path::{Path, PathBuf};
 
@@ -292,6 +296,8 @@ pub enum Error {
         device: String,
         /// The attempted action.
         action: String,
+        /// The driver's `CUresult`; none if the driver was not asked.
+        code: Option<u32>,
         /// The message of the driver.
         message: String,
     },

@@ -132,7 +132,7 @@ pub mod tuning;
 
 pub use analysis::RowStats;
 pub use device::{Device, DeviceVec, DeviceView, Factor, ForeignCsr, Graph, Offsets, Stream};
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 #[doc(hidden)]
 pub use files::{abandon_writes, write_atomically};
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! How calls end.
 
 use crate::types::sparseop_status;
-use sparseop::Error;
+use sparseop::{Error, ErrorKind};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,27 +31,16 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         use sparseop_status as Status;
-        let status = match &error {
-            Error::InvalidMatrix { .. } => Status::InvalidMatrix,
-            Error::VectorLength { .. }
-            | Error::VectorsLength { .. }
-            | Error::MultivectorMismatch { .. }
-            | Error::CopyLength { .. }
-            | Error::ValuesLength { .. } => Status::WrongLength,
-            Error::PlanText { .. } => Status::InvalidArgument,
-            Error::ForeignMemory { .. } => Status::InvalidPointer,
-            Error::DeviceUnavailable { .. } => Status::DeviceUnavailable,
-            Error::WrongDevice { .. } => Status::WrongDevice,
-            Error::MemoryLimit { .. } | Error::GpuMemory { .. } => Status::OutOfMemory,
-            Error::Gpu { .. } | Error::KernelCompile { .. } => Status::GpuFailed,
-            Error::NotUpdatable { .. }
-            | Error::UpdatedByGraph { .. }
-            | Error::NotDeterministic { .. }
-            | Error::NotCapturable { .. }
-            | Error::PlanLimit { .. }
-            | Error::PackedTooLarge { .. }
-            | Error::ValueRange { .. }
-            | Error::ValueInexact { .. } => Status::NotPossible,
+        let status = match error.kind() {
+            ErrorKind::InvalidMatrix => Status::InvalidMatrix,
+            ErrorKind::WrongLength => Status::WrongLength,
+            ErrorKind::InvalidArgument => Status::InvalidArgument,
+            ErrorKind::InvalidPointer => Status::InvalidPointer,
+            ErrorKind::DeviceUnavailable => Status::DeviceUnavailable,
+            ErrorKind::WrongDevice => Status::WrongDevice,
+            ErrorKind::OutOfMemory => Status::OutOfMemory,
+            ErrorKind::Gpu => Status::GpuFailed,
+            ErrorKind::Unsupported => Status::NotPossible,
             _ => Status::Failed,
         };
         Self::new(status, error.to_string())

@@ -18,6 +18,7 @@ impl<T: Scalar> CsrMatrix<T> {
 impl<T: Scalar> CsrView<'_, T> {
     /// Returns the transposed matrix; its columns are sorted in every row, equal columns in the
     /// order of this matrix. Temporarily needs 8 bytes and a value per entry.
+    #[doc(hidden)]
     pub fn transpose(self) -> CsrMatrix<T> {
         T::transpose(self)
     }

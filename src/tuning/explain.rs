@@ -25,6 +25,7 @@ pub struct Preparation {
 
 impl Preparation {
     /// Total time.
+    #[doc(hidden)]
     pub fn total(&self) -> f64 {
         self.analyze + self.select + self.calibrate + self.pack + self.upload
     }

@@ -125,6 +125,7 @@ impl<R> Attempt<R> for Result<R, DriverError> {
         self.map_err(|error| Error::Gpu {
             device: format!("cuda:{gpu}"),
             action: action(),
+            code: Some(error.0 as u32),
             message: text(error),
         })
     }

@@ -143,6 +143,7 @@ impl Queue {
             Some(recorded) if recorded.thread != thread::current().id() => Err(Error::Gpu {
                 device: self.0.gpu.to_string(),
                 action: "enqueue on this stream".to_owned(),
+                code: None,
                 message: "another thread captures a graph from it; use another stream".to_owned(),
             }),
             _ => Ok(turn),
@@ -332,6 +333,7 @@ impl Gpu {
             return Err(Error::Gpu {
                 device: self.to_string(),
                 action: "use this stream".to_owned(),
+                code: None,
                 message: "the per-thread default stream is another one in every thread; make one".to_owned(),
             });
         }
@@ -364,6 +366,7 @@ impl Shared {
             return Err(Error::Gpu {
                 device: self.gpu.to_string(),
                 action: "time what is enqueued".to_owned(),
+                code: None,
                 message: "the stream is captured for a graph; time a launch of the graph".to_owned(),
             });
         }

@@ -13,7 +13,8 @@ impl Gpu {
     /// Largest dynamic shared memory of a block of the kernel, in bytes.
     pub(crate) fn shared_memory(&self, kernel: Kernel) -> Result<u32, Error> {
         let action = || "tell how much shared memory a block can have".to_owned();
-        let refused = |message| Error::Gpu { device: self.to_string(), action: action(), message };
+        let refused =
+            |message| Error::Gpu { device: self.to_string(), action: action(), code: None, message };
         let _current = self.bind()?;
         let device = result::device::get(self.ordinal() as i32).attempt(self.ordinal(), action)?;
         let all = driver::attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
@@ -42,7 +43,7 @@ impl Gpu {
         let most = self.shared_memory(kernel)?;
         if bytes > most {
             let message = format!("it has at most {most} for a block; take smaller blocks");
-            return Err(Error::Gpu { device: self.to_string(), action: action(), message });
+            return Err(Error::Gpu { device: self.to_string(), action: action(), code: None, message });
         }
         let _current = self.bind()?;
         // Always the maximum: another matrix may use the same kernel with more.

@@ -164,7 +164,7 @@ fn done(library: &Cusparse, stream: &Stream, action: &str, status: Status) -> Re
         return Ok(());
     }
     let (device, action) = (stream.device().to_string(), action.to_owned());
-    Err(Error::Gpu { device, action, message: library.text(status) })
+    Err(Error::Gpu { device, action, code: None, message: library.text(status) })
 }
 
 /// cuSPARSE's name of the scalar type.

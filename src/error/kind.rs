@@ -1,0 +1,87 @@
+//! Areas of errors.
+
+use super::Error;
+
+/// Area of an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Arrays that are no matrix, or another matrix than is needed.
+    InvalidMatrix,
+    /// Vectors or arrays of the wrong length.
+    WrongLength,
+    /// Text, settings or numbers that mean nothing.
+    InvalidArgument,
+    /// An address that is not memory of the device.
+    InvalidPointer,
+    /// A device that is not there.
+    DeviceUnavailable,
+    /// Operands on different devices.
+    WrongDevice,
+    /// Not enough memory on the host or the device, or a limit.
+    OutOfMemory,
+    /// A failure of a GPU, its driver or its compiler.
+    Gpu,
+    /// A file that cannot be read or written, or whose contents are malformed.
+    File,
+    /// An operation that the plan, the format or the values do not allow.
+    Unsupported,
+    /// An iteration that did not converge.
+    NotConverged,
+}
+
+impl Error {
+    /// The area of the error: for programs that react to areas and not to single errors.
+    pub fn kind(&self) -> ErrorKind {
+        use ErrorKind as Kind;
+        match self {
+            Self::InvalidMatrix { .. }
+            | Self::OtherPattern { .. }
+            | Self::NotSquare { .. }
+            | Self::ZeroDiagonal { .. } => Kind::InvalidMatrix,
+            Self::VectorLength { .. }
+            | Self::VectorsLength { .. }
+            | Self::MultivectorMismatch { .. }
+            | Self::CopyLength { .. }
+            | Self::ValuesLength { .. } => Kind::WrongLength,
+            Self::PlanText { .. }
+            | Self::GalleryText { .. }
+            | Self::OutOfBounds { .. }
+            | Self::NotFinite { .. }
+            | Self::SolverSetting { .. }
+            | Self::VectorPass { .. } => Kind::InvalidArgument,
+            Self::ForeignMemory { .. } => Kind::InvalidPointer,
+            Self::DeviceUnavailable { .. } => Kind::DeviceUnavailable,
+            Self::WrongDevice { .. } => Kind::WrongDevice,
+            Self::MemoryLimit { .. } | Self::GpuMemory { .. } => Kind::OutOfMemory,
+            Self::Gpu { .. } | Self::KernelCompile { .. } => Kind::Gpu,
+            Self::Io { .. } | Self::Market { .. } | Self::Profile { .. } => Kind::File,
+            Self::NotDeterministic { .. }
+            | Self::PackedTooLarge { .. }
+            | Self::PlanLimit { .. }
+            | Self::UpdatedByGraph { .. }
+            | Self::NotUpdatable { .. }
+            | Self::ValueRange { .. }
+            | Self::ValueInexact { .. }
+            | Self::NoAccess { .. }
+            | Self::NoRoom { .. }
+            | Self::NotCapturable { .. } => Kind::Unsupported,
+            Self::NotConverged { .. } => Kind::NotConverged,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_know_their_area() {
+        let kind = |text: &str| text.parse::<crate::Plan>().unwrap_err().kind();
+        assert_eq!(kind("sel"), ErrorKind::InvalidArgument);
+        let lengths = Error::VectorLength { vector: "x", expected: 2, found: 1, nrows: 1, ncols: 2 };
+        assert_eq!(lengths.kind(), ErrorKind::WrongLength);
+        let missing = crate::matrix::market::read::<f32>("/nowhere/a.mtx").unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::File);
+    }
+}
