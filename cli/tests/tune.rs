@@ -246,7 +246,7 @@ fn calibration_is_compared_with_all_plans() {
             time("chosen") > 0.0 && time("fastest") > 0.0 && one["regret"].as_f64() >= Some(1.0),
             "{one}"
         );
-        assert!(one["entrants"].as_u64() > Some(1) && one["seconds"].as_f64() > Some(0.0), "{one}");
+        assert!(one["timed_plans"].as_u64() > Some(1) && one["seconds"].as_f64() > Some(0.0), "{one}");
         assert_eq!(one["why"].is_null(), one["chosen"]["plan"] == one["fastest"]["plan"], "{one}");
     }
     let validation = Profile::read(Path::new(&out)).unwrap().validation;

@@ -81,7 +81,7 @@ impl<T: Scalar> Iteration<T> for Cg<T> {
     ) -> Result<(), Error> {
         let System { op, stream, diagonal, x, r, .. } = system;
         let (diagonal, Self { p, q, step_length, conclude }) = (diagonal.as_ref(), self);
-        let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
+        let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Absent };
         for _ in 0..every {
             op.apply_device(stream, p, q)?;
             // Alternating directions: elements that the preceding pass has left in the cache come

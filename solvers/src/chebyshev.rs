@@ -90,7 +90,7 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
             let shorter = Combine {
                 keep: Some(Coefficient::ONE),
                 add: Some((Coefficient::minus(ONE), &*q)),
-                sums: [Partner::Itself, Partner::Nobody],
+                sums: [Partner::Itself, Partner::Absent],
                 at: RR,
                 then: *conclude,
                 backward: true,

@@ -179,7 +179,7 @@ impl<T: Scalar> Gmres<T> {
                 keep,
                 add: Some((Coefficient::minus(element), &basis[i])),
                 with: next,
-                sums: [if next.is_some() { Partner::Other } else { Partner::Itself }, Partner::Nobody],
+                sums: [if next.is_some() { Partner::Other } else { Partner::Itself }, Partner::Absent],
                 at: elements.get(i + 1).copied().unwrap_or(WW),
                 then: if next.is_some() { Program::default() } else { self.conclude },
                 backward: i % 2 == 1,

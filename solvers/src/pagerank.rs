@@ -190,7 +190,7 @@ impl<T: Scalar> PageRank<T> {
                 let next = Combine {
                     add: Some((Coefficient::plus(DAMPING), &passed)),
                     and: Some((Coefficient::plus(JUMPS), &uniform)),
-                    sums: [Partner::Change, Partner::Nobody],
+                    sums: [Partner::Change, Partner::Absent],
                     at: RR,
                     then: conclude,
                     ..Combine::new()

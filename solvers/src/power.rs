@@ -166,7 +166,7 @@ pub fn power<'a, T: Scalar>(
             let residual = Combine {
                 add: Some((Coefficient::ONE, &q)),
                 and: Some((Coefficient::minus(LAMBDA), &p)),
-                sums: [Partner::Itself, Partner::Nobody],
+                sums: [Partner::Itself, Partner::Absent],
                 at: RR,
                 then: conclude,
                 ..Combine::new()

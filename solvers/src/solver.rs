@@ -267,7 +267,7 @@ impl<T: Scalar> Solver<'_, T> {
     fn residual(&mut self) -> Result<Vec<f64>, Error> {
         let System { op, stream, diagonal, b, x, r, .. } = &mut self.system;
         op.apply_device(stream, x, r)?;
-        let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Nobody };
+        let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Absent };
         let difference = Combine {
             keep: Some(Coefficient::minus(ONE)),
             add: Some((Coefficient::ONE, &*b)),

@@ -112,14 +112,14 @@ impl Display for Index {
 /// Suffix of the names of kernels that also multiply long rows separately. A profile without such a
 /// kernel predicts with the kernel of the same name without the suffix.
 #[doc(hidden)]
-pub const APART: &str = ".long";
+pub const LONG_ROWS: &str = ".long";
 
 /// Suffix of the names of kernels that multiply tiles and blocks of one value; the kernels of the
 /// same name without the suffix are their fallback.
 pub(crate) const SAME: &str = ".same";
 
 /// Kernel that multiplies packed SELL, by the order of the rows, the encoding of the values and the
-/// group; with the suffix [`APART`] if long rows that a slice could hold are stored separately.
+/// group; with the suffix [`LONG_ROWS`] if long rows that a slice could hold are stored separately.
 pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
     /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without and
     /// with separate long rows.
@@ -152,12 +152,12 @@ pub(crate) fn kernel(order: Order, packing: Packing) -> &'static str {
 /// and, if values take fewer bytes or none, with unchanged values, because they differ only in
 /// bytes.
 #[doc(hidden)]
-pub fn stand_ins(kernel: &str) -> impl Iterator<Item = String> {
+pub fn fallback_kernels(kernel: &str) -> impl Iterator<Item = String> {
     let wide = Precision::ALL.iter().find_map(|precision| {
         let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
         Some(format!("{order}{rest}"))
     });
-    let whole = |kernel: &str| kernel.strip_suffix(APART).map(str::to_owned);
+    let whole = |kernel: &str| kernel.strip_suffix(LONG_ROWS).map(str::to_owned);
     let own = whole(kernel).or_else(|| kernel.strip_suffix(SAME).map(str::to_owned));
     let wide_whole = wide.as_deref().and_then(whole);
     own.into_iter().chain(wide).chain(wide_whole)

@@ -5,7 +5,7 @@ use crate::analysis::Analysis;
 use crate::device::{ForeignCsr, Stream};
 use crate::formats::DeviceCsr;
 use crate::trace::span;
-use crate::tuning::arena::Source;
+use crate::tuning::plan_timer::Source;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
 

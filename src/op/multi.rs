@@ -7,8 +7,8 @@ use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
 #[cfg(doc)]
 use crate::formats::Layout;
 use crate::formats::{self, Multivector, Placed, Plan, Scaler, Shape, multiplies_several, several_plan};
-use crate::tuning::arena::Ready;
 use crate::tuning::explain::PackedBeside;
+use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, ScalarKind};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -7,10 +7,10 @@ use crate::device::{Device, DeviceSpec};
 use crate::formats::Placed;
 use crate::matrix::CsrView;
 use crate::trace::span;
-use crate::tuning::arena::{DeviceArena, Ready, Source};
 use crate::tuning::calibrate::{Limits, calibrate, field, stakes};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
+use crate::tuning::plan_timer::{DevicePlanTimer, Ready, Source};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{Entry, Key, Miss, STORE_VARIABLE, Store};
 use crate::{Error, Scalar};
@@ -106,7 +106,7 @@ impl SparseOpBuilder {
         let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
         let x = vec![T::ONE; source.a.ncols()];
-        let arena = DeviceArena::new(source, device, &x, settings.cache())?;
+        let timer = DevicePlanTimer::new(source, device, &x, settings.cache())?;
         let Request { memory_limit, expected_calls, .. } = decision.request;
         let limits = Limits {
             seconds: settings.seconds,
@@ -115,7 +115,7 @@ impl SparseOpBuilder {
         };
         let field = field(decision, &spec);
         let (ready, race) =
-            calibrate(&arena, &clock, &field, limits, settings.policy(device), settings.cold)?;
+            calibrate(&timer, &clock, &field, limits, settings.policy(device), settings.cold)?;
         let seconds = race.seconds;
         decision.settle(Basis::Raced(race), analysis, &spec);
         span.record("plan", display(&decision.plan));

@@ -6,8 +6,8 @@ use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{DeviceCsr, FormatKind, Placed, Plan, Updater};
 use crate::matrix::CsrMatrix;
-use crate::tuning::arena::{Arena, DeviceArena, Ready};
 use crate::tuning::caches::CacheState;
+use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
 use crate::tuning::stopwatch::turn;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
@@ -255,10 +255,10 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
 }
 
 /// Seconds of a product of the best plan of CSR.
-fn csr_product<T: Scalar>(arena: &DeviceArena<'_, T>) -> f64 {
+fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
     let seconds = |plan: &str| {
-        let ready = arena.pack(&plan.parse().unwrap()).unwrap();
-        (0..5).map(|_| arena.products(&ready.matrix, 20).unwrap() / 20.0).fold(f64::INFINITY, f64::min)
+        let ready = timer.pack(&plan.parse().unwrap()).unwrap();
+        (0..5).map(|_| timer.products(&ready.matrix, 20).unwrap() / 20.0).fold(f64::INFINITY, f64::min)
     };
     ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"].map(seconds).into_iter().fold(f64::INFINITY, f64::min)
 }
@@ -283,8 +283,8 @@ fn packing_on_the_gpu_takes_few_products() {
     for class in ["poisson2d", "fem3d", "femrandom", "road", "uniform", "webbase", "lp"] {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
-        let arena = DeviceArena::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
-        let csr = csr_product(&arena);
+        let timer = DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let csr = csr_product(&timer);
         let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
         for text in SLICES {
             let plan = text.parse().unwrap();
@@ -338,8 +338,8 @@ fn update_times<T: Scalar>() {
     for class in ["stencil27", "fem3d", "femrandom", "banded", "webbase", "rmat"] {
         let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(30_000_000).generate::<T>().unwrap();
-        let arena = DeviceArena::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
-        let (csr, analysis) = (csr_product(&arena), Analysis::of(a.view()));
+        let timer = DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let (csr, analysis) = (csr_product(&timer), Analysis::of(a.view()));
         let limit = 8 * a.nnz() as u64 * (4 + size_of::<T>() as u64);
         let (stream, values) =
             (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
@@ -348,7 +348,7 @@ fn update_times<T: Scalar>() {
             if plan.traffic(&analysis, T::KIND).matrix_bytes > limit {
                 continue;
             }
-            let mut matrix = arena.pack(&plan).unwrap().matrix;
+            let mut matrix = timer.pack(&plan).unwrap().matrix;
             let updater = Updater::new(&plan, &mut matrix, a.view(), false).unwrap();
             let mut once =
                 || turn(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap() / 20.0;

@@ -197,7 +197,7 @@ pub struct Race {
     pub cold: bool,
     /// The shortlist in the order of predicted times. The first is the plan that would be chosen
     /// without the timing run.
-    pub entrants: Vec<Entrant>,
+    pub timed_plans: Vec<TimedPlan>,
     /// Number of groups that were timed together; more than one if the packed matrices do not fit
     /// into memory at the same time.
     pub heats: usize,
@@ -213,7 +213,7 @@ pub struct Race {
 
 /// One plan of a timing run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entrant {
+pub struct TimedPlan {
     /// The plan.
     pub plan: Plan,
     /// Seconds of packing and of the copy to the device.
@@ -287,22 +287,22 @@ impl Display for Outcome {
 
 impl Race {
     /// Entry of a plan, if it is on the shortlist.
-    pub fn entrant(&self, plan: &Plan) -> Option<&Entrant> {
-        self.entrants.iter().find(|entrant| entrant.plan == *plan)
+    pub fn timed_plan(&self, plan: &Plan) -> Option<&TimedPlan> {
+        self.timed_plans.iter().find(|timed_plan| timed_plan.plan == *plan)
     }
 
     /// Sort key of a plan: its measured time, or infinity if it was not measured.
     pub(crate) fn rank(&self, plan: &Plan) -> f64 {
-        self.entrant(plan).and_then(|entrant| entrant.median).unwrap_or(f64::INFINITY)
+        self.timed_plan(plan).and_then(|timed_plan| timed_plan.median).unwrap_or(f64::INFINITY)
     }
 
     /// The plan that would be chosen without the timing run.
     pub fn predicted(&self) -> &Plan {
-        self.entrants.first().map_or(&self.winner, |entrant| &entrant.plan)
+        self.timed_plans.first().map_or(&self.winner, |timed_plan| &timed_plan.plan)
     }
 
     /// Largest number of rounds of any plan.
     pub fn rounds(&self) -> usize {
-        self.entrants.iter().map(|entrant| entrant.rounds).max().unwrap_or(0)
+        self.timed_plans.iter().map(|timed_plan| timed_plan.rounds).max().unwrap_or(0)
     }
 }

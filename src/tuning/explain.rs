@@ -107,12 +107,12 @@ impl Explanation<'_> {
     #[doc(hidden)]
     pub fn measured_break_even(&self) -> Option<f64> {
         let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
-        let measured = |c: &Candidate| self.decision.race()?.entrant(&c.plan)?.median;
+        let measured = |c: &Candidate| self.decision.race()?.timed_plan(&c.plan)?.median;
         let gain = match (measured(plain), measured(chosen)) {
             (Some(plain), Some(chosen)) => plain - chosen,
             _ => self.predicted(plain)? - self.predicted(chosen)?,
         };
-        let packing = self.decision.race().and_then(|race| race.entrant(&plain.plan)?.prepare);
+        let packing = self.decision.race().and_then(|race| race.timed_plan(&plain.plan)?.prepare);
         let packing = packing.or(plain.prediction.map(|p| p.prepare * 1e-9))?;
         (gain > 0.0).then_some((self.preparation?.total() - packing).max(0.0) / gain)
     }
@@ -267,10 +267,10 @@ impl Beside<'_> {
 
 /// Summary of a timing run.
 fn raced(f: &mut fmt::Formatter<'_>, when: &str, race: &Race) -> fmt::Result {
-    let entrants = race.entrants.iter().filter(|entrant| entrant.median.is_some()).count();
+    let timed_plans = race.timed_plans.iter().filter(|timed_plan| timed_plan.median.is_some()).count();
     write!(
         f,
-        "race     {when}{entrants} plans, caches {}, {} rounds in {} ({} of it packing), at most {} packed at a time",
+        "race     {when}{timed_plans} plans, caches {}, {} rounds in {} ({} of it packing), at most {} packed at a time",
         if race.cold { "cold" } else { "warm" },
         race.rounds(),
         seconds(race.seconds),
@@ -344,7 +344,8 @@ impl Display for Explanation<'_> {
 
 /// Measured time of a candidate: median time of a product, and relative deviation of the rounds.
 fn timed(race: &Race, candidate: &Candidate) -> String {
-    let measured = race.entrant(&candidate.plan).and_then(|entrant| entrant.median.zip(entrant.spread));
+    let measured =
+        race.timed_plan(&candidate.plan).and_then(|timed_plan| timed_plan.median.zip(timed_plan.spread));
     measured.map_or_else(
         || "-".to_owned(),
         |(median, spread)| format!("{:.1} µs ±{:.1} %", median * 1e6, spread * 1e2),

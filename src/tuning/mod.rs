@@ -1,6 +1,5 @@
 //! Choice of a plan: candidates, predicted times, calibration, and the decision with its reasons.
 
-pub(crate) mod arena;
 mod bounds;
 mod builtin;
 mod cache_state;
@@ -13,6 +12,7 @@ pub mod decision;
 pub mod explain;
 pub mod facts;
 pub mod lookup;
+pub(crate) mod plan_timer;
 mod predictor;
 pub mod profile;
 pub mod record;
@@ -22,6 +22,6 @@ pub mod stopwatch;
 pub mod store;
 
 #[doc(hidden)]
-pub use arena::{PackedPlan, PlanBench};
+pub use plan_timer::{PackedPlan, PlanBench};
 #[doc(hidden)]
 pub use predictor::Predictor;

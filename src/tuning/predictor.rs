@@ -22,7 +22,7 @@ pub struct Predictor<'a> {
 
 impl<'a> Predictor<'a> {
     /// Creates a predictor for the profile's own device.
-    pub fn at_home(profile: &'a Profile) -> Self {
+    pub fn for_own_device(profile: &'a Profile) -> Self {
         Self { profile, device: &profile.device, scale: Scale::NONE }
     }
 
@@ -75,7 +75,7 @@ mod tests {
             let kernels = kernels.iter().map(|&(name, slot)| (name.to_owned(), of(slot))).collect();
             profile.coefficients = BTreeMap::from([(ScalarKind::F64, kernels)]);
             let traffic = plan.traffic(&analysis, ScalarKind::F64);
-            let predicted = Predictor::at_home(&profile).predict(
+            let predicted = Predictor::for_own_device(&profile).predict(
                 plan,
                 &traffic,
                 &Facts::from(&analysis),

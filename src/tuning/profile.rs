@@ -280,7 +280,7 @@ impl Profile {
     pub(super) fn of_kernel(&self, scalar: ScalarKind, kernel: &str) -> Option<(&str, &Coefficients)> {
         let kernels = self.coefficients.get(&scalar)?;
         let of = |name: &str| kernels.get_key_value(name);
-        let found = of(kernel).or_else(|| packed::stand_ins(kernel).find_map(|name| of(&name)));
+        let found = of(kernel).or_else(|| packed::fallback_kernels(kernel).find_map(|name| of(&name)));
         found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 

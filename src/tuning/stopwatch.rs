@@ -191,7 +191,7 @@ impl Samples {
 
 /// A candidate of a timing run ([`race`]): runs the given number of products and returns their
 /// seconds.
-pub type Contestant<'a> = dyn FnMut(u32) -> Result<f64, Error> + 'a;
+pub type TimedBatch<'a> = dyn FnMut(u32) -> Result<f64, Error> + 'a;
 
 /// Elimination rule of a timing run ([`race`]), called after every recorded round: clears the flags
 /// of candidates that need no further rounds. Its arguments are the samples of all candidates so
@@ -204,22 +204,21 @@ pub type Judge<'a> = dyn FnMut(&[Result<Samples, Error>], &mut [bool]) + 'a;
 /// Short products are repeated within a batch until the clock can resolve its time. The number of
 /// repetitions is determined in the rounds before the first recorded one. A candidate that fails
 /// leaves the timing run with its error.
-pub fn race(contestants: &mut [&mut Contestant<'_>], policy: Policy) -> Vec<Result<Samples, Error>> {
-    race_until(contestants, policy, &WallClock::start(), &mut |_, _| {})
+pub fn race(batches: &mut [&mut TimedBatch<'_>], policy: Policy) -> Vec<Result<Samples, Error>> {
+    race_until(batches, policy, &WallClock::start(), &mut |_, _| {})
 }
 
 /// As [`race`], with a rule that may eliminate candidates before the end. The timing run ends when
 /// no candidate is left. The seconds of the policy are those on `clock`.
 pub fn race_until(
-    contestants: &mut [&mut Contestant<'_>],
+    batches: &mut [&mut TimedBatch<'_>],
     policy: Policy,
     clock: &dyn Clock,
     judge: &mut Judge<'_>,
 ) -> Vec<Result<Samples, Error>> {
-    let mut results: Vec<Result<Samples, Error>> =
-        contestants.iter().map(|_| Ok(Samples::default())).collect();
-    let mut repeats = vec![1u32; contestants.len()];
-    let mut going = vec![true; contestants.len()];
+    let mut results: Vec<Result<Samples, Error>> = batches.iter().map(|_| Ok(Samples::default())).collect();
+    let mut repeats = vec![1u32; batches.len()];
+    let mut going = vec![true; batches.len()];
     for round in 0..policy.warmup + policy.max_rounds {
         let recorded = round.saturating_sub(policy.warmup);
         let spent = clock.seconds();
@@ -228,16 +227,16 @@ pub fn race_until(
         {
             break;
         }
-        for (i, contestant) in contestants.iter_mut().enumerate().filter(|(i, _)| going[*i]) {
+        for (i, batch) in batches.iter_mut().enumerate().filter(|(i, _)| going[*i]) {
             let Ok(samples) = &mut results[i] else { continue };
             let taken = match round < policy.warmup {
-                true => settle(contestant, &mut repeats[i], policy.turn).map(|()| None),
+                true => settle(batch, &mut repeats[i], policy.turn).map(|()| None),
                 false => {
                     let warm_up = match policy.warm_up(repeats[i]) {
                         0 => Ok(0.0),
-                        products => contestant(products),
+                        products => batch(products),
                     };
-                    warm_up.and_then(|_| contestant(repeats[i])).map(Some)
+                    warm_up.and_then(|_| batch(repeats[i])).map(Some)
                 }
             };
             match taken {
@@ -262,13 +261,13 @@ pub fn race_until(
 /// time alone batches would be too short, by a different factor for each candidate, and the
 /// overhead would be included in the time of a product. The least time is used, so that a single
 /// interruption does not count.
-fn settle(contestant: &mut Contestant<'_>, repeats: &mut u32, turn: f64) -> Result<(), Error> {
+fn settle(batch: &mut TimedBatch<'_>, repeats: &mut u32, turn: f64) -> Result<(), Error> {
     /// Each try shares the overhead among more products; the third is nearly exact.
     const TRIES: usize = 3;
-    let mut once = contestant(1)?;
+    let mut once = batch(1)?;
     for _ in 0..TRIES {
         let tried = *repeats;
-        once = once.min(contestant(tried)? / f64::from(tried)).max(MIN_PRODUCT);
+        once = once.min(batch(tried)? / f64::from(tried)).max(MIN_PRODUCT);
         *repeats = (turn / once).ceil().clamp(1.0, MAX_PRODUCTS) as u32;
         // No more than the number tried plus a third.
         if *repeats <= tried + tried / 3 {

@@ -150,7 +150,7 @@ impl Entry {
         if self.driver != driver(device) {
             return stale("another driver");
         }
-        if self.race.entrant(&self.race.winner).is_none() || self.race.cold != key.cold {
+        if self.race.timed_plan(&self.race.winner).is_none() || self.race.cold != key.cold {
             return Some(Miss::Damaged("its parts do not fit together".to_owned()));
         }
         None
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::device::{Device, GpuSpec};
     use crate::testing::chapter;
-    use crate::tuning::decision::{Entrant, Outcome};
+    use crate::tuning::decision::{Outcome, TimedPlan};
     use std::time::{Duration, SystemTime};
 
     fn key() -> Key {
@@ -286,7 +286,7 @@ mod tests {
 
     /// A timing run of two plans, one of which failed.
     fn race() -> Race {
-        let entrant = |plan: &str, median: Option<f64>, outcome| Entrant {
+        let timed_plan = |plan: &str, median: Option<f64>, outcome| TimedPlan {
             plan: plan.parse().unwrap(),
             prepare: median,
             median,
@@ -298,9 +298,9 @@ mod tests {
         Race {
             winner: "sell(c:32,sigma:512)".parse().unwrap(),
             cold: false,
-            entrants: vec![
-                entrant("csr", None, failed),
-                entrant("sell(c:32,sigma:512)", Some(1e-5), Outcome::Won),
+            timed_plans: vec![
+                timed_plan("csr", None, failed),
+                timed_plan("sell(c:32,sigma:512)", Some(1e-5), Outcome::Won),
             ],
             heats: 1,
             seconds: 0.5,

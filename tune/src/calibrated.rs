@@ -65,7 +65,7 @@ pub struct Calibrated {
     /// Fastest of the plans timed with it.
     pub fastest: Timed,
     /// Number of plans on the shortlist of the calibration.
-    pub entrants: usize,
+    pub timed_plans: usize,
     /// Seconds of the calibration, without packing the chosen plan.
     pub seconds: f64,
     /// Outcome of the fastest plan in the calibration, if it was not chosen.
@@ -92,8 +92,8 @@ impl Calibrated {
         let timed =
             |plan: &Plan, samples: &Samples| Timed { plan: plan.clone(), product_us: samples.median() * 1e6 };
         let (chosen, fastest) = (timed(&race.winner, operator), timed(plan, samples));
-        let why = || match race.entrant(&fastest.plan) {
-            Some(entrant) => format!("the fastest one: {}", entrant.outcome),
+        let why = || match race.timed_plan(&fastest.plan) {
+            Some(timed_plan) => format!("the fastest one: {}", timed_plan.outcome),
             None => "the fastest one was not raced".to_owned(),
         };
         Some(Self {
@@ -106,7 +106,7 @@ impl Calibrated {
             why: (chosen.plan != fastest.plan).then(why),
             chosen,
             fastest,
-            entrants: race.entrants.len(),
+            timed_plans: race.timed_plans.len(),
             seconds: race.seconds,
         })
     }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use sparseop::device::Device;
     use sparseop::formats::Traffic;
-    use sparseop::tuning::decision::{Entrant, Outcome};
+    use sparseop::tuning::decision::{Outcome, TimedPlan};
     use sparseop::tuning::facts::Facts;
 
     const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];
@@ -203,7 +203,7 @@ mod tests {
     /// A timing run in which the second of [`PLANS`] wins over the first.
     fn race() -> Race {
         let plans = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
-        let entrant = |(plan, outcome): (&Plan, Outcome)| Entrant {
+        let timed_plan = |(plan, outcome): (&Plan, Outcome)| TimedPlan {
             plan: plan.clone(),
             prepare: None,
             median: None,
@@ -214,7 +214,11 @@ mod tests {
         Race {
             winner: plans[1].clone(),
             cold: false,
-            entrants: plans.iter().zip([Outcome::Tied { ratio: 1.0 }, Outcome::Won]).map(entrant).collect(),
+            timed_plans: plans
+                .iter()
+                .zip([Outcome::Tied { ratio: 1.0 }, Outcome::Won])
+                .map(timed_plan)
+                .collect(),
             heats: 1,
             seconds: 0.5,
             packing: 0.0,

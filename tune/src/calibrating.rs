@@ -10,7 +10,7 @@ use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
 use sparseop::tuning::profile::Profile;
-use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race, turn};
+use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, race, turn};
 use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -106,10 +106,10 @@ pub fn judge<T: Scalar>(
     let (stream, product) = (&stream, &product);
     let mut turns: Vec<_> =
         all.iter().map(|&op| move |repeats| turn(stream, repeats, || product(op))).collect();
-    let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
+    let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
     // Half of the rounds determine the fastest plan, the other half the regret.
     let policy = Policy { min_rounds: 2 * policy.min_rounds, ..policy };
-    let mut samples: Vec<Samples> = race(&mut contestants, policy).into_iter().collect::<Result<_, _>>()?;
+    let mut samples: Vec<Samples> = race(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
     let operator = samples.remove(0);
     let rivals: Vec<_> = rivals.iter().map(|op| op.plan().clone()).zip(samples).collect();
     Ok(Calibrated::of(its_race, measured, &device.spec(), &operator, &rivals))

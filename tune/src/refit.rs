@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::device::{Ceilings, DeviceSpec};
-use sparseop::formats::packed::{APART, stand_ins};
+use sparseop::formats::packed::{LONG_ROWS, fallback_kernels};
 use sparseop::formats::{Plan, Target};
 use sparseop::tuning::correction::{Correction, Feature, Features, features};
 use sparseop::tuning::cost::{self, Amounts, Prediction, Reach, Term};
@@ -131,7 +131,7 @@ pub fn choice<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Plan>
 }
 
 fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Run> {
-    let predictor = Predictor::at_home(profile);
+    let predictor = Predictor::for_own_device(profile);
     let on = Target::of(&profile.device);
     let eligible = measured.runs.iter().filter(|run| run.plan.is_eligible(on));
     let predicted = eligible.filter_map(|run| {
@@ -230,7 +230,7 @@ fn held_out(
 /// Choices of a profile.
 fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Choice> {
     let on = Target::of(&profile.device);
-    let predictor = Predictor::at_home(profile);
+    let predictor = Predictor::for_own_device(profile);
     let of = |&i: &usize| {
         let m = &measured[i];
         let (chosen, fastest) = (chosen(m, profile)?, m.fastest(on)?);
@@ -291,7 +291,7 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     // A few runs give little information about matrices unlike theirs. A kernel that differs only
     // in the number of bytes gives more.
     groups.retain(|&(scalar, kernel), runs| {
-        runs.len() >= FEWEST || !stand_ins(kernel).any(|name| known.contains(&(scalar, &*name)))
+        runs.len() >= FEWEST || !fallback_kernels(kernel).any(|name| known.contains(&(scalar, &*name)))
     });
     let mut families: BTreeMap<_, Vec<(&str, Vec<Observation>)>> = BTreeMap::new();
     let observed: Observed = groups
@@ -301,8 +301,8 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     for (&(scalar, kernel), own) in &observed {
         // Kernels with split long rows add up the pieces in the same code and form one family; each
         // other kernel is a family of its own.
-        let family = if kernel.ends_with(APART) { APART } else { kernel };
-        let observations = own.iter().copied().chain(of_kin(&observed, scalar, kernel)).collect();
+        let family = if kernel.ends_with(LONG_ROWS) { LONG_ROWS } else { kernel };
+        let observations = own.iter().copied().chain(pooled(&observed, scalar, kernel)).collect();
         families.entry((scalar, family)).or_default().push((kernel, observations));
     }
     for ((scalar, _), family) in &families {
@@ -323,7 +323,7 @@ type Observed = BTreeMap<(ScalarKind, &'static str), Vec<Observation>>;
 /// Pooled observations of the other kernels of a format, for partial pooling. With a kernel that
 /// was run on few matrices, or on few kinds of matrices, the costs of a slot and of a row cannot be
 /// distinguished.
-fn of_kin(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observation> {
+fn pooled(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observation> {
     /// Weight of all pooled observations together, in observations of the kernel itself. The
     /// held-out regret on an H200 was 1.030 and at the 95th percentile 1.222 without pooling; 1.027
     /// and 1.17 with 3 to 5; 1.031 and 1.238 with 12. On two cores of Zen 4 it was 1.058 without,
@@ -338,8 +338,8 @@ fn of_kin(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observat
     let kin: Vec<&Observation> = kin.flat_map(|(_, observations)| observations).collect();
     let share = (SHARE / kin.len() as f64).min(1.0).sqrt();
     // Packing times differ between kernels and are not pooled.
-    let lent = |o: &Observation| Observation { weight: o.weight * share, prepare: 0.0, ..*o };
-    kin.into_iter().map(lent).collect()
+    let weighted = |o: &Observation| Observation { weight: o.weight * share, prepare: 0.0, ..*o };
+    kin.into_iter().map(weighted).collect()
 }
 
 /// A run and its matrix.
@@ -396,7 +396,7 @@ fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, prof
     const PENALTY: f64 = 10.0;
     /// Limit of the logarithm: a factor of e or 1/e. Larger errors cannot be corrected.
     const LIMIT: f32 = 1.0;
-    let predictor = Predictor::at_home(profile);
+    let predictor = Predictor::for_own_device(profile);
     let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); Feature::COUNT];
     let mut weights: BTreeMap<ScalarKind, BTreeMap<_, _>> = BTreeMap::new();
     for (&(scalar, kernel), runs) in groups.iter().filter(|(_, runs)| runs.len() >= FEWEST_FOR_FEATURES) {

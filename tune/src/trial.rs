@@ -8,9 +8,9 @@ use sparseop::device::Device;
 use sparseop::formats::{FormatKind, Plan, Target, Traffic, Weights};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::tuning::calibrate::{Incumbent, Judge};
-use sparseop::tuning::decision::{Decision, Entrant, Outcome, Race, Request};
+use sparseop::tuning::decision::{Decision, Outcome, Race, Request, TimedPlan};
 use sparseop::tuning::facts::Facts;
-use sparseop::tuning::stopwatch::{Clock, Contestant, Policy, Samples, WallClock, race_until};
+use sparseop::tuning::stopwatch::{Clock, Policy, Samples, TimedBatch, WallClock, race_until};
 use sparseop::tuning::{PackedPlan, PlanBench};
 use sparseop::{Error, Scalar};
 
@@ -133,12 +133,12 @@ impl Trial {
         for (measured, rounds) in self.races.iter_mut().zip(&mut self.rounds) {
             let mut turns: Vec<_> =
                 packed.iter().map(|(_, matrix)| |repeats| bench.products(matrix, repeats)).collect();
-            let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
+            let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
             // Plans are eliminated by their products alone; the number of products that amortise
             // the preparation enters later.
             let mut judge = Judge::new(vec![0.0; packed.len()]);
             let clock = WallClock::start();
-            let results = race_until(&mut contestants, policy, &clock, &mut |results, going| {
+            let results = race_until(&mut batches, policy, &clock, &mut |results, going| {
                 narrow(&mut judge, &eligible, results, going)
             });
             for (((plan, traffic), matrix), samples) in packed.iter().zip(results) {
@@ -164,10 +164,10 @@ impl Trial {
         let (mut fresh, mut successive) = (Vec::new(), Vec::new());
         let mut remembered = known.remembered.clone();
         for race in 0..self.races.len() {
-            let contest = self.contest(race, known.predicted.request.expected_calls);
+            let timings = self.timings(race, known.predicted.request.expected_calls);
             let decide = |remembered: Option<&Plan>| {
-                let winner = contest.winner(&known.predicted, remembered)?;
-                Some(contest.runs[winner].plan.clone())
+                let winner = timings.winner(&known.predicted, remembered)?;
+                Some(timings.runs[winner].plan.clone())
             };
             fresh.push(decide(None)?);
             let decided = decide(remembered.as_ref())?;
@@ -180,11 +180,11 @@ impl Trial {
     /// The last timing run as an entry of a decision store, with `winner` as its winner; `None` if
     /// that plan was not timed.
     pub fn race(&self, known: &Known, winner: &Plan) -> Option<Race> {
-        let contest = self.contest(self.races.len() - 1, known.predicted.request.expected_calls);
-        let winner = contest.runs.iter().position(|run| run.plan == *winner)?;
-        let entrant = |(i, run): (usize, &&Run)| {
-            let outcome = contest.judge.outcome(&contest.results, i, winner);
-            let mut entrant = Entrant {
+        let timings = self.timings(self.races.len() - 1, known.predicted.request.expected_calls);
+        let winner = timings.runs.iter().position(|run| run.plan == *winner)?;
+        let timed_plan = |(i, run): (usize, &&Run)| {
+            let outcome = timings.judge.outcome(&timings.results, i, winner);
+            let mut timed_plan = TimedPlan {
                 plan: run.plan.clone(),
                 prepare: Some(run.prepare * 1e-9),
                 median: None,
@@ -192,48 +192,48 @@ impl Trial {
                 rounds: 0,
                 outcome,
             };
-            if let Ok(samples) = &contest.results[i] {
-                entrant.ran(samples);
+            if let Ok(samples) = &timings.results[i] {
+                timed_plan.ran(samples);
             }
-            entrant
+            timed_plan
         };
-        let mut entrants: Vec<Entrant> = contest.runs.iter().enumerate().map(entrant).collect();
-        let is_open = |entrant: &Entrant| entrant.outcome == Outcome::Undecided;
-        let decided = !entrants.iter().any(is_open);
+        let mut timed_plans: Vec<TimedPlan> = timings.runs.iter().enumerate().map(timed_plan).collect();
+        let is_open = |timed_plan: &TimedPlan| timed_plan.outcome == Outcome::Undecided;
+        let decided = !timed_plans.iter().any(is_open);
         // A stable sort: first the predicted plan, if it was timed.
-        entrants.sort_by_key(|entrant| entrant.plan != known.predicted.plan);
+        timed_plans.sort_by_key(|timed_plan| timed_plan.plan != known.predicted.plan);
         Some(Race {
-            winner: contest.runs[winner].plan.clone(),
+            winner: timings.runs[winner].plan.clone(),
             cold: false,
             heats: self.heats,
             seconds: self.seconds,
-            packing: entrants.iter().filter_map(|entrant| entrant.prepare).sum(),
+            packing: timed_plans.iter().filter_map(|timed_plan| timed_plan.prepare).sum(),
             held_bytes: self.held_bytes,
-            entrants,
+            timed_plans,
             decided,
         })
     }
 
     /// One of the timing runs, restricted to the plans that may be chosen, for `calls` products.
-    fn contest(&self, race: usize, calls: u64) -> Contest<'_> {
+    fn timings(&self, race: usize, calls: u64) -> Timings<'_> {
         let runs = self.races[race].runs.iter().zip(&self.rounds[race]);
         let (runs, results): (Vec<_>, Vec<_>) = runs
             .filter(|(run, _)| run.plan.is_eligible(self.on))
             .map(|(run, samples)| (run, Ok(samples.clone())))
             .unzip();
         let judge = Judge::new(runs.iter().map(|run| run.prepare * 1e-9 / calls.max(1) as f64).collect());
-        Contest { runs, results, judge }
+        Timings { runs, results, judge }
     }
 }
 
 /// A finished timing run.
-struct Contest<'a> {
+struct Timings<'a> {
     runs: Vec<&'a Run>,
     results: Vec<Result<Samples, Error>>,
     judge: Judge,
 }
 
-impl Contest<'_> {
+impl Timings<'_> {
     /// The winner.
     fn winner(&self, predicted: &Decision, remembered: Option<&Plan>) -> Option<usize> {
         let place = |plan: &Plan| self.runs.iter().position(|run| run.plan == *plan);
@@ -261,7 +261,7 @@ fn narrow(judge: &mut Judge, eligible: &[bool], results: &[Result<Samples, Error
         let is_done = result.as_ref().map_or(true, |samples| samples.len() >= TO_FIT);
         *going &= *eligible || !is_done;
     }
-    judge.send_home(results, going);
+    judge.eliminate(results, going);
     if going.iter().filter(|going| **going).count() < 2 {
         going.fill(false);
     }

@@ -105,7 +105,10 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
     let candidates = decision.candidates.iter().map(|candidate| Candidate {
         plan: &candidate.plan,
         predicted_us: candidate.prediction.map(|p| p.product() / 1e3),
-        measured_us: decision.race().and_then(|race| race.entrant(&candidate.plan)?.median).map(|s| s * 1e6),
+        measured_us: decision
+            .race()
+            .and_then(|race| race.timed_plan(&candidate.plan)?.median)
+            .map(|s| s * 1e6),
         matrix_bytes: candidate.traffic.matrix_bytes,
         padding_ratio: candidate.traffic.padding_ratio(nnz),
         verdict: reason(candidate),

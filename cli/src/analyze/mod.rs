@@ -123,7 +123,7 @@ impl Findings {
     /// Time of analysis and choice together, in products of the chosen plan. None if no time of
     /// that plan is known.
     fn products(&self) -> Option<f64> {
-        let measured = self.decision.race().and_then(|race| race.entrant(&self.decision.plan)?.median);
+        let measured = self.decision.race().and_then(|race| race.timed_plan(&self.decision.plan)?.median);
         let predicted = || Some(self.decision.chosen()?.prediction?.product() * 1e-9);
         let product = measured.or_else(predicted).filter(|product| *product > 0.0)?;
         Some((self.took.analyze + self.took.select) / product)

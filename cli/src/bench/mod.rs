@@ -1,7 +1,7 @@
 //! `sparseop bench`.
 
 mod baseline;
-mod contest;
+mod comparison;
 mod cusparse;
 mod engine;
 mod failure;
@@ -16,7 +16,7 @@ use super::matrix_arg::{Matrices, Source};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
 use baseline::{Baseline, Peer, Peers, Task};
-use contest::{Contest, contest};
+use comparison::{Comparison, compare};
 use plans::{Asked, Plans};
 use report::{PrepareUs, Report, Summary};
 use sparseop::analysis::Analysis;
@@ -152,7 +152,7 @@ fn bench<T: Peers>(
     // Every candidate may take the memory that the chosen plan was allowed, whatever other
     // candidates hold.
     let limit = decision.request.memory_limit;
-    let entered = Contest {
+    let entered = Comparison {
         a,
         original,
         task,
@@ -165,7 +165,7 @@ fn bench<T: Peers>(
         seconds: args.seconds,
         cache: args.cache.into(),
     };
-    let runs = contest(&entered, console)?;
+    let runs = compare(&entered, console)?;
     for (i, run) in runs.iter().enumerate() {
         // A candidate of many that is too large is not reported; a plan asked for by name is.
         let expected = plans.get(i).is_none_or(|(_, by_name)| !by_name) && run.is_refused();

@@ -1,6 +1,6 @@
 //! The results as a page.
 
-use super::contest::Contest;
+use super::comparison::Comparison;
 use super::report::{Report, Run};
 use crate::matrix_arg::Source;
 use crate::report::{self, Raster, Thresholds};
@@ -8,7 +8,7 @@ use anyhow::Result;
 use sparseop::tuning::decision::Decision;
 use sparseop::{Plan, Scalar, Tuning};
 
-/// Returns the page's data of one matrix: `results` of `contest`, and the `decision` that `words`
+/// Returns the page's data of one matrix: `results` of `comparison`, and the `decision` that `words`
 /// explain.
 ///
 /// # Errors
@@ -16,17 +16,17 @@ use sparseop::{Plan, Scalar, Tuning};
 /// If the bandwidth of the GPU cannot be measured or the picture cannot be encoded.
 pub(super) fn matrix<T: Scalar>(
     results: &Report,
-    contest: &Contest<'_, T>,
+    comparison: &Comparison<'_, T>,
     decision: &Decision,
     words: String,
     source: &Source,
 ) -> Result<report::Matrix> {
-    let rows = &contest.analysis.rows;
+    let rows = &comparison.analysis.rows;
     let weights = decision.profile.weights(T::KIND);
     let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
     // Our own plans come first, in the order of the results.
-    let ours = contest.plans.iter().map(Some).chain(std::iter::repeat(None));
-    let runs = results.runs.iter().zip(ours).map(|(result, plan)| run(result, plan, contest, results));
+    let ours = comparison.plans.iter().map(Some).chain(std::iter::repeat(None));
+    let runs = results.runs.iter().zip(ours).map(|(result, plan)| run(result, plan, comparison, results));
     Ok(report::Matrix {
         name: results.matrix.clone(),
         class: source.class(),
@@ -35,8 +35,8 @@ pub(super) fn matrix<T: Scalar>(
         measurement: measurement(results),
         rows: rows.clone(),
         thresholds: Some(Thresholds::of(plans, &rows.histogram, &weights, T::KIND)),
-        pattern: Some(Raster::of(contest.a.view())?),
-        bandwidth: report::copy_bandwidth(contest.device)?,
+        pattern: Some(Raster::of(comparison.a.view())?),
+        bandwidth: report::copy_bandwidth(comparison.device)?,
         runs: runs.collect(),
         decision: words,
     })
@@ -52,7 +52,7 @@ fn measurement(results: &Report) -> Vec<(&'static str, String)> {
 fn run<T: Scalar>(
     result: &Run,
     plan: Option<&Plan>,
-    contest: &Contest<'_, T>,
+    comparison: &Comparison<'_, T>,
     results: &Report,
 ) -> report::Run {
     let (engine, name) = result.name();
@@ -62,16 +62,16 @@ fn run<T: Scalar>(
         format: plan.map(Plan::format),
         chosen: plan == Some(&results.auto_plan),
         measured: measured.map(|run| run.median_us * 1e-6),
-        predicted: plan.and_then(|plan| predicted(plan, contest)),
+        predicted: plan.and_then(|plan| predicted(plan, comparison)),
         bytes: measured.and_then(|run| run.details.as_ref()).map(|details| details.traffic_bytes),
         remark: result.error(),
     }
 }
 
 /// Predicted seconds of a product under a plan, candidate or not.
-fn predicted<T: Scalar>(plan: &Plan, contest: &Contest<'_, T>) -> Option<f64> {
-    let fixed = contest.builder.clone().tuning(Tuning::Fixed(plan.clone()));
+fn predicted<T: Scalar>(plan: &Plan, comparison: &Comparison<'_, T>) -> Option<f64> {
+    let fixed = comparison.builder.clone().tuning(Tuning::Fixed(plan.clone()));
     // A plan without a decision cannot be timed either; its result says why.
-    let decision = fixed.decide(contest.analysis, T::KIND).ok()?;
+    let decision = fixed.decide(comparison.analysis, T::KIND).ok()?;
     Some(decision.chosen()?.prediction?.product() * 1e-9)
 }

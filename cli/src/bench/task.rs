@@ -75,12 +75,12 @@ impl<T: Scalar> Vectors<T> {
     /// `count` vectors for a matrix, the first of them [`x_vector`].
     pub(super) fn new(a: CsrView<'_, T>, count: usize) -> Self {
         /// Offset between vectors, far from any stride of a matrix.
-        const APART: usize = 7919;
+        const LONG_ROWS: usize = 7919;
         let len = a.ncols();
         let mut columns = Vec::with_capacity(len * count);
         for v in 0..count {
             let mut x = x_vector(len);
-            x.rotate_left(v * APART % len.max(1));
+            x.rotate_left(v * LONG_ROWS % len.max(1));
             columns.append(&mut x);
         }
         Self::of(a, columns, count)

@@ -90,7 +90,7 @@ impl Machine {
         let _turn = queue.turn()?;
         self.keep(queue, registers, &vectors);
         let frame = self.frame(DOTS_BLOCKS, &vectors);
-        let second = if pass.and.is_some() { Partner::Other } else { Partner::Nobody };
+        let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
         let shape = shape(pass.then, true, pass.backward, [Partner::Other, second], pass.at);
         let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
         let launch =
@@ -133,7 +133,7 @@ impl Machine {
         self.keep(queue, registers, &vectors);
         let frame = self.frame(STEP_BLOCKS, &vectors);
         let coefficients = coefficients([Some(pass.along), Some(pass.with), Some(pass.keep)]);
-        let shape = shape(Program::default(), true, pass.backward, [Partner::Nobody; 2], 0);
+        let shape = shape(Program::default(), true, pass.backward, [Partner::Absent; 2], 0);
         let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
         let launch = launch.arg(registers.ptr()).arg(shape);
         // SAFETY: these are the parameters of `vector_step`; otherwise as above.

@@ -175,7 +175,7 @@ fn share<T: Scalar>(
     diagonal: Elements<'_, T>,
 ) -> f64 {
     match partner {
-        Partner::Nobody => 0.0,
+        Partner::Absent => 0.0,
         Partner::Itself => dot(out, out),
         Partner::Other => other.map_or(0.0, |other| dot(out, other)),
         Partner::Scaled => diagonal.map_or(0.0, |d| sum(out, d, |out, d| d * out * out)),

@@ -61,7 +61,7 @@ pub struct Coefficient {
 pub enum Partner {
     /// No sum.
     #[default]
-    Nobody,
+    Absent,
     /// The result itself: Σ y².
     Itself,
     /// [`Combine::with`]: Σ y w.
@@ -185,7 +185,7 @@ impl<T: Scalar> Combine<'_, T> {
             diagonal: None,
             scaled: false,
             with: None,
-            sums: [Partner::Nobody; 2],
+            sums: [Partner::Absent; 2],
             at: 0,
             then: Program { first: 0, len: 0 },
             backward: false,
@@ -285,7 +285,7 @@ impl<T: Scalar> Passes<T> {
 
     pub(crate) fn dots_impl(&mut self, pass: Dots<'_, T>) -> Result<(), Error> {
         self.check(pass.of.len(), &[("of", Some(pass.of)), ("with", pass.with), ("and", pass.and)], &[])?;
-        let second = if pass.and.is_some() { Partner::Other } else { Partner::Nobody };
+        let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
         self.check_sums([Partner::Other, second], pass.at, pass.then)?;
         match (&self.machine, self.stream.queue()) {
             (Some(machine), Some(queue)) => machine.dots(queue, &self.registers, &pass),
@@ -328,7 +328,7 @@ impl<T: Scalar> Passes<T> {
             _ if self.is_stopped(pass.always) => Ok(()),
             _ => {
                 let sums = self.host.combine(y, &pass, self.registers.host());
-                if pass.sums[0] == Partner::Nobody {
+                if pass.sums[0] == Partner::Absent {
                     return Ok(());
                 }
                 self.conclude(sums, pass.sums[1], pass.at, pass.then)
@@ -377,7 +377,7 @@ impl<T: Scalar> Passes<T> {
     fn conclude(&mut self, sums: [f64; 2], second: Partner, at: u16, then: Program) -> Result<(), Error> {
         let (registers, at) = (self.registers.host_mut(), usize::from(at));
         registers[at] = sums[0];
-        if second != Partner::Nobody {
+        if second != Partner::Absent {
             registers[at + 1] = sums[1];
         }
         code::run(self.code.of(then)?, registers);
@@ -413,11 +413,11 @@ impl<T: Scalar> Passes<T> {
 
     fn check_sums(&self, sums: [Partner; 2], at: u16, then: Program) -> Result<(), Error> {
         self.code.of(then)?;
-        let message = if usize::from(at) + usize::from(sums[1] != Partner::Nobody) >= self.registers.len() {
+        let message = if usize::from(at) + usize::from(sums[1] != Partner::Absent) >= self.registers.len() {
             "its sums have no registers"
         } else if sums[1] == Partner::Change {
             "only the first sum can be of what has changed"
-        } else if sums[0] == Partner::Nobody && (sums[1] != Partner::Nobody || then.len > 0) {
+        } else if sums[0] == Partner::Absent && (sums[1] != Partner::Absent || then.len > 0) {
             "without a first sum there is no second one and no program"
         } else {
             return Ok(());

@@ -226,7 +226,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_done() {
             (Combine { keep: Some(Coefficient::plus(64)), ..Combine::new() }, "names 64"),
             (Combine { scaled: true, ..Combine::new() }, "missing"),
             (Combine { sums: [Partner::Itself, Partner::Other], ..Combine::new() }, "missing"),
-            (Combine { sums: [Partner::Nobody, Partner::Itself], ..Combine::new() }, "without a first sum"),
+            (Combine { sums: [Partner::Absent, Partner::Itself], ..Combine::new() }, "without a first sum"),
             (Combine { sums: [Partner::Itself, Partner::Itself], at: 63, ..Combine::new() }, "no registers"),
             (Combine { sums: [Partner::Itself, Partner::Change], ..Combine::new() }, "only the first"),
         ];

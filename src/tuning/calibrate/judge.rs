@@ -150,7 +150,7 @@ impl Judge {
 
     /// Eliminates candidates that are clearly slower than the fastest. Returns true if the
     /// comparison of the others is still undecided.
-    pub fn send_home(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) -> bool {
+    pub fn eliminate(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) -> bool {
         let alive: Vec<usize> = (0..going.len()).filter(|&i| going[i] && results[i].is_ok()).collect();
         let time = |i: &usize| self.time(results, *i);
         let leader = alive.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
@@ -169,7 +169,7 @@ impl Judge {
     /// Eliminates candidates that are clearly slower than the fastest, and ends the timing run when
     /// the remaining candidates are known to be equal.
     pub(super) fn rule(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) {
-        if !self.send_home(results, going) {
+        if !self.eliminate(results, going) {
             self.decided = true;
             going.fill(false);
         }

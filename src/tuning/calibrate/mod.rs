@@ -10,11 +10,11 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
-use super::arena::{Arena, Ready};
 use super::caches::CacheState;
-use super::decision::{Candidate, Decision, Entrant, Outcome, Race, Verdict};
+use super::decision::{Candidate, Decision, Outcome, Race, TimedPlan, Verdict};
+use super::plan_timer::{PlanTimer, Ready};
 use super::profile::Fit;
-use super::stopwatch::{Clock, Contestant, Policy, Samples, race_until};
+use super::stopwatch::{Clock, Policy, Samples, TimedBatch, race_until};
 use crate::Error;
 use crate::device::{Device, DeviceSpec};
 use crate::formats::Target;
@@ -25,7 +25,7 @@ pub use judge::{Incumbent, Judge};
 use std::collections::VecDeque;
 
 /// Largest number of plans on the shortlist.
-pub const MAX_ENTRANTS: usize = 10;
+pub const MAX_CANDIDATES: usize = 10;
 
 /// Number of plans on the shortlist that are taken by predicted time alone, whatever their kernels.
 /// Their parameters are close to each other, and predictions do not distinguish them.
@@ -81,7 +81,7 @@ impl Calibration {
     }
 }
 
-impl Entrant {
+impl TimedPlan {
     /// Records the samples of the timing run.
     #[doc(hidden)]
     pub fn ran(&mut self, samples: &Samples) {
@@ -117,7 +117,7 @@ pub(crate) fn field<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<&'a 
         let place = if is_first || firsts.len() < LEADERS { &mut firsts } else { &mut others };
         place.push(candidate);
     }
-    firsts.into_iter().chain(others).take(MAX_ENTRANTS).collect()
+    firsts.into_iter().chain(others).take(MAX_CANDIDATES).collect()
 }
 
 /// Expected saving of a timing run of `field` over the expected products, and its least cost, both
@@ -157,15 +157,15 @@ pub(crate) struct Limits {
 /// # Errors
 ///
 /// If no plan of the shortlist can be packed and multiplied: the first error.
-pub(crate) fn calibrate<A: Arena>(
-    arena: &A,
+pub(crate) fn calibrate<A: PlanTimer>(
+    timer: &A,
     clock: &dyn Clock,
     field: &[&Candidate],
     limits: Limits,
     policy: Policy,
     cold: bool,
 ) -> Result<(Ready<A::Packed>, Race), Error> {
-    let entrant = |c: &&Candidate| Entrant {
+    let timed_plan = |c: &&Candidate| TimedPlan {
         plan: c.plan.clone(),
         prepare: None,
         median: None,
@@ -176,7 +176,7 @@ pub(crate) fn calibrate<A: Arena>(
     let race = Race {
         winner: field[0].plan.clone(),
         cold,
-        entrants: field.iter().map(entrant).collect(),
+        timed_plans: field.iter().map(timed_plan).collect(),
         heats: 0,
         seconds: 0.0,
         packing: 0.0,
@@ -184,15 +184,15 @@ pub(crate) fn calibrate<A: Arena>(
         decided: true,
     };
     let rest = (0..field.len()).collect();
-    Meeting { arena, clock, field, limits, policy, deadline: f64::INFINITY, rest, race }.run()
+    Meeting { timer, clock, field, limits, policy, deadline: f64::INFINITY, rest, race }.run()
 }
 
 /// A packed plan and its index in the shortlist.
-type Runner<A> = (usize, Ready<<A as Arena>::Packed>);
+type Runner<A> = (usize, Ready<<A as PlanTimer>::Packed>);
 
 /// State of a timing run.
-struct Meeting<'a, A: Arena> {
-    arena: &'a A,
+struct Meeting<'a, A: PlanTimer> {
+    timer: &'a A,
     clock: &'a dyn Clock,
     field: &'a [&'a Candidate],
     limits: Limits,
@@ -204,20 +204,20 @@ struct Meeting<'a, A: Arena> {
     race: Race,
 }
 
-impl<A: Arena> Meeting<'_, A> {
+impl<A: PlanTimer> Meeting<'_, A> {
     fn run(mut self) -> Result<(Ready<A::Packed>, Race), Error> {
-        let mut champion = self.first()?;
+        let mut leader = self.first()?;
         self.deadline = self.clock.seconds() + self.limits.seconds.max(0.0);
         while !self.rest.is_empty() {
-            let mut heat = vec![champion];
+            let mut heat = vec![leader];
             self.gather(&mut heat);
-            champion = self.heat(heat)?;
+            leader = self.heat(heat)?;
         }
-        let (place, ready) = champion;
-        self.race.entrants[place].outcome = Outcome::Won;
+        let (place, ready) = leader;
+        self.race.timed_plans[place].outcome = Outcome::Won;
         self.race.winner = self.field[place].plan.clone();
         let own = ready.pack + ready.upload;
-        let prepared: f64 = self.race.entrants.iter().filter_map(|entrant| entrant.prepare).sum();
+        let prepared: f64 = self.race.timed_plans.iter().filter_map(|timed_plan| timed_plan.prepare).sum();
         self.race.packing = (prepared - own).max(0.0);
         self.race.seconds = (self.clock.seconds() - own).max(0.0);
         Ok((ready, self.race))
@@ -227,10 +227,10 @@ impl<A: Arena> Meeting<'_, A> {
     fn first(&mut self) -> Result<Runner<A>, Error> {
         let mut failure = None;
         while let Some(place) = self.rest.pop_front() {
-            match self.arena.pack(&self.field[place].plan) {
+            match self.timer.pack(&self.field[place].plan) {
                 Ok(ready) => return Ok(self.packed(place, ready)),
                 Err(error) => {
-                    self.race.entrants[place].outcome = Outcome::Failed { reason: error.to_string() };
+                    self.race.timed_plans[place].outcome = Outcome::Failed { reason: error.to_string() };
                     failure.get_or_insert(error);
                 }
             }
@@ -239,7 +239,7 @@ impl<A: Arena> Meeting<'_, A> {
     }
 
     fn packed(&mut self, place: usize, ready: Ready<A::Packed>) -> Runner<A> {
-        self.race.entrants[place].prepare = Some(ready.pack + ready.upload);
+        self.race.timed_plans[place].prepare = Some(ready.pack + ready.upload);
         (place, ready)
     }
 
@@ -267,11 +267,11 @@ impl<A: Arena> Meeting<'_, A> {
             match refusal {
                 // The next group may have more memory or time.
                 Some(_) if heat.len() > 1 => break,
-                Some(outcome) => self.race.entrants[place].outcome = outcome,
-                None => match self.arena.pack(&candidate.plan) {
+                Some(outcome) => self.race.timed_plans[place].outcome = outcome,
+                None => match self.timer.pack(&candidate.plan) {
                     Ok(ready) => heat.push(self.packed(place, ready)),
                     Err(error) => {
-                        self.race.entrants[place].outcome = Outcome::Failed { reason: error.to_string() };
+                        self.race.timed_plans[place].outcome = Outcome::Failed { reason: error.to_string() };
                     }
                 },
             }
@@ -293,11 +293,10 @@ impl<A: Arena> Meeting<'_, A> {
         let part = challengers as f64 / (challengers + self.rest.len()) as f64;
         let policy = Policy { seconds: now + (self.deadline - now) * part, ..self.policy };
         let mut turns: Vec<_> =
-            heat.iter().map(|(_, r)| |repeats| self.arena.products(&r.matrix, repeats)).collect();
-        let mut contestants: Vec<&mut Contestant<'_>> = turns.iter_mut().map(|t| t as _).collect();
-        let mut results = race_until(&mut contestants, policy, self.clock, &mut |results, going| {
-            judge.rule(results, going)
-        });
+            heat.iter().map(|(_, r)| |repeats| self.timer.products(&r.matrix, repeats)).collect();
+        let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
+        let mut results =
+            race_until(&mut batches, policy, self.clock, &mut |results, going| judge.rule(results, going));
         drop(turns);
         self.race.heats += 1;
         self.race.decided &= judge.decided;
@@ -310,10 +309,10 @@ impl<A: Arena> Meeting<'_, A> {
             return results.swap_remove(0).map(|_| heat.remove(0));
         };
         for (i, (place, _)) in heat.iter().enumerate() {
-            let entrant = &mut self.race.entrants[*place];
-            entrant.outcome = judge.outcome(&results, i, winner);
+            let timed_plan = &mut self.race.timed_plans[*place];
+            timed_plan.outcome = judge.outcome(&results, i, winner);
             if let Ok(samples) = &results[i] {
-                entrant.ran(samples);
+                timed_plan.ran(samples);
             }
         }
         Ok(heat.swap_remove(winner))

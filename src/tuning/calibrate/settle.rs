@@ -31,17 +31,17 @@ impl Decision {
     pub(crate) fn settle(&mut self, basis: Basis, analysis: &Analysis, device: &DeviceSpec) {
         self.basis = basis;
         let Some(race) = self.race().cloned() else { return };
-        for entrant in &race.entrants {
+        for timed_plan in &race.timed_plans {
             // A plan of a stored timing run need not be a candidate of the present profile.
-            if !self.candidates.iter().any(|c| c.plan == entrant.plan) {
-                self.candidates.push(self.predict(&entrant.plan, analysis, device));
+            if !self.candidates.iter().any(|c| c.plan == timed_plan.plan) {
+                self.candidates.push(self.predict(&timed_plan.plan, analysis, device));
             }
         }
         for candidate in &mut self.candidates {
             if candidate.plan == race.winner {
                 candidate.verdict = Verdict::Chosen;
-            } else if let Some(entrant) = race.entrant(&candidate.plan) {
-                candidate.verdict = Verdict::Raced(entrant.outcome.clone());
+            } else if let Some(timed_plan) = race.timed_plan(&candidate.plan) {
+                candidate.verdict = Verdict::Raced(timed_plan.outcome.clone());
             }
         }
         self.plan = race.winner.clone();

@@ -57,7 +57,7 @@ impl Clock for &Script {
     }
 }
 
-impl<'a> Arena for &'a Script {
+impl<'a> PlanTimer for &'a Script {
     type Packed = Packed<'a>;
 
     fn pack(&self, plan: &Plan) -> Result<Ready<Packed<'a>>, Error> {
@@ -142,7 +142,7 @@ impl Script {
         let policy = Calibration::default().policy(&Device::Cpu);
         let (ready, race) = calibrate(&self, &self, &field, limits, policy, false)?;
         assert_eq!(PLANS[ready.matrix.0].parse::<Plan>().unwrap(), race.winner, "the winner is handed over");
-        let winners = race.entrants.iter().filter(|e| e.outcome == Outcome::Won).count();
+        let winners = race.timed_plans.iter().filter(|e| e.outcome == Outcome::Won).count();
         assert_eq!(winners, 1);
         drop(ready);
         assert_eq!(self.held.get(), 0, "the others are dropped");
@@ -166,16 +166,18 @@ fn a_wrong_prediction_is_corrected() {
     let race = Script::new([13.0, 12.0, 10.0, 20.0]).race();
     assert_eq!((winner(&race), race.decided, race.heats), (2, true, 1));
     assert_eq!(race.predicted().to_string(), PLANS[0]);
-    let medians: Vec<f64> = race.entrants.iter().map(|e| e.median.unwrap() * 1e6).collect();
+    let medians: Vec<f64> = race.timed_plans.iter().map(|e| e.median.unwrap() * 1e6).collect();
     assert!(medians.iter().zip([13.0, 12.0, 10.0, 20.0]).all(|(m, t)| (m - t).abs() < 1e-9), "{medians:?}");
-    assert!(matches!(race.entrants[0].outcome, Outcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6));
+    assert!(
+        matches!(race.timed_plans[0].outcome, Outcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6)
+    );
 }
 
 #[test]
 fn ties_are_broken_by_the_fixed_order_and_the_prediction_stays_where_it_is_one_of_them() {
     let race = Script::new([10.0, 9.95, 10.0, 10.05]).race();
     assert_eq!((winner(&race), race.decided), (0, true), "{race:?}");
-    assert!(matches!(race.entrants[1].outcome, Outcome::Tied { .. }));
+    assert!(matches!(race.timed_plans[1].outcome, Outcome::Tied { .. }));
     let mut script = Script::new([13.0, 10.0, 9.95, 10.03]);
     script.bytes = [100, 90, 90, 80];
     assert_eq!(winner(&script.race()), 1, "the first as predicted, whatever its bytes");
@@ -218,10 +220,10 @@ fn the_choice_is_never_made_worse() {
 #[test]
 fn the_clearly_slower_go_home_early() {
     let race = Script { noise: 0.02, ..Script::new([10.0, 10.1, 30.0, 500.0]) }.race();
-    let rounds: Vec<usize> = race.entrants.iter().map(|e| e.rounds).collect();
+    let rounds: Vec<usize> = race.timed_plans.iter().map(|e| e.rounds).collect();
     assert_eq!((rounds[2], rounds[3]), (MIN_ROUNDS, MIN_ROUNDS));
     assert!(rounds[0] > MIN_ROUNDS && rounds[1] == rounds[0], "{rounds:?}");
-    assert!(matches!(race.entrants[3].outcome, Outcome::Slower { early: true, .. }));
+    assert!(matches!(race.timed_plans[3].outcome, Outcome::Slower { early: true, .. }));
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn who_fails_is_disqualified_with_the_reason() {
     script.laws[2].fails_after = Some(60);
     let race = script.race();
     assert_eq!(winner(&race), 3);
-    let reason = |place: usize| race.entrants[place].outcome.to_string();
+    let reason = |place: usize| race.timed_plans[place].outcome.to_string();
     assert!(reason(1).contains("disqualified: cannot copy 99") && reason(2).contains("cannot copy 77"));
 }
 
@@ -258,17 +260,17 @@ fn when_time_is_up_the_choice_stays() {
     slow.laws.iter_mut().for_each(|law| law.pack = 0.3);
     let race = slow.race_within(Limits { seconds: 0.5, ..AMPLE }).unwrap();
     assert_eq!((winner(&race), race.heats), (0, 0));
-    assert!(race.entrants[1..].iter().all(|e| e.outcome == Outcome::NoTime));
+    assert!(race.timed_plans[1..].iter().all(|e| e.outcome == Outcome::NoTime));
     // Enough time for one plan, and not for another.
     let script = Script { clock: Cell::new(0.0), ..slow };
     let race = script.race_within(Limits { seconds: 0.7, ..AMPLE }).unwrap();
     assert_eq!((winner(&race), race.heats), (1, 1));
-    assert_eq!(race.entrants[2].outcome, Outcome::NoTime);
+    assert_eq!(race.timed_plans[2].outcome, Outcome::NoTime);
     assert!(race.seconds < 0.75 && (race.packing - 0.3).abs() < 1e-9, "{race:?}");
     // Products so long that hardly any fits into the time limit.
     let long = Script::new([1e6, 0.9e6, 0.8e6, 2e6]).race_within(Limits { seconds: 8.0, ..AMPLE }).unwrap();
     assert_eq!((winner(&long), long.decided), (0, false));
-    assert!(long.entrants[2].outcome == Outcome::Undecided && long.seconds < 40.0, "{long:?}");
+    assert!(long.timed_plans[2].outcome == Outcome::Undecided && long.seconds < 40.0, "{long:?}");
 }
 
 #[test]
@@ -280,7 +282,7 @@ fn memory_bounds_what_is_packed_at_a_time() {
     let script = Script::new([13.0, 12.0, 10.0, 11.0]);
     let alone = script.race_within(Limits { memory: 150, ..AMPLE }).unwrap();
     assert_eq!((winner(&alone), alone.heats, script.most_held.get()), (0, 0, 100));
-    assert!(alone.entrants[2].outcome == Outcome::NoRoom { needed: 100, left: 50 });
+    assert!(alone.timed_plans[2].outcome == Outcome::NoRoom { needed: 100, left: 50 });
 }
 
 #[test]
@@ -310,7 +312,7 @@ fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any(
     let field = field(&decision, &spec);
     let time = |c: &Candidate| c.prediction.unwrap().amortised(1000);
     assert_eq!(field[0].plan, decision.plan);
-    assert!(field.len() > 2 && field.len() <= MAX_ENTRANTS);
+    assert!(field.len() > 2 && field.len() <= MAX_CANDIDATES);
     assert!(field.iter().all(|c| time(c) <= NEAR * time(field[0])));
     let kernels: Vec<&str> = field.iter().map(|c| c.plan.kernel(Target::Cpu)).collect();
     let near =
@@ -321,7 +323,7 @@ fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any(
     first.dedup();
     // Repeated kernels among the leaders reduce the number of other kernels.
     let doubled = (1..LEADERS).filter(|&i| kernels[..i].contains(&kernels[i])).count();
-    assert_eq!(first.len(), families.len().min(MAX_ENTRANTS - doubled), "{kernels:?} of {families:?}");
+    assert_eq!(first.len(), families.len().min(MAX_CANDIDATES - doubled), "{kernels:?} of {families:?}");
     let leaders: Vec<f64> = field.iter().take(LEADERS).map(|c| time(c)).collect();
     assert!(leaders[1..].iter().is_sorted() && field.iter().skip(LEADERS).all(|c| time(c) >= leaders[2]));
     let plans: std::collections::BTreeSet<String> = field.iter().map(|c| c.plan.to_string()).collect();
@@ -344,7 +346,7 @@ fn few_products_do_not_pay_for_a_race_and_many_do() {
 fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
     let (mut decision, spec) = decision("poisson2d,n=100", 1000);
     let before = decision.plan.clone();
-    let entrant = |plan: Plan, median, outcome| Entrant {
+    let timed_plan = |plan: Plan, median, outcome| TimedPlan {
         plan,
         prepare: None,
         median,
@@ -356,15 +358,15 @@ fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
     // A plan that the profile would not have as a candidate.
     let winner: Plan = "sell(c:7,sigma:7)".parse().unwrap();
     let third: Plan = "coo".parse().unwrap();
-    let entrants = vec![
-        entrant(before.clone(), Some(1.5e-5), slower.clone()),
-        entrant(third.clone(), Some(3e-5), slower.clone()),
-        entrant(winner.clone(), Some(1e-5), Outcome::Won),
+    let timed_plans = vec![
+        timed_plan(before.clone(), Some(1.5e-5), slower.clone()),
+        timed_plan(third.clone(), Some(3e-5), slower.clone()),
+        timed_plan(winner.clone(), Some(1e-5), Outcome::Won),
     ];
     let race = Race {
         winner: winner.clone(),
         cold: false,
-        entrants,
+        timed_plans,
         heats: 1,
         seconds: 0.0,
         packing: 0.0,

@@ -47,7 +47,7 @@ fn time(
     law: impl Fn(&Subject, &str, &Traffic) -> f64,
 ) -> Vec<Measured> {
     let truth = Profile { correction: None, ..(*Profile::builtin(&Device::Cpu)).clone() };
-    let predictor = Predictor::at_home(&truth);
+    let predictor = Predictor::for_own_device(&truth);
     let mut state = run.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     // Xorshift: uniform in -1 .. 1, with a standard deviation of 0.58.
     let mut uniform = move || {

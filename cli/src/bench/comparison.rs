@@ -12,7 +12,7 @@ use sparseop::formats::Traffic;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::caches::{CacheState, Caches};
 use sparseop::tuning::explain::PackedBeside;
-use sparseop::tuning::stopwatch::{Contestant, Policy, Samples, race};
+use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, race};
 use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ use std::rc::Rc;
 const GROUP_BYTES: u64 = 8 << 30;
 
 /// A comparison of plans and baselines.
-pub(super) struct Contest<'a, T> {
+pub(super) struct Comparison<'a, T> {
     pub(super) a: &'a CsrMatrix<T>,
     /// The matrix before transposition, if it is transposed.
     pub(super) original: Option<&'a CsrMatrix<T>>,
@@ -40,7 +40,7 @@ pub(super) struct Contest<'a, T> {
 }
 
 /// A packed candidate.
-struct Entrant<'a, T> {
+struct TimedEngine<'a, T> {
     /// Index among the results.
     place: usize,
     engine: Box<dyn Engine<T> + 'a>,
@@ -57,48 +57,51 @@ struct Entrant<'a, T> {
 ///
 /// If the vector to multiply with, or the data that fill the caches, cannot be brought to the
 /// device, or a GPU does not report its free memory.
-pub(super) fn contest<T: Peers>(contest: &Contest<'_, T>, console: &Console) -> Result<Vec<Run>, Error> {
-    let vectors = Vectors::new(contest.a.view(), contest.task.several.count);
-    let context = contest.context(&vectors)?;
+pub(super) fn compare<T: Peers>(
+    comparison: &Comparison<'_, T>,
+    console: &Console,
+) -> Result<Vec<Run>, Error> {
+    let vectors = Vectors::new(comparison.a.view(), comparison.task.several.count);
+    let context = comparison.context(&vectors)?;
     let bytes: Vec<u64> =
-        contest.plans.iter().map(|p| p.traffic(contest.analysis, T::KIND).matrix_bytes).collect();
-    let together = match contest.device {
+        comparison.plans.iter().map(|p| p.traffic(comparison.analysis, T::KIND).matrix_bytes).collect();
+    let together = match comparison.device {
         Device::Cpu => GROUP_BYTES,
         gpu => GROUP_BYTES.min(gpu.memory()? / 3),
     };
     let groups = groups(&bytes, together);
-    let mut runs: Vec<Option<Run>> = vec![None; contest.plans.len() + contest.peers.len()];
+    let mut runs: Vec<Option<Run>> = vec![None; comparison.plans.len() + comparison.peers.len()];
     let bar = console.bar("{msg} {wide_bar} {pos} of {len} plans");
-    bar.set_length(contest.plans.len() as u64);
+    bar.set_length(comparison.plans.len() as u64);
     for group in groups {
         let mut ready = Vec::new();
-        for place in group.into_iter().chain(contest.plans.len()..runs.len()) {
-            bar.set_message(format!("preparing {}", contest.name(place).1));
-            let checked = contest.enter(place, &context).and_then(|mut entrant| {
-                entrant.check(&vectors, contest.a.nrows())?;
-                Ok(entrant)
+        for place in group.into_iter().chain(comparison.plans.len()..runs.len()) {
+            bar.set_message(format!("preparing {}", comparison.name(place).1));
+            let checked = comparison.enter(place, &context).and_then(|mut timed_engine| {
+                timed_engine.check(&vectors, comparison.a.nrows())?;
+                Ok(timed_engine)
             });
             match checked {
-                Ok(entrant) => ready.push(entrant),
-                Err(failure) => runs[place] = Some(contest.failed(place, failure)),
+                Ok(timed_engine) => ready.push(timed_engine),
+                Err(failure) => runs[place] = Some(comparison.failed(place, failure)),
             }
         }
         bar.set_message("timing");
-        let times = time(&mut ready, contest);
-        for (entrant, samples) in ready.iter().zip(times) {
+        let times = time(&mut ready, comparison);
+        for (timed_engine, samples) in ready.iter().zip(times) {
             // A candidate of several groups keeps its first result.
-            runs[entrant.place].get_or_insert_with(|| match samples {
-                Ok(samples) => contest.measured(entrant, &samples),
-                Err(error) => contest.failed(entrant.place, error.into()),
+            runs[timed_engine.place].get_or_insert_with(|| match samples {
+                Ok(samples) => comparison.measured(timed_engine, &samples),
+                Err(error) => comparison.failed(timed_engine.place, error.into()),
             });
         }
-        bar.set_position(runs.iter().take(contest.plans.len()).flatten().count() as u64);
+        bar.set_position(runs.iter().take(comparison.plans.len()).flatten().count() as u64);
     }
     bar.finish_and_clear();
     Ok(runs.into_iter().flatten().collect())
 }
 
-impl<T: Peers> Contest<'_, T> {
+impl<T: Peers> Comparison<'_, T> {
     /// Engine and plan of a result.
     fn name(&self, place: usize) -> (&'static str, String) {
         match self.plans.get(place) {
@@ -126,10 +129,10 @@ impl<T: Peers> Contest<'_, T> {
     }
 
     /// Packs the matrix for the candidate at `place`.
-    fn enter<'c>(&'c self, place: usize, context: &'c Context<'c, T>) -> Result<Entrant<'c, T>, Failure> {
+    fn enter<'c>(&'c self, place: usize, context: &'c Context<'c, T>) -> Result<TimedEngine<'c, T>, Failure> {
         let Some(plan) = self.plans.get(place) else {
             let engine = self.peers[place - self.plans.len()].enter(context)?;
-            return Ok(Entrant::new(place, engine));
+            return Ok(TimedEngine::new(place, engine));
         };
         let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
         let op = builder.build_analyzed(self.a, self.analysis)?;
@@ -137,7 +140,7 @@ impl<T: Peers> Contest<'_, T> {
         let x = context.vectors.on(self.device, several)?;
         let own = Own::new(op, Which::Plain(several), x, context.caches.clone())?;
         let (traffic, several_plan) = traffic(own.op(), several);
-        Ok(Entrant { traffic, several_plan, ..Entrant::new(place, Box::new(own)) })
+        Ok(TimedEngine { traffic, several_plan, ..TimedEngine::new(place, Box::new(own)) })
     }
 
     fn failed(&self, place: usize, failure: Failure) -> Run {
@@ -149,18 +152,18 @@ impl<T: Peers> Contest<'_, T> {
         Run::Failed(Failed { engine, version: version(engine), plan, completed: false, error, refused })
     }
 
-    fn measured(&self, entrant: &Entrant<'_, T>, samples: &Samples) -> Run {
-        let (engine, plan) = self.name(entrant.place);
-        let (median, vectors) = (samples.median(), entrant.engine.several().count);
-        let details = entrant.traffic.map(|traffic| Details {
+    fn measured(&self, timed_engine: &TimedEngine<'_, T>, samples: &Samples) -> Run {
+        let (engine, plan) = self.name(timed_engine.place);
+        let (median, vectors) = (samples.median(), timed_engine.engine.several().count);
+        let details = timed_engine.traffic.map(|traffic| Details {
             matrix_bytes: traffic.matrix_bytes,
             traffic_bytes: traffic.bytes(),
             gflops: 2.0 * (self.a.nnz() * vectors) as f64 / median / 1e9,
             gbps: traffic.bytes() as f64 / median / 1e9,
-            deterministic: entrant.deterministic,
+            deterministic: timed_engine.deterministic,
         });
-        let (median_us, min_us, rel_error) = (median * 1e6, samples.min() * 1e6, entrant.rel_error);
-        let several_plan = entrant.several_plan.clone();
+        let (median_us, min_us, rel_error) = (median * 1e6, samples.min() * 1e6, timed_engine.rel_error);
+        let several_plan = timed_engine.several_plan.clone();
         Run::Measured(Measured {
             engine,
             version: version(engine),
@@ -197,7 +200,7 @@ fn traffic<T: Scalar>(op: &SparseOp<T>, several: Several) -> (Option<Traffic>, O
     (op.decision().chosen().map(|chosen| of_several(chosen.traffic)), plan)
 }
 
-impl<'a, T: Scalar> Entrant<'a, T> {
+impl<'a, T: Scalar> TimedEngine<'a, T> {
     fn new(place: usize, engine: Box<dyn Engine<T> + 'a>) -> Self {
         Self { place, engine, traffic: None, rel_error: 0.0, deterministic: false, several_plan: None }
     }
@@ -219,12 +222,15 @@ impl<'a, T: Scalar> Entrant<'a, T> {
 }
 
 /// Times the candidates in turn.
-fn time<T: Scalar>(ready: &mut [Entrant<'_, T>], contest: &Contest<'_, T>) -> Vec<Result<Samples, Error>> {
-    let policy = Policy::of(contest.device).in_state(contest.cache);
-    let policy = Policy { seconds: contest.seconds * ready.len() as f64, ..policy };
+fn time<T: Scalar>(
+    ready: &mut [TimedEngine<'_, T>],
+    comparison: &Comparison<'_, T>,
+) -> Vec<Result<Samples, Error>> {
+    let policy = Policy::of(comparison.device).in_state(comparison.cache);
+    let policy = Policy { seconds: comparison.seconds * ready.len() as f64, ..policy };
     let mut batches: Vec<_> = ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
-    let mut contestants: Vec<&mut Contestant<'_>> = batches.iter_mut().map(|b| b as _).collect();
-    race(&mut contestants, policy)
+    let mut batches: Vec<&mut TimedBatch<'_>> = batches.iter_mut().map(|b| b as _).collect();
+    race(&mut batches, policy)
 }
 
 /// Cuts the plans into groups of at most `limit` bytes each, if possible. The first plan is in
@@ -253,13 +259,13 @@ mod tests {
     use super::*;
 
     /// Checks a product with `[1 2; 3 4]`.
-    fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<Entrant<'static, f64>, String> {
+    fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<TimedEngine<'static, f64>, String> {
         let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let caches = Caches::new(&Stream::new(&Device::Cpu).unwrap(), CacheState::Warm).unwrap();
         let engine = Box::new(OnHost::new(Box::new(multiply), &[1.0, 1.0], 2, Rc::new(caches)));
-        let mut entrant = Entrant::new(0, engine);
-        match entrant.check(&Vectors::of(a.view(), vec![1.0, 1.0], 1), 2) {
-            Ok(()) => Ok(entrant),
+        let mut timed_engine = TimedEngine::new(0, engine);
+        match timed_engine.check(&Vectors::of(a.view(), vec![1.0, 1.0], 1), 2) {
+            Ok(()) => Ok(timed_engine),
             Err(Failure::Broken(error) | Failure::Refused(error)) => Err(error),
         }
     }

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use tracing::field::display;
 
 /// Packs and times plans, on a real device or on a scripted one.
-pub(crate) trait Arena {
+pub(crate) trait PlanTimer {
     /// A packed matrix.
     type Packed;
 
@@ -133,7 +133,7 @@ fn pack_span<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Entered {
 
 /// Products of one matrix under any plan on a device, with warm caches: the timing runs of offline
 /// tuning.
-pub struct PlanBench<'a, T: Scalar>(DeviceArena<'a, T>);
+pub struct PlanBench<'a, T: Scalar>(DevicePlanTimer<'a, T>);
 
 /// A matrix packed under one plan in the memory of its device.
 pub struct PackedPlan<T: Scalar>(Ready<Placed<T>>);
@@ -145,7 +145,7 @@ impl<'a, T: Scalar> PlanBench<'a, T> {
     ///
     /// Errors of the device if it cannot allocate the vectors.
     pub fn new(a: CsrView<'a, T>, device: &'a Device) -> Result<Self, Error> {
-        Ok(Self(DeviceArena::new(a, device, &vec![T::ONE; a.ncols()], CacheState::Warm)?))
+        Ok(Self(DevicePlanTimer::new(a, device, &vec![T::ONE; a.ncols()], CacheState::Warm)?))
     }
 
     /// Packs the matrix and copies it to the device.
@@ -183,7 +183,7 @@ impl<T: Scalar> PackedPlan<T> {
 }
 
 /// A matrix and the vectors of its products on a device.
-pub(crate) struct DeviceArena<'a, T: Scalar> {
+pub(crate) struct DevicePlanTimer<'a, T: Scalar> {
     source: Source<'a, T>,
     device: &'a Device,
     caches: Caches,
@@ -191,7 +191,7 @@ pub(crate) struct DeviceArena<'a, T: Scalar> {
     y: RefCell<DeviceVec<T>>,
 }
 
-impl<'a, T: Scalar> DeviceArena<'a, T> {
+impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
     /// Creates the vectors for products of a matrix with `x`, timed in the cache state `cache`.
     ///
     /// # Errors
@@ -218,7 +218,7 @@ impl<'a, T: Scalar> DeviceArena<'a, T> {
     }
 }
 
-impl<T: Scalar> Arena for DeviceArena<'_, T> {
+impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
     type Packed = Placed<T>;
 
     fn pack(&self, plan: &Plan) -> Result<Ready<Placed<T>>, Error> {
