@@ -33,7 +33,8 @@ const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];
 const SCALED: [&str; 5] = ["csr", "ell", "jds", "packed_", "sell"];
 
 /// Prefixes of the kernel files that are also compiled for matrices that do not fit the L2.
-const STREAMED: [&str; 9] = ["blocked", "coo", "csr", "ell", "jds", "multi_", "packed_", "sell", "tiles"];
+const STREAMED: [&str; 9] =
+    ["blocked", "coo", "csr", "ell", "jds", "multi_", "packed_", "sell", "tiles"];
 
 /// Prefixes of the kernel files that are also compiled for matrices of few slices.
 const SPLIT: [&str; 1] = ["packed_"];
@@ -53,7 +54,8 @@ fn main() {
         return;
     }
     println!("cargo::rerun-if-changed={FOLDER}");
-    let variables = [nvcc::VARIABLE, "DOCS_RS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
+    let variables =
+        [nvcc::VARIABLE, "DOCS_RS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
     for variable in variables.into_iter().chain(nvcc::HOMES) {
         println!("cargo::rerun-if-env-changed={variable}");
     }
@@ -96,15 +98,21 @@ fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
     files.sort();
     let mut modules = Vec::new();
     for path in files {
-        let file =
-            path.file_stem().and_then(|stem| stem.to_str()).ok_or("a kernel file's name is not UTF-8")?;
+        let file = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .ok_or("a kernel file's name is not UTF-8")?;
         let text = splice::splice(&format!("{file}.cu"), &fs::read_to_string(&path)?, &headers)?;
         for (ending, definitions) in variants(file) {
             let name = format!("{file}{ending}");
             let text = format!("{definitions}{text}");
             let source = out.join(format!("{name}.cu"));
             fs::write(&source, &text)?;
-            modules.push(Module { name, hash: format!("{:032x}", xxh3_128(text.as_bytes())), source });
+            modules.push(Module {
+                name,
+                hash: format!("{:032x}", xxh3_128(text.as_bytes())),
+                source,
+            });
         }
     }
     Ok(modules)
@@ -114,12 +122,14 @@ fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
 /// those of `src/device/module.rs`.
 fn variants(file: &str) -> Vec<(String, String)> {
     let listed = |files: &[&str]| files.iter().any(|beginning| file.starts_with(beginning));
-    let scaled = [("", "")].into_iter().chain(listed(&SCALED).then_some(("_scaled", "#define SCALED\n")));
+    let scaled =
+        [("", "")].into_iter().chain(listed(&SCALED).then_some(("_scaled", "#define SCALED\n")));
     let sizes = [("", "")].into_iter();
     let sizes = sizes.chain(listed(&STREAMED).then_some(("_streamed", "#define STREAMED\n")));
     let sizes = sizes.chain(listed(&SPLIT).then_some(("_split", "#define SPLIT\n")));
     let both = scaled.flat_map(|scaled| sizes.clone().map(move |size| [scaled, size]));
-    both.map(|both| (both.map(|(ending, _)| ending).concat(), both.map(|(_, text)| text).concat())).collect()
+    both.map(|both| (both.map(|(ending, _)| ending).concat(), both.map(|(_, text)| text).concat()))
+        .collect()
 }
 
 /// Returns the CUDA compiler, if there is a working one.
@@ -144,17 +154,24 @@ fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
 
 /// Compiles every module for every target, with as many jobs as cargo allows. Returns the module,
 /// the target and the output file.
-fn compile(nvcc: &Nvcc, modules: &[Module], out: &Path) -> Result<Vec<(String, Target, PathBuf)>, String> {
+fn compile(
+    nvcc: &Nvcc,
+    modules: &[Module],
+    out: &Path,
+) -> Result<Vec<(String, Target, PathBuf)>, String> {
     let targets = nvcc.targets(&ARCHITECTURES, OLDEST);
-    let jobs: Vec<(&Module, Target)> =
-        modules.iter().flat_map(|module| targets.iter().map(move |target| (module, *target))).collect();
+    let jobs: Vec<(&Module, Target)> = modules
+        .iter()
+        .flat_map(|module| targets.iter().map(move |target| (module, *target)))
+        .collect();
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
         while let Some((module, target)) = jobs.get(next.fetch_add(1, Relaxed)) {
             let path = out.join(format!("{}.{target}", module.name));
-            nvcc.compile(&module.source, *target, &OPTIONS, &path)
-                .map_err(|said| format!("nvcc rejects kernels/{}.cu for {target}:\n{said}", module.name))?;
+            nvcc.compile(&module.source, *target, &OPTIONS, &path).map_err(|said| {
+                format!("nvcc rejects kernels/{}.cu for {target}:\n{said}", module.name)
+            })?;
             if let Target::Ptx(_) = target {
                 terminate(&path).map_err(|error| error.to_string())?;
             }
@@ -180,7 +197,10 @@ fn terminate(path: &Path) -> std::io::Result<()> {
 }
 
 /// Generates the Rust code of the table of modules.
-fn table(modules: &[Module], images: &[(String, Target, PathBuf)]) -> Result<String, std::fmt::Error> {
+fn table(
+    modules: &[Module],
+    images: &[(String, Target, PathBuf)],
+) -> Result<String, std::fmt::Error> {
     let mut identity = OPTIONS.join(" ");
     let mut code = String::new();
     for Module { name, hash, source } in modules {
@@ -188,7 +208,9 @@ fn table(modules: &[Module], images: &[(String, Target, PathBuf)]) -> Result<Str
         let (mut cubins, mut ptx) = (String::new(), "None".to_owned());
         for (_, target, path) in images.iter().filter(|(module, _, _)| module == name) {
             match target {
-                Target::Cubin(arch) => write!(cubins, "({arch}, &Aligned(*include_bytes!({path:?})).0), ")?,
+                Target::Cubin(arch) => {
+                    write!(cubins, "({arch}, &Aligned(*include_bytes!({path:?})).0), ")?
+                }
                 Target::Ptx(arch) => ptx = format!("Some(({arch}, include_bytes!({path:?})))"),
             }
         }

@@ -49,12 +49,14 @@ fn compare(name: &str, a: &CsrMatrix<f64>, csr: &SparseOp<f64>) -> f64 {
         turn(&cpu, n, || {
             let analysis = Analysis::of(a.view());
             let request = Request::new(&analysis, ScalarKind::F64, memory);
-            select(&analysis, &device, profile.clone(), request).map(|decision| drop(black_box(decision)))
+            select(&analysis, &device, profile.clone(), request)
+                .map(|decision| drop(black_box(decision)))
         })
     };
     let policy = Policy { seconds: 0.5, ..Policy::default() };
     let times = race(&mut [&mut product, &mut measure, &mut both], policy);
-    let ms: Vec<f64> = times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();
+    let ms: Vec<f64> =
+        times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();
     let (product, measure, both) = (ms[0], ms[1], ms[2]);
     eprintln!(
         "{name}: {measure:.3} ms, {:.2} CSR products of {product:.3} ms; with the choice {both:.3} ms, {:.2}",
@@ -88,7 +90,9 @@ fn files(folder: &Path) {
         let name = path.file_name().unwrap_or(OsStr::new("")).to_string_lossy();
         match market::read::<f64>(&path) {
             Ok(a) if (a.nnz() as u64) < LEAST_ENTRIES => {}
-            Ok(a) => costs.push(compare(&format!("{name}, {} entries", a.nnz()), &a, &plain_csr(&a))),
+            Ok(a) => {
+                costs.push(compare(&format!("{name}, {} entries", a.nnz()), &a, &plain_csr(&a)))
+            }
             Err(error) => eprintln!("{error}"),
         }
     }

@@ -30,7 +30,9 @@ fn product<T: Scalar>(criterion: &mut Criterion) {
 
         let mut group = criterion.benchmark_group(format!("{} {}", spec.entry().name, T::KIND));
         group.throughput(Throughput::Elements(a.nnz() as u64));
-        group.bench_function(format!("auto, {}", auto.plan()), |b| b.iter_custom(|n| products(&auto, n)));
+        group.bench_function(format!("auto, {}", auto.plan()), |b| {
+            b.iter_custom(|n| products(&auto, n))
+        });
         group.bench_function("csr(scalar)", |b| b.iter_custom(|n| products(&csr, n)));
         group.finish();
     }

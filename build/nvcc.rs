@@ -63,7 +63,8 @@ pub(crate) fn find() -> Result<Option<PathBuf>, String> {
             return Ok(None);
         }
         let path = PathBuf::from(asked);
-        let missing = format!("{VARIABLE}={} is not a file; name the compiler, or write off", path.display());
+        let missing =
+            format!("{VARIABLE}={} is not a file; name the compiler, or write off", path.display());
         return if path.is_file() { Ok(Some(path)) } else { Err(missing) };
     }
     let name = format!("nvcc{}", env::consts::EXE_SUFFIX);
@@ -84,7 +85,10 @@ impl Nvcc {
         let listed = |list: &str, prefix: &str| -> Result<Vec<u32>, String> {
             let output = succeeded(Command::new(&path).arg(list).output())?;
             let names = String::from_utf8_lossy(&output.stdout).into_owned();
-            Ok(names.lines().filter_map(|name| name.trim().strip_prefix(prefix)?.parse().ok()).collect())
+            Ok(names
+                .lines()
+                .filter_map(|name| name.trim().strip_prefix(prefix)?.parse().ok())
+                .collect())
         };
         let codes = listed("--list-gpu-code", "sm_")?;
         let archs = listed("--list-gpu-arch", "compute_")?;

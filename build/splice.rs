@@ -22,7 +22,9 @@ pub(crate) fn splice(file: &str, source: &str, headers: &Headers) -> Result<Stri
         let Some(header) = headers.get(name) else {
             let known: Vec<_> = headers.keys().map(String::as_str).collect();
             let known = known.join(", ");
-            return Err(format!("kernels/{file}:{number}: includes \"{name}\", but there are {known}"));
+            return Err(format!(
+                "kernels/{file}:{number}: includes \"{name}\", but there are {known}"
+            ));
         };
         let next = number + 1;
         spliced += &splice(name, header, headers)?;

@@ -37,7 +37,11 @@ const MANY: usize = 1000;
 
 /// Nanoseconds of one of `times` calls with numbers spread over `0..bound`. None if a call is
 /// refused.
-fn each(times: usize, bound: usize, mut call: impl FnMut(usize) -> Result<(), Error>) -> Option<f64> {
+fn each(
+    times: usize,
+    bound: usize,
+    mut call: impl FnMut(usize) -> Result<(), Error>,
+) -> Option<f64> {
     let spread = |i: usize| (i.wrapping_mul(0x9e37_79b9) ^ (i << 7)) % bound.max(1);
     let (done, seconds) = timed(|| (0..times).try_for_each(|i| call(spread(i))));
     done.ok().map(|()| seconds / times as f64 * 1e9)

@@ -42,7 +42,8 @@ fn main() -> Result<(), Error> {
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let (one, all) = (DeviceVec::from_slice(device, &column)?, DeviceVec::from_slice(device, &x)?);
     let mut products = DeviceVec::zeros(device, k * a.nrows())?;
-    let (mut y, mut plain) = (DeviceVec::zeros(device, a.nrows())?, DeviceVec::zeros(device, a.nrows())?);
+    let (mut y, mut plain) =
+        (DeviceVec::zeros(device, a.nrows())?, DeviceVec::zeros(device, a.nrows())?);
     let [together, single, textbook] = medians(
         &stream,
         [

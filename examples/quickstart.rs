@@ -37,10 +37,13 @@ fn main() -> Result<(), Error> {
     let difference = y.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let x = DeviceVec::from_slice(device, &x)?;
-    let (mut y, mut plain) = (DeviceVec::zeros(device, a.nrows())?, DeviceVec::zeros(device, a.nrows())?);
+    let (mut y, mut plain) =
+        (DeviceVec::zeros(device, a.nrows())?, DeviceVec::zeros(device, a.nrows())?);
     let [chosen, textbook] = medians(
         &stream,
-        [&mut || op.apply_device(&stream, &x, &mut y), &mut || csr.apply_device(&stream, &x, &mut plain)],
+        [&mut || op.apply_device(&stream, &x, &mut y), &mut || {
+            csr.apply_device(&stream, &x, &mut plain)
+        }],
     )?;
     println!(
         "measured {chosen:.1} µs a product with {} on {device}, {textbook:.1} µs with plain CSR",

@@ -1,5 +1,4 @@
-// Packed SELL: see src/encoding/mod.rs for the layout. One warp per slice and one lane per row; one
-// warp per piece of a long row.
+// Packed SELL: see src/encoding/mod.rs for the layout. One warp per slice and one lane per row; one warp per piece of a long row.
 //
 // For the kernels packed_plain.cu, packed_coded.cu, packed_same.cu, packed_bf16.cu, packed_f16.cu and
 // packed_f32.cu, which are separate files because each takes seconds to compile. Included after common.cuh.
@@ -357,8 +356,7 @@ struct Long {
     const u32 *cols;
     const u8 *values;
     u32 count;
-    // Sum of every piece, and, at the first piece of every row, the number of its finished pieces:
-    // 0 between products.
+    // Sum of every piece, and, at the first piece of every row, the number of its finished pieces: 0 between products.
     T *sums;
     u32 *done;
 };
@@ -403,9 +401,8 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
     if (lane == 0) put(y, piece.row, sum);
 }
 
-// The first blocks process the pieces of long rows, with one warp per piece. The others process the
-// slices, with `1 << shift` warps per slice. With DIAGONALS all slices are diagonal. `skip` has the
-// mask of lanes with long rows for every slice.
+// The first blocks process the pieces of long rows, with one warp per piece. The others process the slices, with `1 << shift` warps
+// per slice. With DIAGONALS all slices are diagonal. `skip` has the mask of lanes with long rows for every slice.
 template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T>
 __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,

@@ -191,7 +191,9 @@ pub enum Error {
         expected: usize,
     },
     /// The number of new values for an operator is wrong.
-    #[error("{found} values were given for {expected} entries; give one for each, in the order of `to_csr`")]
+    #[error(
+        "{found} values were given for {expected} entries; give one for each, in the order of `to_csr`"
+    )]
     ValuesLength {
         /// Number of entries of the matrix.
         expected: usize,
@@ -246,7 +248,9 @@ pub enum Error {
         precision: Precision,
     },
     /// A row or column is out of bounds.
-    #[error("there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted from 0")]
+    #[error(
+        "there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted from 0"
+    )]
     OutOfBounds {
         /// The requested row.
         row: usize,
@@ -280,7 +284,9 @@ pub enum Error {
         reason: &'static str,
     },
     /// The GPU does not have enough free memory.
-    #[error("{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU")]
+    #[error(
+        "{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU"
+    )]
     GpuMemory {
         /// Spelling of the device.
         device: String,
@@ -338,7 +344,9 @@ pub enum Error {
         ncols: usize,
     },
     /// An input vector has an element that is not finite.
-    #[error("element {index} of vector `{vector}` is {value}; every element must be a finite number")]
+    #[error(
+        "element {index} of vector `{vector}` is {value}; every element must be a finite number"
+    )]
     NotFinite {
         /// `b`, `x`, `diagonal`, …
         vector: &'static str,
@@ -409,7 +417,11 @@ fn way_out(precision: Precision) -> &'static str {
 
 /// Name of a Matrix Market source in messages.
 fn origin(path: &Path) -> String {
-    if path.as_os_str().is_empty() { "Matrix Market text".to_owned() } else { path.display().to_string() }
+    if path.as_os_str().is_empty() {
+        "Matrix Market text".to_owned()
+    } else {
+        path.display().to_string()
+    }
 }
 
 /// ` (did you mean `NEAREST`?)` if one of `known` is close enough to `text` to be a misspelling.

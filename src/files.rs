@@ -90,8 +90,14 @@ pub fn write_atomically(
 }
 
 /// Writes to a target that cannot be replaced.
-fn write_directly(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
-    let file = std::fs::OpenOptions::new().write(true).open(path).map_err(|e| Error::io("open", path, e))?;
+fn write_directly(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map_err(|e| Error::io("open", path, e))?;
     let mut out = BufWriter::with_capacity(BUFFER, file);
     fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io("write", path, e))
 }
@@ -102,7 +108,8 @@ fn write_beside(
     target: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (temporary, file) = {
         let mut temporaries = temporaries();
         let made = Temporary::new(folder).map_err(|e| Error::io("create", path, e))?;

@@ -21,7 +21,9 @@ pub fn zeroed<T: Copy + Default>(len: usize) -> Vec<T> {
 /// A copy of the elements, in huge pages if it is large.
 pub(crate) fn copied<T: Copy + Default + Send + Sync>(source: &[T]) -> Vec<T> {
     let mut copy = zeroed(source.len());
-    copy.par_chunks_mut(CHUNK).zip(source.par_chunks(CHUNK)).for_each(|(to, from)| to.copy_from_slice(from));
+    copy.par_chunks_mut(CHUNK)
+        .zip(source.par_chunks(CHUNK))
+        .for_each(|(to, from)| to.copy_from_slice(from));
     copy
 }
 

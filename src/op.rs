@@ -326,7 +326,11 @@ impl SparseOpBuilder {
     /// [`Error::Gpu`] if the GPU does not report its free memory; [`Error::Io`] and
     /// [`Error::Profile`] if the profile that was set cannot be read.
     #[doc(hidden)]
-    pub fn decide(&self, analysis: &Analysis, scalar: crate::ScalarKind) -> Result<Decision, Error> {
+    pub fn decide(
+        &self,
+        analysis: &Analysis,
+        scalar: crate::ScalarKind,
+    ) -> Result<Decision, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
         let available = device.memory()?;
@@ -341,7 +345,9 @@ impl SparseOpBuilder {
             spec.threads = profile.profile.device.threads;
         }
         match &self.tuning {
-            Tuning::Heuristic | Tuning::Calibrate => select::select(analysis, &spec, profile, request),
+            Tuning::Heuristic | Tuning::Calibrate => {
+                select::select(analysis, &spec, profile, request)
+            }
             Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
         }
     }
@@ -408,13 +414,16 @@ impl SparseOpBuilder {
         let (a, analysis) = (rounded.view(), &*analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
         let reason = match self.build_on(device.clone(), a.into(), analysis) {
-            Err(error) if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) => {
+            Err(error)
+                if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>
+            {
                 error
             }
             built => return built,
         };
         // Profiles of GPUs do not apply to the CPU.
-        let of_cpu = |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
+        let of_cpu =
+            |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
         let profile = self.profile.clone().filter(of_cpu);
         let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
         op.decision.fallback = Some(reason.to_string());
@@ -440,7 +449,8 @@ impl SparseOpBuilder {
         let a = source.a;
         let announced = Transposition::announced(self, a);
         let settings = announced.leave_room(self);
-        let Prepared { decision, mut matrix, preparation } = settings.prepare(&device, source, analysis)?;
+        let Prepared { decision, mut matrix, preparation } =
+            settings.prepare(&device, source, analysis)?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
         let op = SparseOp {
             nrows: a.nrows(),

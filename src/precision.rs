@@ -176,8 +176,10 @@ impl Precision {
         const TOGETHER: usize = (1 << 18) / CHUNK + 1;
         // Numbers that are unchanged by a conversion to `f32` and back are exact in it. This takes
         // a few vector instructions.
-        let changed = |value: &T| value.bits() ^ T::from_f64(f64::from(value.to_f64() as f32)).bits();
-        let unchanged = |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
+        let changed =
+            |value: &T| value.bits() ^ T::from_f64(f64::from(value.to_f64() as f32)).bits();
+        let unchanged =
+            |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
         let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
         values.par_chunks(CHUNK).with_min_len(TOGETHER).all(|values| match self {
             Self::F32 => values.chunks(STRETCH).all(|values| unchanged(values) || each(values)),
@@ -347,7 +349,11 @@ impl ExactIn {
 
     /// The precisions that represent both.
     pub(crate) fn and(self, other: Self) -> Self {
-        Self { bf16: self.bf16 && other.bf16, f16: self.f16 && other.f16, f32: self.f32 && other.f32 }
+        Self {
+            bf16: self.bf16 && other.bf16,
+            f16: self.f16 && other.f16,
+            f32: self.f32 && other.f32,
+        }
     }
 }
 
@@ -372,13 +378,25 @@ mod tests {
                 let (single, double) =
                     (precision.widen::<f32>(bits.into()), precision.widen::<f64>(bits.into()));
                 let expected = read(precision, bits);
-                assert!(single == expected || single.is_nan() && expected.is_nan(), "{precision} {bits:#x}");
+                assert!(
+                    single == expected || single.is_nan() && expected.is_nan(),
+                    "{precision} {bits:#x}"
+                );
                 assert!(double == f64::from(expected) || double.is_nan(), "{precision} {bits:#x}");
-                assert!(precision.holds(single) && precision.holds(double), "{precision} {bits:#x}");
-                assert_eq!((precision.narrow(single), precision.narrow(double)), (bits.into(), bits.into()));
+                assert!(
+                    precision.holds(single) && precision.holds(double),
+                    "{precision} {bits:#x}"
+                );
+                assert_eq!(
+                    (precision.narrow(single), precision.narrow(double)),
+                    (bits.into(), bits.into())
+                );
                 assert_eq!(single.is_sign_negative(), bits >> 15 == 1, "{precision} {bits:#x}");
-                let quick =
-                    if precision == Precision::F16 { F16(bits).to_f32() } else { Bf16(bits).to_f32() };
+                let quick = if precision == Precision::F16 {
+                    F16(bits).to_f32()
+                } else {
+                    Bf16(bits).to_f32()
+                };
                 assert_eq!(quick.to_bits(), single.to_bits(), "{precision} {bits:#x}");
             }
         }
@@ -388,7 +406,10 @@ mod tests {
     fn special_numbers() {
         let [bf16, f16, f32] = Precision::ALL;
         assert_eq!(f16.largest(), 65504.0);
-        assert_eq!((bf16.largest(), f32.largest()), (f64::from(half::bf16::MAX), f64::from(f32::MAX)));
+        assert_eq!(
+            (bf16.largest(), f32.largest()),
+            (f64::from(half::bf16::MAX), f64::from(f32::MAX))
+        );
         // Infinity begins half a unit in the last place beyond the largest number.
         assert_eq!(f16.round(65519.99f64), Some(65504.0));
         assert_eq!((f16.round(65520.0f64), f16.round(-65520.0f32)), (None, None));
@@ -400,12 +421,22 @@ mod tests {
             assert!(precision.round(f64::NAN).unwrap().is_nan());
             let zero = precision.round(-1e-300f64).unwrap();
             assert!(zero == 0.0 && zero.is_sign_negative());
-            assert!(precision.holds(-0.0f64) && precision.holds(f64::INFINITY) && precision.holds(f64::NAN));
-            assert!(!precision.holds(f64::MAX) && !precision.holds(0.1f64) && !precision.holds(5e-324f64));
+            assert!(
+                precision.holds(-0.0f64)
+                    && precision.holds(f64::INFINITY)
+                    && precision.holds(f64::NAN)
+            );
+            assert!(
+                !precision.holds(f64::MAX)
+                    && !precision.holds(0.1f64)
+                    && !precision.holds(5e-324f64)
+            );
         }
         // The smallest subnormal numbers, and halves of them, which round to even.
         assert!(
-            f16.holds(2f32.powi(-24)) && !f16.holds(2f32.powi(-25)) && f16.round(2f32.powi(-25)) == Some(0.0)
+            f16.holds(2f32.powi(-24))
+                && !f16.holds(2f32.powi(-25))
+                && f16.round(2f32.powi(-25)) == Some(0.0)
         );
         assert_eq!(f16.round(3.0 * 2f64.powi(-25)), Some(2f64.powi(-23)));
         assert!(bf16.holds(2f32.powi(-133)) && !bf16.holds(2f32.powi(-134)));

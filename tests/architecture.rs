@@ -96,8 +96,9 @@ fn sources() -> Vec<(String, String)> {
         for path in rust_files(&root) {
             let name = Path::new(package).join(path.strip_prefix(&root).unwrap());
             let name = name.to_str().unwrap().replace('\\', "/");
-            let is_test =
-                name.starts_with("testing/") || name.contains("/tests/") || name.ends_with("tests.rs");
+            let is_test = name.starts_with("testing/")
+                || name.contains("/tests/")
+                || name.ends_with("tests.rs");
             if !is_test {
                 sources.push((name, without_tests(&fs::read_to_string(path).unwrap())));
             }
@@ -223,7 +224,8 @@ fn module_of(file: &str) -> &str {
 /// common to their folder.
 fn imported_files(files: &BTreeMap<String, String>, file: &str) -> BTreeSet<String> {
     let (module, code) = (module_of(file), &files[file]);
-    let package = file.split('/').next().filter(|first| PACKAGES.iter().any(|(folder, _)| folder == first));
+    let package =
+        file.split('/').next().filter(|first| PACKAGES.iter().any(|(folder, _)| folder == first));
     let mut found = BTreeSet::new();
     for statement in code.split("use ").skip(1) {
         let statement = statement.split(';').next().unwrap();
@@ -251,7 +253,9 @@ fn imported_files(files: &BTreeMap<String, String>, file: &str) -> BTreeSet<Stri
                     None => break,
                 }
             }
-            let own = |target: &&str| !format!("{module}/").starts_with(&format!("{}/", module_of(target)));
+            let own = |target: &&str| {
+                !format!("{module}/").starts_with(&format!("{}/", module_of(target)))
+            };
             found.extend(target.filter(own).map(str::to_owned));
         }
     }
@@ -288,7 +292,9 @@ fn no_files_import_each_other_in_a_loop() {
     let reach = |from: &str| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
         while let Some(file) = next.pop() {
-            next.extend(direct[file.as_str()].iter().filter(|file| seen.insert((*file).clone())).cloned());
+            next.extend(
+                direct[file.as_str()].iter().filter(|file| seen.insert((*file).clone())).cloned(),
+            );
         }
         seen
     };
@@ -298,8 +304,9 @@ fn no_files_import_each_other_in_a_loop() {
         .keys()
         .filter(|file| reached[file.as_str()].contains(*file))
         .map(|file| {
-            let both =
-                |other: &&str| reached[file.as_str()].contains(*other) && reached[other].contains(file);
+            let both = |other: &&str| {
+                reached[file.as_str()].contains(*other) && reached[other].contains(file)
+            };
             files.keys().map(String::as_str).filter(both).collect()
         })
         .collect();
@@ -332,12 +339,17 @@ fn clocks_files_and_the_terminal_are_confined() {
             let allowed = places.iter().any(|place| file.starts_with(place));
             let found = confined.iter().find(|word| words.contains(**word));
             if let (Some(word), false) = (found, allowed) {
-                wrong.push(format!("src/{file} has `{word}`, which belongs to {}", places.join(", ")));
+                wrong.push(format!(
+                    "src/{file} has `{word}`, which belongs to {}",
+                    places.join(", ")
+                ));
             }
         }
         let cuda = file.starts_with("formats/") && !file.ends_with("/cuda.rs");
         if cuda && words.contains("cudarc") {
-            wrong.push(format!("src/{file} names cudarc, which only device/ and formats/*/cuda.rs may"));
+            wrong.push(format!(
+                "src/{file} names cudarc, which only device/ and formats/*/cuda.rs may"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -361,7 +373,8 @@ fn every_format_has_its_kernels_and_they_include_one_header() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     for kind in FormatKind::ALL {
         let kernels = fs::read_to_string(folder.join(format!("{kind}.cu"))).unwrap();
-        let includes: Vec<&str> = kernels.lines().filter(|line| line.starts_with("#include")).collect();
+        let includes: Vec<&str> =
+            kernels.lines().filter(|line| line.starts_with("#include")).collect();
         assert_eq!(includes, ["#include \"common.cuh\""], "{kind}.cu");
     }
     for header in ["common.cuh", "packed.cuh", "pack.cuh", "pack_slice.cuh"] {
@@ -371,7 +384,8 @@ fn every_format_has_its_kernels_and_they_include_one_header() {
 
 #[test]
 fn no_source_file_is_long() {
-    let folders = PACKAGES.iter().map(|(folder, _)| *folder).chain(["src", "tests", "examples", "benches"]);
+    let folders =
+        PACKAGES.iter().map(|(folder, _)| *folder).chain(["src", "tests", "examples", "benches"]);
     let mut wrong = Vec::new();
     for path in folders.flat_map(|folder| rust_files(&repository().join(folder))) {
         let lines = fs::read_to_string(&path).unwrap().lines().count();
@@ -385,9 +399,11 @@ fn no_source_file_is_long() {
 
 #[test]
 fn the_scanner_sees_what_it_should() {
-    let code = "use crate::{Error, formats::{Plan, csr}, op};\ncrate::device::cpu()\n$crate::x mycrate::y";
+    let code =
+        "use crate::{Error, formats::{Plan, csr}, op};\ncrate::device::cpu()\n$crate::x mycrate::y";
     assert_eq!(imports(code), ["Error", "formats", "op", "device", "x"]);
-    let text = "a\n// crate::op\n#[cfg(test)]\nmod tests {\n  fn b() {}\n}\nc\n#[cfg(test)]\nuse d;\ne\n";
+    let text =
+        "a\n// crate::op\n#[cfg(test)]\nmod tests {\n  fn b() {}\n}\nc\n#[cfg(test)]\nuse d;\ne\n";
     assert_eq!(without_tests(text), "a\nc\ne\n");
     let code = "use super::b::B;\nuse crate::a::{c::{self, C}, D};\nuse std::fmt;";
     let files = [("a/mod.rs", ""), ("a/b.rs", ""), ("a/c.rs", ""), ("a/e.rs", code)];

@@ -24,8 +24,9 @@ fn the_first_call_is_quick_when_kernels_are_there() {
     let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
     // A fixed plan: choosing one takes as long on the CPU.
     let mut first_call = |plan: &str| {
-        let builder =
-            SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.parse().unwrap()));
+        let builder = SparseOpBuilder::new()
+            .device(device.clone())
+            .tuning(Tuning::Fixed(plan.parse().unwrap()));
         let op = builder.build(&a).unwrap();
         op.apply(&x, &mut y).unwrap();
     };
@@ -33,13 +34,20 @@ fn the_first_call_is_quick_when_kernels_are_there() {
     // loaded a module.
     let ((), cold) = timed(|| first_call("ell"));
     let ((), hot) = timed(|| first_call("sell"));
-    eprintln!("first call with ELL {:.1} ms, then first call with SELL {:.1} ms", cold * 1e3, hot * 1e3);
+    eprintln!(
+        "first call with ELL {:.1} ms, then first call with SELL {:.1} ms",
+        cold * 1e3,
+        hot * 1e3
+    );
     let log = sparseop::device::kernel_log();
     let compiled: Vec<String> =
         log.iter().map(ToString::to_string).filter(|e| e.contains("compiled")).collect();
     if compiled.is_empty() {
         assert!(cold < LIMIT && hot < LIMIT, "{:.1} ms and {:.1} ms", cold * 1e3, hot * 1e3);
     } else {
-        eprintln!("nothing is asserted, kernels had to be compiled; run it again: {}", compiled.join("; "));
+        eprintln!(
+            "nothing is asserted, kernels had to be compiled; run it again: {}",
+            compiled.join("; ")
+        );
     }
 }

@@ -22,7 +22,10 @@ fn real_matrices_have_the_shape_of_the_index() {
             Ok(a) => assert_eq!((a.nrows(), a.ncols(), a.nnz()), (rows, cols, nnz), "{line}"),
             Err(error) => {
                 assert_eq!(columns[4], "complex", "{error}");
-                assert!(error.to_string().contains("complex matrices are not supported"), "{error}");
+                assert!(
+                    error.to_string().contains("complex matrices are not supported"),
+                    "{error}"
+                );
             }
         }
         read += 1;

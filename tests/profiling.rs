@@ -40,7 +40,8 @@ impl Subscriber for Recorder {
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let mut seen = self.seen.lock().unwrap();
-        let (name, level) = (span.metadata().name().to_owned(), span.metadata().level().to_string());
+        let (name, level) =
+            (span.metadata().name().to_owned(), span.metadata().level().to_string());
         let parent = self.within.lock().unwrap().last().copied();
         let mut new = Seen { name, level, parent, fields: BTreeMap::new() };
         span.record(&mut new);

@@ -14,8 +14,8 @@ mod types;
 
 pub use failure::{sparseop_last_error, sparseop_version};
 pub use operator::{
-    sparseop_create, sparseop_create_from_device, sparseop_destroy, sparseop_explain, sparseop_memory_bytes,
-    sparseop_operator, sparseop_plan, sparseop_shape,
+    sparseop_create, sparseop_create_from_device, sparseop_destroy, sparseop_explain,
+    sparseop_memory_bytes, sparseop_operator, sparseop_plan, sparseop_shape,
 };
 pub use product::{
     sparseop_apply, sparseop_apply_device, sparseop_apply_multi, sparseop_apply_multi_device,

@@ -120,7 +120,8 @@ fn check_aligned<T>(what: &str, pointer: *const T) -> Result<(), Failure> {
     if pointer.is_aligned() {
         return Ok(());
     }
-    let message = format!("`{what}` is no multiple of {}, as its address has to be", align_of::<T>());
+    let message =
+        format!("`{what}` is no multiple of {}, as its address has to be", align_of::<T>());
     Err(Failure::new(InvalidPointer, message))
 }
 

@@ -4,8 +4,9 @@ use crate::failure::{Failure, guarded};
 use crate::memory::{check_place, copy_text, give, reference, text};
 use crate::stream::sparseop_stream;
 use crate::types::{
-    SPARSEOP_DETERMINISTIC, SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU, SPARSEOP_DEVICE_CUDA, SPARSEOP_F32,
-    SPARSEOP_F64, SPARSEOP_TRANSPOSE, SPARSEOP_UPDATABLE, sparseop_csr, sparseop_options, sparseop_status,
+    SPARSEOP_DETERMINISTIC, SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU, SPARSEOP_DEVICE_CUDA,
+    SPARSEOP_F32, SPARSEOP_F64, SPARSEOP_TRANSPOSE, SPARSEOP_UPDATABLE, sparseop_csr,
+    sparseop_options, sparseop_status,
 };
 use sparseop::device::{ForeignCsr, Offsets};
 use sparseop::{Device, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
@@ -108,8 +109,11 @@ pub unsafe extern "C" fn sparseop_shape(
     guarded(|| {
         // SAFETY: the caller's promise.
         let operator = unsafe { reference("operator", operator)? }.read();
-        let (rows, cols, entries) = either!(&*operator, op => (op.nrows(), op.ncols(), op.nnz() as usize));
-        for (name, place, number) in [("nrows", nrows, rows), ("ncols", ncols, cols), ("nnz", nnz, entries)] {
+        let (rows, cols, entries) =
+            either!(&*operator, op => (op.nrows(), op.ncols(), op.nnz() as usize));
+        for (name, place, number) in
+            [("nrows", nrows, rows), ("ncols", ncols, cols), ("nnz", nnz, entries)]
+        {
             if !place.is_null() {
                 // SAFETY: the caller's promise.
                 unsafe { give(name, place, number)? };
@@ -150,7 +154,9 @@ pub unsafe extern "C" fn sparseop_plan(
     capacity: usize,
 ) -> usize {
     // SAFETY: the caller's promise.
-    unsafe { tell(operator, buffer, capacity, |operator| either!(operator, op => op.plan().to_string())) }
+    unsafe {
+        tell(operator, buffer, capacity, |operator| either!(operator, op => op.plan().to_string()))
+    }
 }
 
 /// Writes why the plan was chosen, in lines of text; otherwise as sparseop_plan.
@@ -165,7 +171,14 @@ pub unsafe extern "C" fn sparseop_explain(
     capacity: usize,
 ) -> usize {
     // SAFETY: the caller's promise.
-    unsafe { tell(operator, buffer, capacity, |operator| either!(operator, op => op.explain().to_string())) }
+    unsafe {
+        tell(
+            operator,
+            buffer,
+            capacity,
+            |operator| either!(operator, op => op.explain().to_string()),
+        )
+    }
 }
 
 /// Writes something that an operator tells.
@@ -214,13 +227,16 @@ unsafe fn create(
             SPARSEOP_F32 => Operator::F32(build(matrix, stream, &settings)?),
             SPARSEOP_F64 => Operator::F64(build(matrix, stream, &settings)?),
             other => {
-                let message = format!("`scalar` is {other}; it may be SPARSEOP_F32 or SPARSEOP_F64");
+                let message =
+                    format!("`scalar` is {other}; it may be SPARSEOP_F32 or SPARSEOP_F64");
                 return Err(Failure::new(InvalidArgument, message));
             }
         }
     };
     // SAFETY: as above.
-    unsafe { give("operator", operator, Box::into_raw(Box::new(sparseop_operator(RwLock::new(made))))) }
+    unsafe {
+        give("operator", operator, Box::into_raw(Box::new(sparseop_operator(RwLock::new(made)))))
+    }
 }
 
 /// Builds an operator of one kind.
@@ -247,7 +263,14 @@ unsafe fn build<T: Scalar>(
     let shape = (matrix.nrows, matrix.ncols);
     // SAFETY: the caller's promise.
     let arrays = unsafe {
-        ForeignCsr::<T>::from_raw(&device, shape, matrix.nnz, row_ptr, columns as u64, values as u64)?
+        ForeignCsr::<T>::from_raw(
+            &device,
+            shape,
+            matrix.nnz,
+            row_ptr,
+            columns as u64,
+            values as u64,
+        )?
     };
     Ok(match stream {
         Some(stream) => settings.build_from_device(&stream.0, &arrays)?,
@@ -286,7 +309,8 @@ unsafe fn settings(options: *const sparseop_options) -> Result<SparseOpBuilder, 
         ));
     }
     let has = |flag| options.flags & flag != 0;
-    settings = settings.deterministic(has(SPARSEOP_DETERMINISTIC)).updatable(has(SPARSEOP_UPDATABLE));
+    settings =
+        settings.deterministic(has(SPARSEOP_DETERMINISTIC)).updatable(has(SPARSEOP_UPDATABLE));
     settings = settings.transpose(has(SPARSEOP_TRANSPOSE));
     if options.expected_calls != 0 {
         settings = settings.expected_calls(options.expected_calls);

@@ -122,7 +122,9 @@ pub unsafe extern "C" fn sparseop_apply_device(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_device(operator, stream, Product::Plain, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe {
+        on_device(operator, stream, Product::Plain, Vectors { x, x_len, y, y_len })
+    })
 }
 
 /// y = alpha A x + beta y; otherwise as sparseop_apply_device.
@@ -161,7 +163,9 @@ pub unsafe extern "C" fn sparseop_apply_transpose_device(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_device(operator, stream, Product::Transposed, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe {
+        on_device(operator, stream, Product::Transposed, Vectors { x, x_len, y, y_len })
+    })
 }
 
 /// Y = A X for `count` vectors at once; otherwise as sparseop_apply_device and sparseop_apply_multi.
@@ -237,8 +241,9 @@ fn several(count: usize, layout: u32) -> Result<Product, Failure> {
         SPARSEOP_ROW_MAJOR => Layout::RowMajor,
         SPARSEOP_COLUMN_MAJOR => Layout::ColumnMajor,
         other => {
-            let message =
-                format!("`layout` is {other}; it may be SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR");
+            let message = format!(
+                "`layout` is {other}; it may be SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR"
+            );
             return Err(Failure::new(InvalidArgument, message));
         }
     };
@@ -272,7 +277,9 @@ unsafe fn multiply<T: Scalar>(
     let (x, y) = unsafe { (input::<T>("x", x, x_len)?, output::<T>("y", y, y_len)?) };
     match product {
         Product::Plain => op.apply(x, y)?,
-        Product::Scaled { alpha, beta } => op.apply_with(T::from_f64(alpha), x, T::from_f64(beta), y)?,
+        Product::Scaled { alpha, beta } => {
+            op.apply_with(T::from_f64(alpha), x, T::from_f64(beta), y)?
+        }
         Product::Transposed => op.apply_transpose(x, y)?,
         Product::Several { count, layout } => {
             let y = Multivector::new(y, count, layout);

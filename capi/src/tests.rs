@@ -39,7 +39,10 @@ fn options() -> sparseop_options {
     }
 }
 
-fn made(matrix: &sparseop_csr, options: &sparseop_options) -> Result<*mut sparseop_operator, Status> {
+fn made(
+    matrix: &sparseop_csr,
+    options: &sparseop_options,
+) -> Result<*mut sparseop_operator, Status> {
     let mut operator = null_mut();
     // SAFETY: the arrays have their lengths.
     match unsafe { sparseop_create(matrix, options, &mut operator) } {
@@ -67,7 +70,11 @@ fn bad_matrices_and_options_are_refused_with_a_status() {
     refused(|a, _| a.row_offsets = null(), Status::InvalidPointer, "row_ptr");
     refused(|a, _| a.columns = null(), Status::InvalidPointer, "col_idx");
     refused(|a, _| a.values = null(), Status::InvalidPointer, "null");
-    refused(|a, _| a.columns = a.columns.wrapping_byte_add(1), Status::InvalidPointer, "no multiple of 4");
+    refused(
+        |a, _| a.columns = a.columns.wrapping_byte_add(1),
+        Status::InvalidPointer,
+        "no multiple of 4",
+    );
     refused(|a, _| a.ncols = 3, Status::InvalidMatrix, "col_idx[4] is 3");
     refused(|a, _| a.nnz = 6, Status::InvalidMatrix, "row_ptr ends at 7");
     refused(|a, _| a.nrows = usize::MAX, Status::InvalidPointer, "do not fit");
@@ -75,7 +82,11 @@ fn bad_matrices_and_options_are_refused_with_a_status() {
     refused(|a, _| a.scalar = 0, Status::InvalidArgument, "`scalar` is 0");
     refused(|a, _| a.offset_bits = 16, Status::InvalidArgument, "`offset_bits` is 16");
     refused(|_, o| o.device = 9, Status::InvalidArgument, "`device` is 9");
-    refused(|_, o| (o.device, o.ordinal) = (SPARSEOP_DEVICE_CUDA, 99), Status::DeviceUnavailable, "cuda:99");
+    refused(
+        |_, o| (o.device, o.ordinal) = (SPARSEOP_DEVICE_CUDA, 99),
+        Status::DeviceUnavailable,
+        "cuda:99",
+    );
     refused(|_, o| o.flags = 64, Status::InvalidArgument, "`flags` has 64");
     refused(|_, o| o.plan = c"sel".as_ptr(), Status::InvalidArgument, "did you mean `sell`");
     refused(|_, o| o.plan = c"\xff".as_ptr(), Status::InvalidArgument, "not UTF-8");
@@ -107,18 +118,30 @@ fn bad_vectors_are_refused_and_left_alone() {
         assert_eq!(sparseop_apply(null(), xp, 4, yp, 4), Status::InvalidPointer);
         assert_eq!(sparseop_apply(operator, null(), 4, yp, 4), Status::InvalidPointer);
         assert_eq!(sparseop_apply(operator, xp, 4, null_mut(), 4), Status::InvalidPointer);
-        assert_eq!(sparseop_apply(operator, xp.wrapping_byte_add(2), 3, yp, 4), Status::InvalidPointer);
+        assert_eq!(
+            sparseop_apply(operator, xp.wrapping_byte_add(2), 3, yp, 4),
+            Status::InvalidPointer
+        );
         assert_eq!(sparseop_apply(operator, xp, 3, yp, 4), Status::WrongLength);
         assert_eq!(sparseop_apply(operator, xp, usize::MAX, yp, 4), Status::InvalidArgument);
-        assert_eq!(sparseop_apply(operator, yp.wrapping_byte_add(4), 3, yp, 4), Status::InvalidArgument);
+        assert_eq!(
+            sparseop_apply(operator, yp.wrapping_byte_add(4), 3, yp, 4),
+            Status::InvalidArgument
+        );
         assert!(last_error().contains("in common"), "{}", last_error());
         assert_eq!(sparseop_apply_multi(operator, 1, 5, xp, 4, yp, 4), Status::InvalidArgument);
-        assert_eq!(sparseop_apply_multi(operator, 2, SPARSEOP_ROW_MAJOR, xp, 4, yp, 4), Status::WrongLength);
+        assert_eq!(
+            sparseop_apply_multi(operator, 2, SPARSEOP_ROW_MAJOR, xp, 4, yp, 4),
+            Status::WrongLength
+        );
         assert_eq!(sparseop_apply_transpose(operator, xp, 2, yp, 4), Status::WrongLength);
         assert_eq!(sparseop_update_values(operator, xp, 4), Status::WrongLength);
         assert_eq!(sparseop_memory_bytes(null()), 0);
         assert_eq!(sparseop_plan(null(), null_mut(), 0), 0);
-        assert_eq!(sparseop_shape(null(), null_mut(), null_mut(), null_mut()), Status::InvalidPointer);
+        assert_eq!(
+            sparseop_shape(null(), null_mut(), null_mut(), null_mut()),
+            Status::InvalidPointer
+        );
         assert_eq!(y, [7.0; 4]);
         sparseop_destroy(operator);
     }
@@ -213,10 +236,16 @@ fn products(device: &Device) {
         ok(sparseop_apply(operator, X.as_ptr().cast(), 4, host.as_mut_ptr().cast(), 4));
         assert_eq!(host, AX.map(|value| 2.0 * value));
         y.copy_from(&[7.0; 4]).unwrap();
-        assert_eq!(sparseop_apply_device(operator, stream, null(), 4, yp, 4), Status::InvalidPointer);
+        assert_eq!(
+            sparseop_apply_device(operator, stream, null(), 4, yp, 4),
+            Status::InvalidPointer
+        );
         assert_eq!(sparseop_apply_device(operator, stream, yp, 4, yp, 4), Status::InvalidArgument);
         if *device != Device::Cpu {
-            assert_eq!(sparseop_apply_device(operator, null(), at(&x), 4, yp, 4), Status::InvalidPointer);
+            assert_eq!(
+                sparseop_apply_device(operator, null(), at(&x), 4, yp, 4),
+                Status::InvalidPointer
+            );
             let status = sparseop_apply_device(operator, stream, X.as_ptr().cast(), 4, yp, 4);
             assert_eq!(status, Status::InvalidPointer, "memory of the host");
         }

@@ -49,7 +49,8 @@ fn run(example: &str, link: Link, arguments: &[&str]) -> Option<String> {
     }
     let compiled = command.output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let output = Command::new(&program).args(arguments).env("SPARSEOP_PROFILE", "off").output().unwrap();
+    let output =
+        Command::new(&program).args(arguments).env("SPARSEOP_PROFILE", "off").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     Some(text)
@@ -77,7 +78,10 @@ fn products_in_c_on_a_gpu() {
     print!("{text}");
     let skipped = text.contains("no GPU");
     let required = env::var("SPARSEOP_REQUIRE_GPU").is_ok_and(|value| value == "1");
-    assert!(!(skipped && required) && (skipped || text.contains("all answers are right")), "{text}");
+    assert!(
+        !(skipped && required) && (skipped || text.contains("all answers are right")),
+        "{text}"
+    );
 }
 
 #[test]
@@ -89,10 +93,18 @@ fn the_header_is_one_for_cpp_too() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("header.cpp");
-    fs::write(&file, "#include \"sparseop.h\"\nint main() { return sparseop_version()[0] == 0; }\n").unwrap();
+    fs::write(
+        &file,
+        "#include \"sparseop.h\"\nint main() { return sparseop_version()[0] == 0; }\n",
+    )
+    .unwrap();
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let mut command = Command::new(compiler);
-    let compiled =
-        command.args(["-Wall", "-Werror", "-fsyntax-only", "-I"]).arg(include).arg(file).output().unwrap();
+    let compiled = command
+        .args(["-Wall", "-Werror", "-fsyntax-only", "-I"])
+        .arg(include)
+        .arg(file)
+        .output()
+        .unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }

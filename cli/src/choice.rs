@@ -72,7 +72,11 @@ impl Choice {
     /// Settings of the calibration.
     pub(super) fn calibration(&self) -> Calibration {
         let default = Calibration::default();
-        Calibration { seconds: self.race_seconds.unwrap_or(default.seconds), cold: self.cold, ..default }
+        Calibration {
+            seconds: self.race_seconds.unwrap_or(default.seconds),
+            cold: self.cold,
+            ..default
+        }
     }
 
     /// Returns the matrix with its values rounded, if the options say so.
@@ -128,7 +132,9 @@ impl DeviceArg {
 
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let number = text.strip_prefix("cuda:");
-        if matches!(text, "auto" | "cpu" | "cuda") || number.is_some_and(|n| n.parse::<usize>().is_ok()) {
+        if matches!(text, "auto" | "cpu" | "cuda")
+            || number.is_some_and(|n| n.parse::<usize>().is_ok())
+        {
             return Ok(Self(text.to_owned()));
         }
         text.parse::<Device>().map(|_| Self(text.to_owned()))
@@ -147,7 +153,10 @@ pub(super) fn dtype_parser() -> impl TypedValueParser<Value = ScalarKind> {
 fn precision_parser() -> impl TypedValueParser<Value = Precision> {
     PossibleValuesParser::new(Precision::ALL.map(Precision::name)).map(|name| {
         // The parser accepts no other name.
-        Precision::ALL.into_iter().find(|precision| precision.name() == name).unwrap_or(Precision::F32)
+        Precision::ALL
+            .into_iter()
+            .find(|precision| precision.name() == name)
+            .unwrap_or(Precision::F32)
     })
 }
 

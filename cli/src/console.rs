@@ -129,7 +129,10 @@ pub(super) fn table(
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(columns.iter().map(|column| column.0)).add_rows(rows);
+    table
+        .load_style(presets::NOTHING)
+        .set_header(columns.iter().map(|column| column.0))
+        .add_rows(rows);
     for (column, (_, alignment)) in table.column_iter_mut().zip(columns) {
         column.set_padding((0, 2));
         column.set_cell_alignment(*alignment);
@@ -159,7 +162,10 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let io = io::Error::new(io::ErrorKind::NotFound, "no such file");
-        let error = Err::<(), _>(io).context("cannot open a.mtx: no such file").context("a.mtx").unwrap_err();
+        let error = Err::<(), _>(io)
+            .context("cannot open a.mtx: no such file")
+            .context("a.mtx")
+            .unwrap_err();
         assert_eq!(cause_chain(&error), "a.mtx: cannot open a.mtx: no such file");
     }
 

@@ -91,12 +91,19 @@ fn list(given: &[Spec], json: bool, console: &Console) -> Result<()> {
         }
         return Ok(());
     }
-    let columns = [("name", Left), ("sizes", Left), ("rows", Right), ("entries", Right), ("structure", Left)];
+    let columns =
+        [("name", Left), ("sizes", Left), ("rows", Right), ("entries", Right), ("structure", Left)];
     let row = |(spec, structure): (Spec, String)| {
         let sizes = spec.entry().parameters.iter().zip(spec.sizes());
         let sizes: Vec<_> = sizes.map(|(p, size)| format!("{}={size}", p.key)).collect();
         let shape = spec.shape();
-        vec![spec.to_string(), sizes.join(","), shape.nrows.to_string(), shape.nnz.to_string(), structure]
+        vec![
+            spec.to_string(),
+            sizes.join(","),
+            shape.nrows.to_string(),
+            shape.nnz.to_string(),
+            structure,
+        ]
     };
     console.print(&table(&columns, listed.into_iter().map(row)))
 }

@@ -102,6 +102,7 @@ fn main() -> ExitCode {
 
 /// The command line, recorded in profiles.
 fn command_line() -> String {
-    let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    let arguments =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     std::iter::once("sparseop".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }

@@ -86,7 +86,9 @@ impl Given {
     /// Generated matrices in order, the files of a folder by name, or a single file.
     fn expand(&self) -> Result<Vec<Source>> {
         let folder = match self {
-            Self::Gallery(specs) => return Ok(specs.iter().cloned().map(Source::Gallery).collect()),
+            Self::Gallery(specs) => {
+                return Ok(specs.iter().cloned().map(Source::Gallery).collect());
+            }
             Self::Path(path) if path.is_dir() => path,
             Self::Path(path) => return Ok(vec![Source::Path(path.clone())]),
         };
@@ -117,7 +119,9 @@ impl Source {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Gallery(spec) => format!("{}{spec}", gallery::Spec::PREFIX),
-            Self::Path(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+            Self::Path(path) => {
+                path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+            }
         }
     }
 
@@ -127,7 +131,8 @@ impl Source {
             Self::Gallery(spec) => spec.entry().name.to_owned(),
             Self::Path(path) => {
                 let folder = path.parent().and_then(|folder| folder.file_name());
-                folder.map_or_else(|| "files".to_owned(), |name| name.to_string_lossy().into_owned())
+                folder
+                    .map_or_else(|| "files".to_owned(), |name| name.to_string_lossy().into_owned())
             }
         }
     }
@@ -146,7 +151,11 @@ impl Source {
                 let bar = console.bar("{msg} {wide_bar} {bytes} of {total_bytes}");
                 let name = self.name();
                 let listener = |progress: Progress| {
-                    let doing = if progress.stage == Stage::Decompress { "decompressing" } else { "reading" };
+                    let doing = if progress.stage == Stage::Decompress {
+                        "decompressing"
+                    } else {
+                        "reading"
+                    };
                     bar.set_length(progress.total);
                     bar.set_position(progress.done);
                     bar.set_message(format!("{doing} {name}"));

@@ -111,8 +111,10 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     if let Some(file) = &args.out {
         market::write_vector(file, &ranking.ranks)?;
     }
-    let top =
-        ranking.top(args.top).into_iter().map(|(page, rank)| Page { page: page + 1, rank: rank.to_f64() });
+    let top = ranking
+        .top(args.top)
+        .into_iter()
+        .map(|(page, rank)| Page { page: page + 1, rank: rank.to_f64() });
     let residual = ranking.history.last().copied().unwrap_or(0.0);
     if args.json {
         console.print_json(&Ranked {
@@ -133,7 +135,11 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         })?;
     } else {
         let (iterations, seconds) = (ranking.iterations, duration(ranking.seconds));
-        console.note(&format!("{iterations} iterations in {seconds}, plan {} on {}", op.plan(), op.device()));
+        console.note(&format!(
+            "{iterations} iterations in {seconds}, plan {} on {}",
+            op.plan(),
+            op.device()
+        ));
         let rows = top.map(|Page { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
         console.print(&table(&[("page", Right), ("rank", Left)], rows))?;
     }

@@ -161,7 +161,8 @@ fn parse_bounds(text: &str) -> Result<(f64, f64), String> {
     let bounds = text
         .split_once(',')
         .and_then(|(low, high)| Some((low.trim().parse().ok()?, high.trim().parse().ok()?)));
-    let valid = bounds.filter(|(low, high): &(f64, f64)| *low > 0.0 && high > low && high.is_finite());
+    let valid =
+        bounds.filter(|(low, high): &(f64, f64)| *low > 0.0 && high > low && high.is_finite());
     valid.ok_or_else(|| "write two numbers above 0, the lower one first, such as 0.01,8".to_owned())
 }
 
@@ -235,7 +236,10 @@ fn settings(args: &Args) -> Settings {
 }
 
 /// A spinner, and an observer that shows the progress in it.
-fn spinner(args: &Args, console: &Console) -> (indicatif::ProgressBar, impl FnMut(Progress) + 'static) {
+fn spinner(
+    args: &Args,
+    console: &Console,
+) -> (indicatif::ProgressBar, impl FnMut(Progress) + 'static) {
     let bar = console.spinner(format!("solving {}", args.matrix.name()));
     let told = bar.clone();
     let observer = move |Progress { iterations, residual }: Progress| {
@@ -302,8 +306,9 @@ fn solve_system<T: Scalar>(
 
 fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Done<T>> {
     // Not all ones, which are an eigenvector of many graphs: fixed numbers without a pattern.
-    let start: Vec<T> =
-        (0..op.ncols()).map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract())).collect();
+    let start: Vec<T> = (0..op.ncols())
+        .map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract()))
+        .collect();
     let (bar, observer) = spinner(args, console);
     let pair = power(op, &start, settings(args), observer);
     bar.finish_and_clear();
@@ -326,7 +331,11 @@ fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) 
 
 /// Times the product alone, and computes the bound that an iteration of so many seconds is compared
 /// with.
-fn time<T: Scalar>(op: &SparseOp<T>, (products, vector_bytes): (u32, u64), iteration: f64) -> Result<Timing> {
+fn time<T: Scalar>(
+    op: &SparseOp<T>,
+    (products, vector_bytes): (u32, u64),
+    iteration: f64,
+) -> Result<Timing> {
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;
     let mut y = DeviceVec::zeros(device, op.nrows())?;
@@ -356,7 +365,8 @@ fn tell<T: Scalar>(
         value().map_or_else(String::new, |v| v.get_name().to_owned())
     };
     let method = name(&|| args.method.to_possible_value());
-    let preconditioner = if args.method == Name::Power { Preconditioner::None } else { args.preconditioner };
+    let preconditioner =
+        if args.method == Name::Power { Preconditioner::None } else { args.preconditioner };
     if args.json {
         return console.print_json(&Solved {
             matrix: args.matrix.name(),

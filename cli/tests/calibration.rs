@@ -14,7 +14,8 @@ const MATRIX: &str = "gallery:fem3d,n=10";
 /// Standard error of `apply -v` with decisions stored below `store`.
 fn said(store: &Path, args: &[&str]) -> String {
     let fixed = ["apply", MATRIX, "--out", "/dev/null", "-v"];
-    let assert = sparseop(&[&fixed[..], args].concat()).env("SPARSEOP_STORE", store).assert().success();
+    let assert =
+        sparseop(&[&fixed[..], args].concat()).env("SPARSEOP_STORE", store).assert().success();
     String::from_utf8(assert.get_output().stderr.clone()).unwrap()
 }
 
@@ -29,7 +30,9 @@ fn entries(store: &Path) -> Vec<PathBuf> {
 
 /// The line of an explanation that begins with a word.
 fn line<'a>(text: &'a str, word: &str) -> &'a str {
-    text.lines().find(|line| line.starts_with(word)).unwrap_or_else(|| panic!("no line `{word}` in {text}"))
+    text.lines()
+        .find(|line| line.starts_with(word))
+        .unwrap_or_else(|| panic!("no line `{word}` in {text}"))
 }
 
 #[test]
@@ -38,23 +41,32 @@ fn a_race_explains_itself() {
     let text = stdout(&args);
     assert!(line(&text, "race ").contains("plans, caches warm, "), "{text}");
     assert!(text.contains("measured") && text.contains(" µs ±"), "{text}");
-    let report: Value = serde_json::from_str(&stdout(&[&args[..], &["--json", "--cold"]].concat())).unwrap();
+    let report: Value =
+        serde_json::from_str(&stdout(&[&args[..], &["--json", "--cold"]].concat())).unwrap();
     let candidates = report["candidates"].as_array().unwrap();
-    assert_eq!((&candidates[0]["verdict"], &candidates[0]["plan"]), (&"chosen".into(), &report["plan"]));
-    let measured = candidates.iter().filter(|c| c["measured_us"].as_f64().is_some_and(|us| us > 0.0)).count();
+    assert_eq!(
+        (&candidates[0]["verdict"], &candidates[0]["plan"]),
+        (&"chosen".into(), &report["plan"])
+    );
+    let measured =
+        candidates.iter().filter(|c| c["measured_us"].as_f64().is_some_and(|us| us > 0.0)).count();
     assert!(measured > 1 && measured < candidates.len(), "{measured}");
 }
 
 #[test]
 fn few_products_do_not_pay_for_a_race() {
     let text = stdout(&["analyze", MATRIX, "--tuning", "calibrate", "--expected-calls", "2"]);
-    assert!(line(&text, "race ").contains("none: it would take ") && !text.contains("measured  "), "{text}");
+    assert!(
+        line(&text, "race ").contains("none: it would take ") && !text.contains("measured  "),
+        "{text}"
+    );
 }
 
 #[test]
 fn bench_times_the_calibrated_plan() {
     let plans = "csr(scalar),calibrated";
-    let args = ["bench", MATRIX, "--plans", plans, "--seconds", "0.01", "--json", "--baselines", "none"];
+    let args =
+        ["bench", MATRIX, "--plans", plans, "--seconds", "0.01", "--json", "--baselines", "none"];
     let text = stdout(&[&args[..], &["--race-seconds", "0.1", "--expected-calls", "2"]].concat());
     let report: Value = serde_json::from_str(&text).unwrap();
     let runs = report["runs"].as_array().unwrap();
@@ -77,8 +89,15 @@ fn the_second_time_there_is_no_race() {
     // The stored decision also applies without calibration.
     for args in [&REMEMBERED[..], &["--remember"]] {
         let again = said(store.path(), args);
-        assert!(line(&again, "race ").contains("none, remembered from less than a day ago: "), "{again}");
-        assert_eq!((line(&again, "plan "), again.contains(" to race")), (plan.as_str(), false), "{again}");
+        assert!(
+            line(&again, "race ").contains("none, remembered from less than a day ago: "),
+            "{again}"
+        );
+        assert_eq!(
+            (line(&again, "plan "), again.contains(" to race")),
+            (plan.as_str(), false),
+            "{again}"
+        );
     }
     let other = said(store.path(), &["--remember", "--expected-calls", "7"]);
     assert!(line(&other, "store ").ends_with("nothing was remembered"), "{other}");
@@ -107,7 +126,10 @@ fn damaged_and_old_entries_are_raced_again_and_the_reason_is_told() {
         fs::write(&entry, text).unwrap();
         let text = said(store.path(), &REMEMBERED);
         let store_line = line(&text, "store ");
-        assert!(store_line.contains(expected) && store_line.contains("now it is, in"), "{expected}: {text}");
+        assert!(
+            store_line.contains(expected) && store_line.contains("now it is, in"),
+            "{expected}: {text}"
+        );
         assert!(line(&text, "race ").contains("caches warm"), "{text}");
     }
     assert!(line(&said(store.path(), &REMEMBERED), "race ").contains("remembered"));
@@ -124,7 +146,10 @@ fn what_is_remembered_must_be_admissible() {
     let winner = whole[from..].split('"').next().unwrap();
     fs::write(&entry, whole.replace(&format!("\"{winner}\""), "\"coo(atomic)\"")).unwrap();
     let text = said(store.path(), &args);
-    assert!(line(&text, "store ").contains("cannot be used: coo(atomic), its bits may differ"), "{text}");
+    assert!(
+        line(&text, "store ").contains("cannot be used: coo(atomic), its bits may differ"),
+        "{text}"
+    );
     assert!(!line(&text, "plan ").contains("coo(atomic)"), "{text}");
 }
 
@@ -165,7 +190,8 @@ fn many_processes_share_a_store() {
 
 #[test]
 fn a_plan_whose_bits_may_differ_is_refused_where_they_have_to_repeat() {
-    let assert = sparseop(&["apply", MATRIX, "--plan", "coo(atomic)", "--deterministic"]).assert().code(1);
+    let assert =
+        sparseop(&["apply", MATRIX, "--plan", "coo(atomic)", "--deterministic"]).assert().code(1);
     let message = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
     assert!(message.contains("the bits of plan coo(atomic) may differ"), "{message}");
 }

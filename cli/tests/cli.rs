@@ -6,7 +6,6 @@ use common::{sparseop, stdout};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
 
 const TEXT: &str = "%%MatrixMarket matrix coordinate real general\n2 3 2\n1 3 1.5\n2 1 -2\n";
 
@@ -35,10 +34,6 @@ fn path(folder: &tempfile::TempDir, name: &str) -> String {
     folder.path().join(name).to_str().unwrap().to_owned()
 }
 
-fn is_empty(folder: &Path) -> bool {
-    fs::read_dir(folder).unwrap().next().is_none()
-}
-
 fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(text.as_bytes()).unwrap();
@@ -50,7 +45,10 @@ fn more_vectors_than_there_is_memory_for_are_refused() {
     let args = ["bench", "gallery:poisson2d,n=1500", "--vectors", "65535", "--seconds", "0.01"];
     let assert = sparseop(&args).assert().code(1);
     let said = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
-    assert!(said.contains("65535 vectors and their products take") && said.contains("take fewer"), "{said}");
+    assert!(
+        said.contains("65535 vectors and their products take") && said.contains("take fewer"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -107,14 +105,24 @@ fn bad_input_exits_with_1_and_one_message() {
         (&["analyze", "gallery:small", "--device", "cuda:99"], "`cuda:99` is not available"),
         (&["analyze", "gallery:dense,n=1M"], "GiB"),
         (&["apply", "gallery:small", "--x", "nowhere.mtx"], "nowhere.mtx"),
-        (&["apply", "gallery:circuit,rows=30k", "--plan", "ell"], "plan ell needs 1357560000 bytes"),
-        (&["gallery", "write", "small", "/nowhere/a.mtx"], "cannot create /nowhere/a.mtx: No such file"),
+        (
+            &["apply", "gallery:circuit,rows=30k", "--plan", "ell"],
+            "plan ell needs 1357560000 bytes",
+        ),
+        (
+            &["gallery", "write", "small", "/nowhere/a.mtx"],
+            "cannot create /nowhere/a.mtx: No such file",
+        ),
     ] {
         let message = stderr(args, 1);
         let lines: Vec<&str> = message.lines().filter(|line| line.starts_with("error: ")).collect();
         assert!(lines.len() == 1 && lines[0].contains(expected), "{args:?}: {message}");
         assert!(!message.contains("panicked"), "{args:?}: {message}");
-        assert_eq!(message.matches("No such file").count(), message.matches("os error").count(), "{message}");
+        assert_eq!(
+            message.matches("No such file").count(),
+            message.matches("os error").count(),
+            "{message}"
+        );
     }
     let line = stderr(&["analyze", &header_only], 1);
     assert!(line.contains("header.mtx:2") || line.contains("header.mtx:3"), "{line}");
@@ -122,7 +130,8 @@ fn bad_input_exits_with_1_and_one_message() {
 
 #[test]
 fn a_plan_over_the_memory_limit_is_refused_with_both_numbers() {
-    let args = ["bench", "gallery:circuit,rows=30k", "--plans", "ell", "--seconds", "0.01", "--json"];
+    let args =
+        ["bench", "gallery:circuit,rows=30k", "--plans", "ell", "--seconds", "0.01", "--json"];
     let assert = sparseop(&args).assert().code(1);
     let message = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
     assert!(
@@ -136,39 +145,60 @@ fn a_plan_over_the_memory_limit_is_refused_with_both_numbers() {
     assert_eq!(report["runs"][1]["engine"], "sprs");
 
     // Among all candidates, one that is too large is no failure.
-    let limit =
-        ["--plans", "all", "--memory-limit", "650K", "--seconds", "0.001", "--json", "--baselines", "none"];
+    let limit = [
+        "--plans",
+        "all",
+        "--memory-limit",
+        "650K",
+        "--seconds",
+        "0.001",
+        "--json",
+        "--baselines",
+        "none",
+    ];
     let report = &json(&[&["bench", "gallery:small"], &limit[..]].concat())[0];
     let runs = report["runs"].as_array().unwrap();
     assert!(
-        runs.iter().any(|run| run["completed"] == false) && runs.iter().any(|run| run["completed"] == true)
+        runs.iter().any(|run| run["completed"] == false)
+            && runs.iter().any(|run| run["completed"] == true)
     );
 }
 
 #[test]
 fn a_baseline_that_is_not_there_is_a_failed_run_and_the_others_go_on() {
     let args = ["bench", "gallery:small", "--plans", "csr", "--seconds", "0.001", "--json"];
-    let assert = sparseop(&[&args[..], &["--baselines", "cusparse,sprs"]].concat()).assert().code(1);
+    let assert =
+        sparseop(&[&args[..], &["--baselines", "cusparse,sprs"]].concat()).assert().code(1);
     let message = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
     assert!(message.contains("cusparse csr_alg1: it needs an NVIDIA GPU"), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
     let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
-    let runs: Vec<_> =
-        report["runs"].as_array().unwrap().iter().map(|r| (&r["engine"], &r["completed"])).collect();
-    let expected =
-        [("sparseop", true), ("cusparse", false), ("sprs", true)].map(|(e, c)| (e.into(), c.into()));
+    let runs: Vec<_> = report["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| (&r["engine"], &r["completed"]))
+        .collect();
+    let expected = [("sparseop", true), ("cusparse", false), ("sprs", true)]
+        .map(|(e, c)| (e.into(), c.into()));
     assert_eq!(runs, expected.iter().map(|(e, c)| (e, c)).collect::<Vec<_>>());
 }
 
 #[test]
 fn several_vectors_and_the_transposed_matrix_are_compared_with_what_they_replace() {
-    let bench = ["bench", "gallery:lp,rows=200", "--plans", "auto,csr", "--seconds", "0.001", "--json"];
-    let name = |run: &Value| format!("{} {}", run["engine"].as_str().unwrap(), run["plan"].as_str().unwrap());
-    let several = ["--vectors", "3", "--layout", "column", "--baselines", "none", "--device", "cpu"];
+    let bench =
+        ["bench", "gallery:lp,rows=200", "--plans", "auto,csr", "--seconds", "0.001", "--json"];
+    let name = |run: &Value| {
+        format!("{} {}", run["engine"].as_str().unwrap(), run["plan"].as_str().unwrap())
+    };
+    let several =
+        ["--vectors", "3", "--layout", "column", "--baselines", "none", "--device", "cpu"];
     let report = &json(&[&bench[..], &several].concat())[0];
     assert_eq!((&report["vectors"], &report["layout"]), (&3.into(), &"column".into()));
     let runs = report["runs"].as_array().unwrap();
-    assert!(runs.iter().all(|run| run["completed"] == true && run["rel_error"].as_f64() < Some(1e-12)));
+    assert!(
+        runs.iter().all(|run| run["completed"] == true && run["rel_error"].as_f64() < Some(1e-12))
+    );
     assert_eq!(name(&runs[runs.len() - 1]), "sparseop one vector");
     let plain = json(&[&bench[..], &["--baselines", "none", "--device", "cpu"]].concat());
     let report = &json(&[&bench[..], &["--transpose", "--device", "cpu"]].concat())[0];
@@ -203,10 +233,13 @@ fn every_engine_is_timed_in_the_state_of_the_caches_that_is_asked_for() {
 
 #[test]
 fn a_cusparse_that_is_named_is_the_one_that_is_opened() {
-    let args = ["bench", "gallery:lp,rows=20", "--plans", "csr", "--baselines", "cusparse", "--json"];
+    let args =
+        ["bench", "gallery:lp,rows=20", "--plans", "csr", "--baselines", "cusparse", "--json"];
     let named = |path: &str| {
-        let assert = sparseop(&args).env("SPARSEOP_CUSPARSE", path).env("SPARSEOP_DEVICE", "cpu").assert();
-        serde_json::from_slice::<Value>(&assert.code(1).get_output().stdout).unwrap()["runs"][1].clone()
+        let assert =
+            sparseop(&args).env("SPARSEOP_CUSPARSE", path).env("SPARSEOP_DEVICE", "cpu").assert();
+        serde_json::from_slice::<Value>(&assert.code(1).get_output().stdout).unwrap()["runs"][1]
+            .clone()
     };
     let missing = named("/nowhere/libcusparse.so.12");
     assert_eq!(keys(&missing), ["completed", "engine", "error", "plan"], "no version: {missing}");
@@ -216,10 +249,19 @@ fn a_cusparse_that_is_named_is_the_one_that_is_opened() {
 #[test]
 fn bench_prints_one_object_a_line_with_exactly_these_keys() {
     let plans = "auto,sell(c:32,sigma:512),csr,csr(scalar)";
-    let args =
-        ["bench", "gallery:small", "gallery:lp,rows=20", "--plans", plans, "--seconds", "0.01", "--json"];
+    let args = [
+        "bench",
+        "gallery:small",
+        "gallery:lp,rows=20",
+        "--plans",
+        plans,
+        "--seconds",
+        "0.01",
+        "--json",
+    ];
     let text = stdout(&args);
-    let reports: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let reports: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(reports.len(), 2);
     let top = [
         "matrix",
@@ -249,7 +291,8 @@ fn bench_prints_one_object_a_line_with_exactly_these_keys() {
             assert_eq!(keys(run), sorted([&common[..], &more].concat()));
             assert_eq!((&run["engine"], &run["completed"]), (&"sparseop".into(), &true.into()));
             assert!(
-                run["median_us"].as_f64() >= run["min_us"].as_f64() && run["min_us"].as_f64() > Some(0.0)
+                run["median_us"].as_f64() >= run["min_us"].as_f64()
+                    && run["min_us"].as_f64() > Some(0.0)
             );
             assert_eq!(run["deterministic"], true);
         }
@@ -305,7 +348,8 @@ fn analyze_and_the_others_print_objects_too() {
 fn values_are_rounded_when_asked_to_and_complex_ones_refused() {
     let folder = tempfile::tempdir().unwrap();
     let [a, b, complex] = ["a.mtx", "b.mtx", "c.mtx"].map(|name| path(&folder, name));
-    fs::write(&a, "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 0.1\n2 1 70000\n").unwrap();
+    fs::write(&a, "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 0.1\n2 1 70000\n")
+        .unwrap();
     fs::write(&b, "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 0.1\n").unwrap();
     fs::write(&complex, "%%MatrixMarket matrix array complex general\n1 1\n1 2\n").unwrap();
     let message = stderr(&["apply", &a, "--value-precision", "f16"], 1);
@@ -320,7 +364,10 @@ fn values_are_rounded_when_asked_to_and_complex_ones_refused() {
     let plan = "sell(index:packed,values:f16)";
     let said = stderr(&["apply", &b, "--plan", plan, "--value-precision", "f16", "-v"], 0);
     assert!(said.contains("rounded to f16, stored in f16, multiplied in f64"), "{said}");
-    assert_eq!(json(&["analyze", &b, "--value-precision", "f16", "--json"])[0]["value_precision"], "f16");
+    assert_eq!(
+        json(&["analyze", &b, "--value-precision", "f16", "--json"])[0]["value_precision"],
+        "f16"
+    );
     let solved = &json(&["solve", &b, "--value-precision", "f16", "--json"])[0];
     assert_eq!((&solved["value_precision"], &solved["converged"]), (&"f16".into(), &true.into()));
     let bench = [
@@ -336,9 +383,13 @@ fn values_are_rounded_when_asked_to_and_complex_ones_refused() {
         "0.01",
     ];
     assert_eq!(json(&[&bench[..], &["--json"]].concat())[0]["value_precision"], "f16");
-    for args in [&["apply", &complex][..], &["analyze", &complex], &["apply", &b, "--x", &complex]] {
+    for args in [&["apply", &complex][..], &["analyze", &complex], &["apply", &b, "--x", &complex]]
+    {
         let message = stderr(args, 1);
-        assert!(message.contains("store the real and the imaginary part as two real matrices"), "{message}");
+        assert!(
+            message.contains("store the real and the imaginary part as two real matrices"),
+            "{message}"
+        );
     }
 }
 
@@ -378,7 +429,10 @@ fn a_product_from_files_to_a_file() {
 
     fs::write(&x, "1\n2\n").unwrap();
     let message = stderr(&["apply", &a, "--x", &x], 1);
-    assert!(message.contains("`x` has 2 elements, but the matrix is 2 x 3 and needs 3"), "{message}");
+    assert!(
+        message.contains("`x` has 2 elements, but the matrix is 2 x 3 and needs 3"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -395,7 +449,9 @@ fn a_range_stands_for_a_matrix_of_each_number() {
     );
     // The description of a seed's matrix is the same everywhere.
     let structure = two["structure"].as_str().unwrap();
-    assert!(structure.contains("row lengths: ") && structure != three["structure"].as_str().unwrap());
+    assert!(
+        structure.contains("row lengths: ") && structure != three["structure"].as_str().unwrap()
+    );
     let assert = sparseop(&["analyze", names[0], "-v"]).assert().success();
     let said = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
     assert!(said.contains(structure), "{said}");
@@ -419,48 +475,4 @@ fn what_cannot_be_written_leaves_nothing_behind() {
     let message = stderr(&["gallery", "write", "small", target.to_str().unwrap()], 1);
     assert!(message.contains("taken.mtx"), "{message}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-}
-
-#[cfg(unix)]
-mod signals {
-    use super::*;
-    use std::process::{Command, Stdio};
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn an_interrupt_leaves_no_half_written_file() {
-        let folder = tempfile::tempdir().unwrap();
-        // Compressing it takes seconds.
-        let file = folder.path().join("big.mtx.gz");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sparseop"))
-            .args(["gallery", "write", "uniform,rows=400k"])
-            .arg(&file)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let patience = Instant::now() + Duration::from_secs(60);
-        while is_empty(folder.path()) {
-            assert!(Instant::now() < patience, "the temporary file never came");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(!file.exists(), "it is written under another name");
-        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-        assert_eq!(child.wait().unwrap().code(), Some(130));
-        assert!(is_empty(folder.path()));
-    }
-
-    #[test]
-    fn a_reader_who_has_had_enough_is_no_failure() {
-        // More than a pipe holds.
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sparseop"))
-            .args(["apply", "gallery:small,n=300", "-q"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
-    }
 }

@@ -35,7 +35,8 @@ fn run(args: &[&str], device: &str, threads: &str, folder: &Path) -> Result<Vec<
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let mut all: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
     // The output of commands that also write files contains times.
@@ -55,7 +56,10 @@ fn agree(args: &[&str], device: &str) -> bool {
         let found = match run(args, device, threads, folder.path()) {
             Ok(found) => found,
             Err(message) => {
-                assert!(message.contains("raise the memory limit"), "{args:?} on {device}: {message}");
+                assert!(
+                    message.contains("raise the memory limit"),
+                    "{args:?} on {device}: {message}"
+                );
                 return false;
             }
         };
@@ -81,8 +85,10 @@ fn products_of_every_plan_are_the_same_in_every_process() {
                 let plan: sparseop::Plan = plan.parse().unwrap();
                 if plan.is_deterministic() {
                     let text = plan.to_string();
-                    held +=
-                        usize::from(agree(&["apply", &matrix, "--plan", &text, "--out", "y.mtx"], device));
+                    held += usize::from(agree(
+                        &["apply", &matrix, "--plan", &text, "--out", "y.mtx"],
+                        device,
+                    ));
                 }
             }
         }

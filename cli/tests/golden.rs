@@ -35,7 +35,11 @@ fn help() {
 
 #[test]
 fn analyze_a_stencil() {
-    golden!("analyze_small", &["analyze", "gallery:small", "--symmetry", "--profile", PROFILE], FIT);
+    golden!(
+        "analyze_small",
+        &["analyze", "gallery:small", "--symmetry", "--profile", PROFILE],
+        FIT
+    );
 }
 
 #[test]
@@ -46,7 +50,11 @@ fn analyze_a_skewed_matrix() {
 
 #[test]
 fn analyze_nothing() {
-    golden!("analyze_empty", &["analyze", "gallery:dense,n=0", "--symmetry", "--profile", PROFILE], FIT);
+    golden!(
+        "analyze_empty",
+        &["analyze", "gallery:dense,n=0", "--symmetry", "--profile", PROFILE],
+        FIT
+    );
 }
 
 #[test]
@@ -83,7 +91,9 @@ fn gallery_list() {
 
 #[test]
 fn devices() {
-    let filters =
-        [(r"(?m)^(cpu +).*$", "$1[processor]"), (r"(?m)^(cuda\S* +).*$", "$1[GPU, or why there is none]")];
+    let filters = [
+        (r"(?m)^(cpu +).*$", "$1[processor]"),
+        (r"(?m)^(cuda\S* +).*$", "$1[GPU, or why there is none]"),
+    ];
     golden!("devices", &["devices"], filters);
 }

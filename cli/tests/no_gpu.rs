@@ -25,8 +25,9 @@ fn driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
                       #[panic_handler] fn panic(_: &core::panic::PanicInfo) -> ! { loop {} }\n"
         .to_owned();
     for (name, parameters, body) in functions {
-        source +=
-            &format!("#[no_mangle] pub unsafe extern \"C\" fn {name}({parameters}) -> u32 {{ {body} }}\n");
+        source += &format!(
+            "#[no_mangle] pub unsafe extern \"C\" fn {name}({parameters}) -> u32 {{ {body} }}\n"
+        );
     }
     let file = folder.path().join("driver.rs");
     fs::write(&file, source).unwrap();
@@ -58,14 +59,17 @@ fn whole_driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
     for entry in fs::read_dir(folder).unwrap() {
         let code = fs::read_to_string(entry.unwrap().path()).unwrap();
         let quoted = code.split('"').filter(|text| {
-            let function = text.strip_prefix("cu").is_some_and(|rest| rest.starts_with(char::is_uppercase));
+            let function =
+                text.strip_prefix("cu").is_some_and(|rest| rest.starts_with(char::is_uppercase));
             function && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         });
         names.extend(quoted.map(str::to_owned));
     }
     let given: BTreeSet<&str> = functions.iter().map(|function| function.0).collect();
-    let rest =
-        names.iter().filter(|name| !given.contains(name.as_str())).map(|name| (name.as_str(), "", UNKNOWN));
+    let rest = names
+        .iter()
+        .filter(|name| !given.contains(name.as_str()))
+        .map(|name| (name.as_str(), "", UNKNOWN));
     driver(&functions.iter().copied().chain(rest).collect::<Vec<_>>())
 }
 
@@ -82,7 +86,8 @@ fn with_driver(folder: &TempDir, args: &[&str]) -> Command {
 /// panic.
 fn output(mut command: Command, code: i32) -> (String, String) {
     let output = command.output().unwrap();
-    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let (out, err) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(code), "{out}{err}");
     assert!(!err.contains("panicked"), "{err}");
     (out, err)
@@ -144,8 +149,10 @@ fn a_driver_without_devices() {
 
 #[test]
 fn a_driver_that_is_too_old() {
-    let functions =
-        [("cuInit", "_: u32", "0"), ("cuDriverGetVersion", "version: *mut i32", "*version = 10020; 0")];
+    let functions = [
+        ("cuInit", "_: u32", "0"),
+        ("cuDriverGetVersion", "version: *mut i32", "*version = 10020; 0"),
+    ];
     falls_back(whole_driver(&functions), "10.2");
 }
 
@@ -153,8 +160,10 @@ fn a_driver_that_is_too_old() {
 fn a_library_that_is_no_driver() {
     falls_back(driver(&[]), "cuInit");
     // Some functions of a driver, but not all of them.
-    let functions =
-        [("cuInit", "_: u32", "0"), ("cuDriverGetVersion", "version: *mut i32", "*version = 13000; 0")];
+    let functions = [
+        ("cuInit", "_: u32", "0"),
+        ("cuDriverGetVersion", "version: *mut i32", "*version = 13000; 0"),
+    ];
     falls_back(driver(&functions), "lacks cu");
 }
 
@@ -197,7 +206,11 @@ fn a_gpu_without_memory_for_a_context() {
             "_: u32, text: *mut *const u8",
             "*text = b\"CUDA_ERROR_OUT_OF_MEMORY\\0\".as_ptr(); 0",
         ),
-        ("cuGetErrorString", "_: u32, text: *mut *const u8", "*text = b\"out of memory\\0\".as_ptr(); 0"),
+        (
+            "cuGetErrorString",
+            "_: u32, text: *mut *const u8",
+            "*text = b\"out of memory\\0\".as_ptr(); 0",
+        ),
     ]);
     let Some(driver) = driver else { return };
     let (listed, _) = output(with_driver(&driver, &["devices"]), 0);
@@ -222,7 +235,10 @@ fn a_gpu_without_a_way_to_its_kernels() {
     };
     let (listed, _) = output(alone(&["devices"]), 0);
     let reason = line(&listed, "cuda ");
-    assert!(reason.contains("none: ") && (reason.contains("NVRTC") || reason.contains("hyb.cu")), "{listed}");
+    assert!(
+        reason.contains("none: ") && (reason.contains("NVRTC") || reason.contains("hyb.cu")),
+        "{listed}"
+    );
     assert_eq!(output(alone(&APPLY), 0).0, stdout(&APPLY), "not as on the CPU");
     // A GPU requested by name is not replaced by the CPU.
     let (out, err) = output(alone(&["apply", "gallery:small", "-q", "--device", "cuda"]), 1);
@@ -233,7 +249,8 @@ fn a_gpu_without_a_way_to_its_kernels() {
 #[test]
 fn a_driver_that_is_not_wanted_is_not_touched() {
     // A call of cuInit aborts the process.
-    let Some(driver) = driver(&[("cuInit", "_: u32", "extern \"C\" { fn abort() -> !; } abort()")]) else {
+    let Some(driver) = driver(&[("cuInit", "_: u32", "extern \"C\" { fn abort() -> !; } abort()")])
+    else {
         return;
     };
     for args in [&APPLY[..], &["analyze", "gallery:small"]] {

@@ -44,7 +44,10 @@ fn ranges_are_those_of_the_spans_while_a_profiler_looks() {
     fs::write(&source, SOURCE).unwrap();
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
-    command.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join("libnvtx3interop.so.1")).arg(&source);
+    command
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(folder.path().join("libnvtx3interop.so.1"))
+        .arg(&source);
     let Ok(compiled) = command.output() else {
         println!("skipped: no C compiler");
         return;
@@ -54,7 +57,10 @@ fn ranges_are_those_of_the_spans_while_a_profiler_looks() {
     let told = ranges(folder.path(), false);
     let pushed: Vec<&str> = told.iter().filter_map(|line| line.strip_prefix("> ")).collect();
     let firsts: Vec<&str> = pushed.iter().map(|line| line.split(' ').next().unwrap()).collect();
-    assert!(firsts.contains(&"sparseop::analyze") && firsts.contains(&"sparseop::apply"), "{told:?}");
+    assert!(
+        firsts.contains(&"sparseop::analyze") && firsts.contains(&"sparseop::apply"),
+        "{told:?}"
+    );
     let apply = pushed.iter().find(|line| line.starts_with("sparseop::apply")).unwrap();
     assert!(apply.contains(" plan=") && apply.contains(" rows=10000 "), "{apply}");
     assert_eq!(pushed.len() * 2, told.len(), "every range ends");

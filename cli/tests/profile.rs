@@ -66,11 +66,15 @@ fn check_passes_what_is_in_order() {
     let text = fs::read_to_string("../models/cpu.ron").unwrap();
     fs::write(&path, &text).unwrap();
     let bars = ["profile", "check", &path, "--any-device", "--bars", "9,9,9"];
-    let shown: Value = serde_json::from_str(&stdout(&["profile", "show", "--json", &path])).unwrap();
+    let shown: Value =
+        serde_json::from_str(&stdout(&["profile", "show", "--json", &path])).unwrap();
     if shown["current_kernels"] == true {
         assert_eq!(stdout(&bars), format!("{path}: in order\n"));
     }
-    assert!(failing(&["profile", "check", &path, "--any-device", "--bars", "1,1,1"]).contains("is beyond 1"));
+    assert!(
+        failing(&["profile", "check", &path, "--any-device", "--bars", "1,1,1"])
+            .contains("is beyond 1")
+    );
 }
 
 #[test]
@@ -120,7 +124,8 @@ fn a_damaged_profile_of_the_user_is_told_and_passed_over() {
         fs::create_dir_all(&profiles).unwrap();
         fs::rename(&damaged, profiles.join("damaged.ron")).unwrap();
         fs::copy("../tests/data/profile.ron", profiles.join("good.ron")).unwrap();
-        let (out, _) = run(&["profile", "show"], "XDG_CONFIG_HOME", folder.path().to_str().unwrap());
+        let (out, _) =
+            run(&["profile", "show"], "XDG_CONFIG_HOME", folder.path().to_str().unwrap());
         assert!(out.contains("passed over: ") && out.contains("damaged.ron"), "{out}");
     }
 }

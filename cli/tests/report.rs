@@ -11,8 +11,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Browsers that print the document of a page.
-const BROWSERS: [&str; 5] =
-    ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+const BROWSERS: [&str; 5] = [
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+];
 
 /// Environment variable that is 1 if a browser is required.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_BROWSER";
@@ -29,7 +34,8 @@ fn browser() -> Option<&'static PathBuf> {
     let found = FOUND.get_or_init(|| {
         let folders: Vec<PathBuf> =
             std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
-        let paths = BROWSERS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+        let paths =
+            BROWSERS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
         paths.into_iter().find(|path| path.is_file())
     });
     if found.is_none() {
@@ -81,8 +87,11 @@ fn probed(browser: &Path, page: &Path, width: u32) -> Value {
     let document = open(browser, &copy, width);
     let (_, seen) = document.split_once("<pre id=\"probe\">").expect("the probe has run");
     let seen = seen.split_once("</pre>").unwrap().0;
-    let seen =
-        seen.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", "\u{a0}").replace("&amp;", "&");
+    let seen = seen
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&nbsp;", "\u{a0}")
+        .replace("&amp;", "&");
     serde_json::from_str(&seen).unwrap()
 }
 
@@ -112,19 +121,31 @@ fn an_analysis_shows_the_matrix_the_thresholds_and_the_decision() {
     assert_eq!(seen["title"], "Analysis: gallery:circuit,rows=30k");
     let matrix = &seen["matrices"][0];
     assert_eq!(matrix["name"], "gallery:circuit,rows=30k");
-    let (bins, before) = (matrix["bins"].as_u64().unwrap(), matrix["bins_before_ell"].as_u64().unwrap());
+    let (bins, before) =
+        (matrix["bins"].as_u64().unwrap(), matrix["bins_before_ell"].as_u64().unwrap());
     assert!(
         bins > 5 && (1..bins).contains(&before),
         "the threshold is between short and long rows: {matrix}"
     );
     assert!(matrix["sections"].as_u64() > Some(0) && matrix["roofline"] == 1, "{matrix}");
     let picture = &matrix["pictures"][0];
-    assert_eq!((&picture["width"], &picture["height"]), (&255.into(), &255.into()), "118 rows a pixel");
+    assert_eq!(
+        (&picture["width"], &picture["height"]),
+        (&255.into(), &255.into()),
+        "118 rows a pixel"
+    );
     assert_eq!(picture["diagonal"].as_f64(), Some(1.0), "the diagonal is full");
     let decision = matrix["decision"].as_str().unwrap();
     let chosen = matrix["chosen"][0].as_str().unwrap();
-    assert!(decision.contains(&format!("plan     {chosen}, chosen for 1000 products")), "{decision}");
-    assert_eq!((&matrix["points"], &matrix["flat_bars"]), (&0.into(), &0.into()), "nothing was timed");
+    assert!(
+        decision.contains(&format!("plan     {chosen}, chosen for 1000 products")),
+        "{decision}"
+    );
+    assert_eq!(
+        (&matrix["points"], &matrix["flat_bars"]),
+        (&0.into(), &0.into()),
+        "nothing was timed"
+    );
 }
 
 #[test]
@@ -137,10 +158,13 @@ fn a_benchmark_has_a_bar_for_every_run() {
     sparseop(&["gallery", "write", "lognormal,rows=2k"]).arg(&file).assert().success();
     let page = folder.path().join("page.html");
     let plans = "auto,csr(scalar),ell,hyb(width:8),sell(c:32,sigma:512)";
-    let matrices = [file.to_str().unwrap(), "gallery:small", "gallery:banded,rows=2k", "gallery:lp,rows=20"];
-    let args = ["--plans", plans, "--seconds", "0.01", "--json", "--report", page.to_str().unwrap()];
+    let matrices =
+        [file.to_str().unwrap(), "gallery:small", "gallery:banded,rows=2k", "gallery:lp,rows=20"];
+    let args =
+        ["--plans", plans, "--seconds", "0.01", "--json", "--report", page.to_str().unwrap()];
     let results = stdout(&[&["bench"], &matrices[..], &args].concat());
-    let results: Vec<Value> = results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let results: Vec<Value> =
+        results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
     open(browser, &page, 1200);
     for width in [1200, 400] {
@@ -154,7 +178,11 @@ fn a_benchmark_has_a_bar_for_every_run() {
         assert_eq!(seen["matrices"][0]["name"], name);
         for (matrix, result) in seen["matrices"].as_array().unwrap().iter().zip(&results) {
             let runs = result["runs"].as_array().unwrap();
-            assert_eq!((&matrix["bars"], &matrix["flat_bars"]), (&runs.len().into(), &0.into()), "{matrix}");
+            assert_eq!(
+                (&matrix["bars"], &matrix["flat_bars"]),
+                (&runs.len().into(), &0.into()),
+                "{matrix}"
+            );
             assert_eq!(
                 matrix["points"].as_u64(),
                 Some(runs.len() as u64 - 1),
@@ -166,7 +194,10 @@ fn a_benchmark_has_a_bar_for_every_run() {
                 median(a).total_cmp(&median(b))
             });
             let first = matrix["names"][0].as_str().unwrap();
-            assert!(first.ends_with(fastest.unwrap()["plan"].as_str().unwrap()), "fastest first: {matrix}");
+            assert!(
+                first.ends_with(fastest.unwrap()["plan"].as_str().unwrap()),
+                "fastest first: {matrix}"
+            );
         }
     }
 }
@@ -176,10 +207,20 @@ fn a_tuning_run_shows_its_choices_the_worst_first() {
     let Some(browser) = browser() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (profile, records, page) = (path("mine.ron"), path("mine.zst"), folder.path().join("page.html"));
+    let (profile, records, page) =
+        (path("mine.ron"), path("mine.zst"), folder.path().join("page.html"));
     let matrices = ["gallery:small,n=60", "gallery:banded,rows=2k", "gallery:lognormal,rows=2k"];
-    let args =
-        ["--seconds", "0.005", "--dtype", "f32", "--no-remember", "--out", &profile, "--records", &records];
+    let args = [
+        "--seconds",
+        "0.005",
+        "--dtype",
+        "f32",
+        "--no-remember",
+        "--out",
+        &profile,
+        "--records",
+        &records,
+    ];
     sparseop(&[&["tune"], &matrices[..], &args].concat()).assert().success();
     // Drawn from the records, so that the times on the page are those of the result.
     let again = ["tune", "--from", &records, "--json", "--report", page.to_str().unwrap()];
@@ -218,7 +259,10 @@ fn a_page_that_cannot_be_written_is_refused_before_the_work() {
         let assert = sparseop(args).args(["--report", "/nowhere/page.html"]).assert().code(1);
         let output = assert.get_output();
         let message = String::from_utf8_lossy(&output.stderr);
-        assert!(message.contains("/nowhere is not a folder: the report could not be written"), "{message}");
+        assert!(
+            message.contains("/nowhere is not a folder: the report could not be written"),
+            "{message}"
+        );
         assert!(output.stdout.is_empty());
     }
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,8 @@ use std::fs;
 const POISSON: &str = "gallery:poisson2d,n=20,values=laplacian";
 
 /// A graph of four pages. The last one has no links.
-const GRAPH: &str = "%%MatrixMarket matrix coordinate pattern general\n4 4 5\n1 2\n1 3\n2 3\n3 1\n3 4\n";
+const GRAPH: &str =
+    "%%MatrixMarket matrix coordinate pattern general\n4 4 5\n1 2\n1 3\n2 3\n3 1\n3 4\n";
 
 fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(args)).unwrap()
@@ -25,7 +26,11 @@ fn failing(args: &[&str], code: i32) -> (String, String) {
 
 fn numbers(path: &std::path::Path) -> Vec<f64> {
     let text = fs::read_to_string(path).unwrap();
-    text.lines().filter(|line| !line.starts_with('%')).skip(1).map(|line| line.parse().unwrap()).collect()
+    text.lines()
+        .filter(|line| !line.starts_with('%'))
+        .skip(1)
+        .map(|line| line.parse().unwrap())
+        .collect()
 }
 
 #[test]
@@ -35,7 +40,15 @@ fn every_method_finds_the_ones_that_the_right_hand_side_was_made_of() {
     for method in ["cg", "bicgstab", "gmres", "chebyshev"] {
         for preconditioner in ["none", "jacobi"] {
             let files = ["--out", x.to_str().unwrap(), "--history", residuals.to_str().unwrap()];
-            let args = ["solve", POISSON, "--method", method, "--preconditioner", preconditioner, "--json"];
+            let args = [
+                "solve",
+                POISSON,
+                "--method",
+                method,
+                "--preconditioner",
+                preconditioner,
+                "--json",
+            ];
             let report = json(&[&args[..], &files].concat());
             assert_eq!(
                 (&report["converged"], &report["outcome"]),
@@ -43,7 +56,8 @@ fn every_method_finds_the_ones_that_the_right_hand_side_was_made_of() {
                 "{report}"
             );
             assert!(
-                report["residual"].as_f64().unwrap() <= 1e-8 && report["seconds"].as_f64().unwrap() > 0.0
+                report["residual"].as_f64().unwrap() <= 1e-8
+                    && report["seconds"].as_f64().unwrap() > 0.0
             );
             assert!(report["plan"].as_str().is_some() && report["method"] == method);
             let iterations = report["iterations"].as_u64().unwrap() as usize;
@@ -57,15 +71,20 @@ fn every_method_finds_the_ones_that_the_right_hand_side_was_made_of() {
 #[test]
 fn a_right_hand_side_is_read_and_an_eigenvalue_found() {
     let folder = tempfile::tempdir().unwrap();
-    let [a, b, x] =
-        ["a.mtx", "b.mtx", "x.mtx"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
-    fs::write(&a, "%%MatrixMarket matrix coordinate real symmetric\n2 2 3\n1 1 4\n2 1 1\n2 2 3\n").unwrap();
+    let [a, b, x] = ["a.mtx", "b.mtx", "x.mtx"]
+        .map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    fs::write(&a, "%%MatrixMarket matrix coordinate real symmetric\n2 2 3\n1 1 4\n2 1 1\n2 2 3\n")
+        .unwrap();
     fs::write(&b, "1\n2\n").unwrap();
     for dtype in ["f32", "f64"] {
-        let text = stdout(&["solve", &a, "--rhs", &b, "--tol", "1e-6", "--dtype", dtype, "--out", &x]);
+        let text =
+            stdout(&["solve", &a, "--rhs", &b, "--tol", "1e-6", "--dtype", dtype, "--out", &x]);
         assert!(text.contains("converged") && text.contains("2 iterations"), "{text}");
         let found = numbers(x.as_ref());
-        assert!((found[0] - 1.0 / 11.0).abs() < 1e-6 && (found[1] - 7.0 / 11.0).abs() < 1e-6, "{found:?}");
+        assert!(
+            (found[0] - 1.0 / 11.0).abs() < 1e-6 && (found[1] - 7.0 / 11.0).abs() < 1e-6,
+            "{found:?}"
+        );
     }
     let report = json(&["solve", &a, "--method", "power", "--json"]);
     let exact = 3.5 + 1.25f64.sqrt();
@@ -107,9 +126,11 @@ fn wrong_systems_and_wrong_usage_are_told_apart() {
         path.to_str().unwrap().to_owned()
     };
     let wide = path("wide.mtx", "%%MatrixMarket matrix coordinate real general\n2 3 1\n1 1 1\n");
-    let hollow = path("hollow.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n2 1 1\n");
+    let hollow =
+        path("hollow.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n2 1 1\n");
     let (short, nan) = (path("short.txt", "1\n2\n"), path("nan.txt", &"nan\n".repeat(400)));
-    let negative = path("negative.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 -1\n");
+    let negative =
+        path("negative.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 -1\n");
     for (args, expected) in [
         (&["solve", &wide][..], "needs a square matrix, and this one is 2 x 3"),
         (&["solve", POISSON, "--rhs", &short], "`b` has 2 elements"),
@@ -141,13 +162,25 @@ fn wrong_systems_and_wrong_usage_are_told_apart() {
 #[test]
 fn pages_are_ranked_as_worked_out_by_hand() {
     let folder = tempfile::tempdir().unwrap();
-    let [graph, out] = ["g.mtx", "r.mtx"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let [graph, out] =
+        ["g.mtx", "r.mtx"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
     fs::write(&graph, GRAPH).unwrap();
     // At damping 1/2, in units of the rank that jumps give to every page: r1 = 1 + r3/4, r2 = 1 +
     // r1/4, r3 = 1 + r1/4 + r2/2, r4 = 1 + r3/4. Hence r3 = 1 + 1/4 + r3/16 + 1/2 + r1/8 = 15/8 +
     // 3/32 r3.
-    let report =
-        json(&["rank", &graph, "--damping", "0.5", "--tol", "1e-13", "--top", "2", "--json", "--out", &out]);
+    let report = json(&[
+        "rank",
+        &graph,
+        "--damping",
+        "0.5",
+        "--tol",
+        "1e-13",
+        "--top",
+        "2",
+        "--json",
+        "--out",
+        &out,
+    ]);
     let r3 = 15.0 / 8.0 / (1.0 - 3.0 / 32.0);
     let r1 = 1.0 + r3 / 4.0;
     let r2 = 1.0 + r1 / 4.0;
@@ -155,7 +188,10 @@ fn pages_are_ranked_as_worked_out_by_hand() {
     let sum = r1 + r2 + r3 + r4;
     let expected = [r1, r2, r3, r4].map(|r| r / sum);
     let ranks = numbers(out.as_ref());
-    assert!(ranks.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{ranks:?} {expected:?}");
+    assert!(
+        ranks.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12),
+        "{ranks:?} {expected:?}"
+    );
     assert_eq!(report["top"].as_array().unwrap().len(), 2);
     assert_eq!((&report["top"][0]["page"], &report["converged"]), (&3.into(), &true.into()));
     let text = stdout(&["rank", &graph, "--top", "4"]);
@@ -169,8 +205,16 @@ fn options_that_a_method_has_no_use_for_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let b = folder.path().join("b.txt");
     fs::write(&b, "1\n").unwrap();
-    let args =
-        ["solve", POISSON, "--method", "power", "--preconditioner", "jacobi", "--rhs", b.to_str().unwrap()];
+    let args = [
+        "solve",
+        POISSON,
+        "--method",
+        "power",
+        "--preconditioner",
+        "jacobi",
+        "--rhs",
+        b.to_str().unwrap(),
+    ];
     let args = [&args[..], &["--eigenvalues", "1,2", "--max-iter", "2", "--json"]].concat();
     let (out, said) = failing(&args, 1);
     for option in ["--preconditioner", "--rhs", "--eigenvalues"] {

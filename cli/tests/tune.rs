@@ -68,9 +68,11 @@ fn a_torn_line_is_measured_again_and_what_is_stale_is_not_used() {
     assert_eq!(json(&budget)["reused"], 1);
     assert_eq!(fs::read_to_string(&journal).unwrap(), whole);
 
-    for (from, to) in
-        [("kernels:\"cpu-", "kernels:\"old-"), ("layout:1", "layout:7"), ("seconds: 0.1", "seconds: 9.0")]
-    {
+    for (from, to) in [
+        ("kernels:\"cpu-", "kernels:\"old-"),
+        ("layout:1", "layout:7"),
+        ("seconds: 0.1", "seconds: 9.0"),
+    ] {
         assert!(whole.contains(from), "{whole}");
         fs::write(&journal, whole.replacen(from, to, 1)).unwrap();
         let said = warnings(&budget);
@@ -87,7 +89,16 @@ fn a_file_that_changed_is_measured_again() {
     let file = folder.path().join("a.mtx").to_str().unwrap().to_owned();
     let write = |spec: &str| drop(sparseop(&["gallery", "write", spec, &file]).assert().success());
     let run = || {
-        let args = ["tune", &file, "gallery:small,n=30", "--dtype", "f32", "--seconds=0.005", "--out", &out];
+        let args = [
+            "tune",
+            &file,
+            "gallery:small,n=30",
+            "--dtype",
+            "f32",
+            "--seconds=0.005",
+            "--out",
+            &out,
+        ];
         json(&[&args[..], &["--budget", "0.000001s"]].concat())["reused"].clone()
     };
     write("banded,rows=500");
@@ -124,7 +135,10 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
     assert!(!Path::new(&out).exists());
     let kept = lines() - 1;
     let done = json(&args);
-    assert!(done["reused"].as_u64().unwrap() as usize >= kept.min(3) && done["measured"] == 4, "{done}");
+    assert!(
+        done["reused"].as_u64().unwrap() as usize >= kept.min(3) && done["measured"] == 4,
+        "{done}"
+    );
     assert!(Path::new(&out).exists() && !Path::new(&journal).exists());
 }
 
@@ -133,10 +147,12 @@ fn what_was_found_is_remembered_and_spares_the_race() {
     let (folder, out, _) = folder();
     let store = folder.path().join("store");
     let run = |args: &[&str]| {
-        let output = sparseop(args).env("SPARSEOP_STORE", &store).assert().success().get_output().clone();
+        let output =
+            sparseop(args).env("SPARSEOP_STORE", &store).assert().success().get_output().clone();
         String::from_utf8(output.stdout).unwrap()
     };
-    let forget = ["tune", "gallery:banded,rows=500", "--seconds=0.005", "--out", &out, "--no-remember"];
+    let forget =
+        ["tune", "gallery:banded,rows=500", "--seconds=0.005", "--out", &out, "--no-remember"];
     run(&forget);
     assert!(!store.exists(), "nothing is kept that is not to be");
     run(&arguments(&out, &[]));
@@ -147,7 +163,8 @@ fn what_was_found_is_remembered_and_spares_the_race() {
     };
     for matrix in ["gallery:banded,rows=500", "gallery:uniform,rows=500"] {
         // Calibration is requested, but the stored decision is used instead.
-        let args = ["analyze", matrix, "--dtype", "f32", "--remember", "--tuning", "calibrate", "--json"];
+        let args =
+            ["analyze", matrix, "--dtype", "f32", "--remember", "--tuning", "calibrate", "--json"];
         let found: Value = serde_json::from_str(&run(&args)).unwrap();
         let measured = found["candidates"][0]["measured_us"].as_f64().unwrap();
         assert_eq!(found["candidates"][0]["plan"], found["plan"]);
@@ -171,21 +188,27 @@ fn several_races_tell_how_well_decisions_repeat() {
     let (_folder, out, _) = folder();
     let result = json(&arguments(&out, &["--repeat", "4"]));
     let repeat = &result["repeat"];
-    assert_eq!((&repeat["races"], &repeat["matrices"], &repeat["judged"]), (&4.into(), &3.into(), &0.into()));
+    assert_eq!(
+        (&repeat["races"], &repeat["matrices"], &repeat["judged"]),
+        (&4.into(), &3.into(), &0.into())
+    );
     for way in ["successive", "fresh"] {
         let agreement = &repeat[way];
         let differing = agreement["differing"].as_array().unwrap();
         assert_eq!(agreement["agreeing"].as_u64().unwrap() as usize + differing.len(), 3);
         for one in differing {
             let decisions = one["decisions"].as_array().unwrap();
-            let votes: u64 = decisions.iter().map(|decided| decided["races"].as_u64().unwrap()).sum();
+            let votes: u64 =
+                decisions.iter().map(|decided| decided["races"].as_u64().unwrap()).sum();
             assert!(decisions.len() > 1 && votes == 4, "{one}");
         }
         assert!(agreement["largest_excess"].as_f64().unwrap() >= 1.0);
         assert_eq!(agreement["regret"]["matrices"], 12);
     }
     let text = stdout(&arguments(&out, &["--repeat", "2"]));
-    for expected in ["2 races of each of 3 matrices", "successive, each beginning", "fresh, each beginning"] {
+    for expected in
+        ["2 races of each of 3 matrices", "successive, each beginning", "fresh, each beginning"]
+    {
         assert!(text.contains(expected), "{text}");
     }
     assert!(json(&arguments(&out, &[])).get("repeat").is_none());
@@ -195,10 +218,12 @@ fn several_races_tell_how_well_decisions_repeat() {
 /// The stored plan of a matrix, and the plans of its timing run.
 fn remembered(store: &Path, matrix: &str) -> (String, Vec<String>) {
     let args = ["analyze", matrix, "--dtype", "f32", "--remember", "--json"];
-    let output = sparseop(&args).env("SPARSEOP_STORE", store).assert().success().get_output().clone();
+    let output =
+        sparseop(&args).env("SPARSEOP_STORE", store).assert().success().get_output().clone();
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let raced = found["candidates"].as_array().unwrap().iter().filter(|c| !c["measured_us"].is_null());
+    let raced =
+        found["candidates"].as_array().unwrap().iter().filter(|c| !c["measured_us"].is_null());
     (text(&found["plan"]), raced.map(|c| text(&c["plan"])).collect())
 }
 
@@ -220,8 +245,11 @@ fn a_run_begins_with_what_the_one_before_has_decided() {
     let folder = fs::read_dir(store.join("sparseop/decisions")).unwrap();
     let entry = folder.map(|file| file.unwrap().path()).next().unwrap();
     let text = fs::read_to_string(&entry).unwrap();
-    fs::write(&entry, text.replacen(&format!("winner: \"{first}\""), &format!("winner: \"{FAR}\""), 1))
-        .unwrap();
+    fs::write(
+        &entry,
+        text.replacen(&format!("winner: \"{first}\""), &format!("winner: \"{FAR}\""), 1),
+    )
+    .unwrap();
     assert_eq!(remembered(&store, matrix).0, FAR);
     let (second, _) = tune();
     assert_ne!(second, FAR);
@@ -234,7 +262,10 @@ fn calibration_is_compared_with_all_plans() {
     let page = folder.path().join("page.html").to_str().unwrap().to_owned();
     let first = json(&arguments(&out, &["--calibrate", "--records", &records, "--report", &page]));
     let calibrated = &first["calibrated"];
-    assert_eq!((&calibrated["held_out"], &calibrated["regret"]["matrices"]), (&false.into(), &3.into()));
+    assert_eq!(
+        (&calibrated["held_out"], &calibrated["regret"]["matrices"]),
+        (&false.into(), &3.into())
+    );
     let classes = calibrated["classes"].as_object().unwrap();
     assert_eq!(classes.keys().collect::<Vec<_>>(), ["banded", "small", "uniform"]);
     let worst = calibrated["worst"].as_array().unwrap();
@@ -246,7 +277,10 @@ fn calibration_is_compared_with_all_plans() {
             time("chosen") > 0.0 && time("fastest") > 0.0 && one["regret"].as_f64() >= Some(1.0),
             "{one}"
         );
-        assert!(one["timed_plans"].as_u64() > Some(1) && one["seconds"].as_f64() > Some(0.0), "{one}");
+        assert!(
+            one["timed_plans"].as_u64() > Some(1) && one["seconds"].as_f64() > Some(0.0),
+            "{one}"
+        );
         assert_eq!(one["why"].is_null(), one["chosen"]["plan"] == one["fastest"]["plan"], "{one}");
     }
     let validation = Profile::read(Path::new(&out)).unwrap().validation;
@@ -256,12 +290,14 @@ fn calibration_is_compared_with_all_plans() {
     assert!(fs::read_to_string(&page).unwrap().contains("How well calibration chooses"));
 
     let text = stdout(&arguments(&out, &["--calibrate", "--held-out", &records]));
-    let expected = "predicted by profiles fitted without the matrix's class, over 3 matrices: regret";
+    let expected =
+        "predicted by profiles fitted without the matrix's class, over 3 matrices: regret";
     assert!(text.contains(expected), "{text}");
     sparseop(&arguments(&out, &["--held-out", &records])).assert().code(2);
     let other = fs::read_to_string(&records).unwrap().replacen("name:\"", "name:\"Another ", 1);
     fs::write(&records, other).unwrap();
-    let refused = sparseop(&arguments(&out, &["--calibrate", "--held-out", &records])).assert().code(1);
+    let refused =
+        sparseop(&arguments(&out, &["--calibrate", "--held-out", &records])).assert().code(1);
     let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
     assert!(said.contains("are of Another "), "{said}");
 }

@@ -39,7 +39,9 @@ fn main() -> Result<(), Error> {
     let laplacian =
         format!("poisson3d,n={n},values=laplacian").parse::<gallery::Spec>()?.generate::<f64>()?;
     let (row_ptr, col_idx, mut values) = laplacian.into_parts();
-    values.iter_mut().for_each(|value| *value = STEP * *value + if *value > 0.0 { 1.0 } else { 0.0 });
+    values
+        .iter_mut()
+        .for_each(|value| *value = STEP * *value + if *value > 0.0 { 1.0 } else { 0.0 });
     let a = CsrMatrix::try_new(n * n * n, n * n * n, row_ptr, col_idx, values)?;
 
     let op = SparseOp::auto(&a)?;

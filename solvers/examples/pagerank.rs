@@ -12,7 +12,9 @@ use sparseop::{Error, SparseOpBuilder, Tuning};
 use sparseop_solvers::{PageRank, Settings};
 
 fn main() -> Result<(), Error> {
-    let name = std::env::args().nth(1).unwrap_or_else(|| "gallery:rmat,scale=16,values=pattern".to_owned());
+    let name = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "gallery:rmat,scale=16,values=pattern".to_owned());
     let graph = match name.strip_prefix("gallery:") {
         Some(spec) => spec.parse::<gallery::Spec>()?.generate::<f64>()?,
         None => market::read::<f64>(&name)?,

@@ -3,7 +3,9 @@
 use super::driver::{BREAKDOWN, NOT_FINITE, OWN, RR, RZ, ZERO, counted};
 use super::system::{Iteration, System};
 use sparseop::device::Device;
-use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program};
+use sparseop::device::fused::{
+    Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program,
+};
 use sparseop::{DeviceVec, Error, Scalar};
 
 /// Σ r̂ v, and the first of the sums for [`OMEGA`].
@@ -51,8 +53,8 @@ impl<T: Scalar> BiCgStab<T> {
             Instruction::Div(ALPHA, RHO, RV),
         ]);
         // 0 if t is 0: s is also 0, or the matrix is singular.
-        let stabilise =
-            code.add(&[Instruction::StopUnlessFinite(NOT_FINITE, TT), Instruction::Div(OMEGA, RV, TT)]);
+        let stabilise = code
+            .add(&[Instruction::StopUnlessFinite(NOT_FINITE, TT), Instruction::Div(OMEGA, RV, TT)]);
         let mut conclude = counted(RR).to_vec();
         conclude.extend([
             // If r is orthogonal to its shadow, there is no next direction.
@@ -128,7 +130,12 @@ impl<T: Scalar> BiCgStab<T> {
         let precondition = |passes: &mut Passes<T>, to: &mut DeviceVec<T>, from: &DeviceVec<T>| {
             passes.combine(
                 to,
-                Combine { add: Some((Coefficient::ONE, from)), diagonal, scaled: true, ..Combine::new() },
+                Combine {
+                    add: Some((Coefficient::ONE, from)),
+                    diagonal,
+                    scaled: true,
+                    ..Combine::new()
+                },
             )
         };
         let next = Combine {
@@ -154,9 +161,17 @@ impl<T: Scalar> BiCgStab<T> {
         if let Some([_, half]) = scaled {
             precondition(passes, half, r)?;
         }
-        let (direction, half) = scaled.as_ref().map_or((&*p, &*r), |[direction, half]| (direction, half));
+        let (direction, half) =
+            scaled.as_ref().map_or((&*p, &*r), |[direction, half]| (direction, half));
         op.apply_device(stream, half, t)?;
-        passes.dots(Dots { of: t, with: Some(r), and: Some(t), at: RV, then: *stabilise, backward: true })?;
+        passes.dots(Dots {
+            of: t,
+            with: Some(r),
+            and: Some(t),
+            at: RV,
+            then: *stabilise,
+            backward: true,
+        })?;
         let along = Combine {
             keep,
             add: Some((plus(ALPHA), direction)),

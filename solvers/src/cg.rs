@@ -1,7 +1,8 @@
 //! Conjugate gradients.
 
 use super::driver::{
-    CONVERGED, EXHAUSTED, INDEFINITE, ITERATIONS, NOT_FINITE, OWN, RR, RZ, SECOND, THIRD, ZERO, counted,
+    CONVERGED, EXHAUSTED, INDEFINITE, ITERATIONS, NOT_FINITE, OWN, RR, RZ, SECOND, THIRD, ZERO,
+    counted,
 };
 use super::system::{Iteration, System};
 use sparseop::device::Device;
@@ -49,7 +50,12 @@ impl<T: Scalar> Cg<T> {
         ];
         conclude.extend(counted(RR));
         let conclude = code.add(&conclude);
-        Ok(Self { p: DeviceVec::zeros(device, n)?, q: DeviceVec::zeros(device, n)?, step_length, conclude })
+        Ok(Self {
+            p: DeviceVec::zeros(device, n)?,
+            q: DeviceVec::zeros(device, n)?,
+            step_length,
+            conclude,
+        })
     }
 }
 
@@ -105,7 +111,11 @@ impl<T: Scalar> Iteration<T> for Cg<T> {
             };
             passes.combine(r, shorter)?;
             let [along, keep] = [ALPHA, BETA].map(Coefficient::plus);
-            passes.step(x, p, Step { along, with: Coefficient::ONE, r, diagonal, keep, backward: true })?;
+            passes.step(
+                x,
+                p,
+                Step { along, with: Coefficient::ONE, r, diagonal, keep, backward: true },
+            )?;
         }
         Ok(())
     }
@@ -131,7 +141,11 @@ pub(super) fn finish_step<T: Scalar>(
     if !matches!(status, CONVERGED | EXHAUSTED) {
         return Ok(());
     }
-    let last =
-        Combine { keep: Some(Coefficient::ONE), add: Some((along, p)), always: true, ..Combine::new() };
+    let last = Combine {
+        keep: Some(Coefficient::ONE),
+        add: Some((along, p)),
+        always: true,
+        ..Combine::new()
+    };
     passes.combine(&mut system.x, last)
 }

@@ -5,7 +5,9 @@ use super::driver::{DIVERGED, OWN, RR, SECOND, THIRD, ZERO, counted, ring};
 use super::system::{Iteration, System};
 use super::{Jacobi, Method, Outcome, Settings, SolverBuilder};
 use sparseop::device::Device;
-use sparseop::device::fused::{Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step};
+use sparseop::device::fused::{
+    Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step,
+};
 use sparseop::{DeviceVec, Error, Scalar, SparseOp};
 
 const RHO: u16 = OWN;
@@ -30,7 +32,12 @@ pub(super) struct Chebyshev<T: Scalar> {
 }
 
 impl<T: Scalar> Chebyshev<T> {
-    pub(super) fn new(device: &Device, n: usize, bounds: (f64, f64), code: &mut Code) -> Result<Self, Error> {
+    pub(super) fn new(
+        device: &Device,
+        n: usize,
+        bounds: (f64, f64),
+        code: &mut Code,
+    ) -> Result<Self, Error> {
         let (low, high) = bounds;
         if !(low > 0.0 && high > low && high.is_finite()) {
             let message = format!(
@@ -48,7 +55,12 @@ impl<T: Scalar> Chebyshev<T> {
             Instruction::Add(RHO, A, ZERO),
         ]);
         let conclude = code.add(&conclude);
-        Ok(Self { bounds, p: DeviceVec::zeros(device, n)?, q: DeviceVec::zeros(device, n)?, conclude })
+        Ok(Self {
+            bounds,
+            p: DeviceVec::zeros(device, n)?,
+            q: DeviceVec::zeros(device, n)?,
+            conclude,
+        })
     }
 }
 
@@ -73,7 +85,10 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
         passes.write(registers)?;
         let diagonal = system.diagonal.as_ref();
         let add = Some((Coefficient::plus(INVERSE_CENTRE), &system.r));
-        passes.combine(&mut self.p, Combine { add, diagonal, scaled: diagonal.is_some(), ..Combine::new() })
+        passes.combine(
+            &mut self.p,
+            Combine { add, diagonal, scaled: diagonal.is_some(), ..Combine::new() },
+        )
     }
 
     fn batch(
@@ -98,7 +113,11 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
             };
             passes.combine(r, shorter)?;
             let [with, keep] = [GAMMA, BETA].map(Coefficient::plus);
-            passes.step(x, p, Step { along: Coefficient::ONE, with, r, diagonal, keep, backward: false })?;
+            passes.step(
+                x,
+                p,
+                Step { along: Coefficient::ONE, with, r, diagonal, keep, backward: false },
+            )?;
         }
         Ok(())
     }
@@ -126,10 +145,14 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
 ///
 /// [`Error::NotSquare`]; [`Error::NotConverged`] if the matrix is found not to be positive
 /// definite; [`Error::Gpu`] and the other errors of the device.
-pub fn estimate_bounds<T: Scalar>(op: &SparseOp<T>, jacobi: Option<&Jacobi<T>>) -> Result<(f64, f64), Error> {
+pub fn estimate_bounds<T: Scalar>(
+    op: &SparseOp<T>,
+    jacobi: Option<&Jacobi<T>>,
+) -> Result<(f64, f64), Error> {
     const STEPS: usize = 40;
     const MARGIN: f64 = 0.05;
-    let settings = Settings { tolerance: T::EPSILON.sqrt(), max_iterations: STEPS, check_every: None };
+    let settings =
+        Settings { tolerance: T::EPSILON.sqrt(), max_iterations: STEPS, check_every: None };
     let builder = SolverBuilder::new(Method::Cg).settings(settings);
     let builder = match jacobi {
         Some(jacobi) => builder.jacobi(jacobi.clone()),
@@ -148,7 +171,8 @@ pub fn estimate_bounds<T: Scalar>(op: &SparseOp<T>, jacobi: Option<&Jacobi<T>>) 
         return Ok((1.0, 2.0));
     }
     let registers = solver.registers()?;
-    let [alpha, beta] = [SECOND, THIRD].map(|base| ring(&registers, base, 0, steps).collect::<Vec<f64>>());
+    let [alpha, beta] =
+        [SECOND, THIRD].map(|base| ring(&registers, base, 0, steps).collect::<Vec<f64>>());
     let before = |k: usize| if k == 0 { 0.0 } else { beta[k - 1] / alpha[k - 1] };
     let diagonal: Vec<f64> = (0..steps).map(|k| 1.0 / alpha[k] + before(k)).collect();
     let beside: Vec<f64> = (1..steps).map(|k| beta[k - 1].sqrt() / alpha[k - 1]).collect();
@@ -168,8 +192,9 @@ fn scattered(index: u64) -> f64 {
 /// The least and the largest eigenvalue of a symmetric tridiagonal matrix, by bisection: the number
 /// of negative pivots of its factorisation is the number of eigenvalues below the shift (Sturm).
 fn outermost(diagonal: &[f64], beside: &[f64]) -> (f64, f64) {
-    let radius =
-        |k: usize| beside.get(k).map_or(0.0, |e| e.abs()) + if k == 0 { 0.0 } else { beside[k - 1].abs() };
+    let radius = |k: usize| {
+        beside.get(k).map_or(0.0, |e| e.abs()) + if k == 0 { 0.0 } else { beside[k - 1].abs() }
+    };
     let discs = || diagonal.iter().enumerate().map(|(k, d)| (d - radius(k), d + radius(k)));
     let least = discs().map(|disc| disc.0).fold(f64::INFINITY, f64::min);
     let largest = discs().map(|disc| disc.1).fold(f64::NEG_INFINITY, f64::max);

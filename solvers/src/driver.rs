@@ -69,7 +69,12 @@ pub(super) fn counted(of: u16) -> [Instruction; 5] {
 
 /// Elements of a ring buffer written by iterations `from..to`; at most as many as the ring has
 /// places.
-pub(super) fn ring(registers: &[f64], base: u16, from: usize, to: usize) -> impl Iterator<Item = f64> {
+pub(super) fn ring(
+    registers: &[f64],
+    base: u16,
+    from: usize,
+    to: usize,
+) -> impl Iterator<Item = f64> {
     (from..to).map(move |i| registers[usize::from(base) + i % usize::from(RING)])
 }
 
@@ -174,7 +179,8 @@ impl<'a, T: Scalar> Driver<'a, T> {
         let (ended, seconds) = timed(|| {
             loop {
                 let registers = self.advance(0, work)?;
-                let (before, now) = (self.history.len(), registers[usize::from(ITERATIONS)] as usize);
+                let (before, now) =
+                    (self.history.len(), registers[usize::from(ITERATIONS)] as usize);
                 self.note(now, ring(&registers, HISTORY, before, now).map(residual));
                 if status(&registers) != 0 || now >= max_iterations {
                     return Ok(registers);

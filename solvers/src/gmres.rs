@@ -104,8 +104,10 @@ impl<T: Scalar> Gmres<T> {
         code: &mut Code,
     ) -> Result<Self, Error> {
         if !(1..=Method::MAX_RESTART).contains(&restart) {
-            let message =
-                format!("it is begun anew after 1 to {} iterations, not {restart}", Method::MAX_RESTART);
+            let message = format!(
+                "it is begun anew after 1 to {} iterations, not {restart}",
+                Method::MAX_RESTART
+            );
             return Err(Error::SolverSetting { method: "gmres", message });
         }
         let zeros = || DeviceVec::zeros(device, n);
@@ -142,7 +144,12 @@ impl<T: Scalar> Gmres<T> {
     }
 
     /// Extends the basis by one vector.
-    fn extend(&mut self, system: &System<'_, T>, passes: &mut Passes<T>, j: usize) -> Result<(), Error> {
+    fn extend(
+        &mut self,
+        system: &System<'_, T>,
+        passes: &mut Passes<T>,
+        j: usize,
+    ) -> Result<(), Error> {
         let elements: Vec<u16> = (0..=j).map(|i| self.element(i, j)).collect();
         let (basis, rest) = self.basis.split_at_mut(j + 1);
         let w = &mut rest[0];
@@ -179,7 +186,10 @@ impl<T: Scalar> Gmres<T> {
                 keep,
                 add: Some((Coefficient::minus(element), &basis[i])),
                 with: next,
-                sums: [if next.is_some() { Partner::Other } else { Partner::Itself }, Partner::Absent],
+                sums: [
+                    if next.is_some() { Partner::Other } else { Partner::Itself },
+                    Partner::Absent,
+                ],
                 at: elements.get(i + 1).copied().unwrap_or(WW),
                 then: if next.is_some() { Program::default() } else { self.conclude },
                 backward: i % 2 == 1,
@@ -207,7 +217,8 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
     ) -> Result<(), Error> {
         let norm = registers[usize::from(RR)].sqrt();
         // The longest column of another solution must not affect this one.
-        let longest = if registers[usize::from(ITERATIONS)] > 0.0 { self.problem.longest } else { 0.0 };
+        let longest =
+            if registers[usize::from(ITERATIONS)] > 0.0 { self.problem.longest } else { 0.0 };
         self.problem = LeastSquares::new(norm, longest, NOTHING * T::EPSILON);
         self.batches = 0;
         registers[usize::from(START)] = 1.0 / norm;
@@ -240,7 +251,8 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         let mut seen = Seen { residuals: Vec::new(), status: 0 };
         for (j, last) in (from..done).zip(ring(registers, HISTORY, from, done)) {
             let first = usize::from(self.element(0, j));
-            let column: Vec<f64> = registers[first..=first + j].iter().copied().chain([last]).collect();
+            let column: Vec<f64> =
+                registers[first..=first + j].iter().copied().chain([last]).collect();
             if !column.iter().all(|element| element.is_finite()) {
                 seen.status = NOT_FINITE;
                 break;
@@ -261,7 +273,12 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         seen
     }
 
-    fn finish(&mut self, system: &mut System<'_, T>, passes: &mut Passes<T>, _: u16) -> Result<(), Error> {
+    fn finish(
+        &mut self,
+        system: &mut System<'_, T>,
+        passes: &mut Passes<T>,
+        _: u16,
+    ) -> Result<(), Error> {
         let y = self.problem.solution();
         let mut registers = passes.read()?;
         let first = usize::from(REGISTERS);

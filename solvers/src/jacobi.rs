@@ -33,7 +33,11 @@ impl<T: Scalar> Jacobi<T> {
             } else if !diagonal.is_finite() {
                 Err(Error::NotFinite { vector: "diagonal", index: row, value: diagonal })
             } else if !inverse.to_f64().is_finite() {
-                Err(Error::NotFinite { vector: "1 / diagonal", index: row, value: inverse.to_f64() })
+                Err(Error::NotFinite {
+                    vector: "1 / diagonal",
+                    index: row,
+                    value: inverse.to_f64(),
+                })
             } else {
                 Ok(inverse)
             }

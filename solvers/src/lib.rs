@@ -42,6 +42,8 @@ mod cg;
 mod chebyshev;
 mod driver;
 mod gmres;
+#[cfg(test)]
+mod input_tests;
 mod jacobi;
 mod pagerank;
 mod power;
@@ -136,7 +138,10 @@ impl Settings {
     fn check(&self, method: &'static str) -> Result<(), Error> {
         let wrong = |message: String| Err(Error::SolverSetting { method, message });
         if !(self.tolerance > 0.0 && self.tolerance.is_finite()) {
-            return wrong(format!("a tolerance is a finite number above 0, not {}", self.tolerance));
+            return wrong(format!(
+                "a tolerance is a finite number above 0, not {}",
+                self.tolerance
+            ));
         }
         if self.max_iterations == 0 {
             return wrong("at least one iteration has to be allowed".to_owned());

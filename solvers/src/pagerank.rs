@@ -1,6 +1,8 @@
 //! PageRank.
 
-use super::driver::{Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status};
+use super::driver::{
+    Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status,
+};
 use super::report::seconds;
 use super::{Outcome, Progress, Settings};
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
@@ -154,51 +156,68 @@ impl<T: Scalar> PageRank<T> {
         let (op, pages) = (&self.op, self.op.nrows());
         if pages == 0 {
             let (ranks, outcome) = (Vec::new(), Outcome::Converged);
-            return Ok(Ranking { ranks, outcome, iterations: 0, history: Vec::new(), seconds: 0.0 });
+            return Ok(Ranking {
+                ranks,
+                outcome,
+                iterations: 0,
+                history: Vec::new(),
+                seconds: 0.0,
+            });
         }
         let mut code = Code::new();
         // Rank that is not passed along links is distributed by jumps. This includes the rank of
         // pages without links, which need no separate treatment.
-        let jump =
-            code.add(&[Instruction::Mul(PASSED, DAMPING, PASSED), Instruction::Sub(JUMPS, ONE, PASSED)]);
+        let jump = code.add(&[
+            Instruction::Mul(PASSED, DAMPING, PASSED),
+            Instruction::Sub(JUMPS, ONE, PASSED),
+        ]);
         let conclude = code.add(&counted(RR));
         let (device, stream) = (op.device(), Stream::new(op.device())?);
         let uniform = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); pages])?;
-        let mut ranks = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); pages])?;
+        let mut ranks =
+            DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); pages])?;
         let mut passed = DeviceVec::zeros(device, pages)?;
-        let mut driver =
-            Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
+        let mut driver = Driver::new(
+            &stream,
+            &settings,
+            usize::from(REGISTERS),
+            code,
+            Some(Box::new(observer)),
+        )?;
         let mut registers = driver.passes.read()?;
-        for (register, value) in
-            [(DAMPING, damping), (TARGET, settings.tolerance), (LIMIT, settings.max_iterations as f64)]
-        {
+        for (register, value) in [
+            (DAMPING, damping),
+            (TARGET, settings.tolerance),
+            (LIMIT, settings.max_iterations as f64),
+        ] {
             registers[usize::from(register)] = value;
         }
         driver.passes.write(&registers)?;
         let every = driver.every;
-        let (registers, seconds) = driver.run(settings.max_iterations, |change| change, &mut |passes| {
-            for _ in 0..every {
-                op.apply_device(&stream, &ranks, &mut passed)?;
-                passes.dots(Dots {
-                    of: &passed,
-                    with: None,
-                    and: None,
-                    at: PASSED,
-                    then: jump,
-                    backward: true,
-                })?;
-                let next = Combine {
-                    add: Some((Coefficient::plus(DAMPING), &passed)),
-                    and: Some((Coefficient::plus(JUMPS), &uniform)),
-                    sums: [Partner::Change, Partner::Absent],
-                    at: RR,
-                    then: conclude,
-                    ..Combine::new()
-                };
-                passes.combine(&mut ranks, next)?;
-            }
-            Ok(())
-        })?;
+        let (registers, seconds) =
+            driver.run(settings.max_iterations, |change| change, &mut |passes| {
+                for _ in 0..every {
+                    op.apply_device(&stream, &ranks, &mut passed)?;
+                    passes.dots(Dots {
+                        of: &passed,
+                        with: None,
+                        and: None,
+                        at: PASSED,
+                        then: jump,
+                        backward: true,
+                    })?;
+                    let next = Combine {
+                        add: Some((Coefficient::plus(DAMPING), &passed)),
+                        and: Some((Coefficient::plus(JUMPS), &uniform)),
+                        sums: [Partner::Change, Partner::Absent],
+                        at: RR,
+                        then: conclude,
+                        ..Combine::new()
+                    };
+                    passes.combine(&mut ranks, next)?;
+                }
+                Ok(())
+            })?;
         Ok(Ranking {
             ranks: ranks.to_vec()?,
             outcome: outcome(status(&registers)),

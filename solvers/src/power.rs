@@ -1,8 +1,8 @@
 //! Power iteration.
 
 use super::driver::{
-    BREAKDOWN, Driver, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ZERO, counted, outcome,
-    status,
+    BREAKDOWN, Driver, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ZERO, counted,
+    outcome, status,
 };
 use super::report::seconds;
 use super::{Outcome, Progress, Settings, check_finite};
@@ -142,12 +142,16 @@ pub fn power<'a, T: Scalar>(
     // Another stream may still be copying values of the operator.
     device.synchronize()?;
     let mut p = DeviceVec::from_slice(device, &unit)?;
-    let (mut q, mut difference) = (DeviceVec::zeros(device, nrows)?, DeviceVec::zeros(device, nrows)?);
-    let mut driver = Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
+    let (mut q, mut difference) =
+        (DeviceVec::zeros(device, nrows)?, DeviceVec::zeros(device, nrows)?);
+    let mut driver =
+        Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
     let mut registers = driver.passes.read()?;
-    for (register, value) in
-        [(TARGET, settings.tolerance.powi(2)), (FLOOR, LEAST), (LIMIT, settings.max_iterations as f64)]
-    {
+    for (register, value) in [
+        (TARGET, settings.tolerance.powi(2)),
+        (FLOOR, LEAST),
+        (LIMIT, settings.max_iterations as f64),
+    ] {
         registers[usize::from(register)] = value;
     }
     driver.passes.write(&registers)?;

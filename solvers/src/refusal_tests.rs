@@ -39,9 +39,12 @@ fn vectors_on_another_device() {
 fn systems_that_are_not_square() {
     for device in devices() {
         let (op, settings) = (wide(device), Settings::default());
-        for method in
-            [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 5 }, Method::Chebyshev { bounds: None }]
-        {
+        for method in [
+            Method::Cg,
+            Method::BiCgStab,
+            Method::Gmres { restart: 5 },
+            Method::Chebyshev { bounds: None },
+        ] {
             let refused = SolverBuilder::new(method).build(&op).map(drop);
             let named = matches!(refused, Err(Error::NotSquare { nrows: 6, ncols: 9, .. }));
             assert!(named, "{refused:?}");
@@ -73,7 +76,8 @@ fn numbers_that_are_not_finite() {
                 (solver.solve_device(&ones(device), &mut on_device()), "x"),
             ] {
                 let error = refused.map(drop).unwrap_err();
-                let named = matches!(error, Error::NotFinite { vector, index: 4, .. } if vector == culprit);
+                let named =
+                    matches!(error, Error::NotFinite { vector, index: 4, .. } if vector == culprit);
                 assert!(named, "{error} on {device}");
             }
             assert!(solver.solve(&[1.0; 6], &mut x).unwrap().converged().is_ok());

@@ -4,12 +4,15 @@ use super::bicgstab::BiCgStab;
 use super::cg::Cg;
 use super::chebyshev::{Chebyshev, estimate_bounds};
 use super::driver::{
-    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, ITERATIONS, LIMIT, Observer, RR, RZ, TARGET, outcome, timed,
+    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, ITERATIONS, LIMIT, Observer, RR, RZ, TARGET, outcome,
+    timed,
 };
 use super::gmres::Gmres;
 use super::system::{Iteration, System};
 use super::{Jacobi, Method, Outcome, Progress, Report, Settings, check_finite};
-use sparseop::device::fused::{Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS};
+use sparseop::device::fused::{
+    Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS,
+};
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::Debug;
 
@@ -94,18 +97,27 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
         if let Some(found) =
             jacobi.as_ref().map(|jacobi| jacobi.inverse.len()).filter(|found| *found != nrows)
         {
-            return Err(Error::VectorLength { vector: "diagonal", expected: nrows, found, nrows, ncols });
+            return Err(Error::VectorLength {
+                vector: "diagonal",
+                expected: nrows,
+                found,
+                nrows,
+                ncols,
+            });
         }
         if method == (Method::Chebyshev { bounds: None }) {
             method = Method::Chebyshev { bounds: Some(estimate_bounds(op, jacobi.as_ref())?) };
         }
         let device = op.device();
         let zeros = || DeviceVec::zeros(device, nrows);
-        let diagonal = jacobi.map(|jacobi| DeviceVec::from_slice(device, &jacobi.inverse)).transpose()?;
+        let diagonal =
+            jacobi.map(|jacobi| DeviceVec::from_slice(device, &jacobi.inverse)).transpose()?;
         let mut code = Code::new();
         let iteration: Box<dyn Iteration<T> + 'a> = match method {
             Method::Cg => Box::new(Cg::new(device, nrows, diagonal.is_some(), &mut code)?),
-            Method::BiCgStab => Box::new(BiCgStab::new(device, nrows, diagonal.is_some(), &mut code)?),
+            Method::BiCgStab => {
+                Box::new(BiCgStab::new(device, nrows, diagonal.is_some(), &mut code)?)
+            }
             Method::Gmres { restart } => {
                 Box::new(Gmres::new(device, nrows, restart, diagonal.is_some(), &mut code)?)
             }
@@ -114,8 +126,10 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
             }
         };
         let stream = Stream::new(device)?;
-        let driver = Driver::new(&stream, &settings, Gmres::<T>::registers(method), code, observer)?;
-        let system = System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()?, kept: zeros()? };
+        let driver =
+            Driver::new(&stream, &settings, Gmres::<T>::registers(method), code, observer)?;
+        let system =
+            System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()?, kept: zeros()? };
         let mut solver = Solver { method, settings, system, driver, iteration };
         solver.batch(0, true)?;
         Ok(solver)
@@ -180,7 +194,11 @@ impl<T: Scalar> Solver<'_, T> {
     /// # Errors
     ///
     /// Those of [`Solver::solve`], and [`Error::WrongDevice`].
-    pub fn solve_device(&mut self, b: &DeviceVec<T>, x: &mut DeviceVec<T>) -> Result<Report, Error> {
+    pub fn solve_device(
+        &mut self,
+        b: &DeviceVec<T>,
+        x: &mut DeviceVec<T>,
+    ) -> Result<Report, Error> {
         let n = self.system.op.nrows();
         for (vector, found) in [("b", b.len()), ("x", x.len())] {
             if found != n {
@@ -213,7 +231,11 @@ impl<T: Scalar> Solver<'_, T> {
             }
         }
         let (report, seconds) = timed(|| self.run());
-        let copy = Combine { add: Some((Coefficient::ONE, &self.system.x)), always: true, ..Combine::new() };
+        let copy = Combine {
+            add: Some((Coefficient::ONE, &self.system.x)),
+            always: true,
+            ..Combine::new()
+        };
         self.driver.passes.combine(x, copy)?;
         self.system.stream.synchronize()?;
         report.map(|report| Report { seconds, ..report })
@@ -251,14 +273,22 @@ impl<T: Scalar> Solver<'_, T> {
     /// The norm of `b`; 0 only if all of `b` is 0.
     fn norm_b(&mut self) -> Result<f64, Error> {
         let b = &self.system.b;
-        let pass =
-            Dots { of: b, with: Some(b), and: None, at: RR, then: Program::default(), backward: false };
+        let pass = Dots {
+            of: b,
+            with: Some(b),
+            and: None,
+            at: RR,
+            then: Program::default(),
+            backward: false,
+        };
         self.driver.passes.dots(pass)?;
         let square = self.driver.passes.read()?[usize::from(RR)];
         if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
-            let message =
-                "the square of the norm of `b` is below what 64 bits can hold; scale `b`, and `x` with it";
-            return Err(Error::SolverSetting { method: self.method.name(), message: message.to_owned() });
+            let message = "the square of the norm of `b` is below what 64 bits can hold; scale `b`, and `x` with it";
+            return Err(Error::SolverSetting {
+                method: self.method.name(),
+                message: message.to_owned(),
+            });
         }
         Ok(square.sqrt())
     }
@@ -360,11 +390,23 @@ impl<T: Scalar> Solver<'_, T> {
     fn report(&mut self, outcome: Outcome, residual: f64, restarts: usize) -> Report {
         let iterations = self.iterations();
         let history = std::mem::take(&mut self.driver.history);
-        Report { method: self.method.name(), outcome, iterations, residual, history, restarts, seconds: 0.0 }
+        Report {
+            method: self.method.name(),
+            outcome,
+            iterations,
+            residual,
+            history,
+            restarts,
+            seconds: 0.0,
+        }
     }
 }
 
 /// Copies a vector.
-fn copy<T: Scalar>(passes: &mut Passes<T>, to: &mut DeviceVec<T>, from: &DeviceVec<T>) -> Result<(), Error> {
+fn copy<T: Scalar>(
+    passes: &mut Passes<T>,
+    to: &mut DeviceVec<T>,
+    from: &DeviceVec<T>,
+) -> Result<(), Error> {
     passes.combine(to, Combine { add: Some((Coefficient::ONE, from)), ..Combine::new() })
 }

@@ -60,7 +60,12 @@ pub(super) trait Iteration<T: Scalar>: Debug {
     }
 
     /// Updates `system.x`, if iterations leave it behind.
-    fn finish(&mut self, _: &mut System<'_, T>, _: &mut Passes<T>, _status: u16) -> Result<(), Error> {
+    fn finish(
+        &mut self,
+        _: &mut System<'_, T>,
+        _: &mut Passes<T>,
+        _status: u16,
+    ) -> Result<(), Error> {
         Ok(())
     }
 

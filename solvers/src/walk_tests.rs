@@ -10,7 +10,8 @@ use sparseop_testkit::{devices, x_vector};
 fn power_iteration_finds_the_largest_eigenvalue() {
     for device in devices() {
         let n = 200;
-        let a = matrix::<f64>(n, (0..n).map(|i| (i, i, if i == 77 { -5.0 } else { (i % 4) as f64 })));
+        let a =
+            matrix::<f64>(n, (0..n).map(|i| (i, i, if i == 77 { -5.0 } else { (i % 4) as f64 })));
         let settings = Settings { tolerance: 1e-10, ..Settings::default() };
         let find = |a: &CsrMatrix<f64>, settings| {
             power(&op(device, a), &x_vector(a.nrows()), settings, |_| {}).unwrap()
@@ -22,25 +23,41 @@ fn power_iteration_finds_the_largest_eigenvalue() {
             pair.value,
             pair.residual()
         );
-        assert!((pair.vector[77].abs() - 1.0).abs() < 1e-9 && (norm(pair.vector) - 1.0).abs() < 1e-12);
+        assert!(
+            (pair.vector[77].abs() - 1.0).abs() < 1e-9 && (norm(pair.vector) - 1.0).abs() < 1e-12
+        );
         assert_eq!(pair.history.len(), pair.iterations);
         // Two eigenvalues of equal magnitude; the zero matrix.
         let pair = matrix(2, [(0, 0, 1.0), (1, 1, -1.0)]);
         let few = Settings { max_iterations: 50, ..settings };
         let error = find(&pair, few).converged().unwrap_err().to_string();
-        assert!(error.contains("after 50 iterations") && error.contains("several eigenvalues"), "{error}");
+        assert!(
+            error.contains("after 50 iterations") && error.contains("several eigenvalues"),
+            "{error}"
+        );
         assert_eq!(find(&matrix(3, []), few).outcome, Outcome::Breakdown);
         // The first estimate of the eigenvalue is 0, and so are all others: a rotation, and a
         // vector between both eigenvectors.
-        for (a, start) in [(matrix(2, [(0, 1, -1.0), (1, 0, 1.0)]), [1.0, 0.0]), (pair.clone(), [1.0, 1.0])] {
+        for (a, start) in
+            [(matrix(2, [(0, 1, -1.0), (1, 0, 1.0)]), [1.0, 0.0]), (pair.clone(), [1.0, 1.0])]
+        {
             let found = power(&op(device, &a), &start, few, |_| {}).unwrap();
-            assert_eq!((found.outcome, found.iterations), (Outcome::MaxIterations, 50), "{found:?}");
+            assert_eq!(
+                (found.outcome, found.iterations),
+                (Outcome::MaxIterations, 50),
+                "{found:?}"
+            );
             assert!(found.residual() > 1.0, "{found:?}");
         }
         // Vectors with squares that overflow or underflow.
         for size in [1e200, 1e-200] {
             let start = [size, 2.0 * size];
-            let found = power(&op(device, &matrix(2, [(0, 0, 1.0), (1, 1, 3.0)])), &start, settings, |_| {});
+            let found = power(
+                &op(device, &matrix(2, [(0, 0, 1.0), (1, 1, 3.0)])),
+                &start,
+                settings,
+                |_| {},
+            );
             assert!((found.unwrap().converged().unwrap().value - 3.0).abs() < 1e-9);
         }
         let error = power(&op(device, &pair), &[0.0, 0.0], few, |_| {}).unwrap_err().to_string();
@@ -60,7 +77,9 @@ fn dense_rank(graph: &CsrMatrix<f64>, damping: f64) -> Vec<f64> {
             if sum == 0.0 {
                 next.iter_mut().for_each(|rank| *rank += damping * from / n as f64);
             } else {
-                cols.iter().zip(weights).for_each(|(col, w)| next[*col as usize] += damping * from * w / sum);
+                cols.iter()
+                    .zip(weights)
+                    .for_each(|(col, w)| next[*col as usize] += damping * from * w / sum);
             }
         }
         ranks = next;
@@ -81,8 +100,12 @@ fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
         for damping in [0.0, 0.5, 0.85, 0.99] {
             let expected = dense_rank(&graph, damping);
             let settings = Settings { tolerance: 1e-12, ..Settings::default() };
-            let rank =
-                || PageRank::new(graph.view(), &builder).unwrap().rank(damping, settings, |_| {}).unwrap();
+            let rank = || {
+                PageRank::new(graph.view(), &builder)
+                    .unwrap()
+                    .rank(damping, settings, |_| {})
+                    .unwrap()
+            };
             let ranking = rank().converged().unwrap();
             let far = ranking.ranks.iter().zip(&expected).map(|(a, b)| (a - b).abs()).sum::<f64>();
             // The dense ranking is not converged either if damping is near 1.

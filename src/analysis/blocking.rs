@@ -96,7 +96,9 @@ impl<'a, T: Scalar> Rows<'a, T> {
         match self.a.row(row).0 {
             [] => (u32::MAX, 0),
             cols if self.sorted => (cols[0], cols[cols.len() - 1]),
-            cols => cols.iter().fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col))),
+            cols => {
+                cols.iter().fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col)))
+            }
         }
     }
 
@@ -146,7 +148,11 @@ impl Blocking {
 
     /// Measures `a`. None if it has too few entries or hardly any of its gathers miss, because
     /// nothing reads the estimate in that case.
-    pub fn of<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats, structure: &Structure) -> Option<Self> {
+    pub fn of<T: Scalar>(
+        a: CsrView<'_, T>,
+        rows: &RowStats,
+        structure: &Structure,
+    ) -> Option<Self> {
         let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
         if rows.nnz < Self::LEAST || missing < Self::MISSING {
             return None;
@@ -215,8 +221,8 @@ fn windows<T: Scalar>(a: CsrView<'_, T>, columns: u32) -> (f64, f64, bool) {
         let entries = a.row_ptr()[panel.rows.end] - a.row_ptr()[panel.rows.start];
         ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
     });
-    let ([runs, seen, windows, entries], sorted) =
-        sampled.reduce(|| ([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
+    let ([runs, seen, windows, entries], sorted) = sampled
+        .reduce(|| ([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
     (ratio(runs, seen), ratio(windows, entries), sorted)
 }
 
@@ -232,8 +238,10 @@ fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64
     let stretches = ((col_idx.len() / SAMPLING).min(MOST) / STRETCH).max(2);
     let sample = |half: usize| {
         let starts = (half..stretches).step_by(2).map(|i| col_idx.len() / stretches * i);
-        let mut cols: Vec<u32> =
-            starts.flat_map(|at| &col_idx[at..(at + STRETCH).min(col_idx.len())]).copied().collect();
+        let mut cols: Vec<u32> = starts
+            .flat_map(|at| &col_idx[at..(at + STRETCH).min(col_idx.len())])
+            .copied()
+            .collect();
         cols.sort_unstable();
         cols
     };
@@ -248,7 +256,8 @@ fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64
         let within = counted.iter().filter(|col| hot.binary_search(col).is_ok()).count();
         let share = ratio(within as f64, counted.len() as f64);
         // Columns without an entry in the sample share the rest evenly.
-        let others = ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64).min(1.0);
+        let others =
+            ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64).min(1.0);
         share + (1.0 - share) * others
     })
 }
@@ -309,7 +318,8 @@ mod tests {
     #[test]
     fn only_what_misses_is_measured() {
         let blocking = |spec: &str| {
-            Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view()).blocking
+            Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view())
+                .blocking
         };
         assert_eq!(blocking("poisson2d,n=600"), None);
         assert_eq!(blocking("uniform,rows=1k"), None);
@@ -323,7 +333,9 @@ mod tests {
         for spec in ["lognormal,rows=200k", "lp,rows=500", "rmat,scale=17"] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
             let analysis = Analysis::of(a.view());
-            let Some(blocking) = analysis.blocking else { panic!("{spec}: {:?}", analysis.rows.nnz) };
+            let Some(blocking) = analysis.blocking else {
+                panic!("{spec}: {:?}", analysis.rows.nnz)
+            };
             for told in blocking.blocks {
                 let panels = panels(&a, told.columns);
                 let tiles: u32 = panels.iter().map(|panel| panel.windows).sum();
@@ -334,16 +346,23 @@ mod tests {
                         .clone()
                         .for_each(|row| panel.for_each_run(a.view().row(row).0, |_, _| runs += 1));
                 }
-                let (runs, tiles) = (f64::from(runs) / a.nnz() as f64, f64::from(tiles) / a.nnz() as f64);
+                let (runs, tiles) =
+                    (f64::from(runs) / a.nnz() as f64, f64::from(tiles) / a.nnz() as f64);
                 assert!((told.runs / runs - 1.0).abs() < 0.2, "{spec}: {told:?}, runs {runs}");
-                assert!((0.4..2.5).contains(&(told.tiles / tiles)), "{spec}: {told:?}, tiles {tiles}");
+                assert!(
+                    (0.4..2.5).contains(&(told.tiles / tiles)),
+                    "{spec}: {told:?}, tiles {tiles}"
+                );
                 let mut counts = vec![0usize; a.ncols()];
                 a.col_idx().iter().for_each(|&col| counts[col as usize] += 1);
                 counts.sort_unstable_by(|a, b| b.cmp(a));
                 let hot: usize = counts.iter().take(told.columns as usize).sum();
                 let hot = hot as f64 / a.nnz() as f64;
                 // Columns chosen by a sample are not exactly the most frequent ones.
-                assert!(told.hot < hot + 0.02 && told.hot > 0.6 * hot, "{spec}: {told:?}, hot {hot}");
+                assert!(
+                    told.hot < hot + 0.02 && told.hot > 0.6 * hot,
+                    "{spec}: {told:?}, hot {hot}"
+                );
             }
         }
     }

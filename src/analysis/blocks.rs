@@ -58,12 +58,18 @@ impl BlockFill {
         let tiles = if exact { all_tiles(a) } else { drawn_tiles(a) };
         let blocks_per_entry = |table: &mut Table, &(tile, weight): &(usize, usize)| {
             let entries = tile_entries(a, tile).len() as f64;
-            let blocks =
-                [table.count::<T, 2>(a, tile), table.count::<T, 3>(a, tile), table.count::<T, 4>(a, tile)];
+            let blocks = [
+                table.count::<T, 2>(a, tile),
+                table.count::<T, 3>(a, tile),
+                table.count::<T, 4>(a, tile),
+            ];
             blocks.map(|blocks| (weight as u64 * blocks) as f64 / entries)
         };
-        let terms: Vec<[f64; 3]> =
-            tiles.par_iter().with_min_len(TOGETHER).map_init(Table::default, blocks_per_entry).collect();
+        let terms: Vec<[f64; 3]> = tiles
+            .par_iter()
+            .with_min_len(TOGETHER)
+            .map_init(Table::default, blocks_per_entry)
+            .collect();
         // Summed in a fixed order: the result has the same bits on any number of threads.
         let sum = |size: usize| terms.iter().map(|term| term[size]).sum::<f64>();
         let weights = tiles.iter().map(|tile| tile.1 as f64).sum::<f64>();
@@ -187,8 +193,11 @@ mod tests {
     }
 
     fn naive(rows: &[Vec<u32>], b: usize) -> f64 {
-        let entries =
-            || rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |&col| (i, col as usize)));
+        let entries = || {
+            rows.iter()
+                .enumerate()
+                .flat_map(|(i, row)| row.iter().map(move |&col| (i, col as usize)))
+        };
         let blocks: BTreeSet<_> = entries().map(|(i, j)| (i / b, j / b)).collect();
         ratio(entries().count() as f64, (b * b * blocks.len()) as f64)
     }
@@ -213,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_sample_of_blocks_that_are_all_full_is_exact() {
-        let rows: Vec<Vec<u32>> = (0..30_000u32).map(|i| (i / 3 * 3..i / 3 * 3 + 3).collect()).collect();
+        let rows: Vec<Vec<u32>> =
+            (0..30_000u32).map(|i| (i / 3 * 3..i / 3 * 3 + 3).collect()).collect();
         let fill = BlockFill::of(matrix(30_000, &rows).view());
         assert!(!fill.exact);
         assert!((fill.b3 - 1.0).abs() < 1e-12, "{fill:?}");
@@ -222,13 +232,18 @@ mod tests {
 
     #[test]
     fn a_sample_is_close_even_when_one_row_is_dense() {
-        let mut rows: Vec<Vec<u32>> =
-            (0..40_000u32).map(|i| (0..3 + i % 5).map(|j| (i + j * (i % 7)) % 40_000).collect()).collect();
+        let mut rows: Vec<Vec<u32>> = (0..40_000u32)
+            .map(|i| (0..3 + i % 5).map(|j| (i + j * (i % 7)) % 40_000).collect())
+            .collect();
         rows[17] = (0..40_000).collect();
         let fill = BlockFill::of(matrix(40_000, &rows).view());
         assert!(!fill.exact);
         for (found, b) in [(fill.b2, 2), (fill.b3, 3), (fill.b4, 4)] {
-            assert!((found / naive(&rows, b) - 1.0).abs() < 0.03, "{b}: {found} {}", naive(&rows, b));
+            assert!(
+                (found / naive(&rows, b) - 1.0).abs() < 0.03,
+                "{b}: {found} {}",
+                naive(&rows, b)
+            );
         }
     }
 

@@ -44,7 +44,10 @@ impl Continued {
                 Counts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
             });
         let Counts { entries, affine, runs } = sampled.reduce(Counts::default, Counts::merge);
-        Self { affine: ratio(affine as f64, entries as f64), runs: ratio(runs as f64, entries as f64) }
+        Self {
+            affine: ratio(affine as f64, entries as f64),
+            runs: ratio(runs as f64, entries as f64),
+        }
     }
 }
 
@@ -74,10 +77,12 @@ impl Counts {
             let above = if row > 0 { &col_idx[row_ptr[row - 1]..start] } else { &[] };
             let above = above.get(from - start..).unwrap_or_default();
             let continues = |(&col, &over): (&u32, &u32)| col == over.wrapping_add(1);
-            counts.affine += col_idx[from..to].iter().zip(above).filter(|&pair| continues(pair)).count();
+            counts.affine +=
+                col_idx[from..to].iter().zip(above).filter(|&pair| continues(pair)).count();
             let second = from.max(start + 1).min(to);
             let before = &col_idx[second.saturating_sub(1)..];
-            counts.runs += col_idx[second..to].iter().zip(before).filter(|&pair| continues(pair)).count();
+            counts.runs +=
+                col_idx[second..to].iter().zip(before).filter(|&pair| continues(pair)).count();
             row += 1;
         }
         counts
@@ -103,7 +108,9 @@ mod tests {
         let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
         let affine: usize = rows
             .windows(2)
-            .map(|pair| pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count())
+            .map(|pair| {
+                pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count()
+            })
             .sum();
         let runs = rows.iter().flat_map(|row| row.windows(2)).filter(|w| w[1] == w[0] + 1).count();
         let share = |count: usize| ratio(count as f64, a.nnz() as f64);
@@ -127,10 +134,11 @@ mod tests {
     fn grid_lines_as_long_as_the_samples_are_apart_are_met_everywhere() {
         // Every sixteenth section has different rows.
         let rows = 32 * EXACT_NNZ / 4;
-        let cols =
-            (0..4 * rows).map(|k| if k / STRETCH % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });
+        let cols = (0..4 * rows)
+            .map(|k| if k / STRETCH % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });
         let row_ptr = (0..=rows).map(|row| 4 * row).collect();
-        let a = CsrMatrix::try_new(rows, rows + 4, row_ptr, cols.collect(), vec![1.0f32; 4 * rows]).unwrap();
+        let a = CsrMatrix::try_new(rows, rows + 4, row_ptr, cols.collect(), vec![1.0f32; 4 * rows])
+            .unwrap();
         let (told, found) = (Continued::of(a.view()), whole(&a));
         assert!((told.affine - found.affine).abs() < 0.05, "{told:?}, {found:?}");
     }

@@ -44,7 +44,8 @@ impl Fingerprint {
     /// `col_idx`. Matrices that differ only in their values, or in the type of their values, have
     /// the same fingerprint.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let offsets: Digests = a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
+        let offsets: Digests =
+            a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
         let columns: Digests = a.col_idx().par_chunks(CHUNK).map(digest_columns).collect();
         Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], [&offsets, &columns])
     }
@@ -160,7 +161,10 @@ mod tests {
     fn golden() {
         let a = small();
         assert_eq!(Fingerprint::of(a.view()).to_string(), "22f659dead6d2878af7c2742c4d5bf7f");
-        assert_eq!(Fingerprint::of_values(a.values()).to_string(), "76a44b8be31cae10b548545904eef881");
+        assert_eq!(
+            Fingerprint::of_values(a.values()).to_string(),
+            "76a44b8be31cae10b548545904eef881"
+        );
         assert_eq!(
             Fingerprint::of_values(&[3.0f32, 1.0, 2.0]).to_string(),
             "f07f6bd8f6d650b4fc6811d9ebd52eee"
@@ -178,12 +182,16 @@ mod tests {
     fn every_part_of_the_structure_counts_and_values_do_not() {
         let base = Fingerprint::of(small().view());
         let of = |n, row_ptr: [usize; 4], col_idx: [u32; 3]| {
-            let a = CsrMatrix::try_new(3, n, row_ptr.to_vec(), col_idx.to_vec(), vec![9.0f32; 3]).unwrap();
+            let a = CsrMatrix::try_new(3, n, row_ptr.to_vec(), col_idx.to_vec(), vec![9.0f32; 3])
+                .unwrap();
             Fingerprint::of(a.view())
         };
         assert_eq!(of(4, [0, 2, 2, 3], [0, 2, 1]), base);
-        let others =
-            [of(5, [0, 2, 2, 3], [0, 2, 1]), of(4, [0, 2, 3, 3], [0, 2, 1]), of(4, [0, 2, 2, 3], [2, 0, 1])];
+        let others = [
+            of(5, [0, 2, 2, 3], [0, 2, 1]),
+            of(4, [0, 2, 3, 3], [0, 2, 1]),
+            of(4, [0, 2, 2, 3], [2, 0, 1]),
+        ];
         assert!(others.iter().all(|&other| other != base));
     }
 
@@ -211,8 +219,12 @@ mod tests {
         let json = serde_json::to_string(&fingerprint).unwrap();
         assert_eq!(json, "\"00000000000000000000000000000abc\"");
         assert_eq!(serde_json::from_str::<Fingerprint>(&json).unwrap(), fingerprint);
-        for wrong in ["", "abc", "+0000000000000000000000000000abc", "g0000000000000000000000000000abc"] {
-            assert!(wrong.parse::<Fingerprint>().unwrap_err().to_string().contains("32 hex digits"));
+        for wrong in
+            ["", "abc", "+0000000000000000000000000000abc", "g0000000000000000000000000000abc"]
+        {
+            assert!(
+                wrong.parse::<Fingerprint>().unwrap_err().to_string().contains("32 hex digits")
+            );
         }
     }
 }

@@ -40,10 +40,11 @@ pub struct Bin {
 impl Histogram {
     /// Counts the given row lengths.
     pub fn of(row_lengths: &[u32]) -> Self {
-        let counts = row_lengths.par_chunks(TASK_ROWS).fold(Counts::default, |mut counts, lengths| {
-            counts.add_all(lengths);
-            counts
-        });
+        let counts =
+            row_lengths.par_chunks(TASK_ROWS).fold(Counts::default, |mut counts, lengths| {
+                counts.add_all(lengths);
+                counts
+            });
         counts.reduce_with(Counts::merge).unwrap_or_default().into()
     }
 
@@ -124,7 +125,8 @@ impl Histogram {
     /// combined by two, three, … until there are few enough. No bins without rows or with
     /// `max_bins == 0`.
     pub fn bins(&self, max_bins: usize) -> Vec<Bin> {
-        let (Some(&(min, _)), Some(&(max, _)), 1..) = (self.0.first(), self.0.last(), max_bins) else {
+        let (Some(&(min, _)), Some(&(max, _)), 1..) = (self.0.first(), self.0.last(), max_bins)
+        else {
             return Vec::new();
         };
         if self.0.len() <= max_bins {
@@ -135,7 +137,8 @@ impl Histogram {
         if step <= WIDEST_STEP {
             return self.cut(min, max, |from| from.saturating_add(step - 1));
         }
-        let powers = |step: u32| move |from: u32| if from == 0 { 0 } else { last_of_powers(from, step) };
+        let powers =
+            |step: u32| move |from: u32| if from == 0 { 0 } else { last_of_powers(from, step) };
         (1..=u32::BITS)
             .map(|step| self.cut(min, max, powers(step)))
             .find(|bins| bins.len() <= max_bins)
@@ -241,7 +244,10 @@ mod tests {
         assert_eq!(h.classes(), [(0, 1), (1, 1), (3, 2), (longest, 2)]);
         assert_eq!((h.nrows(), h.rows_longer(1), h.rows_longer(3)), (6, 4, 2));
         assert_eq!(h.entries_beyond(2), 2 + 2 * u64::from(longest - 2));
-        assert_eq!((h.entries_up_to(0), h.entries_up_to(1), h.entries_up_to(longest - 1)), (0, 1, 7));
+        assert_eq!(
+            (h.entries_up_to(0), h.entries_up_to(1), h.entries_up_to(longest - 1)),
+            (0, 1, 7)
+        );
         assert_eq!((h.quantile(0.0), h.quantile(0.5), h.quantile(1.0)), (0, 3, longest));
     }
 
@@ -252,16 +258,25 @@ mod tests {
 
     #[test]
     fn close_lengths_get_equal_steps() {
-        assert_eq!(triples(&[10, 11, 12, 13, 15], 3), [(10, 11, 2, 21), (12, 13, 2, 25), (14, 15, 1, 15)]);
+        assert_eq!(
+            triples(&[10, 11, 12, 13, 15], 3),
+            [(10, 11, 2, 21), (12, 13, 2, 25), (14, 15, 1, 15)]
+        );
     }
 
     #[test]
     fn a_tail_gets_powers_of_two_and_coarser_ones_when_bins_are_scarce() {
         let lengths = [0, 1, 2, 3, 9, 100];
         let bins = triples(&lengths, 5);
-        assert_eq!(bins, [(0, 0, 1, 0), (1, 3, 3, 6), (4, 15, 1, 9), (16, 63, 0, 0), (64, 100, 1, 100)]);
+        assert_eq!(
+            bins,
+            [(0, 0, 1, 0), (1, 3, 3, 6), (4, 15, 1, 9), (16, 63, 0, 0), (64, 100, 1, 100)]
+        );
         assert_eq!(triples(&lengths, 1), [(0, 100, 6, 115)]);
-        assert_eq!(triples(&[0, 1, u32::MAX], 2), [(0, 0, 1, 0), (1, u32::MAX, 2, 1 + u64::from(u32::MAX))]);
+        assert_eq!(
+            triples(&[0, 1, u32::MAX], 2),
+            [(0, 0, 1, 0), (1, u32::MAX, 2, 1 + u64::from(u32::MAX))]
+        );
     }
 
     #[test]

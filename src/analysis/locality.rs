@@ -76,7 +76,8 @@ impl Reuse {
         let (nnz, groups) = (col_idx.len(), (ncols >> GROUP_BITS) + 1);
         let Sampling { window, windows, skipped } = Sampling::of(nnz, groups);
         // Each window is in the middle of its share of the entries.
-        let starts: Vec<usize> = (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
+        let starts: Vec<usize> =
+            (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
         // Each thread measures neighbouring windows, and reuses one array of stamps for them.
         let share = together(nnz, windows.div_ceil(rayon::current_num_threads()));
         let tallies = starts.par_chunks(share).map(|starts| {
@@ -99,7 +100,8 @@ impl Reuse {
     /// the gathers of a class are assumed to be spread evenly.
     pub fn share_within(&self, entries: f64) -> f64 {
         let within = |class: u32| ((entries / f64::from(1u32 << class)) - 1.0).clamp(0.0, 1.0);
-        let sum: f64 = (0..).zip(self.counts).map(|(class, count)| within(class) * count as f64).sum();
+        let sum: f64 =
+            (0..).zip(self.counts).map(|(class, count)| within(class) * count as f64).sum();
         ratio(sum, self.total() as f64)
     }
 
@@ -129,7 +131,8 @@ impl Sampling {
         // Groups that cannot be skipped are made up for by fewer entries. Of whole windows every
         // other one suffices.
         let fewer = 1 << (MOST_SKIPPED - skipped);
-        let window = if fewer > 1 { (TOUCHES * groups).clamp(SMALL / 4, WINDOW) } else { WINDOW }.min(nnz);
+        let window =
+            if fewer > 1 { (TOUCHES * groups).clamp(SMALL / 4, WINDOW) } else { WINDOW }.min(nnz);
         let windows = (nnz / (window * fewer.max(2))).clamp(1, MOST / (window * fewer));
         Self { window, windows, skipped }
     }
@@ -158,17 +161,21 @@ fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
     use std::arch::x86_64::*;
     // SAFETY: SSE2 is part of the baseline, and nothing is read or written through pointers.
     unsafe {
-        let (spread, limit) = (_mm_set1_epi32(i32::from(SPREAD)), _mm_set1_epi32(1 << (16 - skipped)));
+        let (spread, limit) =
+            (_mm_set1_epi32(i32::from(SPREAD)), _mm_set1_epi32(1 << (16 - skipped)));
         let four = |cols: &[u32]| {
             let [a, b, c, d] = [cols[0], cols[1], cols[2], cols[3]].map(u32::cast_signed);
             let groups = _mm_srli_epi32::<{ GROUP_BITS as i32 }>(_mm_set_epi32(d, c, b, a));
             // The lower halves, since the upper ones are multiplied by 0.
-            let hashes = _mm_mullo_epi16(_mm_xor_si128(groups, _mm_srli_epi32::<16>(groups)), spread);
+            let hashes =
+                _mm_mullo_epi16(_mm_xor_si128(groups, _mm_srli_epi32::<16>(groups)), spread);
             _mm_cmplt_epi32(hashes, limit)
         };
         let eight = |cols: &[u32]| _mm_packs_epi32(four(&cols[..4]), four(&cols[4..]));
         let sixteen = |cols: &[u32]| _mm_packs_epi16(eight(&cols[..8]), eight(&cols[8..]));
-        cols.chunks(16).rev().fold(0, |all, cols| all << 16 | _mm_movemask_epi8(sixteen(cols)) as u64)
+        cols.chunks(16)
+            .rev()
+            .fold(0, |all, cols| all << 16 | _mm_movemask_epi8(sixteen(cols)) as u64)
     }
 }
 
@@ -312,7 +319,11 @@ mod tests {
             let whole = whole.reuse(a.nnz(), 1, 0);
             for within in [64.0, 1024.0, 8192.0, 131_072.0] {
                 let (found, whole) = (found.share_within(within), whole.share_within(within));
-                assert!((found - whole).abs() < 0.02, "{}, {within}: {found}, {whole}", entry.entry().name);
+                assert!(
+                    (found - whole).abs() < 0.02,
+                    "{}, {within}: {found}, {whole}",
+                    entry.entry().name
+                );
             }
         }
     }

@@ -80,7 +80,8 @@ impl Packability {
             let (natural, sorted) = (pattern.sizes(natural, long), pattern.sizes(sorted, long));
             return Self { long, natural, sorted, whole: Some(pattern) };
         }
-        let (slices, entries) = (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(long));
+        let (slices, entries) =
+            (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(long));
         let estimated = |sample: Vec<Chunk>| SliceSizes::estimated(&sample, slices, entries);
         let (natural, sorted) = (|| estimated(natural(all)), || estimated(sorted(all)));
         let (natural, sorted) =
@@ -101,7 +102,9 @@ impl Packability {
             Order::Windows(_) => self.sorted,
         };
         match &self.whole {
-            _ if long == self.long && matches!(order, Order::Natural | Order::Windows(WINDOW)) => measured,
+            _ if long == self.long && matches!(order, Order::Natural | Order::Windows(WINDOW)) => {
+                measured
+            }
             Some(pattern) => pattern.sizes(order, long),
             None => measured.scaled_to(rows.histogram.entries_up_to(long)),
         }
@@ -217,19 +220,25 @@ mod tests {
     fn bytes(a: &CsrMatrix<f32>, order: Order, long: u32) -> (u64, u64) {
         let analysis = Analysis::of(a.view());
         let told = analysis.packing.sizes(&analysis.rows, order, long);
-        let packed = PackedSlices::pack(a.view(), order, Packing { long, ..Packing::default() }).unwrap();
+        let packed =
+            PackedSlices::pack(a.view(), order, Packing { long, ..Packing::default() }).unwrap();
         let found = size_of_val(&*packed.index) + packed.values.bytes();
         (told.index_bytes + told.value_bytes(4), found as u64)
     }
 
     #[test]
     fn small_matrices_are_measured_exactly() {
-        for spec in ["poisson2d,n=40", "banded,rows=600", "webbase,rows=2k", "circuit,rows=2k", "fem3d,n=4"] {
+        for spec in
+            ["poisson2d,n=40", "banded,rows=600", "webbase,rows=2k", "circuit,rows=2k", "fem3d,n=4"]
+        {
             let a = generate(spec);
             assert!(Analysis::of(a.view()).packing.is_exact(), "{spec}: {} entries", a.nnz());
-            for order in
-                [Order::Natural, Order::Windows(7), Order::Windows(WINDOW), Order::Windows(usize::MAX)]
-            {
+            for order in [
+                Order::Natural,
+                Order::Windows(7),
+                Order::Windows(WINDOW),
+                Order::Windows(usize::MAX),
+            ] {
                 for long in [3, 100, Packing::MAX_LONG] {
                     let (told, found) = bytes(&a, order, long);
                     assert_eq!(told, found, "{spec}, {order:?}, {long}");
@@ -250,7 +259,11 @@ mod tests {
                 for order in [Order::Natural, Order::Windows(WINDOW)] {
                     let (told, found) = bytes(&a, order, packing.long);
                     let error = told as f64 / found as f64 - 1.0;
-                    assert!(error.abs() < most, "{}, {order:?}: {told} of {found}", entry.entry().name);
+                    assert!(
+                        error.abs() < most,
+                        "{}, {order:?}: {told} of {found}",
+                        entry.entry().name
+                    );
                 }
             }
         }
@@ -260,8 +273,13 @@ mod tests {
     fn shares_of_the_kinds_by_hand() {
         // Two slices along a diagonal, one of scattered columns.
         let col = |row: u32| if row < 64 { row } else { row * 7919 % 1000 };
-        let a =
-            CsrMatrix::try_new(96, 1000, (0..=96).collect(), (0..96).map(col).collect(), vec![1.0f32; 96]);
+        let a = CsrMatrix::try_new(
+            96,
+            1000,
+            (0..=96).collect(),
+            (0..96).map(col).collect(),
+            vec![1.0f32; 96],
+        );
         let packing = Analysis::of(a.unwrap().view()).packing;
         assert_eq!(packing.natural.entries_by_kind, [64, 0, 32, 0]);
         assert_eq!(
@@ -291,7 +309,8 @@ mod tests {
         for count in [0, 1, 2, 3, 10, 1000, 1024, 46_368] {
             let mut numbers: Vec<usize> = spread(count).collect();
             let (low, high) = numbers.split_at(count / 2);
-            let mean = |half: &[usize]| half.iter().sum::<usize>() as f64 / half.len().max(1) as f64;
+            let mean =
+                |half: &[usize]| half.iter().sum::<usize>() as f64 / half.len().max(1) as f64;
             assert!(count < 1000 || (mean(low) / mean(high) - 1.0).abs() < 0.1, "{count}");
             numbers.sort_unstable();
             assert!(numbers.iter().copied().eq(0..count), "{count}");

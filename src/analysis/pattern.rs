@@ -105,7 +105,11 @@ impl Scan {
         let diagonals = Diagonals::new(a.nrows(), a.ncols());
         let slices = (0..a.nrows().div_ceil(SLICE_ROWS)).into_par_iter().with_min_len(TOGETHER);
         let partial = slices.fold(Self::default, |mut scan, slice| {
-            scan.slice(a, slice * SLICE_ROWS..((slice + 1) * SLICE_ROWS).min(a.nrows()), &diagonals);
+            scan.slice(
+                a,
+                slice * SLICE_ROWS..((slice + 1) * SLICE_ROWS).min(a.nrows()),
+                &diagonals,
+            );
             scan
         });
         let scan = partial.reduce(Self::default, Self::merge);
@@ -120,7 +124,8 @@ impl Scan {
                 continue;
             }
             diagonals.mark(row, columns);
-            let (min, max) = columns.iter().fold((u32::MAX, 0), |(a, b), &col| (a.min(col), b.max(col)));
+            let (min, max) =
+                columns.iter().fold((u32::MAX, 0), |(a, b), &col| (a.min(col), b.max(col)));
             (first, last) = (first.min(min), last.max(max));
             let below = (row as u32).saturating_sub(min);
             self.lower = self.lower.max(below);

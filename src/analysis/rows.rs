@@ -102,8 +102,10 @@ impl RowStats {
         let classes = histogram.classes();
         let mean = ratio(nnz as f64, nrows as f64);
         let moment = |power| {
-            let sum: f64 =
-                classes.iter().map(|&(l, rows)| (f64::from(l) - mean).powi(power) * rows as f64).sum();
+            let sum: f64 = classes
+                .iter()
+                .map(|&(l, rows)| (f64::from(l) - mean).powi(power) * rows as f64)
+                .sum();
             ratio(sum, nrows as f64)
         };
         let variance = moment(2);
@@ -132,7 +134,8 @@ impl RowStats {
 
 impl Quantiles {
     fn of(histogram: &Histogram) -> Self {
-        let [p50, p75, p90, p99, p999] = [0.5, 0.75, 0.9, 0.99, 0.999].map(|q| histogram.quantile(q));
+        let [p50, p75, p90, p99, p999] =
+            [0.5, 0.75, 0.9, 0.99, 0.999].map(|q| histogram.quantile(q));
         Self { p50, p75, p90, p99, p999 }
     }
 }
@@ -157,7 +160,8 @@ fn gini(classes: &[(u32, u64)], nrows: u64, nnz: u64) -> f64 {
 
 /// Share of the entries in rows longer than `multiple · nnz / nrows`, compared in integers.
 fn tail(classes: &[(u32, u64)], nrows: u64, nnz: u64, multiple: u32) -> f64 {
-    let short = |len: u32| u128::from(len) * u128::from(nrows) <= u128::from(multiple) * u128::from(nnz);
+    let short =
+        |len: u32| u128::from(len) * u128::from(nrows) <= u128::from(multiple) * u128::from(nnz);
     let long = &classes[classes.partition_point(|c| short(c.0))..];
     ratio(long.iter().map(|&(len, rows)| u64::from(len) * rows).sum::<u64>() as f64, nnz as f64)
 }
@@ -203,7 +207,8 @@ pub(super) fn pass(row_ptr: &[usize]) -> Pass {
             *length = (ends[1] - ends[0]) as u32;
         }
         let before = start.checked_sub(1).map(|row| (row_ptr[start] - row_ptr[row]) as u32);
-        part.changes += changes(lengths) + u64::from(before.is_some_and(|before| before != lengths[0]));
+        part.changes +=
+            changes(lengths) + u64::from(before.is_some_and(|before| before != lengths[0]));
         part.slices.add(lengths, &mut part.counts);
         part
     });
@@ -272,14 +277,19 @@ mod tests {
         assert_eq!(RowStats::of(0, &[]), RowStats::default());
         let empty = RowStats::of(4, &[0; 3]);
         let histogram = Histogram::of(&[0; 3]);
-        assert_eq!(empty, RowStats { nrows: 3, ncols: 4, empty_rows: 3, histogram, ..RowStats::default() });
+        assert_eq!(
+            empty,
+            RowStats { nrows: 3, ncols: 4, empty_rows: 3, histogram, ..RowStats::default() }
+        );
     }
 
     #[test]
     fn the_pass_over_offsets_agrees_with_the_lengths() {
         // With the work distributed among threads, and without.
         for rows in [10_000u32, SHARED as u32 + 10_000] {
-            the_pass_agrees(&(0..rows).map(|i| i.wrapping_mul(i) % 37 + i / 90_000).collect::<Vec<_>>());
+            the_pass_agrees(
+                &(0..rows).map(|i| i.wrapping_mul(i) % 37 + i / 90_000).collect::<Vec<_>>(),
+            );
         }
     }
 

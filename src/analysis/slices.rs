@@ -57,7 +57,8 @@ impl Slices {
     /// Sums of windows of `sigma` rows, each with the rows of its slices.
     fn of_window(&mut self, sigma: usize) -> impl Iterator<Item = (usize, &mut SliceSums)> {
         let all = Self::MEASURED.iter().zip(&mut self.0);
-        all.filter(move |(measured, _)| measured.1 == sigma).map(|(measured, sums)| (measured.0, sums))
+        all.filter(move |(measured, _)| measured.1 == sigma)
+            .map(|(measured, sums)| (measured.0, sums))
     }
 
     /// Adds up to [`TASK`] rows, the last of which ends a window, and counts their lengths.
@@ -109,7 +110,8 @@ impl SliceSums {
     pub(crate) fn of(rows: &[u32], c: usize) -> Self {
         let mut sums = Self::default();
         for slice in rows.chunks(c) {
-            let (least, most) = slice.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
+            let (least, most) =
+                slice.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
             let full = if slice.len() == c { least } else { 0 };
             let width = u64::from(most) * c as u64;
             sums.slots += width;
@@ -151,7 +153,8 @@ impl Window {
     /// Counts the rows of a block; the window must be empty.
     #[inline(always)]
     fn count(&mut self, lengths: &[u32]) {
-        let (least, most) = lengths.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
+        let (least, most) =
+            lengths.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
         if (most as usize) < SHORT && most - least <= NARROW {
             self.longest_short = most as usize;
             self.at_least[..=least as usize].fill(lengths.len() as u32);
@@ -246,7 +249,10 @@ mod tests {
     }
 
     /// Sums of all windows, and the histogram they count.
-    fn measured(row_lengths: &[u32], add: fn(&mut Slices, &[u32], &mut Counts)) -> (Slices, Histogram) {
+    fn measured(
+        row_lengths: &[u32],
+        add: fn(&mut Slices, &[u32], &mut Counts),
+    ) -> (Slices, Histogram) {
         let (mut slices, mut counts) = (Slices::default(), Counts::default());
         row_lengths.chunks(TASK).for_each(|rows| add(&mut slices, rows, &mut counts));
         (slices, counts.into())
@@ -284,7 +290,9 @@ mod tests {
             check(&vec![7; rows]);
             // Some rows, or all, longer than the counted lengths.
             check(
-                &(0..rows as u32).map(|i| if i % 97 == 3 { 1000 + i } else { i % 150 }).collect::<Vec<_>>(),
+                &(0..rows as u32)
+                    .map(|i| if i % 97 == 3 { 1000 + i } else { i % 150 })
+                    .collect::<Vec<_>>(),
             );
             check(&(0..rows as u32).map(|i| 127 + i * 7919 % 5).collect::<Vec<_>>());
         }

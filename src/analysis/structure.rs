@@ -59,6 +59,10 @@ impl Values {
             Some(_) => ExactIn::of(&set.values::<T>()),
             None => ExactIn::of(values),
         };
-        Self { distinct: (&set).into(), all_ones: set.is_one::<T>(), exact_in: exact_in.below(T::KIND) }
+        Self {
+            distinct: (&set).into(),
+            all_ones: set.is_one::<T>(),
+            exact_in: exact_in.below(T::KIND),
+        }
     }
 }

@@ -39,7 +39,8 @@ impl Symmetry {
         let (a, transposed) = (copy.as_ref().map_or(a, CsrMatrix::view), transposed.view());
         let rows = (0..a.nrows()).into_par_iter();
         let sum = rows.fold(Self::default, |mut sum, row| {
-            let mirror = if row < transposed.nrows() { transposed.row(row) } else { (&[][..], &[][..]) };
+            let mirror =
+                if row < transposed.nrows() { transposed.row(row) } else { (&[][..], &[][..]) };
             sum += Self::of_row(a.row(row), mirror);
             sum
         });
@@ -121,7 +122,13 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn of(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], values: &[f64]) -> Symmetry {
+    fn of(
+        nrows: usize,
+        ncols: usize,
+        row_ptr: &[usize],
+        col_idx: &[u32],
+        values: &[f64],
+    ) -> Symmetry {
         Symmetry::of(CsrView::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap())
     }
 

@@ -39,7 +39,10 @@ fn a_tridiagonal_matrix_by_hand() {
     assert_eq!((p.sorted, p.duplicates, s.all_ones), (true, false, true));
     assert_eq!(s.distinct_values, Distinct::Exactly(1));
     assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (1.0, 1.0));
-    assert_eq!(p.blocks, BlockFill { b2: 13.0 / 28.0, b3: 13.0 / 36.0, b4: 13.0 / 64.0, exact: true });
+    assert_eq!(
+        p.blocks,
+        BlockFill { b2: 13.0 / 28.0, b3: 13.0 / 36.0, b4: 13.0 / 64.0, exact: true }
+    );
     assert_eq!((s.reuse.first, s.reuse.counts[0]), (1, 12));
 }
 
@@ -158,9 +161,13 @@ fn facts_survive_json() {
     let a = uneven(20_000);
     let (analysis, pattern) = (Analysis::of(a.view()), Pattern::of(a.view()));
     let json = serde_json::to_string(&(&analysis.rows, &analysis.structure, &pattern)).unwrap();
-    let (rows, structure, same): (RowStats, Structure, Pattern) = serde_json::from_str(&json).unwrap();
+    let (rows, structure, same): (RowStats, Structure, Pattern) =
+        serde_json::from_str(&json).unwrap();
     assert_eq!(same, pattern);
-    assert_eq!((rows.histogram, rows.half_rows), (analysis.rows.histogram, analysis.rows.half_rows));
+    assert_eq!(
+        (rows.histogram, rows.half_rows),
+        (analysis.rows.histogram, analysis.rows.half_rows)
+    );
     assert_eq!(structure.reuse, analysis.structure.reuse);
 }
 
@@ -168,20 +175,26 @@ fn facts_survive_json() {
 fn check(a: &CsrMatrix<f64>) {
     let (p, s) = (Pattern::of(a.view()), Analysis::of(a.view()).structure);
     let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
-    let offsets: Vec<i64> =
-        (0i64..).zip(&rows).flat_map(|(i, row)| row.iter().map(move |&col| i64::from(col) - i)).collect();
+    let offsets: Vec<i64> = (0i64..)
+        .zip(&rows)
+        .flat_map(|(i, row)| row.iter().map(move |&col| i64::from(col) - i))
+        .collect();
     let largest = |sign: i64| offsets.iter().map(|d| sign * d).max().unwrap_or(0).max(0);
     assert_eq!(i64::from(p.upper_bandwidth), largest(1));
     assert_eq!(i64::from(p.lower_bandwidth), largest(-1));
     assert_eq!(p.diagonals as usize, offsets.iter().collect::<BTreeSet<_>>().len());
 
-    let reach = |(i, row): (u64, &&[u32])| row.iter().map(|&col| i.saturating_sub(u64::from(col))).max();
+    let reach =
+        |(i, row): (u64, &&[u32])| row.iter().map(|&col| i.saturating_sub(u64::from(col))).max();
     assert_eq!(p.profile, (0..).zip(&rows).filter_map(reach).sum::<u64>());
 
     let slices = rows.chunks(32).map(<[_]>::concat);
-    let spans: Vec<u32> =
-        slices.map(|c| c.iter().max().zip(c.iter().min()).map_or(0, |(max, min)| max - min)).collect();
-    let share = |limit| rows::ratio(spans.iter().filter(|&&s| s < limit).count() as f64, spans.len() as f64);
+    let spans: Vec<u32> = slices
+        .map(|c| c.iter().max().zip(c.iter().min()).map_or(0, |(max, min)| max - min))
+        .collect();
+    let share = |limit| {
+        rows::ratio(spans.iter().filter(|&&s| s < limit).count() as f64, spans.len() as f64)
+    };
     assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (share(1 << 8), share(1 << 16)));
 
     assert_eq!(p.sorted, rows.iter().all(|row| row.is_sorted()));
@@ -189,8 +202,14 @@ fn check(a: &CsrMatrix<f64>) {
     assert_eq!(s.all_ones, a.nnz() > 0 && a.values().iter().all(|&v| v == 1.0));
     let distinct = a.values().iter().map(|v| v.to_bits()).collect::<BTreeSet<_>>().len();
     let many = distinct > Distinct::LIMIT as usize;
-    assert_eq!(s.distinct_values, if many { Distinct::Many } else { Distinct::Exactly(distinct as u32) });
-    assert_eq!(s.exact_in.contains(Precision::F32), a.values().iter().all(|&v| f64::from(v as f32) == v));
+    assert_eq!(
+        s.distinct_values,
+        if many { Distinct::Many } else { Distinct::Exactly(distinct as u32) }
+    );
+    assert_eq!(
+        s.exact_in.contains(Precision::F32),
+        a.values().iter().all(|&v| f64::from(v as f32) == v)
+    );
 }
 
 proptest! {

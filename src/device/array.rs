@@ -16,7 +16,10 @@ impl DeviceArray {
     /// # Errors
     ///
     /// [`Error::GpuMemory`] if the GPU does not have enough free memory.
-    pub fn from_slice<T: Copy + Send + Sync + 'static>(device: &Device, data: &[T]) -> Result<Self, Error> {
+    pub fn from_slice<T: Copy + Send + Sync + 'static>(
+        device: &Device,
+        data: &[T],
+    ) -> Result<Self, Error> {
         Ok(match device {
             Device::Cpu => {
                 let memory = data.to_vec();
@@ -69,6 +72,9 @@ mod tests {
         assert_eq!(data, [1, -1]);
         let zeroed = DeviceArray::zeroed(&Device::Cpu, 3).unwrap();
         // SAFETY: three bytes, otherwise as above.
-        assert_eq!(unsafe { std::slice::from_raw_parts(zeroed.address() as *const u8, 3) }, [0, 0, 0]);
+        assert_eq!(
+            unsafe { std::slice::from_raw_parts(zeroed.address() as *const u8, 3) },
+            [0, 0, 0]
+        );
     }
 }

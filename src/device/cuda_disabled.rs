@@ -8,7 +8,8 @@ use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
 
 /// The reason why no GPU is used.
-pub(super) const REASON: &str = "this build of sparseop has no GPU support; build it with the feature `cuda`";
+pub(super) const REASON: &str =
+    "this build of sparseop has no GPU support; build it with the feature `cuda`";
 
 /// Version of the GPU kernels; there are none.
 pub(super) const KERNELS: &str = "none";
@@ -286,7 +287,10 @@ impl Queue {
     }
 
     /// Captures the work enqueued by `work` as a graph.
-    pub(crate) fn capture(&self, _: &mut dyn FnMut() -> Result<(), Error>) -> Result<Recording, Error> {
+    pub(crate) fn capture(
+        &self,
+        _: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<Recording, Error> {
         match self.never {}
     }
 }

@@ -49,13 +49,17 @@ impl<T: Copy> Foreign<T> {
         match device {
             Device::Cpu => {
                 let checked = if len == 0 { Ok(0) } else { last_byte::<T>(address, len) };
-                let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
+                let bytes =
+                    len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
                 let too_many = || format!("{len} elements do not fit into an address space");
                 match checked.and_then(|_| bytes.ok_or_else(too_many)) {
                     Ok(_) => Ok(Self::Host(ForeignHost { address, len, _elements: PhantomData })),
-                    Err(message) => {
-                        Err(Error::ForeignMemory { what, address, device: device.to_string(), message })
-                    }
+                    Err(message) => Err(Error::ForeignMemory {
+                        what,
+                        address,
+                        device: device.to_string(),
+                        message,
+                    }),
                 }
             }
             // SAFETY: the caller's promise.
@@ -92,7 +96,11 @@ impl<T> ForeignHost<T> {
 
     fn start(&self) -> *mut T {
         let none = std::ptr::dangling_mut();
-        if self.len == 0 { none } else { std::ptr::with_exposed_provenance_mut(self.address as usize) }
+        if self.len == 0 {
+            none
+        } else {
+            std::ptr::with_exposed_provenance_mut(self.address as usize)
+        }
     }
 
     pub(super) fn as_slice(&self) -> &[T] {
@@ -222,7 +230,14 @@ impl<T: Scalar> ForeignCsr<T> {
             let col_idx = Foreign::new(device, "col_idx", col_idx, nnz)?;
             (row_ptr, col_idx, Foreign::new(device, "values", values, nnz)?)
         };
-        Ok(Self { device: device.clone(), nrows: shape.0, ncols: shape.1, row_ptr, col_idx, values })
+        Ok(Self {
+            device: device.clone(),
+            nrows: shape.0,
+            ncols: shape.1,
+            row_ptr,
+            col_idx,
+            values,
+        })
     }
 
     /// Device of the memory.
@@ -250,13 +265,21 @@ impl<T: Scalar> ForeignCsr<T> {
         stream.synchronize()?;
         // A negative or too large number becomes an offset out of range, which the check finds.
         let row_ptr = match &self.row_ptr {
-            RowPtr::Bits32(offsets) => offsets.to_vec()?.into_iter().map(|offset| offset as usize).collect(),
+            RowPtr::Bits32(offsets) => {
+                offsets.to_vec()?.into_iter().map(|offset| offset as usize).collect()
+            }
             RowPtr::Bits64(offsets) => {
                 let offset = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
                 offsets.to_vec()?.into_iter().map(offset).collect()
             }
         };
-        CsrMatrix::try_new(self.nrows, self.ncols, row_ptr, self.col_idx.to_vec()?, self.values.to_vec()?)
+        CsrMatrix::try_new(
+            self.nrows,
+            self.ncols,
+            row_ptr,
+            self.col_idx.to_vec()?,
+            self.values.to_vec()?,
+        )
     }
 
     /// The arrays in GPU memory; offsets only if they have 64 bits. `None` on the CPU.

@@ -164,7 +164,11 @@ impl Device {
             Some("cpu") => return Err(format!("{DEVICE_VARIABLE}=cpu")),
             Some(text) => match text.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
                 Some(n) => n,
-                None => return Err(format!("{DEVICE_VARIABLE}={text} is not auto, cpu, cuda or cuda:N")),
+                None => {
+                    return Err(format!(
+                        "{DEVICE_VARIABLE}={text} is not auto, cpu, cuda or cuda:N"
+                    ));
+                }
             },
         };
         let taken = TAKEN.get_or_init(|| {
@@ -262,9 +266,9 @@ impl FromStr for Device {
             "cuda" => Self::cuda(0),
             _ => match text.strip_prefix("cuda:") {
                 Some(n) => {
-                    let n = n
-                        .parse()
-                        .map_err(|_| unknown(format!("`{n}` is not a device number; write cuda:0")))?;
+                    let n = n.parse().map_err(|_| {
+                        unknown(format!("`{n}` is not a device number; write cuda:0"))
+                    })?;
                     Self::cuda(n)
                 }
                 None => {

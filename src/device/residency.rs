@@ -38,7 +38,11 @@ pub struct Residency {
 
 impl Residency {
     /// The residency of a matrix of `matrix_bytes` bytes and of this shape.
-    pub(crate) fn of<T: Scalar>(gpu: Gpu, matrix_bytes: u64, (nrows, ncols): (usize, usize)) -> Self {
+    pub(crate) fn of<T: Scalar>(
+        gpu: Gpu,
+        matrix_bytes: u64,
+        (nrows, ncols): (usize, usize),
+    ) -> Self {
         let vectors = (nrows + ncols) * size_of::<T>();
         Self::of_bytes(matrix_bytes, vectors as u64, gpu.l2_bytes())
     }
@@ -51,7 +55,9 @@ impl Residency {
         let stays = PART - SHRINK * in_l2(bytes) - in_l2(vectors);
         let shares = match in_l2(bytes) {
             ..=ALL => SHARES,
-            _ => (stays / in_l2(matrix) * f64::from(SHARES)).round().clamp(0.0, SHARES.into()) as u32,
+            _ => {
+                (stays / in_l2(matrix) * f64::from(SHARES)).round().clamp(0.0, SHARES.into()) as u32
+            }
         };
         Self { bytes, l2_bytes, shares }
     }
@@ -122,7 +128,11 @@ mod tests {
     fn it_says_what_stays() {
         let text = |megabytes: u64| Residency::of_bytes(megabytes * 1_000_000, 0, H200).to_string();
         assert_eq!(text(20), "a product touches 20.0 MB, the L2 holds 63: all stays");
-        assert!(text(59).ends_with("7/16 of the matrix stay, the rest is streamed"), "{}", text(59));
+        assert!(
+            text(59).ends_with("7/16 of the matrix stay, the rest is streamed"),
+            "{}",
+            text(59)
+        );
         assert!(text(500).ends_with("the matrix is streamed"));
         let all = Residency::of_bytes(500_000_000, 0, H200).without_streaming();
         assert!(!all.streams() && all.to_string().ends_with("all read by normal loads"));

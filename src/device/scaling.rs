@@ -125,7 +125,12 @@ pub(crate) struct RowKernel {
 
 impl RowKernel {
     /// Loads kernel `name` of a module, for a matrix with this residency.
-    pub(crate) fn new(gpu: Gpu, module: Module, residency: Residency, name: String) -> Result<Self, Error> {
+    pub(crate) fn new(
+        gpu: Gpu,
+        module: Module,
+        residency: Residency,
+        name: String,
+    ) -> Result<Self, Error> {
         let plain = gpu.kernel(module, &name)?;
         Ok(Self { gpu, module, residency, name, plain, scaled: OnceLock::new() })
     }

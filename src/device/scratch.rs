@@ -70,14 +70,19 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
     fn of_capture(&self, queue: &Queue) -> Result<Ptr<T>, Error> {
         let number = queue.capture_number();
         let captured = &mut self.pieces.lock().unwrap_or_else(PoisonError::into_inner).captured;
-        let known =
-            captured.as_ref().filter(|known| number == Some(known.0)).and_then(|known| known.1.upgrade());
+        let known = captured
+            .as_ref()
+            .filter(|known| number == Some(known.0))
+            .and_then(|known| known.1.upgrade());
         if let Some(piece) = known {
             return Ok(piece.ptr());
         }
         // Cleared outside of the graph: as part of the graph it would be cleared at every launch.
-        let piece =
-            Arc::new(if self.cleared { self.gpu.zeroed(self.len)? } else { self.gpu.unset(self.len)? });
+        let piece = Arc::new(if self.cleared {
+            self.gpu.zeroed(self.len)?
+        } else {
+            self.gpu.unset(self.len)?
+        });
         let ptr = piece.ptr();
         *captured = number.map(|number| (number, Arc::downgrade(&piece)));
         queue.keep(piece);
@@ -113,7 +118,10 @@ mod tests {
                 (graph.unwrap(), found)
             };
             let ((first, one), (_second, other)) = (capture(), capture());
-            assert!(one.iter().all(|piece| *piece == one[0]) && other.iter().all(|piece| *piece == other[0]));
+            assert!(
+                one.iter().all(|piece| *piece == one[0])
+                    && other.iter().all(|piece| *piece == other[0])
+            );
             assert!(one[0] != other[0] && ![one[0], other[0]].contains(&outside));
             drop(first);
         }

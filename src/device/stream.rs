@@ -53,8 +53,11 @@ impl Stream {
                 device: device.to_string(),
                 reason: "it has no CUDA streams; use Stream::new".to_owned(),
             }),
-            // SAFETY: the caller's promise.
-            Device::Cuda(gpu) => Ok(Self(Kind::Own(Arc::new(unsafe { gpu.foreign_queue(stream as u64)? })))),
+            Device::Cuda(gpu) => {
+                // SAFETY: the caller's promise.
+                let queue = unsafe { gpu.foreign_queue(stream as u64)? };
+                Ok(Self(Kind::Own(Arc::new(queue))))
+            }
         }
     }
 

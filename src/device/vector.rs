@@ -242,7 +242,10 @@ mod tests {
     fn a_vector_on_every_device_holds_what_it_is_given() {
         for device in [Device::Cpu].into_iter().chain(Device::gpus()) {
             let mut v = DeviceVec::from_slice(&device, &[1.0f32, 2.0]).unwrap();
-            assert_eq!((v.device(), v.len(), v.to_vec().unwrap()), (device.clone(), 2, vec![1.0, 2.0]));
+            assert_eq!(
+                (v.device(), v.len(), v.to_vec().unwrap()),
+                (device.clone(), 2, vec![1.0, 2.0])
+            );
             v.copy_from(&[3.0, 4.0]).unwrap();
             assert_eq!(v.to_vec().unwrap(), [3.0, 4.0]);
             let wrong = v.copy_from(&[0.0; 3]).unwrap_err().to_string();

@@ -279,7 +279,9 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
             for (g, sum) in sums.iter_mut().enumerate() {
                 self.values.ask_ahead_of(at);
                 // SAFETY: every lane has an entry there.
-                *sum = unsafe { sum.mul_add(self.values.load(at), V::load(x.wrapping_add(g * V::LANES))) };
+                *sum = unsafe {
+                    sum.mul_add(self.values.load(at), V::load(x.wrapping_add(g * V::LANES)))
+                };
                 at += V::LANES;
             }
         }
@@ -335,8 +337,11 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                     let index = V::expand_indices(mask, indices.add(before));
                     for slot in 0..R {
                         let x = V::gather_at(mask, x.wrapping_add(slot), index);
-                        *sum =
-                            sum.mul_add_where(mask, self.values.expand(mask, at + slot * count + before), x);
+                        *sum = sum.mul_add_where(
+                            mask,
+                            self.values.expand(mask, at + slot * count + before),
+                            x,
+                        );
                     }
                     before += mask.count_ones() as usize;
                 }
@@ -361,7 +366,8 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
     /// Writes the sums of a slice to its rows.
     #[inline(always)]
     unsafe fn store<V: Vector<T>, const G: usize>(&self, s: usize, sums: [V; G]) {
-        let whole = (s + 1) * LANES <= self.a.nrows && self.a.perm.is_none() && self.a.skip.is_none();
+        let whole =
+            (s + 1) * LANES <= self.a.nrows && self.a.perm.is_none() && self.a.skip.is_none();
         let mut lanes = [T::ZERO; LANES];
         // SAFETY: the rows of the slice belong to this part.
         unsafe {
@@ -382,7 +388,9 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         for (lane, i) in rows.enumerate() {
             if skip >> lane & 1 == 0 {
                 // SAFETY: as above; `perm` is a permutation of the rows.
-                unsafe { self.y.set(self.a.perm.as_ref().map_or(i, |perm| perm[i] as usize), sums[lane]) };
+                unsafe {
+                    self.y.set(self.a.perm.as_ref().map_or(i, |perm| perm[i] as usize), sums[lane])
+                };
             }
         }
     }

@@ -11,7 +11,9 @@ use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::slices::PackedSlices;
 use super::value::{Narrowed, NarrowedPair, Stored};
-use crate::device::{BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch};
+use crate::device::{
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
+};
 use crate::{Error, Precision, Scalar};
 
 /// A packed SELL matrix in GPU memory.
@@ -159,7 +161,13 @@ impl<T: Scalar> Long<T> {
         values: Values<T>,
     ) -> Self {
         let count = pieces.len();
-        Self { pieces, col_idx, values, sums: Scratch::new(gpu, count), done: Scratch::cleared(gpu, count) }
+        Self {
+            pieces,
+            col_idx,
+            values,
+            sums: Scratch::new(gpu, count),
+            done: Scratch::cleared(gpu, count),
+        }
     }
 
     fn to_host(&self) -> Result<LongRows<T>, Error> {
@@ -229,7 +237,8 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// Errors of allocation, copies and kernel compilation.
     pub(crate) fn new(host: &PackedSlices<T>, gpu: Gpu) -> Result<Self, Error> {
-        let upload = |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
+        let upload =
+            |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
         let parts = Parts {
             headers: gpu.upload(&host.headers)?,
             values: Values::new(&host.values, gpu)?,
@@ -293,20 +302,28 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// `x` has `ncols` elements and the output has `nrows`, both in the memory of the matrix's GPU.
     /// They do not overlap, and they, the factors and the matrix live until the product is done.
-    pub(crate) unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
+    pub(crate) unsafe fn multiply(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        out: Out<'_, T>,
+    ) -> Result<(), Error> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let launch = Launch::new(blocks(pieces) + blocks(self.headers.len() << self.shift), BLOCK);
         let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
-        let launch = launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
+        let launch =
+            launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
         let launch = launch.arg(self.nrows as u32);
         let launch = match &self.long {
             Some(long) => {
-                let rows = launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr());
+                let rows =
+                    launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr());
                 rows.arg(pieces as u32).arg(long.sums.on(queue)?).arg(long.done.on(queue)?)
             }
             None => {
-                let rows = launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL);
+                let rows =
+                    launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL);
                 rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
             }
         };

@@ -158,8 +158,9 @@ impl Chooser {
         let most = (relative.index_bytes as usize / size_of::<u32>())
             .min(DIAGONAL_SLOTS * survey.longest)
             .min(MAX_WIDTH as usize);
-        let diagonal = first_row
-            .is_some_and(|row| survey.ascending && self.diagonals(columns, row, survey.longest, most));
+        let diagonal = first_row.is_some_and(|row| {
+            survey.ascending && self.diagonals(columns, row, survey.longest, most)
+        });
         let index_bytes = slot_bytes(&self.slots) as u32;
         if !diagonal || index_bytes > relative.index_bytes {
             return relative;
@@ -176,7 +177,13 @@ impl Chooser {
 
     /// Collects the slots of rows with strictly ascending columns and at most `longest` entries.
     /// Returns false if there are more than `most`.
-    fn diagonals(&mut self, columns: &Columns<'_>, first_row: usize, longest: usize, most: usize) -> bool {
+    fn diagonals(
+        &mut self,
+        columns: &Columns<'_>,
+        first_row: usize,
+        longest: usize,
+        most: usize,
+    ) -> bool {
         /// Row length above which rows with nearby diagonals are collected in a table.
         const WIDE: usize = 128;
         /// Largest range of diagonals per entry of the longest row for which the table is used.
@@ -185,7 +192,8 @@ impl Chooser {
         let rows = || (first_row..).zip(columns.iter()).filter(|(_, columns)| !columns.is_empty());
         let delta = |row: usize, col: u32| i64::from(col) - row as i64;
         let first = rows().map(|(row, columns)| delta(row, columns[0])).min().unwrap_or(0);
-        let last = rows().map(|(row, columns)| delta(row, columns[columns.len() - 1])).max().unwrap_or(0);
+        let last =
+            rows().map(|(row, columns)| delta(row, columns[columns.len() - 1])).max().unwrap_or(0);
         let (Ok(first), Ok(_)) = (i32::try_from(first), i32::try_from(last)) else { return false };
         let reach = (last - i64::from(first)) as usize + 1;
         if longest > WIDE && reach <= CLOSE * longest {
@@ -266,7 +274,8 @@ impl Survey {
                 continue;
             };
             // All pairs are compared, without an early exit, so that the loop is vectorised.
-            let falls = row.iter().zip(&row[1..]).fold(0, |falls, (a, b)| falls | u32::from(a >= b));
+            let falls =
+                row.iter().zip(&row[1..]).fold(0, |falls, (a, b)| falls | u32::from(a >= b));
             let rises = falls == 0;
             let (start, end) = match rises {
                 true => (*start, *end),
@@ -324,7 +333,9 @@ mod tests {
     #[test]
     fn shapes_survive_their_bits() {
         for kind in Kind::ALL {
-            for (run, full, width) in [(1, 0, 0), (2, 5, 9), (3, MAX_WIDTH as usize, MAX_WIDTH as usize)] {
+            for (run, full, width) in
+                [(1, 0, 0), (2, 5, 9), (3, MAX_WIDTH as usize, MAX_WIDTH as usize)]
+            {
                 let shape = Shape { kind, run, full, width };
                 assert_eq!(Shape::from_bits(shape.to_bits()), shape);
             }
@@ -336,10 +347,14 @@ mod tests {
     #[test]
     fn diagonals_close_to_one_another_are_collected_like_others() {
         let wide = |longest: u32, gap: u32| {
-            let row = |row: u32| (row..row + longest).filter(|col| col * col % (7 + row) != gap).collect();
+            let row = |row: u32| {
+                (row..row + longest).filter(|col| col * col % (7 + row) != gap).collect()
+            };
             full(row)
         };
-        for rows in [wide(500, 3), wide(300, 0), wide(120, 1), vec![(5..400).collect(), vec![], vec![30]]] {
+        for rows in
+            [wide(500, 3), wide(300, 0), wide(120, 1), vec![(5..400).collect(), vec![], vec![30]]]
+        {
             let mut expected = std::collections::BTreeMap::<i32, u32>::new();
             for (lane, row) in rows.iter().enumerate() {
                 row.iter().for_each(|&col| {
@@ -351,7 +366,9 @@ mod tests {
             let longest = rows.iter().map(Vec::len).max().unwrap();
             let mut chooser = Chooser::default();
             assert!(chooser.diagonals(&columns, 40, longest, expected.len()));
-            assert!(chooser.slots().iter().map(|slot| (slot.delta, slot.mask)).eq(expected.clone()));
+            assert!(
+                chooser.slots().iter().map(|slot| (slot.delta, slot.mask)).eq(expected.clone())
+            );
             assert!(!chooser.diagonals(&columns, 40, longest, expected.len() - 1));
         }
     }
@@ -388,7 +405,11 @@ mod tests {
         // Five slots that all lanes have, one that one lane lacks: 32 bytes and 2 · 16; as indices
         // 6 · 32 and a mask.
         let rows = full(|row| {
-            [0, 5, 9, 13, 20].map(|d| row + d).into_iter().chain((row > 0).then_some(row + 31)).collect()
+            [0, 5, 9, 13, 20]
+                .map(|d| row + d)
+                .into_iter()
+                .chain((row > 0).then_some(row + 31))
+                .collect()
         });
         let (encoded, slots) = choose(&rows, Some(0));
         assert_eq!((encoded.shape.full, encoded.shape.width, encoded.index_bytes), (5, 6, 64));
@@ -405,9 +426,11 @@ mod tests {
 
     #[test]
     fn too_many_diagonals_unsorted_or_repeated_columns_are_not_diagonal() {
-        for rows in
-            [full(|row| vec![row * row % 31]), full(|row| vec![row + 1, row]), full(|row| vec![row, row])]
-        {
+        for rows in [
+            full(|row| vec![row * row % 31]),
+            full(|row| vec![row + 1, row]),
+            full(|row| vec![row, row]),
+        ] {
             let (encoded, _) = choose(&rows, Some(0));
             assert_eq!(encoded.shape.kind, Kind::Relative8);
             assert_eq!(encoded.index_bytes as usize, encoded.entries as usize);

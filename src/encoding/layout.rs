@@ -66,10 +66,15 @@ impl Steps {
     /// Calls `visit(lane, entry, position)` for every entry, those of a lane in their order.
     /// `mask(step)` returns the lanes of a step that some lanes lack.
     #[inline(always)]
-    pub(crate) fn visit(self, mask: impl Fn(usize) -> u32, mut visit: impl FnMut(usize, usize, usize)) {
+    pub(crate) fn visit(
+        self,
+        mask: impl Fn(usize) -> u32,
+        mut visit: impl FnMut(usize, usize, usize),
+    ) {
         let Self { full, width, run, group } = self;
         for entry in 0..full * run {
-            (0..LANES).for_each(|lane| visit(lane, entry, full_position(entry, full * run, group, lane)));
+            (0..LANES)
+                .for_each(|lane| visit(lane, entry, full_position(entry, full * run, group, lane)));
         }
         let mut position = full * run * LANES;
         for step in full..width {
@@ -116,9 +121,14 @@ mod tests {
         let masks = [ALL, ALL, 0b11, ALL, ALL, ALL, 0b100];
         let slots = (0..).zip(masks).map(|(delta, mask)| Slot { delta, mask });
         let mut at = Vec::new();
-        visit_diagonal(slots, 5, 4, |lane, slot, position| at.push((position, lane, slot.delta as usize)));
+        visit_diagonal(slots, 5, 4, |lane, slot, position| {
+            at.push((position, lane, slot.delta as usize))
+        });
         let partial = [(0, 2), (1, 2), (2, 6)];
-        assert_eq!(ordered(at), grouped([0, 1, 3, 4]).chain(single(5)).chain(partial).collect::<Vec<_>>());
+        assert_eq!(
+            ordered(at),
+            grouped([0, 1, 3, 4]).chain(single(5)).chain(partial).collect::<Vec<_>>()
+        );
     }
 
     #[test]

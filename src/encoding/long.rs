@@ -1,6 +1,7 @@
 //! Long rows, too long for slices: stored consecutively as in CSR, and cut into pieces.
 
-use super::value::{Coder, Sink, Stored};
+use super::sink::Sink;
+use super::value::{Coder, Stored};
 use crate::Scalar;
 use crate::device::cpu::{for_each_part, partition};
 use crate::matrix::CsrView;
@@ -58,7 +59,8 @@ impl<T: Scalar> LongRows<T> {
         if pieces.is_empty() {
             return None;
         }
-        let (mut col_idx, mut values) = (zeroed(entries as usize), Stored::zeroed(coder, entries as usize));
+        let (mut col_idx, mut values) =
+            (zeroed(entries as usize), Stored::zeroed(coder, entries as usize));
         let sink = Sink::new(&mut values, coder);
         let mut start = 0;
         for &row in &rows {

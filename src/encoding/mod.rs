@@ -57,6 +57,7 @@ mod index;
 mod layout;
 mod long;
 mod order;
+mod sink;
 mod sizes;
 mod slice;
 mod slices;

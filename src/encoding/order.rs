@@ -37,14 +37,19 @@ const NARROW: u32 = 4;
 const TOGETHER: usize = 1 << 16;
 
 /// Sorts the rows by descending length within windows of `sigma`; equal lengths keep their order.
-pub(crate) fn sorted_in_windows(nrows: usize, sigma: usize, len: impl Fn(u32) -> u32 + Sync) -> Vec<u32> {
+pub(crate) fn sorted_in_windows(
+    nrows: usize,
+    sigma: usize,
+    len: impl Fn(u32) -> u32 + Sync,
+) -> Vec<u32> {
     let mut perm = vec![0; nrows];
     let windows = perm.par_chunks_mut(sigma).enumerate().with_min_len(TOGETHER / sigma);
     windows.for_each_init(Vec::new, |lengths, (w, window)| {
         let rows = (w * sigma) as u32..(w * sigma + window.len()) as u32;
         lengths.clear();
         lengths.extend(rows.clone().map(&len));
-        let (least, most) = lengths.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
+        let (least, most) =
+            lengths.iter().fold((u32::MAX, 0), |(a, b), &len| (a.min(len), b.max(len)));
         if most - least <= NARROW {
             by_passes(window, rows, lengths, least..=most);
         } else if most as usize <= window.len() * (1 + window.len().ilog2() as usize) / 2 {
@@ -103,7 +108,9 @@ mod tests {
             let len = |row: u32| row * 7919 % (most + 1);
             let found = sorted_in_windows(95, 10, len);
             let mut expected: Vec<u32> = (0..95).collect();
-            expected.chunks_mut(10).for_each(|window| window.sort_by_key(|&row| std::cmp::Reverse(len(row))));
+            expected
+                .chunks_mut(10)
+                .for_each(|window| window.sort_by_key(|&row| std::cmp::Reverse(len(row))));
             assert_eq!(found, expected, "{most}");
         }
     }

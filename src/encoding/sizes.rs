@@ -30,7 +30,8 @@ impl SliceSizes {
     /// Bytes of values of `size` bytes each, with the padding between and behind slices; 0 if
     /// values take no bytes.
     pub fn value_bytes(&self, size: usize) -> u64 {
-        let bytes = VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
+        let bytes =
+            VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
         if bytes == 0 { 0 } else { bytes + UNIT as u64 }
     }
 
@@ -41,7 +42,8 @@ impl SliceSizes {
         self.slices += 1;
         self.entries += u64::from(encoded.entries);
         self.entries_by_kind[shape.kind as usize] += u64::from(encoded.entries);
-        self.index_bytes += if shape.kind == Kind::Diagonal { 0 } else { u64::from(encoded.index_bytes) };
+        self.index_bytes +=
+            if shape.kind == Kind::Diagonal { 0 } else { u64::from(encoded.index_bytes) };
         for (bytes, size) in self.value_bytes.iter_mut().zip(VALUE_SIZES) {
             *bytes += padded(encoded.entries as usize * size) as u64;
         }
@@ -76,8 +78,8 @@ impl SliceSizes {
             slots.map(|(slots, _)| slot_bytes(slots) as u64).sum::<u64>()
         };
         let known = sum(&|_| true);
-        let unseen =
-            sum(&|times| times == 1) as f64 * (entries as f64 / sizes.entries.max(1) as f64 - 1.0).max(0.0);
+        let unseen = sum(&|times| times == 1) as f64
+            * (entries as f64 / sizes.entries.max(1) as f64 - 1.0).max(0.0);
         // Half a unit of padding on average.
         let padding = if entries == 0 { 0 } else { slices * UNIT as u64 / 2 };
         let scaled = sizes.scaled_to(entries);
@@ -110,7 +112,8 @@ impl SlicedRows<'_> {
         let chunks = self.encode();
         let mut sizes = SliceSizes::default();
         let different: HashSet<&[Slot]> = sizes.add_all(&chunks).into_iter().collect();
-        sizes.index_bytes += different.into_iter().map(|slots| slot_bytes(slots) as u64).sum::<u64>();
+        sizes.index_bytes +=
+            different.into_iter().map(|slots| slot_bytes(slots) as u64).sum::<u64>();
         sizes
     }
 }

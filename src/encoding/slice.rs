@@ -46,7 +46,15 @@ impl<T: Scalar> PackedSlices<T> {
             }
         };
         let first_value = header.value_at as usize * self.values.per(UNIT);
-        Slice { shape, base: header.base, first_row: (s * LANES) as u32, first_value, deltas, masks, indices }
+        Slice {
+            shape,
+            base: header.base,
+            first_row: (s * LANES) as u32,
+            first_value,
+            deltas,
+            masks,
+            indices,
+        }
     }
 }
 
@@ -66,7 +74,8 @@ impl Slice<'_> {
         let [full, partial] = self.deltas;
         let mut full = full.iter().map(|&delta| Slot { delta: delta as i32, mask: ALL }).peekable();
         let partial = partial.iter().zip(self.masks);
-        let mut partial = partial.map(|(&delta, &mask)| Slot { delta: delta as i32, mask }).peekable();
+        let mut partial =
+            partial.map(|(&delta, &mask)| Slot { delta: delta as i32, mask }).peekable();
         std::iter::from_fn(move || match (full.peek(), partial.peek()) {
             (Some(first), Some(second)) if first.delta < second.delta => full.next(),
             (_, Some(_)) => partial.next(),
@@ -95,7 +104,11 @@ impl Slice<'_> {
     /// order. The position is that of the index. It is also the position of the value unless
     /// several entries share an index.
     #[inline(always)]
-    pub(crate) fn visit_columns(&self, group: usize, mut visit: impl FnMut(usize, usize, usize, u32)) {
+    pub(crate) fn visit_columns(
+        &self,
+        group: usize,
+        mut visit: impl FnMut(usize, usize, usize, u32),
+    ) {
         let Shape { kind, run, full, .. } = self.shape;
         if kind == Kind::Diagonal {
             let mut next = [0; LANES];

@@ -4,7 +4,8 @@ use super::index::{ALL, Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padd
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
-use super::value::{Coder, Sink, Stored, with_slack};
+use super::sink::Sink;
+use super::value::{Coder, Stored, with_slack};
 use super::{Header, Packing, ValueEncoding};
 use crate::device::cpu::{Output, partition};
 use crate::matrix::CsrView;
@@ -82,12 +83,25 @@ impl<T: Scalar> PackedSlices<T> {
         chunks.par_iter().zip(placed.slices.par_chunks(CHUNK)).enumerate().for_each(write);
         let long = LongRows::of(a, long, &coder);
         let skip = long.is_some().then(|| rows.skipped());
-        let entries = |s: usize| placed.slices.get(s).map_or(placed.entries, |slice| slice.entries_before);
+        let entries =
+            |s: usize| placed.slices.get(s).map_or(placed.entries, |slice| slice.entries_before);
         let parts = partition(placed.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
         let headers = placed.slices.iter().map(|slice| slice.header).collect();
         let dictionary = coder.into_dictionary();
         let (nrows, ncols) = (a.nrows(), a.ncols());
-        Ok(Self { nrows, ncols, group, headers, values: stored, dictionary, index, perm, skip, long, parts })
+        Ok(Self {
+            nrows,
+            ncols,
+            group,
+            headers,
+            values: stored,
+            dictionary,
+            index,
+            perm,
+            skip,
+            long,
+            parts,
+        })
     }
 
     /// True if all slices are diagonal.
@@ -193,7 +207,12 @@ pub(crate) struct Chunk {
 
 impl Chunk {
     /// Encodes a slice and adds it; see [`Chooser::choose`].
-    pub(crate) fn push(&mut self, chooser: &mut Chooser, columns: &Columns<'_>, first_row: Option<usize>) {
+    pub(crate) fn push(
+        &mut self,
+        chooser: &mut Chooser,
+        columns: &Columns<'_>,
+        first_row: Option<usize>,
+    ) {
         let encoded = chooser.choose(columns, first_row);
         self.encoded.push(encoded);
         if encoded.shape.kind == Kind::Diagonal {

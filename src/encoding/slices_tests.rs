@@ -53,7 +53,8 @@ fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> PackedSlices<f64> {
                     (a.row_ptr(), a.col_idx()),
                     "{order:?} {packing:?}"
                 );
-                let bits = |a: &CsrMatrix<f64>| a.values().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                let bits =
+                    |a: &CsrMatrix<f64>| a.values().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(&unpacked), bits(a), "{order:?} {packing:?}");
             }
         }
@@ -104,7 +105,10 @@ fn a_long_row_of_the_chapters_matrix() {
     assert_eq!(a.index, [3, 3, 0, 0, first, 0, 0, 0]);
     let long = a.long.as_ref().unwrap();
     assert_eq!(long.pieces, [Piece { begin: 0, count: 3, row: 2, first: 0, pieces: 1 }]);
-    assert_eq!((&long.col_idx[..], &long.values), (&[1, 2, 3][..], &Stored::Plain(vec![2., 4., 1.])));
+    assert_eq!(
+        (&long.col_idx[..], &long.values),
+        (&[1, 2, 3][..], &Stored::Plain(vec![2., 4., 1.]))
+    );
     // Header and skipped lanes, index, values, permutation.
     assert_eq!(a.bytes(), 16 + 4 + 32 + (32 + 16) + 16 + long.bytes());
     assert_eq!(long.bytes(), 24 + 3 * 12);
@@ -257,7 +261,8 @@ fn long_rows_of_every_encoding() {
     }
     let one_value = matrix(50, &rows, |_| 7.0);
     let packed =
-        PackedSlices::pack(one_value.view(), Order::Natural, Packing { long: 9, ..packed() }).unwrap();
+        PackedSlices::pack(one_value.view(), Order::Natural, Packing { long: 9, ..packed() })
+            .unwrap();
     assert_eq!((&packed.values, &packed.long.unwrap().values), (&Stored::Same, &Stored::Same));
     assert_eq!(packed.dictionary, [7.0]);
 }
@@ -283,7 +288,10 @@ fn the_number_of_threads_does_not_count() {
         pool.install(|| PackedSlices::pack(a.view(), Order::Windows(512), packed()).unwrap())
     };
     let (one, three) = (on(1), on(3));
-    assert_eq!((&one.headers, &one.index, &one.values), (&three.headers, &three.index, &three.values));
+    assert_eq!(
+        (&one.headers, &one.index, &one.values),
+        (&three.headers, &three.index, &three.values)
+    );
     assert_eq!((one.perm, one.parts), (three.perm, three.parts));
 }
 
@@ -295,19 +303,22 @@ fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
     });
     let diagonal = (40u32..300, prop::collection::btree_set(-40i64..40, 1..6), 0u32..40).prop_map(
         |(n, offsets, hole)| {
-            let row =
-                |i: i64| offsets.iter().map(move |d| i + d).filter(move |j| (0..i64::from(n)).contains(j));
+            let row = |i: i64| {
+                offsets.iter().map(move |d| i + d).filter(move |j| (0..i64::from(n)).contains(j))
+            };
             let keep = |i: u32, j: &u32| hole == 0 || !(i * 7 + j).is_multiple_of(hole);
-            let rows = (0..n).map(|i| row(i64::from(i)).map(|j| j as u32).filter(|j| keep(i, j)).collect());
+            let rows = (0..n)
+                .map(|i| row(i64::from(i)).map(|j| j as u32).filter(|j| keep(i, j)).collect());
             (n, rows.collect())
         },
     );
-    let nodes = (1u32..4, prop::collection::vec(prop::collection::vec(0u32..80, 0..9), 0..40)).prop_map(
-        |(run, nodes)| {
-            let row = |node: &Vec<u32>| node.iter().flat_map(|c| c * run..(c + 1) * run).collect::<Vec<_>>();
+    let nodes = (1u32..4, prop::collection::vec(prop::collection::vec(0u32..80, 0..9), 0..40))
+        .prop_map(|(run, nodes)| {
+            let row = |node: &Vec<u32>| {
+                node.iter().flat_map(|c| c * run..(c + 1) * run).collect::<Vec<_>>()
+            };
             (80 * run, nodes.iter().flat_map(|node| vec![row(node); run as usize]).collect())
-        },
-    );
+        });
     prop_oneof![any, diagonal, nodes]
 }
 

@@ -17,9 +17,11 @@ impl<T: Scalar> PackedSlices<T> {
         for (s, slice) in slices() {
             let place = |lane: usize, entry: usize| row_ptr[self.row(s, lane)] + entry;
             slice.visit_values(self.group, |lane, entry, at| {
-                values[place(lane, entry)] = self.values.get(slice.first_value + at, &self.dictionary);
+                values[place(lane, entry)] =
+                    self.values.get(slice.first_value + at, &self.dictionary);
             });
-            slice.visit_columns(self.group, |lane, entry, _, col| col_idx[place(lane, entry)] = col);
+            slice
+                .visit_columns(self.group, |lane, entry, _, col| col_idx[place(lane, entry)] = col);
         }
         for (long, (row, entries)) in long() {
             let place = row_ptr[row]..row_ptr[row + 1];

@@ -3,7 +3,6 @@
 //! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
 
 use super::SLACK;
-use crate::device::cpu::Output;
 use crate::memory::zeroed;
 use crate::{Precision, Scalar};
 use rayon::prelude::*;
@@ -52,13 +51,16 @@ impl ValueSet {
     /// Collects the distinct values. Stops early if there are more than [`DICTIONARY`].
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
         let many = AtomicBool::new(false);
-        let sets = values.par_chunks(CHUNK).with_min_len(TOGETHER).fold(Self::default, |mut set, values| {
-            if !many.load(Relaxed) {
-                set.add(values);
-                many.fetch_or(set.is_full(), Relaxed);
-            }
-            set
-        });
+        let sets = values.par_chunks(CHUNK).with_min_len(TOGETHER).fold(
+            Self::default,
+            |mut set, values| {
+                if !many.load(Relaxed) {
+                    set.add(values);
+                    many.fetch_or(set.is_full(), Relaxed);
+                }
+                set
+            },
+        );
         sets.reduce(Self::default, Self::merge)
     }
 
@@ -180,8 +182,8 @@ impl Phrases {
     #[inline]
     fn distance(&mut self, at: usize, number: usize) -> usize {
         self.last = self.last << 16 | number as u64;
-        let end =
-            &mut self.ends[(self.last.wrapping_mul(SPREAD) >> (u64::BITS - Self::COUNT.ilog2())) as usize];
+        let end = &mut self.ends
+            [(self.last.wrapping_mul(SPREAD) >> (u64::BITS - Self::COUNT.ilog2())) as usize];
         at - std::mem::replace(end, at as u32) as usize
     }
 }
@@ -263,7 +265,8 @@ impl<T: Scalar> Dictionary<T> {
     fn of(set: &ValueSet) -> Self {
         let mut bits: Vec<u64> = set.bits().collect();
         bits.sort_unstable();
-        let (mut keys, mut codes, mut used) = (Box::new([0; SLOTS]), Box::new([0; SLOTS]), [false; SLOTS]);
+        let (mut keys, mut codes, mut used) =
+            (Box::new([0; SLOTS]), Box::new([0; SLOTS]), [false; SLOTS]);
         // The bits of zero are also the key of free slots, but they come first and take the first
         // slot of their search.
         for (code, &bits) in bits.iter().enumerate() {
@@ -344,7 +347,9 @@ pub(crate) fn narrowed<T: Scalar>(
     let bits = values.par_iter().map(|&value| precision.narrow(value));
     Ok(match precision {
         Precision::F32 => Narrowed::Singles(bits.map(f32::from_bits).collect()),
-        Precision::Bf16 | Precision::F16 => Narrowed::Halves(bits.map(|bits| bits as u16).collect()),
+        Precision::Bf16 | Precision::F16 => {
+            Narrowed::Halves(bits.map(|bits| bits as u16).collect())
+        }
     })
 }
 
@@ -451,49 +456,6 @@ pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
     let mut zeros = zeroed(len + SLACK / size_of::<N>());
     zeros.truncate(len);
     zeros
-}
-
-/// Output for values that several threads store, each at its own positions.
-pub(crate) enum Sink<'a, T> {
-    Plain(Output<T>),
-    Codes(Output<u8>, &'a Dictionary<T>),
-    Halves(Precision, Output<u16>),
-    Singles(Output<f32>),
-    Same,
-}
-
-impl<'a, T: Scalar> Sink<'a, T> {
-    /// Output into `stored`, which was made for the same coder.
-    pub(crate) fn new(stored: &mut Stored<T>, coder: &'a Coder<T>) -> Self {
-        match (stored, coder) {
-            (Stored::Plain(values), _) => Self::Plain(Output::new(values)),
-            (Stored::Codes(codes), Coder::Dictionary(dictionary)) => {
-                Self::Codes(Output::new(codes), dictionary)
-            }
-            (Stored::Halves(precision, halves), _) => Self::Halves(*precision, Output::new(halves)),
-            (Stored::Singles(singles), _) => Self::Singles(Output::new(singles)),
-            _ => Self::Same,
-        }
-    }
-
-    /// Stores a value at position `at`.
-    ///
-    /// # Safety
-    ///
-    /// As [`Output::set`].
-    #[inline]
-    pub(crate) unsafe fn put(&self, at: usize, value: T) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::Plain(values) => values.set(at, value),
-                Self::Codes(codes, dictionary) => codes.set(at, dictionary.code(value)),
-                Self::Halves(precision, halves) => halves.set(at, precision.narrow(value) as u16),
-                Self::Singles(singles) => singles.set(at, f32::from_bits(Precision::F32.narrow(value))),
-                Self::Same => {}
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Tests of dictionaries, of the choice of encoding, and of rejected values.
 
+use super::super::sink::Sink;
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -56,14 +57,19 @@ fn threads_find_what_one_finds() {
 #[test]
 fn a_value_that_breaks_a_pattern_is_not_missed() {
     // Every position of several periods, also after a long irregular beginning.
-    for (period, irregular) in [1, 2, 3, 7, 16, 17, 40].into_iter().flat_map(|p| [(p, 0), (p, 400)]) {
+    for (period, irregular) in [1, 2, 3, 7, 16, 17, 40].into_iter().flat_map(|p| [(p, 0), (p, 400)])
+    {
         let value = |i| if i < irregular { i * i % 211 % (period + 3) } else { i % period };
         let values: Vec<f64> = (0..1000).map(|i| f64::from(value(i))).collect();
         for place in (0..1000).step_by(1 + period as usize % 3) {
             let mut broken = values.clone();
             broken[place] = -1.0;
             let kept = broken.iter().map(|value| value.to_bits()).collect::<BTreeSet<_>>().len();
-            assert_eq!(of(&broken).count(), Some(kept), "period {period} from {irregular}, place {place}");
+            assert_eq!(
+                of(&broken).count(),
+                Some(kept),
+                "period {period} from {irregular}, place {place}"
+            );
         }
     }
 }
@@ -118,7 +124,9 @@ fn codes_need_room_for_what_they_stand_for() {
     let values: Vec<f64> = (0..1000).map(|k| f64::from(k % 257)).collect();
     assert_eq!(coded(&values, DICTIONARY), None);
     let (codes, dictionary) = coded(&values[..256], DICTIONARY).unwrap();
-    assert!(codes.iter().zip(&values).all(|(&code, value)| dictionary[usize::from(code)] == *value));
+    assert!(
+        codes.iter().zip(&values).all(|(&code, value)| dictionary[usize::from(code)] == *value)
+    );
     assert_eq!(coded(&[0.0, -0.0], 1), None);
     assert_eq!(coded(&[3.0f32; 5], 1), Some((vec![], vec![3.0])));
     let (codes, dictionary) = coded(&[3.0f32; 5], DICTIONARY).unwrap();

@@ -79,7 +79,8 @@ mod tests {
     fn errors_know_their_area() {
         let kind = |text: &str| text.parse::<crate::Plan>().unwrap_err().kind();
         assert_eq!(kind("sel"), ErrorKind::InvalidArgument);
-        let lengths = Error::VectorLength { vector: "x", expected: 2, found: 1, nrows: 1, ncols: 2 };
+        let lengths =
+            Error::VectorLength { vector: "x", expected: 2, found: 1, nrows: 1, ncols: 2 };
         assert_eq!(lengths.kind(), ErrorKind::WrongLength);
         let missing = crate::matrix::market::read::<f32>("/nowhere/a.mtx").unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::File);

@@ -24,4 +24,5 @@ pub(crate) trait Access<T: Scalar> {
 pub(crate) const COMPACT: &str = "every entry behind it would have to move; `hyb` and `coo` take any, `ell` and `sell` where a row has padding";
 
 /// Reason why a padded format cannot insert an entry into a full row.
-pub(crate) const NO_PADDING: &str = "its row has no padded slot left; `hyb` and `coo` take any entry";
+pub(crate) const NO_PADDING: &str =
+    "its row has no padded slot left; `hyb` and `coo` take any entry";

@@ -33,7 +33,9 @@ pub(crate) use scaled::Scaler;
 pub use several::{Layout, Multivector};
 pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
 pub use traffic::Traffic;
-pub(crate) use traffic::{ROW_BATCH, STREAMS, chain_us, gathered, scattered, slot_bytes, vector_bytes};
+pub(crate) use traffic::{
+    ROW_BATCH, STREAMS, chain_us, gathered, scattered, slot_bytes, vector_bytes,
+};
 pub(crate) use update::{Arrays, NoArrays, Updater};
 
 use crate::analysis::Analysis;
@@ -203,7 +205,13 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     ///
     /// As [`spmv`](Self::spmv); the factors are in the memory of the same GPU, not in `y`, and live
     /// as long.
-    unsafe fn spmv_scaled(&self, _: &Queue, _: Ptr<T>, _: Ptr<T>, _: Scaling<'_, T>) -> Result<bool, Error> {
+    unsafe fn spmv_scaled(
+        &self,
+        _: &Queue,
+        _: Ptr<T>,
+        _: Ptr<T>,
+        _: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
         Ok(false)
     }
 

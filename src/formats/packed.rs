@@ -22,8 +22,8 @@
 pub use crate::encoding::{Packing, ValueEncoding};
 
 use super::{
-    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, ROW_BATCH, Target, Traffic, chain_us,
-    scattered, vector_bytes,
+    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, ROW_BATCH, Target, Traffic,
+    chain_us, scattered, vector_bytes,
 };
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{BLOCK, Gpu, Out, Ptr, Queue, Residency, Scaling};
@@ -46,7 +46,10 @@ pub enum Index {
 /// Values of `index`.
 const INDICES: &[(&str, Index)] = &[
     ("plain", Index::Plain),
-    ("packed", Index::Packed(Packing { values: ValueEncoding::Plain, group: 1, long: Packing::MAX_LONG })),
+    (
+        "packed",
+        Index::Packed(Packing { values: ValueEncoding::Plain, group: 1, long: Packing::MAX_LONG }),
+    ),
 ];
 
 /// Values of `values`.
@@ -70,7 +73,11 @@ impl Index {
         let (values, group, long) =
             (args.word("values", VALUES)?, args.number("group")?, args.number("long")?);
         let Self::Packed(default) = index else {
-            let given = [("values", values.is_some()), ("group", group.is_some()), ("long", long.is_some())];
+            let given = [
+                ("values", values.is_some()),
+                ("group", group.is_some()),
+                ("long", long.is_some()),
+            ];
             return match given.iter().find(|(_, given)| *given) {
                 Some((key, _)) => Err(args.error(format!("`{key}` goes with index:packed"))),
                 None => Ok(index),
@@ -80,7 +87,9 @@ impl Index {
             return Err(args.error(format!("`group` may be 1 or 4, not {group}")));
         }
         if let Some(long) = long.filter(|&long| long > Packing::MAX_LONG) {
-            return Err(args.error(format!("`long` may be at most {}, not {long}", Packing::MAX_LONG)));
+            return Err(
+                args.error(format!("`long` may be at most {}, not {long}", Packing::MAX_LONG))
+            );
         }
         Ok(Self::Packed(Packing {
             values: values.unwrap_or(default.values),
@@ -186,20 +195,30 @@ pub(crate) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
     let packed = if few { packed } else { &[] };
     let narrowest = if few { None } else { analysis.structure.exact_in.narrowest() };
     let with = |values| plain.iter().map(move |&group| (values, group));
-    let all = with(ValueEncoding::Plain).chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
+    let all = with(ValueEncoding::Plain)
+        .chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
     let all = all.chain(narrowest.map(ValueEncoding::Narrow).into_iter().flat_map(with));
     all.map(|(values, group)| Packing { values, group, long: analysis.packing.long }).collect()
 }
 
 /// Work and memory traffic of one SpMV; exact if the analysis is
 /// ([`Packability`](crate::analysis::Packability)), otherwise estimated.
-pub(crate) fn traffic(order: Order, packing: Packing, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+pub(crate) fn traffic(
+    order: Order,
+    packing: Packing,
+    analysis: &Analysis,
+    scalar: ScalarKind,
+) -> Traffic {
     let (rows, nrows) = (&analysis.rows, analysis.rows.nrows as u64);
     let (value_size, dictionary) = match (packing.values, analysis.structure.distinct_values) {
-        (ValueEncoding::Narrow(precision), _) if analysis.structure.exact_in.contains(precision) => {
+        (ValueEncoding::Narrow(precision), _)
+            if analysis.structure.exact_in.contains(precision) =>
+        {
             (precision.size(), 0)
         }
-        (ValueEncoding::Plain | ValueEncoding::Narrow(_), _) | (_, Distinct::Many) => (scalar.size(), 0),
+        (ValueEncoding::Plain | ValueEncoding::Narrow(_), _) | (_, Distinct::Many) => {
+            (scalar.size(), 0)
+        }
         (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => (0, 1),
         (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
     };

@@ -20,8 +20,9 @@ impl<'a> PlanArgs<'a> {
     /// Splits `name(key:value,flag)`.
     pub(crate) fn new(text: &'a str) -> Result<Self, Error> {
         let trimmed = text.trim();
-        let fail =
-            |message: &str| Err(Error::PlanText { text: text.to_owned(), message: message.to_owned() });
+        let fail = |message: &str| {
+            Err(Error::PlanText { text: text.to_owned(), message: message.to_owned() })
+        };
         let (name, inside) = match trimmed.split_once('(') {
             None => (trimmed, None),
             Some((name, rest)) => match rest.strip_suffix(')') {
@@ -56,7 +57,9 @@ impl<'a> PlanArgs<'a> {
         match self.take(key) {
             None => Ok(false),
             Some(None) => Ok(true),
-            Some(Some(value)) => Err(self.error(format!("`{key}` takes no value, but has `{value}`"))),
+            Some(Some(value)) => {
+                Err(self.error(format!("`{key}` takes no value, but has `{value}`")))
+            }
         }
     }
 
@@ -79,8 +82,10 @@ impl<'a> PlanArgs<'a> {
     pub(crate) fn to_number(&self, key: &str, value: &str) -> Result<u32, Error> {
         match u32::from_str(value) {
             Ok(n) if n > 0 && n < u32::MAX => Ok(n),
-            _ => Err(self
-                .error(format!("`{key}` must be a whole number from 1 to {}, not `{value}`", u32::MAX - 1))),
+            _ => Err(self.error(format!(
+                "`{key}` must be a whole number from 1 to {}, not `{value}`",
+                u32::MAX - 1
+            ))),
         }
     }
 
@@ -104,7 +109,10 @@ impl<'a> PlanArgs<'a> {
         let known = || words.iter().map(|w| w.0);
         words.iter().find(|w| w.0 == value).map(|w| w.1).ok_or_else(|| {
             let list = known().collect::<Vec<_>>().join(", ");
-            self.error(format!("`{key}` has no `{value}`{}; it may be {list}", suggestion(value, known())))
+            self.error(format!(
+                "`{key}` has no `{value}`{}; it may be {list}",
+                suggestion(value, known())
+            ))
         })
     }
 

@@ -48,7 +48,14 @@ impl<T: Scalar> Scaler<T> {
     /// `alpha = 0` nothing of `A` and `x`.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.
-    pub(crate) fn multiply(&self, matrix: &dyn HostMatrix<T>, alpha: T, x: &[T], beta: T, y: &mut [T]) {
+    pub(crate) fn multiply(
+        &self,
+        matrix: &dyn HostMatrix<T>,
+        alpha: T,
+        x: &[T],
+        beta: T,
+        y: &mut [T],
+    ) {
         self.scale(alpha, beta, y, |y| matrix.spmv(x, y));
     }
 

@@ -11,7 +11,9 @@ use super::scaled::Scaler;
 use super::{Placed, Plan, csr, sell};
 use crate::analysis::Analysis;
 use crate::device::cpu::Output;
-use crate::device::{BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream};
+use crate::device::{
+    BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream,
+};
 use crate::encoding::{self, DeviceVectors};
 use crate::memory::zeroed;
 use crate::{Error, Scalar};
@@ -177,7 +179,13 @@ impl<T: Scalar> Placed<T> {
     /// Computes the SpMM with multivectors in host memory, for a matrix in host memory.
     ///
     /// `x` and `y` have the lengths given by `shape`, checked by the caller.
-    pub(crate) fn multiply_several(&self, several: &Several<T>, shape: Shape, x: &[T], y: &mut [T]) {
+    pub(crate) fn multiply_several(
+        &self,
+        several: &Several<T>,
+        shape: Shape,
+        x: &[T],
+        y: &mut [T],
+    ) {
         let (Self::Host(matrix), Several::Host(tiles)) = (self, several) else {
             unreachable!("the caller has a matrix in host memory")
         };
@@ -338,7 +346,8 @@ impl<T: Scalar> OnGpu<T> {
     ) -> Result<(), Error> {
         let ([element, next], [row, vector]) = shape.strides();
         let all = DeviceVectors { x, stride: element, y, row, vector, count: shape.count };
-        let direct = shape.layout == Layout::RowMajor && all.unit().is_some() && shape.count < MOST_APART;
+        let direct =
+            shape.layout == Layout::RowMajor && all.unit().is_some() && shape.count < MOST_APART;
         let step = if direct { DeviceVectors::<T>::MOST } else { Self::WIDTH };
         let tile = if direct { Ptr::NULL } else { self.tile.on(queue)? };
         for first in (0..shape.count).step_by(step) {

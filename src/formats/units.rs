@@ -68,8 +68,12 @@ fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
     let first = |(unit, entries): (usize, &[u32])| {
         (entries.iter().copied().min().expect("a unit has slots"), unit as u32)
     };
-    let mut units: Vec<(u32, u32)> =
-        entries.par_chunks(UNIT).enumerate().map(first).filter(|&(first, _)| first != NONE).collect();
+    let mut units: Vec<(u32, u32)> = entries
+        .par_chunks(UNIT)
+        .enumerate()
+        .map(first)
+        .filter(|&(first, _)| first != NONE)
+        .collect();
     units.par_sort_unstable();
     let mut from = vec![NONE; units.len() * UNIT];
     from.par_chunks_mut(UNIT).zip(&units).for_each(|(from, &(_, unit))| {
@@ -101,7 +105,9 @@ mod tests {
         let (nrows, width) = (1000, 41);
         let slots = (0..nrows).flat_map(|row| (0..row * 7 % width).map(move |k| k * nrows + row));
         let slots: Vec<u32> = slots.collect();
-        for slots in [slots, (0..5000).map(|entry| entry * 7919 % 5003 + 16).collect(), vec![19], vec![]] {
+        for slots in
+            [slots, (0..5000).map(|entry| entry * 7919 % 5003 + 16).collect(), vec![19], vec![]]
+        {
             let len = slots.iter().max().map_or(0, |&last| last as usize + 3);
             let mut expected = vec![7; len];
             for &slot in &slots {
@@ -121,7 +127,8 @@ mod tests {
         let mut slots = vec![0; 4096 * 64];
         for sorted in 0..4096 {
             for k in 0..64 {
-                slots[(row_of(sorted) * 64 + k) as usize] = (sorted / 32 * 64 + k) * 32 + sorted % 32;
+                slots[(row_of(sorted) * 64 + k) as usize] =
+                    (sorted / 32 * 64 + k) * 32 + sorted % 32;
             }
         }
         let (units, from) = by_unit(&slots);

@@ -28,7 +28,8 @@ pub(crate) struct NoArrays(&'static str);
 
 impl NoArrays {
     /// Default of formats that do not expose their values.
-    pub(crate) const NO_PLACES: Self = Self("its format does not keep every value in a place of its own");
+    pub(crate) const NO_PLACES: Self =
+        Self("its format does not keep every value in a place of its own");
     /// The values are stored as codes, or as one value for all entries.
     pub(crate) const CODED: Self =
         Self("it keeps codes of the few values that there were, or only one for all entries");
@@ -42,7 +43,8 @@ impl NoArrays {
     const TOO_MANY_VALUES: Self =
         Self("it keeps codes of values, which name no more than 256, and the new ones are more");
     /// One value is stored for all entries.
-    const NOT_THE_SAME: Self = Self("it keeps one for all entries, and the new ones are not all the same");
+    const NOT_THE_SAME: Self =
+        Self("it keeps one for all entries, and the new ones are not all the same");
     /// Slots are counted in 32 bits.
     const TOO_MANY: Self = Self("it has 2³² slots or more");
 }
@@ -71,7 +73,9 @@ enum Kept {
 impl Kept {
     fn by<T: Scalar>(matrix: &mut Placed<T>) -> Self {
         let dictionary = match matrix {
-            Placed::Host(matrix) => matrix.packed_slices().map_or(0, |slices| slices.dictionary.len()),
+            Placed::Host(matrix) => {
+                matrix.packed_slices().map_or(0, |slices| slices.dictionary.len())
+            }
             Placed::Gpu(_, matrix) => matrix.slices().map_or(0, |slices| slices.dictionary().len()),
         };
         match (matrix.narrow(), dictionary) {
@@ -133,10 +137,17 @@ impl Updater {
     ) -> Result<Self, Error> {
         let refused = |NoArrays(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
         let kept = Kept::by(matrix);
-        let made =
-            |place| Self { nnz: a.nnz(), pattern: Fingerprint::of(a), place, kept, plan: plan.to_string() };
+        let made = |place| Self {
+            nnz: a.nnz(),
+            pattern: Fingerprint::of(a),
+            place,
+            kept,
+            plan: plan.to_string(),
+        };
         if kept != Kept::Plain {
-            return Place::in_slices(matrix, kept)?.map(made).ok_or_else(|| refused(NoArrays::TOO_MANY));
+            return Place::in_slices(matrix, kept)?
+                .map(made)
+                .ok_or_else(|| refused(NoArrays::TOO_MANY));
         }
         let gpu = match matrix {
             Placed::Host(matrix) => matrix.values_mut().map(|_| None),
@@ -189,18 +200,27 @@ impl Updater {
     ///
     /// [`Error::ValuesLength`], [`Error::ValueInexact`]; [`Error::NotUpdatable`] if there are more
     /// values than codes for them; errors of the GPU.
-    pub(crate) fn update<T: Scalar>(&self, matrix: &mut Placed<T>, values: &[T]) -> Result<(), Error> {
+    pub(crate) fn update<T: Scalar>(
+        &self,
+        matrix: &mut Placed<T>,
+        values: &[T],
+    ) -> Result<(), Error> {
         self.check_length(values.len())?;
         match self.kept {
             Kept::Plain => {}
             Kept::Narrow(precision) => {
-                let inexact =
-                    |entry: usize| Error::ValueInexact { entry, value: values[entry].to_f64(), precision };
+                let inexact = |entry: usize| Error::ValueInexact {
+                    entry,
+                    value: values[entry].to_f64(),
+                    precision,
+                };
                 return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
             }
             Kept::Coded(room) => {
-                let reason = if room == 1 { NoArrays::NOT_THE_SAME } else { NoArrays::TOO_MANY_VALUES };
-                let (codes, dictionary) = coded(values, room).ok_or_else(|| self.refused(reason))?;
+                let reason =
+                    if room == 1 { NoArrays::NOT_THE_SAME } else { NoArrays::TOO_MANY_VALUES };
+                let (codes, dictionary) =
+                    coded(values, room).ok_or_else(|| self.refused(reason))?;
                 return self.update_coded(matrix, &codes, dictionary);
             }
         }
@@ -353,9 +373,11 @@ impl Updater {
         [first, second]: Arrays<(Ptr<N>, usize)>,
     ) -> Result<(), Error> {
         let Place::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
-        let (slots, (at, from)) =
-            units.as_ref().map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));
-        let launch = Launch::over(slots.div_ceil(PER_THREAD), 1).arg(at).arg(from).arg(slots as u64);
+        let (slots, (at, from)) = units
+            .as_ref()
+            .map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));
+        let launch =
+            Launch::over(slots.div_ceil(PER_THREAD), 1).arg(at).arg(from).arg(slots as u64);
         let launch = launch.arg(values).arg(self.nnz as u64).arg(first.0).arg(first.1 as u64);
         let launch = launch.arg(second.0).arg((first.1 + second.1) as u64);
         // SAFETY: these are the parameters of `update`; the rest is the caller's promise.
@@ -384,7 +406,8 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
     let numbers = (1..=nnz as u64).map(T::from_bits).collect();
     let (row_ptr, col_idx) = (a.row_ptr().to_vec(), a.col_idx().to_vec());
     // SAFETY: the pattern is that of a checked matrix.
-    let numbered = unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), row_ptr, col_idx, numbers) };
+    let numbered =
+        unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), row_ptr, col_idx, numbers) };
     let mut packed = plan.pack(numbered.view())?;
     drop(numbered);
     let arrays = match packed.values_mut() {
@@ -414,7 +437,10 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
 }
 
 /// Slot of every entry of `a`, as reported by the matrix.
-fn slots_by_row<T: Scalar>(matrix: &dyn Access<T>, a: CsrView<'_, T>) -> Result<Vec<u32>, NoArrays> {
+fn slots_by_row<T: Scalar>(
+    matrix: &dyn Access<T>,
+    a: CsrView<'_, T>,
+) -> Result<Vec<u32>, NoArrays> {
     if u32::try_from(matrix.slot_count()).is_err() {
         return Err(NoArrays::TOO_MANY);
     }
@@ -424,7 +450,11 @@ fn slots_by_row<T: Scalar>(matrix: &dyn Access<T>, a: CsrView<'_, T>) -> Result<
 }
 
 /// Scatters the values of all entries to their slots.
-fn scatter<N: Copy + Send + Sync>(slots: Option<&[u32]>, values: &[N], [first, second]: Arrays<&mut [N]>) {
+fn scatter<N: Copy + Send + Sync>(
+    slots: Option<&[u32]>,
+    values: &[N],
+    [first, second]: Arrays<&mut [N]>,
+) {
     let Some(slots) = slots else {
         first.copy_from_slice(values);
         return;

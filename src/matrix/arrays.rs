@@ -196,7 +196,8 @@ mod tests {
         let index = |i: u8| I::try_from(i).unwrap_or_else(|_| unreachable!());
         let (row_ptr, col_idx) = ([0, 2, 3].map(index), [2, 0, 1].map(index));
         let values = [1.0f32, 2.0, 3.0];
-        let expected = CsrMatrix::try_new(2, 3, vec![0usize, 2, 3], vec![2u32, 0, 1], values.to_vec());
+        let expected =
+            CsrMatrix::try_new(2, 3, vec![0usize, 2, 3], vec![2u32, 0, 1], values.to_vec());
         let expected = expected.unwrap();
         let owned = CsrMatrix::try_new(2, 3, row_ptr.to_vec(), col_idx.to_vec(), values.to_vec());
         assert_eq!(owned.unwrap(), expected);
@@ -229,14 +230,18 @@ mod tests {
     fn numbers_that_are_no_indices_are_named() {
         let message = |row_ptr: &[i64], col_idx: &[i64]| {
             let values = vec![1.0f32; col_idx.len()];
-            let owned = CsrMatrix::try_new(1, 3, row_ptr.to_vec(), col_idx.to_vec(), values.clone());
-            let borrowed = CsrCow::try_new(1, 3, row_ptr, col_idx, &values).unwrap_err().to_string();
+            let owned =
+                CsrMatrix::try_new(1, 3, row_ptr.to_vec(), col_idx.to_vec(), values.clone());
+            let borrowed =
+                CsrCow::try_new(1, 3, row_ptr, col_idx, &values).unwrap_err().to_string();
             assert_eq!(owned.unwrap_err().to_string(), borrowed);
             borrowed
         };
         assert!(message(&[0, -1], &[]).contains("row_ptr[1] is -1, but offsets rise from 0"));
         let negative = message(&[0, 2], &[0, -7]);
-        assert!(negative.contains("col_idx[1] is -7, but columns are counted from 0, and ncols is 3"));
+        assert!(
+            negative.contains("col_idx[1] is -7, but columns are counted from 0, and ncols is 3")
+        );
         assert!(message(&[0, 1], &[1 << 32]).contains("col_idx[0] is 4294967296"));
         assert!(message(&[0, 1], &[3]).contains("col_idx[0] is 3 in row 0, but ncols is 3"));
         assert!(message(&[0, i64::MAX], &[0]).contains("row_ptr ends at 9223372036854775807"));

@@ -195,7 +195,12 @@ fn fill_bucket<T: Scalar>(
 }
 
 /// Closes the gaps between shares that summing has shortened.
-fn close_gaps<T: Scalar>(sizes: &[usize], kept: &[usize], col_idx: &mut Vec<u32>, values: &mut Vec<T>) {
+fn close_gaps<T: Scalar>(
+    sizes: &[usize],
+    kept: &[usize],
+    col_idx: &mut Vec<u32>,
+    values: &mut Vec<T>,
+) {
     let (mut from, mut to) = (0, 0);
     for (size, &kept) in sizes.iter().zip(kept) {
         if from != to {
@@ -235,11 +240,15 @@ mod tests {
         // = 1.
         let entry = |row, col, value| Entry { row, col, value };
         let first = [entry(999, 3, 1.0), entry(0, 2, 4.0), entry(999, 3, 1e16)];
-        let second = [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];
+        let second =
+            [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];
         let runs = [Run::new(buckets, &first), Run::new(buckets, &second)];
         let a = to_csr::<f64>(nrows, 4, buckets, &runs, Repeated::Summed);
         assert_eq!((a.col_idx(), a.values()), (&[2, 1, 0, 3][..], &[4.5, 0.0, 7.0, 0.0][..]));
-        assert_eq!((a.row_ptr()[1], a.row_ptr()[500], a.row_ptr()[501], a.row_ptr()[999]), (1, 1, 2, 2));
+        assert_eq!(
+            (a.row_ptr()[1], a.row_ptr()[500], a.row_ptr()[501], a.row_ptr()[999]),
+            (1, 1, 2, 2)
+        );
         assert!(CsrMatrix::try_new(nrows, 4, a.row_ptr, a.col_idx, a.values).is_ok());
     }
 }

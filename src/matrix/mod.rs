@@ -102,7 +102,13 @@ impl<T: Scalar> CsrMatrix<T> {
     #[doc(hidden)]
     pub fn zeros(nrows: usize, ncols: usize) -> Result<Self, Error> {
         check_dimensions("CSR", nrows, ncols)?;
-        Ok(Self { nrows, ncols, row_ptr: vec![0; nrows + 1], col_idx: Vec::new(), values: Vec::new() })
+        Ok(Self {
+            nrows,
+            ncols,
+            row_ptr: vec![0; nrows + 1],
+            col_idx: Vec::new(),
+            values: Vec::new(),
+        })
     }
 
     /// Returns a view of the matrix.
@@ -240,10 +246,15 @@ impl<'a, T: Scalar> CsrView<'a, T> {
 }
 
 /// Returns an error if 32-bit indices cannot represent the dimensions.
-pub(crate) fn check_dimensions(format: &'static str, nrows: usize, ncols: usize) -> Result<(), Error> {
+pub(crate) fn check_dimensions(
+    format: &'static str,
+    nrows: usize,
+    ncols: usize,
+) -> Result<(), Error> {
     for (name, size) in [("nrows", nrows), ("ncols", ncols)] {
         if size > MAX_DIMENSION {
-            let message = format!("{name} is {size}; at most {MAX_DIMENSION} fit the 32-bit indices");
+            let message =
+                format!("{name} is {size}; at most {MAX_DIMENSION} fit the 32-bit indices");
             return Err(Error::InvalidMatrix { format, message });
         }
     }
@@ -251,11 +262,21 @@ pub(crate) fn check_dimensions(format: &'static str, nrows: usize, ncols: usize)
 }
 
 /// Checks all properties of CSR arrays.
-fn check(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], nvals: usize) -> Result<(), Error> {
+fn check(
+    nrows: usize,
+    ncols: usize,
+    row_ptr: &[usize],
+    col_idx: &[u32],
+    nvals: usize,
+) -> Result<(), Error> {
     check_dimensions("CSR", nrows, ncols)?;
     let fail = |message| Err(Error::InvalidMatrix { format: "CSR", message });
     if row_ptr.len() != nrows + 1 {
-        return fail(format!("row_ptr has {} offsets, {nrows} rows need {}", row_ptr.len(), nrows + 1));
+        return fail(format!(
+            "row_ptr has {} offsets, {nrows} rows need {}",
+            row_ptr.len(),
+            nrows + 1
+        ));
     }
     if col_idx.len() != nvals {
         return fail(format!("col_idx has {} entries, values has {nvals}", col_idx.len()));
@@ -286,9 +307,17 @@ fn check(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], nvals: 
 mod tests {
     use super::*;
 
-    fn message(nrows: usize, ncols: usize, row_ptr: &[usize], col_idx: &[u32], nvals: usize) -> String {
+    fn message(
+        nrows: usize,
+        ncols: usize,
+        row_ptr: &[usize],
+        col_idx: &[u32],
+        nvals: usize,
+    ) -> String {
         let values = vec![1.0f32; nvals];
-        CsrMatrix::try_new(nrows, ncols, row_ptr.to_vec(), col_idx.to_vec(), values).unwrap_err().to_string()
+        CsrMatrix::try_new(nrows, ncols, row_ptr.to_vec(), col_idx.to_vec(), values)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -298,13 +327,17 @@ mod tests {
         assert!(message(2, 2, &[0, 2, 1], &[0], 1).contains("falls from 2 to 1 at row 1"));
         assert!(message(2, 2, &[0, 1, 3], &[0, 1], 2).contains("ends at 3, but there are 2"));
         assert!(message(1, 2, &[0, 2], &[0, 1], 1).contains("col_idx has 2 entries, values has 1"));
-        assert!(message(2, 2, &[0, 1, 2], &[0, 2], 2).contains("col_idx[1] is 2 in row 1, but ncols is 2"));
+        assert!(
+            message(2, 2, &[0, 1, 2], &[0, 2], 2)
+                .contains("col_idx[1] is 2 in row 1, but ncols is 2")
+        );
         assert!(message(0, usize::MAX, &[0], &[], 0).contains("at most 4294967294"));
     }
 
     #[test]
     fn unsorted_and_repeated_columns_are_legal() {
-        let a = CsrMatrix::try_new(1, 3, vec![0, 3], vec![2, 0, 2], vec![1.0f64, 2.0, 3.0]).unwrap();
+        let a =
+            CsrMatrix::try_new(1, 3, vec![0, 3], vec![2, 0, 2], vec![1.0f64, 2.0, 3.0]).unwrap();
         assert_eq!(a.view().row(0), (&[2, 0, 2][..], &[1.0, 2.0, 3.0][..]));
     }
 
@@ -319,7 +352,8 @@ mod tests {
 
     #[test]
     fn transposing_twice_sorts_and_keeps_every_entry() {
-        let a = CsrMatrix::try_new(2, 3, vec![0, 2, 3], vec![2, 0, 1], vec![1.0f32, 2.0, 3.0]).unwrap();
+        let a =
+            CsrMatrix::try_new(2, 3, vec![0, 2, 3], vec![2, 0, 1], vec![1.0f32, 2.0, 3.0]).unwrap();
         let t = a.transpose();
         assert_eq!(
             (t.row_ptr(), t.col_idx(), t.values()),

@@ -27,7 +27,13 @@ impl<T: Scalar> CsrMatrix<T> {
         col_idx: Vec<C>,
         values: &[V],
     ) -> Result<Self, Error> {
-        Self::try_new(nrows, ncols, row_ptr, col_idx, values.iter().map(|&value| value.into()).collect())
+        Self::try_new(
+            nrows,
+            ncols,
+            row_ptr,
+            col_idx,
+            values.iter().map(|&value| value.into()).collect(),
+        )
     }
 
     /// Converts the matrix to a wider type, for SpMVs in f64 with values that are f32.
@@ -52,7 +58,8 @@ impl<T: Scalar> CsrMatrix<T> {
 
 impl<'a, T: Scalar> CsrView<'a, T> {
     pub(crate) fn rounded_to_impl(self, precision: Precision) -> Result<CsrCow<'a, T>, Error> {
-        let values = rounded(self.values, precision).map_err(|entry| self.beyond(entry, precision))?;
+        let values =
+            rounded(self.values, precision).map_err(|entry| self.beyond(entry, precision))?;
         Ok(CsrCow { values, ..self.into() })
     }
 
@@ -67,7 +74,10 @@ impl<'a, T: Scalar> CsrView<'a, T> {
 
 /// Rounds values to a precision; borrowed if none changes. The error is the number of the first
 /// value that is out of range.
-pub(crate) fn rounded<T: Scalar>(values: &[T], precision: Precision) -> Result<Cow<'_, [T]>, usize> {
+pub(crate) fn rounded<T: Scalar>(
+    values: &[T],
+    precision: Precision,
+) -> Result<Cow<'_, [T]>, usize> {
     if !precision.is_narrower_than(T::KIND) || precision.holds_all(values) {
         return Ok(Cow::Borrowed(values));
     }
@@ -89,13 +99,16 @@ mod tests {
     fn values_of_narrower_types_stay_what_they_are() {
         let numbers = [1.5f32, -0.0, 65504.0];
         let narrow = numbers.map(f16::from_f32);
-        let a = CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow).unwrap();
+        let a = CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow)
+            .unwrap();
         assert_eq!(a, matrix(vec![1.5, -0.0, 65504.0]));
         let narrow = [1.0f32, 2.0, -3.0].map(bf16::from_f32);
-        let a = CsrMatrix::<f32>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow).unwrap();
+        let a = CsrMatrix::<f32>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow)
+            .unwrap();
         assert_eq!(a.widen::<f64>(), matrix(vec![1.0, 2.0, -3.0]));
         assert!(CsrMatrix::<f32>::try_from_values(3, 3, vec![0, 1], vec![0], &narrow).is_err());
-        let a = CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &[0.1f32; 3]);
+        let a =
+            CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &[0.1f32; 3]);
         assert!(a.unwrap().values().iter().all(|&v| v == f64::from(0.1f32)));
     }
 
@@ -107,14 +120,18 @@ mod tests {
         let rounded = rounded.rounded_to(Precision::F16).unwrap();
         assert_eq!(rounded.view().values(), [0.0999755859375, f64::INFINITY, 0.0]);
         assert_eq!(rounded.view().col_idx(), exact.col_idx());
-        let refused = matrix(vec![0.1, 7.0, -1e6]).rounded_to(Precision::F16).unwrap_err().to_string();
+        let refused =
+            matrix(vec![0.1, 7.0, -1e6]).rounded_to(Precision::F16).unwrap_err().to_string();
         assert_eq!(
             refused,
             "the value of entry 2, at row 2 and column 1, is -1e6, beyond the largest finite number of f16, \
              6.5504e4; scale the matrix, or choose bf16, which has the range of f32"
         );
         let refused = matrix(vec![1e300, 7.0, 1.0]).rounded_to(Precision::F32).unwrap_err();
-        assert!(matches!(refused, Error::ValueRange { entry: 0, place: Some((0, 2)), .. }), "{refused}");
+        assert!(
+            matches!(refused, Error::ValueRange { entry: 0, place: Some((0, 2)), .. }),
+            "{refused}"
+        );
         let single = CsrMatrix::try_new(1, 1, vec![0, 1], vec![0], vec![0.1f32]).unwrap();
         assert!(matches!(single.rounded_to(Precision::F32).unwrap().values, Cow::Borrowed(_)));
     }

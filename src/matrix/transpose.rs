@@ -52,8 +52,12 @@ impl<T: Scalar> CsrView<'_, T> {
         // Transposing twice sorts the columns, and keeps the order of equal ones.
         let copy = (!sorted).then(|| transposed.transpose());
         let a = copy.as_ref().map_or(self, CsrMatrix::view);
-        let alike = |(one, other): (&[T], &[T])| one.iter().zip(other).all(|(a, b)| a.bits() == b.bits());
-        a.col_idx().par_chunks(RUN).zip(transposed.col_idx().par_chunks(RUN)).all(|(one, other)| one == other)
+        let alike =
+            |(one, other): (&[T], &[T])| one.iter().zip(other).all(|(a, b)| a.bits() == b.bits());
+        a.col_idx()
+            .par_chunks(RUN)
+            .zip(transposed.col_idx().par_chunks(RUN))
+            .all(|(one, other)| one == other)
             && a.values().par_chunks(RUN).zip(transposed.values().par_chunks(RUN)).all(alike)
     }
 }
@@ -70,7 +74,9 @@ mod tests {
         let mut rows = vec![Vec::new(); a.ncols()];
         for row in 0..a.nrows() {
             let (cols, values) = a.row(row);
-            cols.iter().zip(values).for_each(|(&col, &value)| rows[col as usize].push((row as u32, value)));
+            cols.iter()
+                .zip(values)
+                .for_each(|(&col, &value)| rows[col as usize].push((row as u32, value)));
         }
         let ends = rows.iter().scan(0, |end, row| {
             *end += row.len();
@@ -106,7 +112,8 @@ mod tests {
     fn symmetric_whatever_the_order_of_the_entries() {
         let of = |row_ptr: &[usize], col_idx: &[u32], values: &[f64]| {
             let n = row_ptr.len() - 1;
-            let a = CsrMatrix::try_new(n, n, row_ptr.to_vec(), col_idx.to_vec(), values.to_vec()).unwrap();
+            let a = CsrMatrix::try_new(n, n, row_ptr.to_vec(), col_idx.to_vec(), values.to_vec())
+                .unwrap();
             a.view().equals_transpose(&a.transpose())
         };
         assert!(of(&[0, 2, 3], &[0, 1, 0], &[1.0, 5.0, 5.0]));

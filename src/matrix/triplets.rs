@@ -56,8 +56,9 @@ impl<T: Scalar> Triplets<T> {
         check_dimensions("triplets", nrows, ncols)?;
         if row_idx.len() != col_idx.len() || col_idx.len() != values.len() {
             let (r, c, v) = (row_idx.len(), col_idx.len(), values.len());
-            let message =
-                format!("{r} rows, {c} columns and {v} values were given; there must be equally many");
+            let message = format!(
+                "{r} rows, {c} columns and {v} values were given; there must be equally many"
+            );
             return Err(Error::InvalidMatrix { format: "triplets", message });
         }
         for (name, indices, size) in [("row", &row_idx, nrows), ("column", &col_idx, ncols)] {
@@ -120,7 +121,8 @@ impl<T: Scalar> Triplets<T> {
 }
 
 fn out_of_range(name: &str, index: usize, size: usize, entry: usize) -> Error {
-    let message = format!("{name} {index} of entry {entry} is out of range: there are {size} {name}s");
+    let message =
+        format!("{name} {index} of entry {entry} is out of range: there are {size} {name}s");
     Error::InvalidMatrix { format: "triplets", message }
 }
 
@@ -130,8 +132,14 @@ mod tests {
 
     #[test]
     fn duplicates_add_up_and_zeros_stay() {
-        let t = Triplets::from_parts(3, 3, vec![2, 0, 2, 2], vec![1, 2, 1, 0], vec![1.0f64, 0.0, -1.0, 4.0])
-            .unwrap();
+        let t = Triplets::from_parts(
+            3,
+            3,
+            vec![2, 0, 2, 2],
+            vec![1, 2, 1, 0],
+            vec![1.0f64, 0.0, -1.0, 4.0],
+        )
+        .unwrap();
         let a = t.to_csr();
         assert_eq!(a.row_ptr(), [0, 1, 1, 3]);
         assert_eq!(a.col_idx(), [2, 0, 1]);
@@ -141,7 +149,9 @@ mod tests {
     #[test]
     fn bad_triplets_are_named() {
         let mut t = Triplets::<f32>::new(2, 3).unwrap();
-        assert!(t.push(2, 0, 1.0).unwrap_err().to_string().contains("row 2 of entry 0 is out of range"));
+        assert!(
+            t.push(2, 0, 1.0).unwrap_err().to_string().contains("row 2 of entry 0 is out of range")
+        );
         assert!(t.push(0, 3, 1.0).unwrap_err().to_string().contains("column 3"));
         let ragged = Triplets::from_parts(2, 2, vec![0], vec![0, 1], vec![1.0f32]).unwrap_err();
         assert!(ragged.to_string().contains("1 rows, 2 columns and 1 values"));

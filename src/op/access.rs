@@ -5,7 +5,8 @@ use crate::formats::{Access, Placed};
 use crate::{Error, Scalar};
 
 /// Reason why entries cannot be accessed on a GPU.
-const ON_GPU: &str = "it is in the memory of the GPU; build an operator on the CPU, or look in `to_csr`";
+const ON_GPU: &str =
+    "it is in the memory of the GPU; build an operator on the CPU, or look in `to_csr`";
 
 /// Reason why entries cannot be accessed in some formats.
 const SCATTERED: &str = "its entries can only be found all together; choose csr, coo, ell, sell, jds or hyb without `index:packed`, or look in `to_csr`";
@@ -103,7 +104,12 @@ impl<T: Scalar> SparseOp<T> {
         T::insert(self, row, col, value)
     }
 
-    pub(crate) fn insert_impl(&mut self, row: usize, col: usize, value: T) -> Result<Option<T>, Error> {
+    pub(crate) fn insert_impl(
+        &mut self,
+        row: usize,
+        col: usize,
+        value: T,
+    ) -> Result<Option<T>, Error> {
         let before = self.get(row, col)?;
         let value = self.settings.rounded_values(&[value])?[0];
         let mut places = Vec::new();
@@ -113,7 +119,9 @@ impl<T: Scalar> SparseOp<T> {
             }
         });
         let plan = self.decision.plan.to_string();
-        let Placed::Host(matrix) = &mut self.matrix else { unreachable!("there is no access on a GPU") };
+        let Placed::Host(matrix) = &mut self.matrix else {
+            unreachable!("there is no access on a GPU")
+        };
         if let Some((&first, others)) = places.split_first() {
             let [one, two] = matrix.values_mut().expect("what can be found is stored as it is");
             let split = one.len();
@@ -128,7 +136,12 @@ impl<T: Scalar> SparseOp<T> {
         }
         let access = matrix.access_mut().expect("an entry was looked for above");
         // The column is one of the matrix's, which are numbered in 32 bits.
-        access.insert(row, col as u32, value).map_err(|reason| Error::NoRoom { plan, row, col, reason })?;
+        access.insert(row, col as u32, value).map_err(|reason| Error::NoRoom {
+            plan,
+            row,
+            col,
+            reason,
+        })?;
         self.inserted += 1;
         self.updater = None;
         self.forget_copies();

@@ -83,7 +83,13 @@ impl<T: Scalar> SparseOp<T> {
         T::apply_scaled(self, alpha, x, beta, y)
     }
 
-    pub(crate) fn apply_with_impl(&self, alpha: T, x: &[T], beta: T, y: &mut [T]) -> Result<(), Error> {
+    pub(crate) fn apply_with_impl(
+        &self,
+        alpha: T,
+        x: &[T],
+        beta: T,
+        y: &mut [T],
+    ) -> Result<(), Error> {
         self.check_lengths(x.len(), y.len())?;
         let _span = self.product_span(1);
         match &self.matrix {
@@ -118,7 +124,12 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::VectorLength`] if a vector has the wrong length, [`Error::WrongDevice`] if a vector
     /// or the stream belongs to another device; `y` is then untouched. [`Error::Gpu`] if the GPU
     /// fails, now or in an operation enqueued earlier.
-    pub fn apply_device(&self, stream: &Stream, x: &DeviceVec<T>, y: &mut DeviceVec<T>) -> Result<(), Error> {
+    pub fn apply_device(
+        &self,
+        stream: &Stream,
+        x: &DeviceVec<T>,
+        y: &mut DeviceVec<T>,
+    ) -> Result<(), Error> {
         T::apply_device(self, stream, x, y)
     }
 

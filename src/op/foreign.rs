@@ -57,7 +57,8 @@ impl SparseOpBuilder {
         let there = there.filter(|_| rounded.has_values_of(copied.view()));
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
         let source = Source { a: rounded.view(), there: there.as_ref() };
-        let mut op = self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
+        let mut op =
+            self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
         op.preparation.analyze = copy + analyze;
         Ok(op)
     }

@@ -6,7 +6,9 @@ use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
 #[cfg(doc)]
 use crate::formats::Layout;
-use crate::formats::{self, Multivector, Placed, Plan, Scaler, Shape, multiplies_several, several_plan};
+use crate::formats::{
+    self, Multivector, Placed, Plan, Scaler, Shape, multiplies_several, several_plan,
+};
 use crate::tuning::explain::PackedBeside;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
@@ -168,7 +170,8 @@ impl<T: Scalar> SparseOp<T> {
                 stage.through(x, y, beta != T::ZERO, |queue, x, y| {
                     // SAFETY: the stage's memory has these lengths, and outlives the product.
                     unsafe {
-                        let multiply = |y| matrix.enqueue_several_at(&several.means, queue, shape, x, y);
+                        let multiply =
+                            |y| matrix.enqueue_several_at(&several.means, queue, shape, x, y);
                         match &scaler {
                             None => multiply(y),
                             Some(scaler) => {
@@ -254,7 +257,12 @@ impl<T: Scalar> SparseOp<T> {
         several.matrix(&self.matrix).enqueue_several(&several.means, stream, shape, x, y, scaled)
     }
 
-    fn shape_of<V>(&self, x: Multivector<usize>, y: &Multivector<V>, y_len: usize) -> Result<Shape, Error> {
+    fn shape_of<V>(
+        &self,
+        x: Multivector<usize>,
+        y: &Multivector<V>,
+        y_len: usize,
+    ) -> Result<Shape, Error> {
         let (nrows, ncols, count, layout) = (self.nrows, self.ncols, x.count, x.layout);
         if (count, layout) != (y.count, y.layout) {
             let text = |count, layout| format!("{count} vectors in {layout:?} layout");

@@ -51,7 +51,8 @@ impl SparseOpBuilder {
         });
         let (mut decision, shelf) = decided?;
         let predicted = decision.basis == Basis::Predicted;
-        if self.tuning == Tuning::Calibrate && predicted && self.pays(&mut decision, device, &spec) {
+        if self.tuning == Tuning::Calibrate && predicted && self.pays(&mut decision, device, &spec)
+        {
             let (ready, seconds) = self.race(device, source, analysis, &mut decision)?;
             if let Some(shelf) = shelf {
                 shelf.keep(&mut decision, &spec);
@@ -74,7 +75,8 @@ impl SparseOpBuilder {
             return None;
         }
         let Some(store) = Store::of_user() else {
-            decision.store = Some(format!("there is no folder to remember in; name one in {STORE_VARIABLE}"));
+            decision.store =
+                Some(format!("there is no folder to remember in; name one in {STORE_VARIABLE}"));
             return None;
         };
         let (structure, cold) = (Fingerprint::of(a), self.calibration.cold);
@@ -85,7 +87,8 @@ impl SparseOpBuilder {
     /// True if a timing run is expected to pay, or is requested without a number of products.
     /// Otherwise the reason is recorded in the decision.
     fn pays(&self, decision: &mut Decision, device: &Device, spec: &DeviceSpec) -> bool {
-        let (gain, cost) = stakes(decision, &field(decision, spec), self.calibration.policy(device));
+        let (gain, cost) =
+            stakes(decision, &field(decision, spec), self.calibration.policy(device));
         let pays = self.calibration.always || self.expected_calls.is_none() || gain >= cost;
         if !pays {
             decision.basis = Basis::Unpaid { gain, cost };
@@ -129,7 +132,9 @@ impl Shelf {
     fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
         let found = self.store.find(&self.key, spec).and_then(|entry| {
             match decision.objection(&entry.race.winner, analysis, spec) {
-                Some(objection) => Err(Miss::Inadmissible(format!("{}, {objection}", entry.race.winner))),
+                Some(objection) => {
+                    Err(Miss::Inadmissible(format!("{}, {objection}", entry.race.winner)))
+                }
                 None => Ok(entry),
             }
         });
@@ -160,6 +165,10 @@ impl Shelf {
 impl<T: Scalar> Prepared<T> {
     fn new(decision: Decision, ready: Ready<Placed<T>>, select: f64, calibrate: f64) -> Self {
         let Ready { matrix, pack, upload } = ready;
-        Self { decision, matrix, preparation: Preparation { analyze: 0.0, select, calibrate, pack, upload } }
+        Self {
+            decision,
+            matrix,
+            preparation: Preparation { analyze: 0.0, select, calibrate, pack, upload },
+        }
     }
 }

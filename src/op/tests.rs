@@ -9,14 +9,20 @@ fn vectors_of_wrong_length_are_refused_and_y_is_untouched() {
     let mut y = [7.0; 4];
     let wrong = op.apply(&[1.0; 3], &mut y).unwrap_err().to_string();
     assert!(wrong.contains("`x` has 3 elements, but the matrix is 4 x 4 and needs 4"), "{wrong}");
-    assert!(op.apply(&[1.0; 4], &mut y[..2]).unwrap_err().to_string().contains("`y` has 2 elements"));
+    assert!(
+        op.apply(&[1.0; 4], &mut y[..2]).unwrap_err().to_string().contains("`y` has 2 elements")
+    );
     assert_eq!(y, [7.0; 4]);
 }
 
 #[test]
 fn one_operator_serves_many_threads() {
     fn shared<O: Send + Sync>(_: &O) {}
-    let a = "webbase,rows=30k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let a = "webbase,rows=30k"
+        .parse::<crate::matrix::gallery::Spec>()
+        .unwrap()
+        .generate::<f64>()
+        .unwrap();
     let op = SparseOp::auto(&a).unwrap();
     shared(&op);
     let x = x_vector(a.ncols());
@@ -48,7 +54,11 @@ fn settings_are_followed() {
 
 #[test]
 fn a_calibrated_operator_multiplies_with_the_winner() {
-    let a = "webbase,rows=20k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let a = "webbase,rows=20k"
+        .parse::<crate::matrix::gallery::Spec>()
+        .unwrap()
+        .generate::<f64>()
+        .unwrap();
     let (x, mut y) = (x_vector(a.ncols()), vec![f64::NAN; a.nrows()]);
     for cold in [false, true] {
         let calibration = Calibration { seconds: 0.3, cold, ..Calibration::default() };
@@ -58,13 +68,22 @@ fn a_calibrated_operator_multiplies_with_the_winner() {
         assert_eq!((&race.winner, race.cold), (op.plan(), cold));
         // The size of packed SELL is estimated from a sample.
         let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
-        assert!(told.abs_diff(op.memory_bytes()) <= told / 10, "{told} bytes were told for {}", op.plan());
+        assert!(
+            told.abs_diff(op.memory_bytes()) <= told / 10,
+            "{told} bytes were told for {}",
+            op.plan()
+        );
         assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);
         op.apply(&x, &mut y).unwrap();
         Oracle::of(a.view(), &x).check(&y).unwrap();
     }
     let nothing = CsrMatrix::<f32>::zeros(0, 0).unwrap();
-    SparseOpBuilder::new().tuning(Tuning::Calibrate).build(&nothing).unwrap().apply(&[], &mut []).unwrap();
+    SparseOpBuilder::new()
+        .tuning(Tuning::Calibrate)
+        .build(&nothing)
+        .unwrap()
+        .apply(&[], &mut [])
+        .unwrap();
     let decided = SparseOpBuilder::new().tuning(Tuning::Calibrate);
     let decided = decided.decide(&Analysis::of(a.view()), crate::ScalarKind::F64).unwrap();
     assert!(decided.race().is_none(), "without the matrix there is nothing to race");
@@ -76,7 +95,11 @@ fn what_a_gpu_lacks_the_cpu_may_have_and_a_limit_holds_everywhere() {
     let limited = SparseOpBuilder::new().memory_limit(50);
     assert!(SparseOpBuilder::new().is_due_to_gpu(&over(50)));
     assert!(limited.is_due_to_gpu(&over(40)) && !limited.is_due_to_gpu(&over(50)));
-    assert!(limited.is_due_to_gpu(&Error::GpuMemory { device: "cuda:0".to_owned(), needed: 2, free: 1 }));
+    assert!(limited.is_due_to_gpu(&Error::GpuMemory {
+        device: "cuda:0".to_owned(),
+        needed: 2,
+        free: 1
+    }));
     let invalid = Error::InvalidMatrix { format: "CSR", message: String::new() };
     assert!(!limited.is_due_to_gpu(&invalid));
     let mut op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();

@@ -75,7 +75,9 @@ impl<T: Scalar> SparseOp<T> {
 
     pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
         self.check_copies("with the transposed matrix")?;
-        let made = self.transposed.get_or_try_init(|| Transposition::of(self.to_csr()?.view()).make(self))?;
+        let made = self
+            .transposed
+            .get_or_try_init(|| Transposition::of(self.to_csr()?.view()).make(self))?;
         Ok(match made {
             Transposed::Same => self,
             Transposed::Own(op) => op,
@@ -161,7 +163,8 @@ impl<T: Scalar> SparseOp<T> {
     /// Settings for an additional packing on the operator's device, within the rest of its memory
     /// limit.
     pub(super) fn settings_for_another(&self) -> SparseOpBuilder {
-        let memory_limit = self.settings.memory_limit.map(|limit| limit.saturating_sub(self.memory_bytes()));
+        let memory_limit =
+            self.settings.memory_limit.map(|limit| limit.saturating_sub(self.memory_bytes()));
         let device = Some(self.device.clone());
         // Profiles of GPUs do not apply if the operator has fallen back on the CPU.
         let fell_back = self.decision.fallback.is_some();
@@ -217,7 +220,9 @@ mod tests {
         assert_ne!(a.nrows(), a.ncols());
         let later = SparseOp::auto(&a).unwrap();
         let before = later.memory_bytes();
-        assert!(later.transposed.get().is_none() && !later.explain().to_string().contains("transposed"));
+        assert!(
+            later.transposed.get().is_none() && !later.explain().to_string().contains("transposed")
+        );
         check(&later, &a);
         let own = later.transposed().unwrap();
         assert_eq!((own.nrows(), own.ncols(), own.nnz()), (a.ncols(), a.nrows(), a.nnz() as u64));
@@ -225,7 +230,10 @@ mod tests {
         let text = later.explain().to_string();
         assert!(text.contains(&format!("\ntransposed {}, ", own.plan())), "{text}");
         let announced = SparseOpBuilder::new().transpose(true).build(&a).unwrap();
-        assert!(announced.transposed.get().is_some() && announced.memory_bytes() == later.memory_bytes());
+        assert!(
+            announced.transposed.get().is_some()
+                && announced.memory_bytes() == later.memory_bytes()
+        );
         check(&announced, &a);
     }
 
@@ -264,7 +272,10 @@ mod tests {
         let op = SparseOp::auto(&a).unwrap();
         let mut y = [7.0; 3];
         let wrong = op.apply_transpose(&[1.0; 3], &mut y).unwrap_err().to_string();
-        assert!(wrong.contains("`x` has 3 elements, but the matrix is 2 x 3 and needs 2"), "{wrong}");
+        assert!(
+            wrong.contains("`x` has 3 elements, but the matrix is 2 x 3 and needs 2"),
+            "{wrong}"
+        );
         assert!(op.apply_transpose(&[1.0; 2], &mut y[..2]).is_err());
         assert_eq!((y, op.transposed.get().is_none()), ([7.0; 3], true));
         op.apply_transpose(&[10.0, 1.0], &mut y).unwrap();

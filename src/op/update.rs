@@ -110,7 +110,11 @@ impl<T: Scalar> SparseOp<T> {
     /// stream belong to another device; [`Error::NotUpdatable`] on a GPU if values are rounded, or
     /// are stored in fewer bytes or as codes: if the new values allow that is unknown there without
     /// waiting.
-    pub fn update_values_device(&mut self, stream: &Stream, values: &DeviceVec<T>) -> Result<(), Error> {
+    pub fn update_values_device(
+        &mut self,
+        stream: &Stream,
+        values: &DeviceVec<T>,
+    ) -> Result<(), Error> {
         T::update_values_device(self, stream, values)
     }
 
@@ -164,8 +168,12 @@ impl<T: Scalar> SparseOp<T> {
     fn prepare_updates(&mut self) -> Result<(&Updater, &mut Placed<T>), Error> {
         if self.updater.is_none() {
             let a = self.matrix.unpack()?;
-            self.updater =
-                Some(Updater::new(&self.decision.plan, &mut self.matrix, a.view(), self.inserted > 0)?);
+            self.updater = Some(Updater::new(
+                &self.decision.plan,
+                &mut self.matrix,
+                a.view(),
+                self.inserted > 0,
+            )?);
         }
         Ok((self.updater.as_ref().expect("made above"), &mut self.matrix))
     }
@@ -191,10 +199,17 @@ impl SparseOpBuilder {
     /// # Errors
     ///
     /// [`Error::ValueRange`].
-    pub(super) fn rounded_values<'a, T: Scalar>(&self, values: &'a [T]) -> Result<Cow<'a, [T]>, Error> {
+    pub(super) fn rounded_values<'a, T: Scalar>(
+        &self,
+        values: &'a [T],
+    ) -> Result<Cow<'a, [T]>, Error> {
         let Some(precision) = self.value_precision else { return Ok(Cow::Borrowed(values)) };
-        let beyond =
-            |entry: usize| Error::ValueRange { entry, place: None, value: values[entry].to_f64(), precision };
+        let beyond = |entry: usize| Error::ValueRange {
+            entry,
+            place: None,
+            value: values[entry].to_f64(),
+            precision,
+        };
         rounded(values, precision).map_err(beyond)
     }
 }

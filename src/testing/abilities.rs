@@ -108,7 +108,10 @@ fn updated(op: &mut SparseOp<f64>, context: &str) -> Cell {
         Err(error) => {
             let message = error.to_string();
             assert!(matches!(error, Error::NotUpdatable { .. }), "{message}: {context}");
-            assert!(message.contains("build the operator anew, or with `updatable(true)`"), "{message}");
+            assert!(
+                message.contains("build the operator anew, or with `updatable(true)`"),
+                "{message}"
+            );
             let other = SparseOpBuilder::new().device(op.device().clone()).updatable(true);
             let mut other = other.build(&matrix()).unwrap();
             other.update_values(b.values()).unwrap();
@@ -129,7 +132,10 @@ fn entries(op: &SparseOp<f64>, context: &str) -> Cell {
     match found {
         (Ok(element), Ok(row), Ok(position), Ok(slots)) => {
             assert_eq!((element, row), (Some(1.0), vec![(5, 1.0), (8, 1.0)]), "{context}");
-            assert!(position.is_some_and(|(row, col)| op.get(row, col).unwrap() == Some(1.0)), "{context}");
+            assert!(
+                position.is_some_and(|(row, col)| op.get(row, col).unwrap() == Some(1.0)),
+                "{context}"
+            );
             assert!(slots as u64 >= op.nnz(), "{context}");
             YES
         }
@@ -161,8 +167,10 @@ fn inserted(op: &mut SparseOp<f64>, context: &str) -> Cell {
             }
             Err(error) => {
                 let message = error.to_string();
-                let (room, access) =
-                    (matches!(error, Error::NoRoom { .. }), matches!(error, Error::NoAccess { .. }));
+                let (room, access) = (
+                    matches!(error, Error::NoRoom { .. }),
+                    matches!(error, Error::NoAccess { .. }),
+                );
                 assert!(room || access, "{message}: {context}");
                 assert!(
                     message.contains(if room { "`hyb` and `coo` take any" } else { "`to_csr`" }),
@@ -215,8 +223,15 @@ fn cells(device: &Device, plan: &str) -> [Cell; 7] {
 /// the parameters that change them.
 fn kind(plan: &Plan) -> String {
     let text = plan.to_string();
-    let told =
-        ["index:packed", "values:packed", "values:bf16", "values:f16", "values:f32", "tail:host", "atomic"];
+    let told = [
+        "index:packed",
+        "values:packed",
+        "values:bf16",
+        "values:f16",
+        "values:f32",
+        "tail:host",
+        "atomic",
+    ];
     let told: Vec<_> = told.into_iter().filter(|parameter| text.contains(parameter)).collect();
     match told.len() {
         0 => format!("`{}`", plan.format()),
@@ -230,7 +245,9 @@ fn lines(device: &Device) -> Vec<(String, [Cell; 7])> {
     for text in FormatKind::ALL.iter().flat_map(|format| format.examples()) {
         let (kind, found) = (kind(&text.parse().unwrap()), cells(device, text));
         match lines.iter().find(|line| line.0 == kind) {
-            Some(line) => assert_eq!(line.1, found, "{text} on {device} is unlike other plans {kind}"),
+            Some(line) => {
+                assert_eq!(line.1, found, "{text} on {device} is unlike other plans {kind}")
+            }
             None => lines.push((kind, found)),
         }
     }
@@ -254,7 +271,8 @@ fn a_gpu_refuses_single_entries_and_values_that_the_host_keeps_and_nothing_else(
     let Some(gpu) = devices().get(1) else { return };
     for ((kind, on_cpu), (_, on_gpu)) in lines(&Device::Cpu).into_iter().zip(lines(gpu)) {
         for (column, (on_cpu, on_gpu)) in on_cpu.into_iter().zip(on_gpu).enumerate() {
-            let context = format!("{}, {kind}: {on_cpu} on the CPU, {on_gpu} on {gpu}", OPERATIONS[column]);
+            let context =
+                format!("{}, {kind}: {on_cpu} on the CPU, {on_gpu} on {gpu}", OPERATIONS[column]);
             let host = kind.contains("tail:host") && column == 3;
             if ENTRIES.contains(&column) || host {
                 assert_eq!(on_gpu, NO, "{context}");
@@ -275,6 +293,7 @@ fn a_plan_that_cannot_be_captured_says_so() {
     let mut y = crate::DeviceVec::zeros(gpu, 500).unwrap();
     let error = stream.capture(&mut || op.apply_device(&stream, &x, &mut y)).unwrap_err();
     assert!(
-        matches!(error, Error::NotCapturable { .. }) && error.to_string().contains("choose another plan")
+        matches!(error, Error::NotCapturable { .. })
+            && error.to_string().contains("choose another plan")
     );
 }

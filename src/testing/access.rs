@@ -23,7 +23,8 @@ fn matrices() -> [CsrMatrix<f64>; 4] {
 
 /// True if a format gives the positions of its entries.
 fn is_open(plan: &Plan) -> bool {
-    ![FormatKind::Tiles, FormatKind::Blocked].contains(&plan.format()) && !plan.to_string().contains("packed")
+    ![FormatKind::Tiles, FormatKind::Blocked].contains(&plan.format())
+        && !plan.to_string().contains("packed")
 }
 
 #[test]
@@ -34,14 +35,21 @@ fn rows_elements_and_slots_are_those_of_the_matrix() {
             if !is_open(op.plan()) {
                 let refused = op.row(0).unwrap_err();
                 assert!(matches!(refused, Error::NoAccess { .. }), "{refused}");
-                assert!(op.slots().is_err() && op.position(0).is_err() && op.get(0, 0).is_err(), "{text}");
+                assert!(
+                    op.slots().is_err() && op.position(0).is_err() && op.get(0, 0).is_err(),
+                    "{text}"
+                );
                 continue;
             }
             let mut stored = Vec::new();
             for row in 0..a.nrows() {
                 let (cols, values) = a.view().row(row);
                 let entries = || cols.iter().map(|&col| col as usize).zip(values.iter().copied());
-                assert_eq!(op.row(row).unwrap(), entries().collect::<Vec<_>>(), "row {row}, {text}");
+                assert_eq!(
+                    op.row(row).unwrap(),
+                    entries().collect::<Vec<_>>(),
+                    "row {row}, {text}"
+                );
                 stored.extend(entries().map(|(col, _)| (row, col)));
                 for col in 0..a.ncols() {
                     let expected = entries().filter(|entry| entry.0 == col).map(|entry| entry.1);
@@ -54,7 +62,8 @@ fn rows_elements_and_slots_are_those_of_the_matrix() {
             }
             // Every entry is in one slot; the others are padding.
             let slots = op.slots().unwrap();
-            let mut found: Vec<_> = (0..slots).filter_map(|slot| op.position(slot).unwrap()).collect();
+            let mut found: Vec<_> =
+                (0..slots).filter_map(|slot| op.position(slot).unwrap()).collect();
             found.sort_unstable();
             stored.sort_unstable();
             assert_eq!(found, stored, "{text}");
@@ -102,7 +111,9 @@ fn what_is_inserted_is_multiplied_with() {
             assert!(any || op.memory_bytes() == bytes, "{text}");
             let (x, mut y) = (x_vector(a.ncols()), vec![f64::NAN; a.nrows()]);
             op.apply(&x, &mut y).unwrap();
-            Oracle::of(expected.view(), &x).check(&y).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
+            Oracle::of(expected.view(), &x)
+                .check(&y)
+                .unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
             // The order of the values has changed.
             let renewed: Vec<f64> = (0..expected.nnz()).map(|k| k as f64).collect();
             op.update_values(&renewed).unwrap();
@@ -118,7 +129,10 @@ fn places_of_values_found_before_an_insertion_are_not_used_after_it() {
     op.update_values(a.values()).unwrap();
     // The row has an entry in the COO part already, and so has the next row.
     assert_eq!(op.insert(2, 0, 7.0).unwrap(), None);
-    assert!(matches!(op.update_values(a.values()), Err(Error::ValuesLength { expected: 8, found: 7 })));
+    assert!(matches!(
+        op.update_values(a.values()),
+        Err(Error::ValuesLength { expected: 8, found: 7 })
+    ));
     let values: Vec<f64> = (0..8).map(f64::from).collect();
     op.update_values(&values).unwrap();
     assert_eq!(op.to_csr().unwrap().values(), values);
@@ -137,7 +151,8 @@ fn what_is_not_there_is_refused() {
     assert!(full.contains("row 2, column 0") && full.contains("`hyb` and `coo`"), "{full}");
     assert_eq!(op.to_csr().unwrap(), a);
     let Some(gpu) = devices().get(1) else { return };
-    let builder = SparseOpBuilder::new().device(gpu.clone()).tuning(Tuning::Fixed("ell".parse().unwrap()));
+    let builder =
+        SparseOpBuilder::new().device(gpu.clone()).tuning(Tuning::Fixed("ell".parse().unwrap()));
     let mut op = builder.build(&a).unwrap();
     assert!(matches!(op.get(0, 0), Err(Error::NoAccess { .. })));
     assert!(matches!(op.insert(0, 0, 1.0), Err(Error::NoAccess { .. })));

@@ -38,7 +38,11 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
 }
 
 fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {
-    SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
+    SparseOpBuilder::new()
+        .device(device.clone())
+        .tuning(Tuning::Fixed(plan.clone()))
+        .build(a)
+        .unwrap()
 }
 
 /// Operands of products, on the operator's device.
@@ -87,7 +91,12 @@ fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 
 }
 
 /// Bits of a product into a vector full of NaN.
-fn bits<T: Scalar>(op: &SparseOp<T>, vectors: &Vectors<T>, len: usize, product: Product<T>) -> Vec<u64> {
+fn bits<T: Scalar>(
+    op: &SparseOp<T>,
+    vectors: &Vectors<T>,
+    len: usize,
+    product: Product<T>,
+) -> Vec<u64> {
     let nothing = vec![T::from_f64(f64::NAN); len];
     let mut y = DeviceVec::from_slice(op.device(), &nothing).unwrap();
     product(op, vectors, &mut y).unwrap();
@@ -117,7 +126,10 @@ fn repeat<T: Scalar>(device: &Device) {
                 assert_eq!(other, None, "{name}, {plan} in {} on {device}: other bits", T::KIND);
             } else if *device != Device::Cpu {
                 let found = if other.is_some() { "other" } else { "the same" };
-                eprintln!("{name}, {plan} in {} on {device}, not deterministic: {found} bits", T::KIND);
+                eprintln!(
+                    "{name}, {plan} in {} on {device}, not deterministic: {found} bits",
+                    T::KIND
+                );
             }
         }
     }
@@ -136,7 +148,8 @@ fn every_product_repeats_its_bits_in_f64() {
 fn threads<T: Scalar>() {
     let a = skewed::<T>(&Device::Cpu);
     let vectors = Vectors::new(&Device::Cpu, &a);
-    let pools = THREADS.map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
+    let pools = THREADS
+        .map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
     for plan in plans(&a) {
         let op = operator(&Device::Cpu, &plan, &a);
         for (name, len, product) in products(&op) {
@@ -175,7 +188,10 @@ fn updated_values_give_the_bits_of_new_operators_whatever_the_threads() {
             pool.install(|| op.update_values(b.values())).unwrap();
             for (name, len, product) in products(&op) {
                 let expected = bits(&new, &vectors, len, product);
-                assert!(bits(&op, &vectors, len, product) == expected, "{name}, {plan}, {count} threads");
+                assert!(
+                    bits(&op, &vectors, len, product) == expected,
+                    "{name}, {plan}, {count} threads"
+                );
             }
         }
     }
@@ -183,7 +199,9 @@ fn updated_values_give_the_bits_of_new_operators_whatever_the_threads() {
 
 #[test]
 fn the_deterministic_choice_does_not_depend_on_the_number_of_threads() {
-    for spec in ["webbase,rows=2k", "webbase,rows=8k", "banded,rows=3k", "rmat,scale=12", "poisson2d,n=90"] {
+    for spec in
+        ["webbase,rows=2k", "webbase,rows=8k", "banded,rows=3k", "rmat,scale=12", "poisson2d,n=90"]
+    {
         let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f32>().unwrap();
         let builder = SparseOpBuilder::new().device(Device::Cpu).deterministic(true);
         let plans = THREADS.map(|count| {
@@ -198,16 +216,24 @@ fn the_deterministic_choice_does_not_depend_on_the_number_of_threads() {
 fn operators_asked_to_be_deterministic_are_and_build_alike() {
     for device in devices() {
         for spec in ["webbase,rows=20k", "stencil27,n=16", "rmat,scale=11", "lp,rows=50"] {
-            let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+            let a =
+                spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
             let vectors = Vectors::new(device, &a);
-            let build =
-                || SparseOpBuilder::new().device(device.clone()).deterministic(true).build(&a).unwrap();
+            let build = || {
+                SparseOpBuilder::new().device(device.clone()).deterministic(true).build(&a).unwrap()
+            };
             let (op, again) = (build(), build());
-            assert!(op.plan().is_deterministic() && op.plan() == again.plan(), "{spec} on {device}");
+            assert!(
+                op.plan().is_deterministic() && op.plan() == again.plan(),
+                "{spec} on {device}"
+            );
             assert!(op.transposed().unwrap().plan().is_deterministic(), "{spec} on {device}");
             for (name, len, product) in products(&op) {
                 let first = bits(&op, &vectors, len, product);
-                assert!(first == bits(&again, &vectors, len, product), "{name}, {spec} on {device}");
+                assert!(
+                    first == bits(&again, &vectors, len, product),
+                    "{name}, {spec} on {device}"
+                );
             }
         }
     }

@@ -13,7 +13,8 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
 
@@ -81,7 +82,8 @@ fn check(op: &SparseOp<f64>, model: &Model, dice: &mut Dice, context: &str) {
         1 => {
             let (x, before) = (dice.vector(ncols), y.clone());
             op.apply_with(2.0, &x, -3.0, &mut y).unwrap();
-            let expected = model.product(&x).into_iter().zip(before).map(|(ax, y)| 2.0 * ax - 3.0 * y);
+            let expected =
+                model.product(&x).into_iter().zip(before).map(|(ax, y)| 2.0 * ax - 3.0 * y);
             assert_eq!(y, expected.collect::<Vec<_>>(), "scaled, {context}");
         }
         2 => {
@@ -104,7 +106,8 @@ fn check(op: &SparseOp<f64>, model: &Model, dice: &mut Dice, context: &str) {
 /// Applies a random change.
 fn change(op: &mut SparseOp<f64>, model: &mut Model, dice: &mut Dice, context: &str) {
     if dice.below(2) == 0 {
-        let (row, col, value) = (dice.below(op.nrows()), dice.below(op.ncols()), 1.0 + dice.below(9) as f64);
+        let (row, col, value) =
+            (dice.below(op.nrows()), dice.below(op.ncols()), 1.0 + dice.below(9) as f64);
         let nnz = op.nnz();
         match op.insert(row, col, value) {
             Ok(before) => {
@@ -135,7 +138,8 @@ fn change(op: &mut SparseOp<f64>, model: &mut Model, dice: &mut Dice, context: &
 
 #[test]
 fn any_sequence_of_changes_and_products_agrees_with_the_definition() {
-    let symmetric = CsrMatrix::try_new(3, 3, vec![0, 2, 4, 5], vec![0, 1, 0, 1, 2], vec![1., 5., 5., 2., 3.]);
+    let symmetric =
+        CsrMatrix::try_new(3, 3, vec![0, 2, 4, 5], vec![0, 1, 0, 1, 2], vec![1., 5., 5., 2., 3.]);
     let matrices = [scattered(40, 31, |row| (row * 7) % 11), symmetric.unwrap()];
     for device in devices() {
         for (text, a) in FormatKind::ALL
@@ -174,8 +178,12 @@ fn copies_that_are_made_while_new_values_are_under_way_hold_them() {
     for device in devices() {
         for plan in ["csr", "ell", "sell(c:32,sigma:1,index:packed)"] {
             let plan = Tuning::Fixed(plan.parse().unwrap());
-            let mut op =
-                SparseOpBuilder::new().device(device.clone()).tuning(plan).updatable(true).build(&a).unwrap();
+            let mut op = SparseOpBuilder::new()
+                .device(device.clone())
+                .tuning(plan)
+                .updatable(true)
+                .build(&a)
+                .unwrap();
             let (stream, mut dice) = (Stream::new(device).unwrap(), Dice(1));
             let x = dice.vector(500);
             let on_device = DeviceVec::from_slice(device, &x).unwrap();
@@ -194,7 +202,8 @@ fn copies_that_are_made_while_new_values_are_under_way_hold_them() {
                     "several vectors" => {
                         let both = DeviceVec::from_slice(device, &x.repeat(2)).unwrap();
                         let mut y = DeviceVec::zeros(device, 1000).unwrap();
-                        apply_multi_device(&op, &stream, 2, &both, &mut y, Layout::ColumnMajor).unwrap();
+                        apply_multi_device(&op, &stream, 2, &both, &mut y, Layout::ColumnMajor)
+                            .unwrap();
                         assert_eq!(y.to_vec().unwrap(), model.product(&x).repeat(2), "{context}");
                     }
                     _ => {

@@ -91,7 +91,12 @@ fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind,
 }
 
 /// `A x` under a plan on a device, over a `y` full of NaN.
-pub(crate) fn product<T: Scalar>(device: &Device, matrix: &Placed<T>, nrows: usize, x: &[T]) -> Vec<T> {
+pub(crate) fn product<T: Scalar>(
+    device: &Device,
+    matrix: &Placed<T>,
+    nrows: usize,
+    x: &[T],
+) -> Vec<T> {
     let stream = Stream::new(device).unwrap();
     let x = DeviceVec::from_slice(device, x).unwrap();
     // Previous content of y must not survive.
@@ -112,14 +117,20 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
     }
     let multiply = |x: &[T]| product(device, &placed, a.nrows(), x);
     let x = x_vector::<T>(a.ncols());
-    Oracle::of(a.view(), &x).check(&multiply(&x)).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+    Oracle::of(a.view(), &x)
+        .check(&multiply(&x))
+        .unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
     super::scaled::check(device, &placed, a, &x, context);
     super::update::check(device, plan, a, &x, context);
 
     // Small integers: sums are exact in any order.
     let integers: Vec<T> = (0..a.ncols()).map(|i| T::from_f64((i % 7) as f64 - 3.0)).collect();
     let mut whole = a.clone();
-    whole.values_mut().iter_mut().enumerate().for_each(|(i, v)| *v = T::from_f64((i % 5) as f64 - 2.0));
+    whole
+        .values_mut()
+        .iter_mut()
+        .enumerate()
+        .for_each(|(i, v)| *v = T::from_f64((i % 5) as f64 - 2.0));
     let y = product(device, &place(&whole), a.nrows(), &integers);
     assert_eq!(Oracle::of(whole.view(), &integers).rel_error(&y), 0.0, "integers, {context}");
 
@@ -136,7 +147,11 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
 }
 
 /// A matrix whose row `i` has `len(i)` entries at scattered columns, unsorted and with repetitions.
-pub(super) fn scattered<T: Scalar>(nrows: usize, ncols: usize, len: impl Fn(usize) -> usize) -> CsrMatrix<T> {
+pub(super) fn scattered<T: Scalar>(
+    nrows: usize,
+    ncols: usize,
+    len: impl Fn(usize) -> usize,
+) -> CsrMatrix<T> {
     let mut row_ptr = vec![0];
     let mut col_idx = Vec::new();
     for row in 0..nrows {
@@ -172,7 +187,10 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
         ("one row", scattered(1, 50, |_| 37)),
         ("one column", scattered(67, 1, |row| usize::from(row % 3 != 0))),
         ("one dense row", scattered(130, 200, |row| if row == 77 { 200 } else { 2 })),
-        ("empty rows between and at both ends", scattered(100, 40, |row| if row % 7 == 3 { 9 } else { 0 })),
+        (
+            "empty rows between and at both ends",
+            scattered(100, 40, |row| if row % 7 == 3 { 9 } else { 0 }),
+        ),
         ("row lengths from 0 to 40", scattered(200, 300, |row| (row * 7) % 41)),
         ("a staircase", scattered(66, 66, |row| row)),
         ("a stencil", stencil(1000)),
@@ -205,7 +223,10 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
             }),
         ),
         ("rows of a chunk", scattered(12, 3000, |row| 2046 + row % 3)),
-        ("rows of a chunk and nothing", scattered(5000, 3000, |row| if row % 1000 == 7 { 2048 } else { 0 })),
+        (
+            "rows of a chunk and nothing",
+            scattered(5000, 3000, |row| if row % 1000 == 7 { 2048 } else { 0 }),
+        ),
         ("only one long row", scattered(300, 1000, |row| if row == 299 { 150_000 } else { 0 })),
         ("a stencil in parts", stencil(40_000)),
     ];
@@ -220,22 +241,30 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
 fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
     (1usize..90, 1usize..90).prop_flat_map(|(nrows, ncols)| {
         let row = prop::collection::vec((0..ncols as u32, -4i8..5), 0..30);
-        prop::collection::vec(prop_oneof![2 => row, 1 => Just(Vec::new())], nrows).prop_map(move |rows| {
-            let mut row_ptr = vec![0];
-            row_ptr.extend(rows.iter().scan(0, |end, row| {
-                *end += row.len();
-                Some(*end)
-            }));
-            let (col_idx, values) = rows.into_iter().flatten().map(|(col, v)| (col, f64::from(v))).unzip();
-            CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap()
-        })
+        prop::collection::vec(prop_oneof![2 => row, 1 => Just(Vec::new())], nrows).prop_map(
+            move |rows| {
+                let mut row_ptr = vec![0];
+                row_ptr.extend(rows.iter().scan(0, |end, row| {
+                    *end += row.len();
+                    Some(*end)
+                }));
+                let (col_idx, values) =
+                    rows.into_iter().flatten().map(|(col, v)| (col, f64::from(v))).unzip();
+                CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap()
+            },
+        )
     })
 }
 
 /// Any packing of slices.
 fn packed() -> impl Strategy<Value = String> {
-    let values =
-        prop::sample::select(vec!["", ",values:packed", ",values:bf16", ",values:f16", ",values:f32"]);
+    let values = prop::sample::select(vec![
+        "",
+        ",values:packed",
+        ",values:bf16",
+        ",values:f16",
+        ",values:f32",
+    ]);
     let group = prop::sample::select(vec![1, 4]);
     (values, group, 1u32..40)
         .prop_map(|(values, group, long)| format!("index:packed{values},group:{group},long:{long}"))
@@ -261,12 +290,17 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         (1u32..70, 1u32..100).prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")),
         (prop::sample::select(vec!["ell", "jds"]), packed())
             .prop_map(|(format, packed)| format!("{format}({packed})")),
-        (1u32..100, packed()).prop_map(|(sigma, packed)| format!("sell(c:32,sigma:{sigma},{packed})")),
+        (1u32..100, packed())
+            .prop_map(|(sigma, packed)| format!("sell(c:32,sigma:{sigma},{packed})")),
         (1u32..40, host).prop_map(|(width, host)| format!("hyb(width:{width}{host})")),
         (1u32..12, split, each, tail.clone())
             .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})")),
         tail.prop_map(|tail| format!("jds(diagonals{tail})")),
-        (prop::sample::select(vec!["kib", "hot"]), 1u32..4, prop::sample::select(vec!["plain", "packed"]))
+        (
+            prop::sample::select(vec!["kib", "hot"]),
+            1u32..4,
+            prop::sample::select(vec!["plain", "packed"])
+        )
             .prop_map(|(x, kib, values)| format!("blocked({x}:{kib},values:{values})")),
         (1u32..100, 32u32..400, 1u32..1000, prop_oneof![Just("plain"), Just("packed")]).prop_map(
             |(cols, chunk, stripe, values)| format!(

@@ -42,8 +42,9 @@ impl Arrays {
         let (col_idx, values) = (self.col_idx.address(), self.values.address());
         let shape = (a.nrows(), a.ncols());
         // SAFETY: the arrays are those of the matrix, and live until the operator is built.
-        let foreign =
-            unsafe { ForeignCsr::<T>::from_raw(&stream.device(), shape, a.nnz(), offsets, col_idx, values) };
+        let foreign = unsafe {
+            ForeignCsr::<T>::from_raw(&stream.device(), shape, a.nnz(), offsets, col_idx, values)
+        };
         builder.build_from_device(stream, &foreign.unwrap()).unwrap()
     }
 }
@@ -56,7 +57,8 @@ fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
     let stream = Stream::new(device).unwrap();
     let host_x = x_vector::<T>(a.ncols());
     let oracle = Oracle::of(a.view(), &host_x);
-    let (x, y) = (DeviceArray::from_slice(device, &host_x).unwrap(), vec![T::from_f64(f64::NAN); a.nrows()]);
+    let (x, y) =
+        (DeviceArray::from_slice(device, &host_x).unwrap(), vec![T::from_f64(f64::NAN); a.nrows()]);
     let y = DeviceArray::from_slice(device, &y).unwrap();
     let plans = [
         "csr",
@@ -67,7 +69,12 @@ fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
     let fixed = plans.iter().map(|plan| Tuning::Fixed(plan.parse().unwrap()));
     for (i, tuning) in [Tuning::Heuristic].into_iter().chain(fixed).enumerate() {
         let op = arrays.build(&SparseOpBuilder::new().tuning(tuning), &stream, &a, i % 2 == 0);
-        assert_eq!((op.device(), op.to_csr().unwrap()), (device, a.clone()), "{} on {spec}", op.plan());
+        assert_eq!(
+            (op.device(), op.to_csr().unwrap()),
+            (device, a.clone()),
+            "{} on {spec}",
+            op.plan()
+        );
         // SAFETY: both live until the end, and only the product uses them.
         let (view, mut on) = unsafe {
             let view = DeviceView::<T>::from_raw(device, x.address(), a.ncols()).unwrap();
@@ -143,13 +150,15 @@ fn an_operator_is_for_the_device_of_the_arrays() {
     let offsets = Offsets::Bits64(arrays.row_ptr.address());
     let (col_idx, values) = (arrays.col_idx.address(), arrays.values.address());
     // SAFETY: the arrays are those of the matrix.
-    let foreign =
-        unsafe { ForeignCsr::<f32>::from_raw(&Device::Cpu, (4, 4), a.nnz(), offsets, col_idx, values) }
-            .unwrap();
+    let foreign = unsafe {
+        ForeignCsr::<f32>::from_raw(&Device::Cpu, (4, 4), a.nnz(), offsets, col_idx, values)
+    }
+    .unwrap();
     let builder = SparseOpBuilder::new().device(gpu.clone());
     let refused = builder.build_from_device(&stream, &foreign).unwrap_err().to_string();
     assert!(refused.contains("`matrix` is on cpu"), "{refused}");
-    let refused = SparseOpBuilder::new().build_from_device(&Stream::new(gpu).unwrap(), &foreign).unwrap_err();
+    let refused =
+        SparseOpBuilder::new().build_from_device(&Stream::new(gpu).unwrap(), &foreign).unwrap_err();
     assert!(refused.to_string().contains("`stream`"), "{refused}");
 }
 

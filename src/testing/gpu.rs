@@ -43,7 +43,11 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
 }
 
 fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {
-    SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
+    SparseOpBuilder::new()
+        .device(device.clone())
+        .tuning(Tuning::Fixed(plan.clone()))
+        .build(a)
+        .unwrap()
 }
 
 /// Suite for `compute-sanitizer`: every plan, on small matrices.
@@ -91,7 +95,8 @@ fn many_streams_and_threads_share_an_operator() {
                     let mut x = x_vector::<f64>(a.ncols());
                     x.rotate_left(thread);
                     let oracle = Oracle::of(a.view(), &x);
-                    let stream = if thread < 2 { shared.clone() } else { Stream::new(device).unwrap() };
+                    let stream =
+                        if thread < 2 { shared.clone() } else { Stream::new(device).unwrap() };
                     let on_gpu = DeviceVec::from_slice(device, &x).unwrap();
                     let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
                     let mut host_y = vec![f64::NAN; a.nrows()];
@@ -189,7 +194,11 @@ fn while_one_thread_captures_others_wait_for_their_own_and_are_refused_on_its_st
 #[test]
 fn what_is_enqueued_through_a_wrapper_that_is_gone_is_waited_for() {
     let Some(device) = gpu() else { return };
-    let a = "banded,rows=200k".parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let a = "banded,rows=200k"
+        .parse::<crate::matrix::gallery::Spec>()
+        .unwrap()
+        .generate::<f64>()
+        .unwrap();
     let op = operator(device, &"csr(scalar)".parse().unwrap(), &a);
     let owner = Stream::new(device).unwrap();
     let x = DeviceVec::from_slice(device, &x_vector::<f64>(a.ncols())).unwrap();
@@ -227,7 +236,10 @@ fn what_lives_elsewhere_is_refused() {
 fn more_than_the_gpu_has_is_refused_with_both_numbers() {
     let Some(device) = gpu() else { return };
     let huge = DeviceVec::<f64>::zeros(device, 1 << 40).unwrap_err();
-    assert!(matches!(huge, Error::GpuMemory { needed, free, .. } if needed == 8 << 40 && free > 0), "{huge}");
+    assert!(
+        matches!(huge, Error::GpuMemory { needed, free, .. } if needed == 8 << 40 && free > 0),
+        "{huge}"
+    );
 }
 
 #[test]
@@ -238,9 +250,11 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
         let x = x_vector(a.ncols());
         let oracle = Oracle::of(a.view(), &x);
         // Values in fewer bytes are packed on the host.
-        let narrow =
-            |plan: &str| ["bf16", "f16", "f32"].iter().any(|kind| plan.contains(&format!("values:{kind}")));
-        let packed = |plan: &Plan| plan.to_string().contains("index:packed") && !narrow(&plan.to_string());
+        let narrow = |plan: &str| {
+            ["bf16", "f16", "f32"].iter().any(|kind| plan.contains(&format!("values:{kind}")))
+        };
+        let packed =
+            |plan: &Plan| plan.to_string().contains("index:packed") && !narrow(&plan.to_string());
         for plan in plans(&a).into_iter().filter(packed) {
             assert!(Placed::packs_there(&plan, a.view()), "{plan} on {spec}");
             let there = Ready::pack(&plan, a.view(), device).unwrap().matrix;
@@ -258,9 +272,14 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
 fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
     let seconds = |plan: &str| {
         let ready = timer.pack(&plan.parse().unwrap()).unwrap();
-        (0..5).map(|_| timer.products(&ready.matrix, 20).unwrap() / 20.0).fold(f64::INFINITY, f64::min)
+        (0..5)
+            .map(|_| timer.products(&ready.matrix, 20).unwrap() / 20.0)
+            .fold(f64::INFINITY, f64::min)
     };
-    ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"].map(seconds).into_iter().fold(f64::INFINITY, f64::min)
+    ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"]
+        .map(seconds)
+        .into_iter()
+        .fold(f64::INFINITY, f64::min)
 }
 
 /// Prints the time of packing on the GPU, warm, in products of the best plan of CSR; at most 40.
@@ -281,16 +300,21 @@ fn packing_on_the_gpu_takes_few_products() {
     let Device::Cuda(the_gpu) = device else { return };
     let mut slow = Vec::new();
     for class in ["poisson2d", "fem3d", "femrandom", "road", "uniform", "webbase", "lp"] {
-        let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
+        let entry =
+            crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
-        let timer = DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let timer =
+            DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
         let csr = csr_product(&timer);
         let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
         for text in SLICES {
             let plan = text.parse().unwrap();
             let once = || {
                 let start = std::time::Instant::now();
-                assert!(Placed::packed_there(&plan, &there).unwrap().is_some(), "{text} on {class}");
+                assert!(
+                    Placed::packed_there(&plan, &there).unwrap().is_some(),
+                    "{text} on {class}"
+                );
                 start.elapsed().as_secs_f64()
             };
             let least = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
@@ -336,9 +360,11 @@ fn update_times<T: Scalar>() {
         "| matrix | type | plan | update, µs | CSR product, µs | ratio |\n| --- | --- | --- | --- | --- | --- |"
     );
     for class in ["stencil27", "fem3d", "femrandom", "banded", "webbase", "rmat"] {
-        let entry = crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
+        let entry =
+            crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(30_000_000).generate::<T>().unwrap();
-        let timer = DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let timer =
+            DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
         let (csr, analysis) = (csr_product(&timer), Analysis::of(a.view()));
         let limit = 8 * a.nnz() as u64 * (4 + size_of::<T>() as u64);
         let (stream, values) =
@@ -350,8 +376,9 @@ fn update_times<T: Scalar>() {
             }
             let mut matrix = timer.pack(&plan).unwrap().matrix;
             let updater = Updater::new(&plan, &mut matrix, a.view(), false).unwrap();
-            let mut once =
-                || turn(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap() / 20.0;
+            let mut once = || {
+                turn(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap() / 20.0
+            };
             let update = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
             let line = format!(
                 "| {class} | {} | `{text}` | {:.0} | {:.0} | {:.2} |",
@@ -395,13 +422,16 @@ fn more_than_two_billion_slots() {
     let row_ptr: Vec<usize> = (0..=nrows).map(|row| row * len).collect();
     let mut col_idx = vec![0u32; nrows * len];
     col_idx.par_chunks_mut(len).enumerate().for_each(|(row, cols)| {
-        cols.iter_mut().enumerate().for_each(|(k, col)| *col = ((row * 13 + k * 7919) % ncols) as u32);
+        cols.iter_mut()
+            .enumerate()
+            .for_each(|(k, col)| *col = ((row * 13 + k * 7919) % ncols) as u32);
     });
     let values = vec![1.0f32; nrows * len];
     let a = CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap();
     let x: Vec<f32> = (0..ncols).map(|col| (col % 5) as f32 - 2.0).collect();
-    let expected =
-        |row: usize| (0..len).map(|k| (((row * 13 + k * 7919) % ncols) % 5) as f32 - 2.0).sum::<f32>();
+    let expected = |row: usize| {
+        (0..len).map(|k| (((row * 13 + k * 7919) % ncols) % 5) as f32 - 2.0).sum::<f32>()
+    };
     for text in [
         "csr(vector:16)",
         "csr(balanced)",

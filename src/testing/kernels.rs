@@ -94,7 +94,8 @@ fn compiler_name() -> Result<String, &'static str> {
 /// [`Error::KernelCompile`] for the first file that cannot be compiled.
 fn check(arch: (u32, u32)) -> Result<Vec<KernelReport>, Error> {
     let modules: Vec<_> = modules_for(arch).collect();
-    let compile = |module: &&'static str| Ok(read_account(module, &compiler::account(arch, module)?));
+    let compile =
+        |module: &&'static str| Ok(read_account(module, &compiler::account(arch, module)?));
     Ok(modules.par_iter().map(compile).collect::<Result<Vec<_>, Error>>()?.concat())
 }
 
@@ -117,7 +118,8 @@ fn read_account(module: &'static str, text: &str) -> Vec<KernelReport> {
         } else if let Some(report) = reports.last_mut() {
             if line.contains("bytes stack frame") {
                 report.stack_bytes = before(line, " bytes stack frame");
-                report.spill_bytes = before(line, " bytes spill stores") + before(line, " bytes spill loads");
+                report.spill_bytes =
+                    before(line, " bytes spill stores") + before(line, " bytes spill loads");
             } else if line.contains("Used ") {
                 report.registers = before(line, " registers");
                 report.shared_bytes = before(line, " bytes smem");
@@ -129,7 +131,8 @@ fn read_account(module: &'static str, text: &str) -> Vec<KernelReport> {
 
 /// The number directly before `unit`; 0 if there is none.
 fn before(line: &str, unit: &str) -> u32 {
-    let number = line.split_once(unit).and_then(|(head, _)| head.rsplit([' ', ',']).next()?.parse().ok());
+    let number =
+        line.split_once(unit).and_then(|(head, _)| head.rsplit([' ', ',']).next()?.parse().ok());
     number.unwrap_or(0)
 }
 
@@ -145,21 +148,30 @@ fn every_kernel_compiles_and_stays_in_registers() {
         let with_kernels: BTreeSet<&str> = reports.iter().map(|report| report.module).collect();
         let without = modules_for(arch).filter(|module| !with_kernels.contains(module));
         wrong.extend(without.map(|module| format!("kernels/{module}.cu has no kernel")));
-        for KernelReport { module, kernel, registers, spill_bytes, shared_bytes, stack_bytes } in reports {
+        for KernelReport { module, kernel, registers, spill_bytes, shared_bytes, stack_bytes } in
+            reports
+        {
             let name = format!("{module}: {kernel}");
             if spill_bytes + stack_bytes > 0 {
                 let arch = format!("sm_{}{}", arch.0, arch.1);
-                wrong.push(format!("{name} on {arch}: {spill_bytes} bytes spilled, {stack_bytes} of stack"));
+                wrong.push(format!(
+                    "{name} on {arch}: {spill_bytes} bytes spilled, {stack_bytes} of stack"
+                ));
             }
-            let cells = table.entry(name).or_insert_with(|| vec![String::new(); architectures.len()]);
+            let cells =
+                table.entry(name).or_insert_with(|| vec![String::new(); architectures.len()]);
             cells[column] = format!("{registers}/{spill_bytes}/{shared_bytes}");
         }
     }
     println!("\nregisters/bytes spilled/bytes shared");
-    let names = architectures.iter().map(|(major, minor)| format!("{:>14}", format!("sm_{major}{minor}")));
+    let names =
+        architectures.iter().map(|(major, minor)| format!("{:>14}", format!("sm_{major}{minor}")));
     println!("{:<50}{}", "", names.collect::<String>());
     for (name, cells) in &table {
-        println!("{name:<50}{}", cells.iter().map(|cell| format!("{cell:>14}")).collect::<String>());
+        println!(
+            "{name:<50}{}",
+            cells.iter().map(|cell| format!("{cell:>14}")).collect::<String>()
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -178,7 +190,10 @@ fn the_header_is_spliced_in_and_lines_keep_their_numbers() {
                   int shared;\n#line 3 \"kernels/more.cu\"\nmore\n#line 2 \"kernels/a.cu\"\nlast\n";
     assert_eq!(splice::splice("a.cu", "#include \"more.cu\"\nlast", &headers).unwrap(), nested);
     let message = splice::splice("a.cu", "\n # include \"other.cuh\"", &headers).unwrap_err();
-    assert_eq!(message, "kernels/a.cu:2: includes \"other.cuh\", but there are common.cuh, more.cu");
+    assert_eq!(
+        message,
+        "kernels/a.cu:2: includes \"other.cuh\", but there are common.cuh, more.cu"
+    );
 }
 
 #[test]
@@ -193,14 +208,19 @@ ptxas info    : Compile time = 27.249 ms
 ptxas info    : Compiling entry function 'two' for 'sm_90'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 10 registers, used 0 barriers";
-    let report = |kernel: &str, [registers, spill_bytes, shared_bytes, stack_bytes]: [u32; 4]| KernelReport {
-        module: "test",
-        kernel: kernel.to_owned(),
-        registers,
-        spill_bytes,
-        shared_bytes,
-        stack_bytes,
+    let report = |kernel: &str, [registers, spill_bytes, shared_bytes, stack_bytes]: [u32; 4]| {
+        KernelReport {
+            module: "test",
+            kernel: kernel.to_owned(),
+            registers,
+            spill_bytes,
+            shared_bytes,
+            stack_bytes,
+        }
     };
-    assert_eq!(read_account("test", text), [report("one", [80, 72, 128, 72]), report("two", [10, 0, 0, 0])]);
+    assert_eq!(
+        read_account("test", text),
+        [report("one", [80, 72, 128, 72]), report("two", [10, 0, 0, 0])]
+    );
     assert_eq!(read_account("test", ""), []);
 }

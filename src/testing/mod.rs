@@ -11,6 +11,7 @@ mod conformance;
 #[allow(unreachable_pub)]
 #[path = "../../testkit/src/devices.rs"]
 mod devices;
+mod epilogue;
 mod foreign;
 mod gpu;
 #[cfg(feature = "cuda")]

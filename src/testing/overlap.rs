@@ -72,7 +72,8 @@ const FOR_LONG_ROWS: usize = 2;
 fn cases<T: Scalar>() -> Vec<(CsrMatrix<T>, &'static [&'static str])> {
     let small = scattered(700, 700, |row| row % 19);
     let cut = scattered(3000, 3000, |row| if row % 40 == 0 { 2500 } else { row % 19 });
-    let long = scattered(30_000, 30_000, |row| if row == 9 || row == 20_000 { 150_000 } else { row % 7 });
+    let long =
+        scattered(30_000, 30_000, |row| if row == 9 || row == 20_000 { 150_000 } else { row % 7 });
     let mut cases = vec![(small, &PLANS[..]), (cut, &PLANS), (long, &PLANS[..FOR_LONG_ROWS])];
     for (a, _) in &mut cases {
         // Scaled so that ten products neither overflow nor vanish.

@@ -19,8 +19,15 @@ fn borders(precision: Precision) -> Vec<f64> {
     let power = |exponent: i32| 2f64.powi(exponent);
     // Sums of a few of them do not overflow in f32.
     let largest = precision.largest().min(2f64.powi(100));
-    let all =
-        [largest, power(least), power(place), 3.0 * power(place), power(least) - power(place), 0.0, 1.0];
+    let all = [
+        largest,
+        power(least),
+        power(place),
+        3.0 * power(place),
+        power(least) - power(place),
+        0.0,
+        1.0,
+    ];
     all.into_iter().flat_map(|number| [number, -number]).collect()
 }
 
@@ -128,10 +135,12 @@ fn special_values_keep_their_bits_and_reach_their_rows() {
 fn all_16_bit_numbers_are_multiplied_as_what_they_are() {
     // One value per row, and all of them in one long row: single loads and loads of four.
     for precision in [Precision::Bf16, Precision::F16] {
-        let values: Vec<f32> = (0..=u16::MAX).map(|bits| precision.widen::<f32>(bits.into())).collect();
+        let values: Vec<f32> =
+            (0..=u16::MAX).map(|bits| precision.widen::<f32>(bits.into())).collect();
         let rows = values.len() / 4;
         let row_ptr = (0..=rows).map(|row| 4 * row).collect();
-        let col_idx = (0..rows).flat_map(|row| (0..4).map(move |k| ((row + k) % rows) as u32)).collect();
+        let col_idx =
+            (0..rows).flat_map(|row| (0..4).map(move |k| ((row + k) % rows) as u32)).collect();
         let a = CsrMatrix::try_new(rows, rows, row_ptr, col_idx, values).unwrap();
         for device in devices() {
             for text in PLANS {
@@ -140,7 +149,8 @@ fn all_16_bit_numbers_are_multiplied_as_what_they_are() {
                 for k in 0..4 {
                     // One column of four is not zero. Zero times the others is zero, except for
                     // infinities and NaNs.
-                    let x: Vec<f32> = (0..rows).map(|col| if col % 4 == k { 1.0 } else { 0.0 }).collect();
+                    let x: Vec<f32> =
+                        (0..rows).map(|col| if col % 4 == k { 1.0 } else { 0.0 }).collect();
                     let y = product(device, &matrix, rows, &x);
                     let expected: Vec<f32> = (0..rows)
                         .map(|row| {
@@ -151,8 +161,9 @@ fn all_16_bit_numbers_are_multiplied_as_what_they_are() {
                                 .fold(0.0, |s, p| s + p)
                         })
                         .collect();
-                    let close =
-                        |(&y, &expected): (&f32, &f32)| y == expected || (y.is_nan() && expected.is_nan());
+                    let close = |(&y, &expected): (&f32, &f32)| {
+                        y == expected || (y.is_nan() && expected.is_nan())
+                    };
                     assert!(y.iter().zip(&expected).all(close), "{plan}, {k} on {device}");
                 }
             }
@@ -179,9 +190,12 @@ fn check_products<T: Scalar>(op: &SparseOp<T>, a: &CsrMatrix<T>) {
     for k in [2, 3, 8] {
         let several: Vec<T> = x.iter().flat_map(|&x| vec![x; k]).collect();
         let mut y = vec![T::ZERO; k * a.nrows()];
-        op.apply_multi(Multivector::row_major(&several, k), Multivector::row_major(&mut y, k)).unwrap();
+        op.apply_multi(Multivector::row_major(&several, k), Multivector::row_major(&mut y, k))
+            .unwrap();
         for v in 0..k {
-            oracle.check(&y.iter().skip(v).step_by(k).copied().collect::<Vec<_>>()).unwrap_or_else(fail);
+            oracle
+                .check(&y.iter().skip(v).step_by(k).copied().collect::<Vec<_>>())
+                .unwrap_or_else(fail);
         }
     }
     let (x, mut y) = (x_vector::<T>(a.nrows()), vec![T::ZERO; a.ncols()]);
@@ -200,13 +214,17 @@ fn check_rounded<T: Scalar>(precision: Precision) {
             check_products(&op, &rounded);
             let said = op.explain().to_string();
             let told = if plan == packed { "stored in" } else { "index:packed,values:" };
-            assert!(said.contains(&format!("rounded to {precision}")) && said.contains(told), "{said}");
+            assert!(
+                said.contains(&format!("rounded to {precision}")) && said.contains(told),
+                "{said}"
+            );
         }
         for updatable in [false, true] {
             let builder = SparseOpBuilder::new().device(device.clone()).updatable(updatable);
             let mut op = builder.value_precision(precision).build(&a).unwrap();
             let narrow = format!("values:{precision}");
-            let tried = op.decision().candidates.iter().any(|c| c.plan.to_string().contains(&narrow));
+            let tried =
+                op.decision().candidates.iter().any(|c| c.plan.to_string().contains(&narrow));
             assert!(tried, "{}", op.explain());
             check_products(&op, &rounded);
             let mut b = a.clone();
@@ -217,7 +235,8 @@ fn check_rounded<T: Scalar>(precision: Precision) {
             check_products(&op, &rounded);
         }
         let mut op = builder(device, &packed).value_precision(precision).build(&a).unwrap();
-        let beyond: Vec<T> = (0..a.nnz()).map(|k| T::from_f64(if k == 5 { f64::MAX } else { 1.5 })).collect();
+        let beyond: Vec<T> =
+            (0..a.nnz()).map(|k| T::from_f64(if k == 5 { f64::MAX } else { 1.5 })).collect();
         let refused = op.update_values(&beyond);
         // The largest f64 is infinite in f32; an infinite f32 stays infinite.
         match T::KIND {
@@ -251,10 +270,15 @@ fn what_cannot_be_rounded_or_stored_is_refused_and_nothing_changes() {
     for device in devices() {
         a.values_mut().fill(1.25);
         a.values_mut()[17] = 65520.0;
-        let built = SparseOpBuilder::new().device(device.clone()).value_precision(Precision::F16).build(&a);
-        assert!(matches!(built, Err(Error::ValueRange { entry: 17, place: Some(_), .. })), "{built:?}");
+        let built =
+            SparseOpBuilder::new().device(device.clone()).value_precision(Precision::F16).build(&a);
+        assert!(
+            matches!(built, Err(Error::ValueRange { entry: 17, place: Some(_), .. })),
+            "{built:?}"
+        );
         a.values_mut()[17] = 65519.0;
-        let op = SparseOpBuilder::new().device(device.clone()).value_precision(Precision::F16).build(&a);
+        let op =
+            SparseOpBuilder::new().device(device.clone()).value_precision(Precision::F16).build(&a);
         assert_eq!(op.unwrap().to_csr().unwrap().values()[17], 65504.0);
         // Without rounding, new values must be exact in the plan's precision.
         a.values_mut()[17] = 2.5;
@@ -302,7 +326,8 @@ fn values_that_are_narrow_already_take_fewer_bytes_by_themselves() {
     let a = single.widen::<f64>();
     let analysis = Analysis::of(a.view());
     assert_eq!(analysis.structure.exact_in.narrowest(), Some(Precision::F32));
-    let bytes = |text: &str| text.parse::<Plan>().unwrap().traffic(&analysis, ScalarKind::F64).matrix_bytes;
+    let bytes =
+        |text: &str| text.parse::<Plan>().unwrap().traffic(&analysis, ScalarKind::F64).matrix_bytes;
     let plain = bytes("sell(c:32,sigma:1,index:packed)");
     let narrow = bytes("sell(c:32,sigma:1,index:packed,values:f32)");
     // 4 bytes less per entry; the padding of slices differs by less than 16 bytes each.
@@ -312,11 +337,19 @@ fn values_that_are_narrow_already_take_fewer_bytes_by_themselves() {
     for device in devices() {
         let builder = SparseOpBuilder::new().device(device.clone());
         let candidates = |op: &SparseOp<f64>| {
-            op.decision().candidates.iter().filter(|c| c.plan.to_string().contains("values:f32")).count()
+            op.decision()
+                .candidates
+                .iter()
+                .filter(|c| c.plan.to_string().contains("values:f32"))
+                .count()
         };
         let op = builder.clone().build(&a).unwrap();
         assert!(candidates(&op) > 0, "{}", op.explain());
-        assert!(op.decision().candidates.iter().all(|c| c.prediction.is_some()), "{}", op.explain());
+        assert!(
+            op.decision().candidates.iter().all(|c| c.prediction.is_some()),
+            "{}",
+            op.explain()
+        );
         check_products(&op, &a);
         // New values are arbitrary.
         assert_eq!(candidates(&builder.updatable(true).build(&a).unwrap()), 0);

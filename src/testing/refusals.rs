@@ -19,7 +19,8 @@ fn wide(device: &Device) -> SparseOp<f64> {
 }
 
 fn square(device: &Device, diagonal: f64) -> SparseOp<f64> {
-    let a = CsrMatrix::try_new(6, 6, (0..7).collect(), (0..6).collect(), vec![diagonal; 6]).unwrap();
+    let a =
+        CsrMatrix::try_new(6, 6, (0..7).collect(), (0..6).collect(), vec![diagonal; 6]).unwrap();
     SparseOpBuilder::new().device(device.clone()).build(&a).unwrap()
 }
 
@@ -42,7 +43,9 @@ fn shapes_in_host_memory() {
         let op = wide(device);
         let (long, mut y) = (vec![1.0; 20], [UNTOUCHED; 20]);
         // Lengths of x and y; the refused vector, and its required length.
-        for (x, to, culprit) in [(8, 6, ("x", 9)), (9, 7, ("y", 6)), (0, 0, ("x", 9)), (6, 9, ("x", 9))] {
+        for (x, to, culprit) in
+            [(8, 6, ("x", 9)), (9, 7, ("y", 6)), (0, 0, ("x", 9)), (6, 9, ("x", 9))]
+        {
             assert_eq!(length(op.apply(&long[..x], &mut y[..to])), culprit);
             assert_eq!(length(op.apply_with(0.0, &long[..x], 0.0, &mut y[..to])), culprit);
         }
@@ -66,13 +69,28 @@ fn shapes_on_the_device() {
         let (mut six, mut nine) = (untouched(6), untouched(9));
         assert_eq!(length(op.apply_device(&stream, &vector(6), &mut six)), ("x", 9));
         assert_eq!(length(op.apply_device(&stream, &vector(9), &mut nine)), ("y", 6));
-        assert_eq!(length(op.apply_device_with(&stream, 1.0, &vector(9), 1.0, &mut nine)), ("y", 6));
+        assert_eq!(
+            length(op.apply_device_with(&stream, 1.0, &vector(9), 1.0, &mut nine)),
+            ("y", 6)
+        );
         assert_eq!(length(op.apply_transpose_device(&stream, &vector(9), &mut nine)), ("x", 6));
         assert_eq!(length(op.apply_transpose_device(&stream, &vector(6), &mut six)), ("y", 9));
-        assert_eq!(length(apply_multi_device(&op, &stream, 2, &vector(9), &mut nine, RowMajor)), ("x", 18));
-        assert_eq!(length(apply_multi_device(&op, &stream, 2, &vector(18), &mut nine, RowMajor)), ("y", 12));
-        assert!(matches!(six.copy_from(&[0.0; 5]), Err(Error::CopyLength { expected: 6, found: 5 })));
-        assert_eq!((six.to_vec().unwrap(), nine.to_vec().unwrap()), (vec![UNTOUCHED; 6], vec![UNTOUCHED; 9]));
+        assert_eq!(
+            length(apply_multi_device(&op, &stream, 2, &vector(9), &mut nine, RowMajor)),
+            ("x", 18)
+        );
+        assert_eq!(
+            length(apply_multi_device(&op, &stream, 2, &vector(18), &mut nine, RowMajor)),
+            ("y", 12)
+        );
+        assert!(matches!(
+            six.copy_from(&[0.0; 5]),
+            Err(Error::CopyLength { expected: 6, found: 5 })
+        ));
+        assert_eq!(
+            (six.to_vec().unwrap(), nine.to_vec().unwrap()),
+            (vec![UNTOUCHED; 6], vec![UNTOUCHED; 9])
+        );
         // The operator remains usable.
         op.apply_device(&stream, &vector(9), &mut six).unwrap();
     }
@@ -133,7 +151,8 @@ fn another_pattern_with_as_many_entries() {
         let a = op.to_csr().unwrap();
         let mut cols = a.col_idx().to_vec();
         cols[0] = (cols[0] + 1) % 9;
-        let moved = CsrMatrix::try_new(6, 9, a.row_ptr().to_vec(), cols, a.values().to_vec()).unwrap();
+        let moved =
+            CsrMatrix::try_new(6, 9, a.row_ptr().to_vec(), cols, a.values().to_vec()).unwrap();
         let taller = scattered::<f64>(7, 9, |row| if row < 6 { 1 + row % 3 } else { 0 });
         for other in [&moved, &taller] {
             let refused = op.update_from(other);

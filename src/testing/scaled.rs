@@ -9,8 +9,16 @@ use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
 /// Factors, including special values.
-const FACTORS: [(f64, f64); 8] =
-    [(1.0, 0.0), (2.5, 0.0), (0.0, 0.0), (0.0, 1.5), (1.0, 1.0), (-0.5, 3.0), (-0.0, -0.0), (f64::NAN, 1.0)];
+const FACTORS: [(f64, f64); 8] = [
+    (1.0, 0.0),
+    (2.5, 0.0),
+    (0.0, 0.0),
+    (0.0, 1.5),
+    (1.0, 1.0),
+    (-0.5, 3.0),
+    (-0.0, -0.0),
+    (f64::NAN, 1.0),
+];
 
 /// Checks one packed matrix with all factors, as numbers and as elements of vectors.
 pub(super) fn check<T: Scalar>(
@@ -38,7 +46,9 @@ pub(super) fn check<T: Scalar>(
             let mut y = DeviceVec::from_slice(device, &before).unwrap();
             matrix.enqueue_scaled(&scaler, &stream, &x, &mut y, by).unwrap();
             let checked = oracle.check(&y.to_vec().unwrap());
-            checked.unwrap_or_else(|wrong| panic!("{alpha} A x + {beta} y, {form}, {context}: {wrong}"));
+            checked.unwrap_or_else(|wrong| {
+                panic!("{alpha} A x + {beta} y, {form}, {context}: {wrong}")
+            });
         }
     }
 }
@@ -51,13 +61,19 @@ fn skewed() -> CsrMatrix<f32> {
 /// Every plan within the memory limit for the matrix.
 fn plans(a: &CsrMatrix<f32>) -> impl Iterator<Item = Plan> {
     let analysis = Analysis::of(a.view());
-    let plans =
-        FormatKind::ALL.iter().flat_map(|kind| kind.examples()).map(|text| text.parse::<Plan>().unwrap());
+    let plans = FormatKind::ALL
+        .iter()
+        .flat_map(|kind| kind.examples())
+        .map(|text| text.parse::<Plan>().unwrap());
     plans.filter(move |plan| plan.traffic(&analysis, ScalarKind::F32).matrix_bytes <= MEMORY_LIMIT)
 }
 
 fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {
-    SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone())).build(a).unwrap()
+    SparseOpBuilder::new()
+        .device(device.clone())
+        .tuning(Tuning::Fixed(plan.clone()))
+        .build(a)
+        .unwrap()
 }
 
 #[test]
@@ -71,7 +87,9 @@ fn vectors_in_host_memory() {
                 let mut y = if beta == 0.0 { vec![f64::NAN; 700] } else { before.clone() };
                 op.apply_with(alpha, &x, beta, &mut y).unwrap();
                 let oracle = Oracle::of(a.view(), &x).scaled(alpha, beta, &before);
-                oracle.check(&y).unwrap_or_else(|wrong| panic!("{alpha}, {beta}, {text}, {device}: {wrong}"));
+                oracle
+                    .check(&y)
+                    .unwrap_or_else(|wrong| panic!("{alpha}, {beta}, {text}, {device}: {wrong}"));
             }
         }
     }
@@ -99,7 +117,8 @@ fn what_does_not_fit_is_refused_and_y_is_untouched() {
     }
     let [cpu, gpu] = devices() else { return };
     let op = operator(gpu, &"csr".parse().unwrap(), &chapter::matrix::<f32>());
-    let (stream, elsewhere) = (Stream::new(gpu).unwrap(), DeviceVec::from_slice(cpu, &[1.0f32]).unwrap());
+    let (stream, elsewhere) =
+        (Stream::new(gpu).unwrap(), DeviceVec::from_slice(cpu, &[1.0f32]).unwrap());
     let (x, mut y) = (DeviceVec::zeros(gpu, 4).unwrap(), DeviceVec::zeros(gpu, 4).unwrap());
     let refused = op.apply_device_with(&stream, 1.0f32, &x, &elsewhere, &mut y);
     assert!(matches!(refused, Err(Error::WrongDevice { what: "beta", .. })), "{refused:?}");

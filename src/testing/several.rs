@@ -3,7 +3,7 @@
 use super::conformance::{MEMORY_LIMIT, awkward, devices, scattered};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
-use crate::device::{Device, DeviceVec, Factor, Stream};
+use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{FormatKind, Layout, Multivector, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
@@ -19,7 +19,7 @@ const FEW_COUNTS: [usize; 3] = [2, 8, 33];
 const LAYOUTS: [Layout; 2] = [Layout::RowMajor, Layout::ColumnMajor];
 
 /// A matrix, vectors for it, and their products.
-struct Case<T> {
+pub(super) struct Case<T> {
     a: CsrMatrix<T>,
     /// Numbers of vectors of a multivector.
     counts: &'static [usize],
@@ -41,21 +41,29 @@ impl<T: Scalar> Case<T> {
         let oracles = vectors.iter().map(|x| Oracle::of(a.view(), x)).collect();
         let x = x_vector(a.nrows());
         let transposed = Oracle::of(a.transpose().view(), &x);
-        Self { analysis: Analysis::of(a.view()), counts, vectors, oracles, transposed: (x, transposed), a }
+        Self {
+            analysis: Analysis::of(a.view()),
+            counts,
+            vectors,
+            oracles,
+            transposed: (x, transposed),
+            a,
+        }
     }
 
-    fn operator(&self, device: &Device, plan: &Plan) -> SparseOp<T> {
-        let builder = SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone()));
+    pub(super) fn operator(&self, device: &Device, plan: &Plan) -> SparseOp<T> {
+        let builder =
+            SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone()));
         builder.build_analyzed(&self.a, &self.analysis).unwrap()
     }
 
     /// The first `k` vectors in a layout.
-    fn x(&self, k: usize, layout: Layout) -> Vec<T> {
+    pub(super) fn x(&self, k: usize, layout: Layout) -> Vec<T> {
         match layout {
             Layout::ColumnMajor => self.vectors[..k].concat(),
-            Layout::RowMajor => {
-                (0..self.a.ncols()).flat_map(|i| self.vectors[..k].iter().map(move |x| x[i])).collect()
-            }
+            Layout::RowMajor => (0..self.a.ncols())
+                .flat_map(|i| self.vectors[..k].iter().map(move |x| x[i]))
+                .collect(),
         }
     }
 
@@ -63,9 +71,9 @@ impl<T: Scalar> Case<T> {
     fn check(&self, k: usize, layout: Layout, y: &[T], context: &str) {
         for v in 0..k {
             let one = column(y, self.a.nrows(), k, v, layout);
-            self.oracles[v]
-                .check(&one)
-                .unwrap_or_else(|wrong| panic!("vector {v} of {k}, {layout:?}, {context}: {wrong}"));
+            self.oracles[v].check(&one).unwrap_or_else(|wrong| {
+                panic!("vector {v} of {k}, {layout:?}, {context}: {wrong}")
+            });
         }
     }
 }
@@ -95,7 +103,7 @@ fn column<T: Scalar>(y: &[T], nrows: usize, k: usize, v: usize, layout: Layout) 
 }
 
 /// Content that must not survive.
-fn nothing<T: Scalar>(len: usize) -> Vec<T> {
+pub(super) fn nothing<T: Scalar>(len: usize) -> Vec<T> {
     vec![T::from_f64(f64::NAN); len]
 }
 
@@ -184,12 +192,12 @@ fn transposed<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
         .unwrap_or_else(|wrong| panic!("transposed on the device, {context}: {wrong}"));
 }
 
-fn same_bits<T: Scalar>(one: &[T], other: &[T]) -> bool {
+pub(super) fn same_bits<T: Scalar>(one: &[T], other: &[T]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.bits() == b.bits())
 }
 
 /// Rows of all lengths, one of them split many times.
-fn skewed<T: Scalar>() -> Case<T> {
+pub(super) fn skewed<T: Scalar>() -> Case<T> {
     Case::new(scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 }))
 }
 
@@ -228,8 +236,10 @@ fn diagonals<T: Scalar>(rows: i64, cols: i64, runs: &[(i64, i64)]) -> CsrMatrix<
 }
 
 fn check_diagonals<T: Scalar>() {
-    let case =
-        Case::with(diagonals::<T>(1003, 1003, &RUNS), &[1, 2, 3, 4, 5, 6, 8, 9, 15, 16, 24, 31, 32, 33, 64]);
+    let case = Case::with(
+        diagonals::<T>(1003, 1003, &RUNS),
+        &[1, 2, 3, 4, 5, 6, 8, 9, 15, 16, 24, 31, 32, 33, 64],
+    );
     for text in ["sell(c:32,sigma:1,index:packed)", "sell(c:32,sigma:1,index:packed,group:4)"] {
         for device in devices() {
             let op = case.operator(device, &text.parse().unwrap());
@@ -250,7 +260,8 @@ fn diagonals_in_runs_take_any_number_of_vectors_in_f64() {
 
 /// Enough slices for the sliding-window SpMM, with one band of columns and with three.
 fn check_marching<T: Scalar>(counts: &'static [usize]) {
-    let planes = [-1700, 0, 1700].map(|plane| [-41, 0, 41].map(|line| (plane + line - 1, 3))).concat();
+    let planes =
+        [-1700, 0, 1700].map(|plane| [-41, 0, 41].map(|line| (plane + line - 1, 3))).concat();
     let matrices = [
         diagonals::<T>(61_003, 61_003, &RUNS),
         diagonals(75_000, 75_000, &planes),
@@ -263,7 +274,11 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
                 let op = case.operator(device, &text.parse().unwrap());
                 let before = op.memory_bytes();
                 let columns = case.a.ncols();
-                several(&op, &case, &format!("{text}, {columns} columns in {} on {device}", T::KIND));
+                several(
+                    &op,
+                    &case,
+                    &format!("{text}, {columns} columns in {} on {device}", T::KIND),
+                );
                 // Hopper and later data-centre GPUs use the sliding window, and count its memory.
                 // Others may lack the shared memory.
                 let instructions = device.spec().instructions;
@@ -295,7 +310,9 @@ fn graphs_of_marching_blocks_own_what_they_use() {
         // Memory that is free now is allocated, in pieces of all sizes.
         let others: Vec<_> = (2..20)
             .flat_map(|shift| std::iter::repeat_n(bytes as usize >> shift, 4))
-            .map(|len| DeviceVec::from_slice(device, &vec![f32::NAN; len / size_of::<f32>()]).unwrap())
+            .map(|len| {
+                DeviceVec::from_slice(device, &vec![f32::NAN; len / size_of::<f32>()]).unwrap()
+            })
             .collect();
         graph.launch(&stream).unwrap();
         assert!(same_bits(&y.to_vec().unwrap(), &expected), "{device}");
@@ -322,60 +339,9 @@ fn any_number_of_vectors_without_elements_takes_no_time() {
         let nothing = || DeviceVec::zeros(device, 0).unwrap();
         for layout in LAYOUTS {
             apply_multi(&op, usize::MAX, &[], &mut [], layout).unwrap();
-            apply_multi_device(&op, &stream, usize::MAX, &nothing(), &mut nothing(), layout).unwrap();
+            apply_multi_device(&op, &stream, usize::MAX, &nothing(), &mut nothing(), layout)
+                .unwrap();
         }
-    }
-}
-
-#[test]
-fn the_epilogue_of_several_vectors() {
-    let case = skewed::<f64>();
-    let plans = ["csr", "sell", "hyb(width:2)"].map(|plan| plan.parse::<Plan>().unwrap());
-    for (device, plan) in devices().iter().flat_map(|device| plans.iter().map(move |plan| (device, plan))) {
-        let (op, stream) = (case.operator(device, plan), Stream::new(device).unwrap());
-        for (k, layout) in [(1, Layout::RowMajor), (3, Layout::ColumnMajor), (8, Layout::RowMajor)] {
-            let x = case.x(k, layout);
-            let mut product = nothing(k * op.nrows());
-            apply_multi(&op, k, &x, &mut product, layout).unwrap();
-            let before: Vec<f64> = (0..product.len()).map(|i| (i % 13) as f64).collect();
-            for (alpha, beta) in [(1.0, 0.0), (2.0, 0.0), (0.0, 3.0), (0.0, 0.0), (-0.5, 1.0), (2.0, -3.0)] {
-                let expected = |i: usize| match (alpha, beta) {
-                    (0.0, 0.0) => 0.0,
-                    (0.0, _) => beta * before[i],
-                    (_, 0.0) => alpha * product[i],
-                    _ => alpha * product[i] + beta * before[i],
-                };
-                let expected: Vec<f64> = (0..before.len()).map(expected).collect();
-                let context = format!("{alpha} A X + {beta} Y, {k} vectors, {plan} on {device}");
-                let start = if beta == 0.0 { nothing(before.len()) } else { before.clone() };
-                let mut y = start.clone();
-                let (of_x, of_y) = (Multivector::new(&x, k, layout), Multivector::new(&mut y, k, layout));
-                op.apply_multi_with(alpha, of_x, beta, of_y).unwrap();
-                // A fused multiply-add rounds once; the sum here rounds twice.
-                let near = |a: &f64, b: &f64| {
-                    (a - b).abs() <= 1e-12 * (1.0 + a.abs() + b.abs())
-                        || a.to_bits() == b.to_bits()
-                        || (a.is_nan() && b.is_nan())
-                };
-                assert!(y.iter().zip(&expected).all(|(a, b)| near(a, b)), "{context}");
-                let on_device = DeviceVec::from_slice(device, &x).unwrap();
-                let factors = DeviceVec::from_slice(device, &[beta, alpha]).unwrap();
-                let mut there = DeviceVec::from_slice(device, &start).unwrap();
-                let of_x = Multivector::new(&on_device, k, layout);
-                let of_y = Multivector::new(&mut there, k, layout);
-                if beta == 0.0 {
-                    op.apply_multi_device_with(&stream, alpha, of_x, beta, of_y).unwrap();
-                } else {
-                    let alpha = Factor::Element(&factors, 1);
-                    op.apply_multi_device_with(&stream, alpha, of_x, &factors, of_y).unwrap();
-                }
-                assert!(same_bits(&there.to_vec().unwrap(), &y), "on the device, {context}");
-            }
-        }
-        let (x, mut y) = (case.x(2, Layout::RowMajor), nothing::<f64>(2 * op.nrows()));
-        let of_y = Multivector::column_major(&mut y, 2);
-        let refused = op.apply_multi(Multivector::row_major(&x, 2), of_y).unwrap_err().to_string();
-        assert!(refused.contains("x has 2 vectors in RowMajor layout and y has 2"), "{refused}");
     }
 }
 
@@ -385,7 +351,8 @@ fn wrong_lengths_are_refused_and_y_is_untouched() {
         let a = CsrMatrix::try_new(2, 3, vec![0, 1, 2], vec![2, 0], vec![1.0f64, 4.0]).unwrap();
         let op = SparseOpBuilder::new().device(device.clone()).build(&a).unwrap();
         let mut y = [7.0; 8];
-        let wrong = apply_multi(&op, 4, &[1.0; 8], &mut y, Layout::RowMajor).unwrap_err().to_string();
+        let wrong =
+            apply_multi(&op, 4, &[1.0; 8], &mut y, Layout::RowMajor).unwrap_err().to_string();
         assert!(
             wrong.contains("`x` has 8 elements, but 4 vectors for a matrix of 2 x 3 have 4 x 3"),
             "{wrong}"
@@ -419,12 +386,17 @@ fn a_second_packing_is_counted_explained_and_limited() {
         let limited = builder.tuning(Tuning::Fixed("coo".parse().unwrap())).build(&case.a).unwrap();
         let refused = apply_multi(&limited, 2, &x, &mut y, Layout::RowMajor).unwrap_err();
         assert!(matches!(refused, Error::MemoryLimit { limit: 0, .. }), "{refused}");
-        let shared =
-            if *device == Device::Cpu { "csr(balanced)" } else { "sell(c:32,sigma:512,index:packed)" };
+        let shared = if *device == Device::Cpu {
+            "csr(balanced)"
+        } else {
+            "sell(c:32,sigma:512,index:packed)"
+        };
         let op = case.operator(device, &shared.parse().unwrap());
         let before = op.memory_bytes();
         apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
-        assert!(op.memory_bytes() == before && op.explain().to_string().contains("the same arrays"));
+        assert!(
+            op.memory_bytes() == before && op.explain().to_string().contains("the same arrays")
+        );
     }
 }
 
@@ -440,13 +412,17 @@ fn captured_products_are_those_that_are_enqueued() {
                 let expected = on_device(&op, k, layout, &x);
                 let x = DeviceVec::from_slice(device, &x).unwrap();
                 let mut y = DeviceVec::from_slice(device, &nothing(k * case.a.nrows())).unwrap();
-                let graph =
-                    stream.capture(&mut || apply_multi_device(&op, &stream, k, &x, &mut y, layout)).unwrap();
+                let graph = stream
+                    .capture(&mut || apply_multi_device(&op, &stream, k, &x, &mut y, layout))
+                    .unwrap();
                 drop(x);
                 for _ in 0..3 {
                     graph.launch(&stream).unwrap();
                 }
-                assert!(same_bits(&y.to_vec().unwrap(), &expected), "{text}, {k} vectors, {layout:?}");
+                assert!(
+                    same_bits(&y.to_vec().unwrap(), &expected),
+                    "{text}, {k} vectors, {layout:?}"
+                );
             }
         }
     }

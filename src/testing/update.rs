@@ -12,7 +12,8 @@ use std::collections::HashSet;
 /// The same pattern with other values, all of them different.
 fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
     let mut b = a.clone();
-    let changed = |(k, value): (usize, T)| T::from_f64(round) * value + T::from_f64(k as f64 * 1e-3);
+    let changed =
+        |(k, value): (usize, T)| T::from_f64(round) * value + T::from_f64(k as f64 * 1e-3);
     let values: Vec<T> = x_vector(a.nnz()).into_iter().enumerate().map(changed).collect();
     b.values_mut().copy_from_slice(&values);
     b
@@ -43,7 +44,13 @@ fn of_few<T: Scalar>(a: &CsrMatrix<T>, round: f64, few: usize) -> CsrMatrix<T> {
 
 /// Updates one packed matrix twice, from host memory and on the device. A refusal must have a
 /// reason.
-pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x: &[T], context: &str) {
+pub(super) fn check<T: Scalar>(
+    device: &Device,
+    plan: &Plan,
+    a: &CsrMatrix<T>,
+    x: &[T],
+    context: &str,
+) {
     let stream = Stream::new(device).unwrap();
     let mut matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
     let updater = match Updater::new(plan, &mut matrix, a.view(), false) {
@@ -52,7 +59,10 @@ pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x
             let spelled = plan.to_string();
             let coded = spelled.contains("values:packed");
             let host = spelled.contains("tail:host") && *device != Device::Cpu;
-            assert!(matches!(error, Error::NotUpdatable { .. }) && (coded || host), "{error}: {context}");
+            assert!(
+                matches!(error, Error::NotUpdatable { .. }) && (coded || host),
+                "{error}: {context}"
+            );
             assert_eq!(matrix.unpack().unwrap(), *a, "{context}");
             return;
         }
@@ -72,7 +82,10 @@ pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x
             let before = matrix.unpack().unwrap();
             if b.values().iter().any(|&value| !precision.holds(value)) {
                 let refused = updater.update(&mut matrix, b.values());
-                assert!(matches!(refused, Err(Error::ValueInexact { .. })), "{refused:?}: {context}");
+                assert!(
+                    matches!(refused, Err(Error::ValueInexact { .. })),
+                    "{refused:?}: {context}"
+                );
             }
             assert_eq!(matrix.unpack().unwrap(), before, "{context}");
             b = b.rounded_to(precision).unwrap().into_owned();
@@ -90,7 +103,9 @@ pub(super) fn check<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, x
         stream.synchronize().unwrap();
         assert_eq!(matrix.unpack().unwrap(), b, "{context}");
         let y = product(device, &matrix, a.nrows(), x);
-        Oracle::of(b.view(), x).check(&y).unwrap_or_else(|wrong| panic!("updated, {context}: {wrong}"));
+        Oracle::of(b.view(), x)
+            .check(&y)
+            .unwrap_or_else(|wrong| panic!("updated, {context}: {wrong}"));
     }
 }
 
@@ -104,9 +119,13 @@ fn an_updated_operator_has_the_bits_of_a_new_one() {
     let a = scattered::<f64>(5000, 4000, |row| row % 23);
     let x = x_vector(4000);
     for device in devices() {
-        for plan in
-            ["csr(balanced)", "sell", "hyb(width:9)", "jds(sections:3,tail:4)", "sell(index:packed,group:4)"]
-        {
+        for plan in [
+            "csr(balanced)",
+            "sell",
+            "hyb(width:9)",
+            "jds(sections:3,tail:4)",
+            "sell(index:packed,group:4)",
+        ] {
             let mut op = operator(device, plan, &a);
             let bytes = op.memory_bytes();
             for round in 1..4 {
@@ -126,7 +145,10 @@ fn an_updated_operator_has_the_bits_of_a_new_one() {
                 Device::Cuda(_) => 4 * entries + entries / 2..=9 * entries,
             };
             let map = op.memory_bytes() - bytes;
-            assert!(expected.contains(&map), "{map} bytes for {entries} entries, {plan} on {device}");
+            assert!(
+                expected.contains(&map),
+                "{map} bytes for {entries} entries, {plan} on {device}"
+            );
         }
     }
 }
@@ -160,7 +182,13 @@ fn entries_of_long_rows_empty_rows_and_permuted_rows_find_their_slots() {
                 if T::KIND == ScalarKind::F32 && text.contains("values:f32") {
                     continue;
                 }
-                check(device, &text.parse().unwrap(), &a, &x, &format!("{text} in {} on {device}", T::KIND));
+                check(
+                    device,
+                    &text.parse().unwrap(),
+                    &a,
+                    &x,
+                    &format!("{text} in {} on {device}", T::KIND),
+                );
             }
         }
     }
@@ -208,8 +236,13 @@ fn codes_of_values_are_avoided_when_told_and_refused_when_not() {
             let refused = builder.clone().tuning(fixed).build(&a).unwrap_err();
             assert!(matches!(refused, Error::NotUpdatable { .. }), "{refused}");
             let mut op = builder.build(&a).unwrap();
-            let candidates = op.decision().candidates.iter().map(|candidate| candidate.plan.to_string());
-            assert!(candidates.into_iter().all(|plan| !plan.contains("values:packed")), "{}", op.explain());
+            let candidates =
+                op.decision().candidates.iter().map(|candidate| candidate.plan.to_string());
+            assert!(
+                candidates.into_iter().all(|plan| !plan.contains("values:packed")),
+                "{}",
+                op.explain()
+            );
             let b = renewed(&a, 2.0);
             op.update_values(b.values()).unwrap();
             assert_eq!(op.to_csr().unwrap(), b);
@@ -250,7 +283,10 @@ fn codes_take_as_many_new_values_as_they_can_name() {
                 let refused = op.update_values(more.values()).unwrap_err();
                 let reason = if room == 1 { "are not all the same" } else { "no more than 256" };
                 let message = refused.to_string();
-                assert!(message.contains(reason) && message.contains("build the operator anew"), "{message}");
+                assert!(
+                    message.contains(reason) && message.contains("build the operator anew"),
+                    "{message}"
+                );
                 let values = DeviceVec::from_slice(device, b.values()).unwrap();
                 let enqueued = op.update_values_device(&stream, &values);
                 assert_eq!(enqueued.is_ok(), *device == Device::Cpu, "{enqueued:?}");
@@ -305,7 +341,8 @@ fn check_copies(op: &SparseOp<f64>, a: &CsrMatrix<f64>) {
     op.apply_transpose(&x, &mut y).unwrap();
     Oracle::of(a.transpose().view(), &x).check(&y).unwrap();
     let x: Vec<f64> = x_vector::<f64>(a.ncols());
-    let (twice, mut y) = (x.iter().flat_map(|&x| [x, x]).collect::<Vec<_>>(), vec![f64::NAN; 2 * a.nrows()]);
+    let (twice, mut y) =
+        (x.iter().flat_map(|&x| [x, x]).collect::<Vec<_>>(), vec![f64::NAN; 2 * a.nrows()]);
     apply_multi(op, 2, &twice, &mut y, Layout::RowMajor).unwrap();
     let oracle = Oracle::of(a.view(), &x);
     for vector in 0..2 {
@@ -368,7 +405,8 @@ fn copies_are_refused_where_a_graph_updates() {
     let a = scattered::<f64>(900, 700, |row| row % 23);
     let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
     let mut op = builder.tuning(Tuning::Fixed("hyb(width:9)".parse().unwrap())).build(&a).unwrap();
-    let (stream, values) = (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
+    let (stream, values) =
+        (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
     check_copies(&op, &a);
     let graph = stream.capture(&mut || op.update_values_device(&stream, &values)).unwrap();
     graph.launch(&stream).unwrap();

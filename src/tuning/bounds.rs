@@ -47,7 +47,12 @@ mod tests {
 
     fn gpu() -> DeviceSpec {
         let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 37, driver: "13.0".to_owned() };
-        DeviceSpec { name: "test".to_owned(), instructions: "sm_90".to_owned(), threads: 132, gpu: Some(gpu) }
+        DeviceSpec {
+            name: "test".to_owned(),
+            instructions: "sm_90".to_owned(),
+            threads: 132,
+            gpu: Some(gpu),
+        }
     }
 
     /// Short rows of 5 entries and one row of `long` entries.

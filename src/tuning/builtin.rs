@@ -19,8 +19,9 @@ impl BuiltIn {
 
     fn profile(&self) -> Arc<Profile> {
         // The library's own files, read by a test: they are valid in a build that passed.
-        let parse =
-            || Arc::new(Profile::parse(self.name, self.text).expect("the built-in profiles are valid"));
+        let parse = || {
+            Arc::new(Profile::parse(self.name, self.text).expect("the built-in profiles are valid"))
+        };
         self.parsed.get_or_init(parse).clone()
     }
 }
@@ -74,7 +75,10 @@ impl Profile {
         };
         let scale = Scale::between((&self.device, &self.ceilings), (&device, &ceilings));
         let mut coefficients = self.coefficients.clone();
-        coefficients.values_mut().flat_map(|k| k.values_mut()).for_each(|c| *c = scale.coefficients(c));
+        coefficients
+            .values_mut()
+            .flat_map(|k| k.values_mut())
+            .for_each(|c| *c = scale.coefficients(c));
         Some(Self {
             device,
             ceilings,
@@ -115,9 +119,11 @@ mod tests {
         assert_eq!(*generic, made, "make it again: {}", generic.command);
         assert!(CPU.profile().generic("").is_none());
         // On its own device the generic profile gives the same predictions.
-        let scale = Scale::between((&generic.device, &generic.ceilings), (&h200.device, &h200.ceilings));
-        for (ours, theirs) in
-            generic.coefficients[&ScalarKind::F32].values().zip(h200.coefficients[&ScalarKind::F32].values())
+        let scale =
+            Scale::between((&generic.device, &generic.ceilings), (&h200.device, &h200.ceilings));
+        for (ours, theirs) in generic.coefficients[&ScalarKind::F32]
+            .values()
+            .zip(h200.coefficients[&ScalarKind::F32].values())
         {
             for (ours, theirs) in scale.coefficients(ours).terms().into_iter().zip(theirs.terms()) {
                 assert!((ours - theirs).abs() <= 1e-9 * theirs);

@@ -53,7 +53,11 @@ impl Caches {
     /// # Errors
     ///
     /// The first error of `product`; [`Error::Gpu`] if the GPU fails.
-    pub fn batch(&self, products: u32, mut product: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    pub fn batch(
+        &self,
+        products: u32,
+        mut product: impl FnMut() -> Result<(), Error>,
+    ) -> Result<f64, Error> {
         let fill = || self.filling.as_ref().map_or(Ok(()), |filling| filling.borrow_mut().pass());
         self.state.batch(products, fill, |products| turn(&self.stream, products, &mut product))
     }
@@ -116,10 +120,14 @@ mod tests {
             }
         };
         let (mut a, mut b) = (engine('a'), engine('b'));
-        let policy = Policy { warmup: 0, min_rounds: 2, max_rounds: 2, seconds: 1e9, ..Policy::default() };
+        let policy =
+            Policy { warmup: 0, min_rounds: 2, max_rounds: 2, seconds: 1e9, ..Policy::default() };
         let policy = policy.in_state(state);
         let samples = race(&mut [&mut a, &mut b], policy);
-        assert!(samples.iter().all(|s| s.as_ref().unwrap().as_slice() == [4.0, 4.0]), "{samples:?}");
+        assert!(
+            samples.iter().all(|s| s.as_ref().unwrap().as_slice() == [4.0, 4.0]),
+            "{samples:?}"
+        );
         calls.into_inner()
     }
 

@@ -12,7 +12,9 @@ use rayon::prelude::*;
 /// [`Error::Gpu`] or [`Error::GpuMemory`] if a ceiling cannot be measured.
 pub fn measure(device: &Device) -> Result<Ceilings, Error> {
     match device {
-        Device::Cpu => Ok(Ceilings { copy_bandwidth: Some(copy_bandwidth()), ..Ceilings::default() }),
+        Device::Cpu => {
+            Ok(Ceilings { copy_bandwidth: Some(copy_bandwidth()), ..Ceilings::default() })
+        }
         Device::Cuda(gpu) => Ok(Ceilings {
             copy_bandwidth: Some(gpu.copy_bandwidth()?),
             launch_us: Some(gpu.launch_us()?),

@@ -147,14 +147,17 @@ pub struct Correction {
 impl Correction {
     /// Factor for the sum of a kernel's terms; 1 for a kernel with too few measurements.
     pub fn factor(&self, scalar: ScalarKind, kernel: &str, values: &Features) -> f64 {
-        let Some((bias, weights)) = self.weights.get(&scalar).and_then(|kernels| kernels.get(kernel)) else {
+        let Some((bias, weights)) =
+            self.weights.get(&scalar).and_then(|kernels| kernels.get(kernel))
+        else {
             return 1.0;
         };
         let value = |(feature, (low, high)): (&Feature, &(f32, f32))| {
             values[*feature as usize].clamp(f64::from(*low), f64::from(*high))
         };
         let values = self.features.iter().zip(&self.ranges).map(value);
-        let sum: f64 = weights.iter().zip(values).map(|(weight, value)| f64::from(*weight) * value).sum();
+        let sum: f64 =
+            weights.iter().zip(values).map(|(weight, value)| f64::from(*weight) * value).sum();
         let limit = f64::from(self.limit);
         (f64::from(*bias) + sum).clamp(-limit, limit).exp()
     }
@@ -163,11 +166,18 @@ impl Correction {
     pub fn is_valid(&self) -> bool {
         /// No factor above e¹⁰ is known.
         const MOST: f32 = 10.0;
-        let ranges = self.ranges.iter().all(|(low, high)| low.is_finite() && high.is_finite() && low <= high);
+        let ranges = self
+            .ranges
+            .iter()
+            .all(|(low, high)| low.is_finite() && high.is_finite() && low <= high);
         let weights = self.weights.values().flatten().all(|(_, (bias, weights))| {
-            weights.len() == self.features.len() && weights.iter().chain([bias]).all(|w| w.is_finite())
+            weights.len() == self.features.len()
+                && weights.iter().chain([bias]).all(|w| w.is_finite())
         });
-        ranges && weights && self.ranges.len() == self.features.len() && (0.0..=MOST).contains(&self.limit)
+        ranges
+            && weights
+            && self.ranges.len() == self.features.len()
+            && (0.0..=MOST).contains(&self.limit)
     }
 }
 

@@ -101,7 +101,13 @@ impl Term {
     pub(super) const fn scales(self) -> bool {
         !matches!(
             self,
-            Self::Call | Self::Wake | Self::Crowd | Self::Launches | Self::Depth | Self::Apart | Self::Stream
+            Self::Call
+                | Self::Wake
+                | Self::Crowd
+                | Self::Launches
+                | Self::Depth
+                | Self::Apart
+                | Self::Stream
         )
     }
 
@@ -123,7 +129,9 @@ impl Term {
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
             Self::Crowd => "sharing multiprocessors with the launch before",
             Self::Launches => "launching further kernels",
-            Self::Depth => "the longest row or slice, which keeps a thread busy while the others wait",
+            Self::Depth => {
+                "the longest row or slice, which keeps a thread busy while the others wait"
+            }
             Self::Apart => "the pieces of the longest row, which lies apart",
             Self::Stream => "bytes from memory",
         }
@@ -249,7 +257,9 @@ impl Reach {
         const FAR: (f64, f64) = (1_048_576.0, (60 << 20) as f64);
         match &device.gpu {
             None => Self { near: 4096.0, far: 131_072.0, branches: 24_000.0 },
-            Some(gpu) => Self { near: 8192.0, far: FAR.0 / FAR.1 * gpu.l2_bytes as f64, branches: 8000.0 },
+            Some(gpu) => {
+                Self { near: 8192.0, far: FAR.0 / FAR.1 * gpu.l2_bytes as f64, branches: 8000.0 }
+            }
         }
     }
 
@@ -350,7 +360,12 @@ pub struct Prediction {
 
 impl Prediction {
     /// Predicts the time of a product on a device from the coefficients of its kernel.
-    pub fn new(c: &Coefficients, traffic: &Traffic, amounts: &Amounts, device: &DeviceSpec) -> Self {
+    pub fn new(
+        c: &Coefficients,
+        traffic: &Traffic,
+        amounts: &Amounts,
+        device: &DeviceSpec,
+    ) -> Self {
         let coefficients = c.terms();
         let terms: [f64; Term::COUNT] = std::array::from_fn(|i| coefficients[i] * amounts[i]);
         let total: f64 = terms.iter().sum();

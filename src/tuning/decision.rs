@@ -107,7 +107,9 @@ impl Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Term(term) => write!(f, "more time for {}", term.describe()),
-            Self::Imbalance => f.write_str("one long row or slice keeps a thread busy while the others wait"),
+            Self::Imbalance => {
+                f.write_str("one long row or slice keeps a thread busy while the others wait")
+            }
             Self::Kernel => f.write_str("its kernel takes longer for the same work"),
             Self::Experience => {
                 f.write_str("on matrices like this its kernel took longer than its work says")
@@ -273,7 +275,11 @@ impl Display for Outcome {
             }
             Self::Tied { ratio } => write!(f, "measured {ratio:.2} times as long, but not surely"),
             Self::Slower { ratio, early } => {
-                write!(f, "measured {ratio:.2} times as long{}", if *early { ", out early" } else { "" })
+                write!(
+                    f,
+                    "measured {ratio:.2} times as long{}",
+                    if *early { ", out early" } else { "" }
+                )
             }
             Self::Undecided => f.write_str("time was up before it could be told apart"),
             Self::Failed { reason } => write!(f, "disqualified: {reason}"),

@@ -119,7 +119,8 @@ impl Explanation<'_> {
 
     /// The plan of CSR with the fastest product, unless CSR was chosen: the default without tuning.
     fn plain(&self) -> Option<&Candidate> {
-        let candidates = self.decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
+        let candidates =
+            self.decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
         let product = |c: &&Candidate| self.predicted(c).unwrap_or(f64::INFINITY);
         let plain = candidates.min_by(|a, b| product(a).total_cmp(&product(b)));
         plain.filter(|_| self.decision.plan.format() != FormatKind::Csr)
@@ -137,11 +138,20 @@ impl Explanation<'_> {
             writeln!(f, "device   on the CPU: {reason}")?;
         }
         let profile = &decision.profile;
-        writeln!(f, "profile  {} of {}, {}", profile.device, profile.date, decision.fit.describe())?;
+        writeln!(
+            f,
+            "profile  {} of {}, {}",
+            profile.device,
+            profile.date,
+            decision.fit.describe()
+        )?;
         write!(f, "         {}", decision.origin)?;
         if decision.scale != Scale::NONE {
             let Scale { shared, stream, .. } = decision.scale;
-            write!(f, "; times {shared:.2} where threads share, {stream:.2} for bytes from memory")?;
+            write!(
+                f,
+                "; times {shared:.2} where threads share, {stream:.2} for bytes from memory"
+            )?;
         }
         writeln!(f)?;
         for warning in &decision.warnings {
@@ -164,7 +174,11 @@ impl Explanation<'_> {
             writeln!(f)?;
         }
         if let Some(calls) = self.break_even() {
-            writeln!(f, "         pays for its packing against CSR after {:.0} products", calls.ceil())?;
+            writeln!(
+                f,
+                "         pays for its packing against CSR after {:.0} products",
+                calls.ceil()
+            )?;
         }
         if let Some(residency) = self.residency {
             writeln!(f, "cache    {residency}")?;
@@ -184,11 +198,17 @@ impl Explanation<'_> {
         let values = self.decision.plan.slices().map(|(_, packing)| packing.values);
         match (value_precision, values) {
             (None, Some(ValueEncoding::Narrow(precision))) => {
-                writeln!(f, "values   in {precision} where it holds all of them, multiplied in {scalar}")
+                writeln!(
+                    f,
+                    "values   in {precision} where it holds all of them, multiplied in {scalar}"
+                )
             }
             (None, _) => Ok(()),
             (Some(rounded), Some(ValueEncoding::Narrow(precision))) => {
-                writeln!(f, "values   rounded to {rounded}, stored in {precision}, multiplied in {scalar}")
+                writeln!(
+                    f,
+                    "values   rounded to {rounded}, stored in {precision}, multiplied in {scalar}"
+                )
             }
             (Some(rounded), Some(ValueEncoding::Packed)) => {
                 writeln!(
@@ -267,7 +287,8 @@ impl Beside<'_> {
 
 /// Summary of a timing run.
 fn raced(f: &mut fmt::Formatter<'_>, when: &str, race: &Race) -> fmt::Result {
-    let timed_plans = race.timed_plans.iter().filter(|timed_plan| timed_plan.median.is_some()).count();
+    let timed_plans =
+        race.timed_plans.iter().filter(|timed_plan| timed_plan.median.is_some()).count();
     write!(
         f,
         "race     {when}{timed_plans} plans, caches {}, {} rounds in {} ({} of it packing), at most {} packed at a time",
@@ -299,9 +320,7 @@ fn seconds(seconds: f64) -> String {
 
 /// Formats an age in words.
 fn days(seconds: u64) -> String {
-    /// Seconds per day.
-    const DAY: u64 = 86_400;
-    match seconds / DAY {
+    match seconds / (24 * 60 * 60) {
         0 => "less than a day".to_owned(),
         1 => "a day".to_owned(),
         days => format!("{days} days"),
@@ -328,7 +347,8 @@ impl Display for Explanation<'_> {
                 Some(p) => (microseconds(p.product()), microseconds(p.prepare)),
                 None => ("unknown".to_owned(), "unknown".to_owned()),
             };
-            let measured = race.map_or_else(String::new, |race| format!("  {:>16}", timed(race, candidate)));
+            let measured =
+                race.map_or_else(String::new, |race| format!("  {:>16}", timed(race, candidate)));
             let bytes = size(candidate.traffic.matrix_bytes);
             let padding = candidate.traffic.padding_ratio(self.rows.nnz);
             let plan = candidate.plan.to_string();
@@ -344,8 +364,9 @@ impl Display for Explanation<'_> {
 
 /// Measured time of a candidate: median time of a product, and relative deviation of the rounds.
 fn timed(race: &Race, candidate: &Candidate) -> String {
-    let measured =
-        race.timed_plan(&candidate.plan).and_then(|timed_plan| timed_plan.median.zip(timed_plan.spread));
+    let measured = race
+        .timed_plan(&candidate.plan)
+        .and_then(|timed_plan| timed_plan.median.zip(timed_plan.spread));
     measured.map_or_else(
         || "-".to_owned(),
         |(median, spread)| format!("{:.1} µs ±{:.1} %", median * 1e6, spread * 1e2),
@@ -394,7 +415,10 @@ mod tests {
         let a = "femrandom,nodes=2k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
         let op = SparseOp::auto(&a).unwrap();
         let text = op.explain().to_string();
-        assert!(text.contains(&format!("plan     {}, chosen for 1000 products", op.plan())), "{text}");
+        assert!(
+            text.contains(&format!("plan     {}, chosen for 1000 products", op.plan())),
+            "{text}"
+        );
         assert!(text.contains("profile  ") && text.contains(" chosen\n"), "{text}");
         for candidate in &op.decision().candidates {
             assert!(text.contains(&candidate.plan.to_string()), "{text}");
@@ -416,10 +440,21 @@ mod tests {
                 prediction.correction *= 100.0;
             }
         }
-        let preparation = Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
-        fn explain<'a>(op: &'a SparseOp<f32>, decision: &'a Decision, p: &'a Preparation) -> Explanation<'a> {
+        let preparation =
+            Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
+        fn explain<'a>(
+            op: &'a SparseOp<f32>,
+            decision: &'a Decision,
+            p: &'a Preparation,
+        ) -> Explanation<'a> {
             let beside = Beside::default();
-            Explanation { rows: op.stats(), decision, preparation: Some(p), residency: None, beside }
+            Explanation {
+                rows: op.stats(),
+                decision,
+                preparation: Some(p),
+                residency: None,
+                beside,
+            }
         }
         let sell = builder.tuning(fixed).build(&a).unwrap();
         assert_eq!(sell.explain().break_even(), None, "nothing to compare with");
@@ -428,12 +463,15 @@ mod tests {
             |plan: &Plan| decision.candidates.iter().find(|c| c.plan == *plan).unwrap().prediction;
         let chosen = predicted(&plan).unwrap();
         let csr = decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
-        let csr =
-            csr.filter_map(|c| c.prediction).min_by(|a, b| a.product().total_cmp(&b.product())).unwrap();
+        let csr = csr
+            .filter_map(|c| c.prediction)
+            .min_by(|a, b| a.product().total_cmp(&b.product()))
+            .unwrap();
         let gain = csr.product() - chosen.product();
         assert!(gain > 0.0);
         decision.plan = plan;
-        let near = |found: Option<f64>, expected: f64| (found.unwrap() / expected - 1.0).abs() < 1e-9;
+        let near =
+            |found: Option<f64>, expected: f64| (found.unwrap() / expected - 1.0).abs() < 1e-9;
         assert!(near(
             explain(&op, &decision, &preparation).break_even(),
             (chosen.prepare - csr.prepare).max(0.0) / gain
@@ -444,7 +482,8 @@ mod tests {
         ));
         let text = explain(&op, &decision, &preparation).to_string();
         assert!(
-            text.contains("2000.00 ms to race") && text.contains(": all of it pays against CSR after"),
+            text.contains("2000.00 ms to race")
+                && text.contains(": all of it pays against CSR after"),
             "{text}"
         );
         decision.plan = "csr(scalar)".parse().unwrap();
@@ -453,6 +492,9 @@ mod tests {
 
     #[test]
     fn sizes_are_readable() {
-        assert_eq!([size(0), size(1023), size(1536), size(3 << 30)], ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]);
+        assert_eq!(
+            [size(0), size(1023), size(1536), size(3 << 30)],
+            ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]
+        );
     }
 }

@@ -56,7 +56,9 @@ impl Display for Origin {
         match self {
             Self::Given => f.write_str("given by the program"),
             Self::File(path) => write!(f, "read from {}", path.display()),
-            Self::Variable(path) => write!(f, "read from {}, which {VARIABLE} names", path.display()),
+            Self::Variable(path) => {
+                write!(f, "read from {}, which {VARIABLE} names", path.display())
+            }
             Self::Folder(path) => write!(f, "read from {}", path.display()),
             Self::BuiltIn(name) => write!(f, "built in as {name}"),
         }
@@ -114,7 +116,8 @@ impl Given {
             Source::Profile(profile) => Ok(profile.clone()),
             Source::File(path, read) => match read.get() {
                 Some(profile) => Ok(profile.clone()),
-                None => Profile::read(path).map(|profile| read.get_or_init(|| Arc::new(profile)).clone()),
+                None => Profile::read(path)
+                    .map(|profile| read.get_or_init(|| Arc::new(profile)).clone()),
             },
         }
     }
@@ -160,7 +163,8 @@ impl Found {
             let mut known = |ceiling: Result<f64, Error>| match ceiling {
                 Ok(ceiling) => Some(ceiling),
                 Err(error) => {
-                    self.warnings.push(format!("times are scaled by multiprocessors alone: {error}"));
+                    self.warnings
+                        .push(format!("times are scaled by multiprocessors alone: {error}"));
                     None
                 }
             };
@@ -219,7 +223,9 @@ impl Shelf {
         if variable == Some(OsStr::new("off")) {
             return shelf;
         }
-        for path in variable.iter().flat_map(std::env::split_paths).filter(|p| !p.as_os_str().is_empty()) {
+        for path in
+            variable.iter().flat_map(std::env::split_paths).filter(|p| !p.as_os_str().is_empty())
+        {
             shelf.add(&path, Origin::Variable);
         }
         for path in folder.map(|folder| shelf.files(folder)).unwrap_or_default() {
@@ -239,11 +245,14 @@ impl Shelf {
             }
         };
         let paths = entries.flatten().map(|entry| entry.path());
-        let mut paths: Vec<_> = paths.filter(|path| path.extension() == Some(OsStr::new(ENDING))).collect();
+        let mut paths: Vec<_> =
+            paths.filter(|path| path.extension() == Some(OsStr::new(ENDING))).collect();
         paths.sort();
         if paths.len() > MAX_FILES {
             let (there, folder) = (paths.len(), folder.display());
-            self.warnings.push(format!("{folder} has {there} profiles; only the first {MAX_FILES} are read"));
+            self.warnings.push(format!(
+                "{folder} has {there} profiles; only the first {MAX_FILES} are read"
+            ));
             paths.truncate(MAX_FILES);
         }
         paths
@@ -252,8 +261,10 @@ impl Shelf {
     /// Adds a profile without its records, which predictions do not use. Adds a warning if the file
     /// is not a profile.
     fn add(&mut self, path: &Path, origin: fn(PathBuf) -> Origin) {
-        let not_a_file =
-            || Error::Profile { origin: path.display().to_string(), message: "it is not a file".to_owned() };
+        let not_a_file = || Error::Profile {
+            origin: path.display().to_string(),
+            message: "it is not a file".to_owned(),
+        };
         // Regular files only: opening a pipe would block until it has a writer.
         let read = match std::fs::metadata(path) {
             Ok(found) if found.is_file() => Profile::read(path),
@@ -276,19 +287,25 @@ impl Shelf {
         let (name, profile) = Profile::builtin_for(device);
         let built_in = (Origin::BuiltIn(name.to_owned()), profile);
         let of_kind = self.profiles.iter().filter(|(_, profile)| Target::of(&profile.device) == on);
-        let (usable, unusable): (Vec<&Kept>, Vec<_>) =
-            of_kind.partition(|(_, profile)| profile.coefficients(scalar, plain_kernel(on)).is_some());
+        let (usable, unusable): (Vec<&Kept>, Vec<_>) = of_kind
+            .partition(|(_, profile)| profile.coefficients(scalar, plain_kernel(on)).is_some());
         // The first of the best: profiles of equal rank keep their order.
-        let chosen = usable.iter().copied().chain([&built_in]).min_by_key(|kept| rank(kept, device));
+        let chosen =
+            usable.iter().copied().chain([&built_in]).min_by_key(|kept| rank(kept, device));
         let (origin, profile) = chosen.unwrap_or(&built_in).clone();
         let mut warnings = self.warnings.clone();
         for (origin, _) in unusable {
-            warnings
-                .push(format!("the profile {origin} is not used: it does not know plain CSR in {scalar}"));
+            warnings.push(format!(
+                "the profile {origin} is not used: it does not know plain CSR in {scalar}"
+            ));
         }
         for (passed, old) in usable {
-            if *passed != origin && old.device.is_same(device) && old.fit(device) == Fit::OldKernels {
-                warnings.push(format!("the profile {passed} is not used: {}", Fit::OldKernels.describe()));
+            if *passed != origin && old.device.is_same(device) && old.fit(device) == Fit::OldKernels
+            {
+                warnings.push(format!(
+                    "the profile {passed} is not used: {}",
+                    Fit::OldKernels.describe()
+                ));
             }
         }
         Found { profile, origin, ceilings: Ceilings::default(), warnings }
@@ -303,7 +320,10 @@ fn plain_kernel(on: Target) -> &'static str {
 
 /// Sort key of profiles for a device, best first: named profiles, then the fit, profiles of old
 /// kernels by the fit of their device, then the latest date.
-fn rank<'a>((origin, profile): &'a Kept, device: &DeviceSpec) -> (bool, Fit, Fit, Reverse<&'a str>) {
+fn rank<'a>(
+    (origin, profile): &'a Kept,
+    device: &DeviceSpec,
+) -> (bool, Fit, Fit, Reverse<&'a str>) {
     let is_named = matches!(origin, Origin::Variable(_));
     (!is_named, profile.fit(device), profile.fit_of_device(device), Reverse(&profile.date))
 }

@@ -83,7 +83,8 @@ impl<T: Scalar> Ready<Placed<T>> {
         let (matrix, upload) = timed(|| match device {
             Device::Cpu => Placed::on(device, packed),
             Device::Cuda(_) => {
-                let _span = span!(DEBUG, "upload", bytes = packed.matrix_bytes(), device = display(device));
+                let _span =
+                    span!(DEBUG, "upload", bytes = packed.matrix_bytes(), device = display(device));
                 Placed::on(device, packed)
             }
         });
@@ -92,7 +93,11 @@ impl<T: Scalar> Ready<Placed<T>> {
 
     /// Copies a matrix to a GPU that packs it itself. `None` if the host has to pack it, or if the
     /// GPU memory cannot hold both the matrix and its packed form.
-    fn packed_there(plan: &Plan, source: Source<'_, T>, device: &Device) -> Result<Option<Self>, Error> {
+    fn packed_there(
+        plan: &Plan,
+        source: Source<'_, T>,
+        device: &Device,
+    ) -> Result<Option<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Ok(None) };
         let Source { a, there } = source;
         if !Placed::packs_there(plan, a) {

@@ -41,8 +41,8 @@ impl<'a> Predictor<'a> {
         let cache = profile.cache_bytes * scale.cache;
         let amounts = amounts(traffic, facts, cache, &profile.reach.scaled(scale.cache), device);
         let prediction = profile.of_kernel(scalar, kernel).map(|(kernel, c)| {
-            let packed =
-                packed::prepared_like(plan, kernel, on).and_then(|like| profile.coefficients(scalar, like));
+            let packed = packed::prepared_like(plan, kernel, on)
+                .and_then(|like| profile.coefficients(scalar, like));
             let c = Coefficients::new(c.terms(), packed.unwrap_or(c).packing());
             let prediction = Prediction::new(&scale.coefficients(&c), traffic, &amounts, device);
             let learned = profile.correction.as_ref();

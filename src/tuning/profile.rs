@@ -95,7 +95,9 @@ impl Fit {
             Self::SameArchitecture => {
                 "measured on another device with the same instructions, scaled to this one"
             }
-            Self::SameKind => "measured on another device with other instructions, scaled to this one",
+            Self::SameKind => {
+                "measured on another device with other instructions, scaled to this one"
+            }
             Self::Generic => "measured on another GPU with other instructions, scaled to this one",
             Self::OldKernels => {
                 "measured with kernels of another version; make it again with `sparseop tune`"
@@ -132,7 +134,9 @@ impl Profile {
     }
 
     fn other_schema(schema: u32) -> String {
-        format!("its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop tune`")
+        format!(
+            "its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop tune`"
+        )
     }
 
     /// Description of an inadmissible value, if any.
@@ -156,7 +160,8 @@ impl Profile {
         }
         if self.correction.as_ref().is_some_and(|correction| !correction.is_valid()) {
             return Some(
-                "its correction must have a finite weight for every feature, and a range".to_owned(),
+                "its correction must have a finite weight for every feature, and a range"
+                    .to_owned(),
             );
         }
         if self.device.threads == 0 {
@@ -175,7 +180,8 @@ impl Profile {
     fn names(&self) -> impl Iterator<Item = &str> {
         let device = [&self.device.name, &self.device.instructions, &self.kernels, &self.date];
         let driver = self.device.gpu.iter().map(|gpu| &gpu.driver);
-        let corrected = self.correction.iter().flat_map(|c| c.weights.values()).flat_map(BTreeMap::keys);
+        let corrected =
+            self.correction.iter().flat_map(|c| c.weights.values()).flat_map(BTreeMap::keys);
         let kernels = self.coefficients.values().flat_map(BTreeMap::keys).chain(corrected);
         let classes = self.validation.held_out_classes.keys();
         device.into_iter().chain(driver).chain(kernels).chain(classes).map(String::as_str)
@@ -262,7 +268,8 @@ impl Profile {
     pub fn missing_kernels(&self, scalar: ScalarKind) -> Vec<&'static str> {
         let on = Target::of(&self.device);
         let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
-        let kernels = examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel(on));
+        let kernels =
+            examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel(on));
         let known = |kernel: &&str| self.coefficients(scalar, kernel).is_some();
         // Sorted, without duplicates.
         BTreeSet::from_iter(kernels).into_iter().filter(|kernel| !known(kernel)).collect()
@@ -277,10 +284,15 @@ impl Profile {
     }
 
     /// The kernel used in place of `kernel`, as in [`Profile::coefficients`], and its coefficients.
-    pub(super) fn of_kernel(&self, scalar: ScalarKind, kernel: &str) -> Option<(&str, &Coefficients)> {
+    pub(super) fn of_kernel(
+        &self,
+        scalar: ScalarKind,
+        kernel: &str,
+    ) -> Option<(&str, &Coefficients)> {
         let kernels = self.coefficients.get(&scalar)?;
         let of = |name: &str| kernels.get_key_value(name);
-        let found = of(kernel).or_else(|| packed::fallback_kernels(kernel).find_map(|name| of(&name)));
+        let found =
+            of(kernel).or_else(|| packed::fallback_kernels(kernel).find_map(|name| of(&name)));
         found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 
@@ -343,10 +355,16 @@ mod tests {
             (good.replacen("date: \"", "date: \"\\u{1b}[2J", 1), "printable"),
             (good.replacen("worst: 1", "worst: 0", 1), "at least 1"),
             (good.replacen("ceilings: (", "ceilings: (launch_us: Some(0),", 1), "above 0"),
-            (good.replacen("ceilings: (", &format!("x: {}", "(".repeat(1 << 20)), 1), "not a profile"),
+            (
+                good.replacen("ceilings: (", &format!("x: {}", "(".repeat(1 << 20)), 1),
+                "not a profile",
+            ),
         ] {
             let message = Profile::parse("some.ron", &text).unwrap_err().to_string();
-            assert!(message.starts_with("profile some.ron:") && message.contains(expected), "{message}");
+            assert!(
+                message.starts_with("profile some.ron:") && message.contains(expected),
+                "{message}"
+            );
         }
     }
 
@@ -395,15 +413,22 @@ mod tests {
     fn values_of_fewer_bytes_are_predicted_by_the_kernel_for_values_as_they_are() {
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
         for (values, wide) in [("f16", "sell.packed"), ("bf16,group:4", "sell.packed.v4")] {
-            let plan: Plan = format!("sell(c:32,sigma:1,index:packed,values:{values})").parse().unwrap();
+            let plan: Plan =
+                format!("sell(c:32,sigma:1,index:packed,values:{values})").parse().unwrap();
             let own = plan.kernel(Target::Gpu);
-            let apart =
-                plan.to_string().replace(')', ",long:60)").parse::<Plan>().unwrap().kernel(Target::Gpu);
+            let apart = plan
+                .to_string()
+                .replace(')', ",long:60)")
+                .parse::<Plan>()
+                .unwrap()
+                .kernel(Target::Gpu);
             let wide_apart = format!("{wide}.long");
             assert_eq!(apart, format!("{own}.long"));
             let mut found = |kernels: &[&str], kernel: &str| {
-                let kernels =
-                    kernels.iter().map(|&name| (name.to_owned(), Coefficients::default())).collect();
+                let kernels = kernels
+                    .iter()
+                    .map(|&name| (name.to_owned(), Coefficients::default()))
+                    .collect();
                 profile.coefficients = BTreeMap::from([(ScalarKind::F32, kernels)]);
                 profile.of_kernel(ScalarKind::F32, kernel).map(|(name, _)| name.to_owned())
             };
@@ -422,7 +447,10 @@ mod tests {
         let path = folder.path().join("large.ron");
         File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
         let message = Profile::read(&path).unwrap_err().to_string();
-        assert!(message.contains("large.ron") && message.contains("more than 67108864 bytes"), "{message}");
+        assert!(
+            message.contains("large.ron") && message.contains("more than 67108864 bytes"),
+            "{message}"
+        );
         std::fs::write(&path, [0xff, 0xfe]).unwrap();
         assert!(Profile::read(&path).unwrap_err().to_string().contains("utf-8"));
         assert!(Profile::read(folder.path()).is_err());

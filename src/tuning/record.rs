@@ -78,7 +78,8 @@ impl Validation {
     }
 
     pub(super) fn is_valid(&self) -> bool {
-        let others = self.held_out.iter().chain(self.held_out_classes.values()).chain(&self.calibrated);
+        let others =
+            self.held_out.iter().chain(self.held_out_classes.values()).chain(&self.calibrated);
         std::iter::once(&self.in_sample).chain(others).all(Regret::is_valid)
     }
 }
@@ -179,8 +180,11 @@ impl Record {
     pub(super) fn defect(&self) -> Option<String> {
         let stats = [self.stats.mean, self.stats.cv];
         let times = self.runs.iter().flat_map(|run| [run.product_us, run.prepare_us]);
-        let wrong = stats.into_iter().chain(times).any(|number| !number.is_finite() || number < 0.0);
-        wrong.then(|| format!("the record of `{}` has a number that is not finite or negative", self.matrix))
+        let wrong =
+            stats.into_iter().chain(times).any(|number| !number.is_finite() || number < 0.0);
+        wrong.then(|| {
+            format!("the record of `{}` has a number that is not finite or negative", self.matrix)
+        })
     }
 }
 
@@ -218,7 +222,11 @@ mod tests {
             stats: RecordedStats::default(),
             chosen: None,
             held_out: None,
-            runs: vec![run("ell", 0.0, Some("too large")), run("csr", 3.0, None), run("coo", 2.0, None)],
+            runs: vec![
+                run("ell", 0.0, Some("too large")),
+                run("csr", 3.0, None),
+                run("coo", 2.0, None),
+            ],
         };
         assert_eq!(record.fastest().unwrap().plan, "coo");
         assert_eq!(

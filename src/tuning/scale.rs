@@ -43,7 +43,9 @@ impl Scale {
             // The host packs, or copies matrices that a GPU packs faster than they arrive,
             // independent of its multiprocessors.
             pack: if gpus.is_some() { 1.0 } else { shared },
-            cache: gpus.map_or(1.0, |(then, now)| now.l2_bytes.max(1) as f64 / then.l2_bytes.max(1) as f64),
+            cache: gpus.map_or(1.0, |(then, now)| {
+                now.l2_bytes.max(1) as f64 / then.l2_bytes.max(1) as f64
+            }),
         }
     }
 
@@ -84,8 +86,11 @@ mod tests {
     #[test]
     fn on_the_same_device_nothing_changes() {
         let device = gpu(132, 60 << 20);
-        let ceilings =
-            Ceilings { copy_bandwidth: Some(4e12), launch_us: Some(2.0), upload_bandwidth: Some(5e10) };
+        let ceilings = Ceilings {
+            copy_bandwidth: Some(4e12),
+            launch_us: Some(2.0),
+            upload_bandwidth: Some(5e10),
+        };
         assert_eq!(Scale::between((&device, &ceilings), (&device, &ceilings)), Scale::NONE);
     }
 
@@ -97,7 +102,8 @@ mod tests {
         assert_eq!(scale, Scale { call: 1.0, shared: 2.0, stream: 4.0, pack: 1.0, cache: 0.5 });
         let unknown = Scale::between((&whole, &fast), (&half, &Ceilings::default()));
         assert_eq!(unknown.stream, 2.0);
-        let c = Coefficients { call: 5.0, slot: 1.0, depth: 3.0, byte: 0.5, ..Coefficients::default() };
+        let c =
+            Coefficients { call: 5.0, slot: 1.0, depth: 3.0, byte: 0.5, ..Coefficients::default() };
         let there = scale.coefficients(&c);
         assert_eq!((there.call, there.slot, there.depth, there.byte), (5.0, 2.0, 3.0, 2.0));
     }

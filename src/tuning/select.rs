@@ -28,8 +28,10 @@ pub const DEFAULT_LIMIT_FLOOR: u64 = 64 << 20;
 impl Request {
     /// Defaults for a matrix on a device with `available` bytes of memory.
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
-        let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
-        let memory_limit = csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
+        let csr =
+            Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
+        let memory_limit =
+            csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
         Self {
             expected_calls: DEFAULT_CALLS,
             memory_limit,
@@ -48,7 +50,8 @@ impl Request {
         }
         let mut analysis = analysis.clone();
         let structure = &mut analysis.structure;
-        let rounded = self.value_precision.map_or(ExactIn::NOTHING, ExactIn::only).below(self.scalar);
+        let rounded =
+            self.value_precision.map_or(ExactIn::NOTHING, ExactIn::only).below(self.scalar);
         structure.exact_in = structure.exact_in.and(rounded);
         structure.distinct_values = Distinct::Many;
         structure.all_ones = false;
@@ -92,7 +95,8 @@ pub(super) fn predict(
     request: &Request,
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
-    let (amounts, prediction) = predictor.predict(&plan, &traffic, &Facts::from(analysis), request.scalar);
+    let (amounts, prediction) =
+        predictor.predict(&plan, &traffic, &Facts::from(analysis), request.scalar);
     let device = predictor.device;
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
@@ -237,17 +241,23 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
         let prepare = p.map_or(0.0, |p| p.prepare / calls.max(1) as f64);
         let (imbalance, learned) = p.map_or((0.0, 0.0), |p| (p.imbalance, p.product() - p.sum()));
         let terms = Term::ALL.iter().zip(terms).map(|(&term, time)| (Cause::Term(term), time));
-        let rest =
-            [(Cause::Imbalance, imbalance), (Cause::Preparation, prepare), (Cause::Experience, learned)];
+        let rest = [
+            (Cause::Imbalance, imbalance),
+            (Cause::Preparation, prepare),
+            (Cause::Experience, learned),
+        ];
         terms.chain(rest).collect::<Vec<_>>()
     };
     let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
     let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);
     match most {
         // The term may cost more without a larger amount.
-        Cause::Term(term) if loser.amounts[term as usize] <= winner.amounts[term as usize] => Cause::Kernel,
+        Cause::Term(term) if loser.amounts[term as usize] <= winner.amounts[term as usize] => {
+            Cause::Kernel
+        }
         Cause::Preparation
-            if loser.plan.format() == winner.plan.format() && loser.traffic.slots <= winner.traffic.slots =>
+            if loser.plan.format() == winner.plan.format()
+                && loser.traffic.slots <= winner.traffic.slots =>
         {
             Cause::Kernel
         }
@@ -278,7 +288,8 @@ mod tests {
         let decision = choose("poisson2d,n=200", |_| {}).unwrap();
         assert_eq!(decision.candidates[0].verdict, Verdict::Chosen);
         assert_eq!(decision.chosen().unwrap().plan, decision.plan);
-        let losers = decision.candidates.iter().filter(|c| matches!(c.verdict, Verdict::Slower { .. }));
+        let losers =
+            decision.candidates.iter().filter(|c| matches!(c.verdict, Verdict::Slower { .. }));
         let ratios: Vec<f64> = losers
             .map(|c| match c.verdict {
                 Verdict::Slower { ratio, .. } => ratio,
@@ -290,7 +301,8 @@ mod tests {
 
     #[test]
     fn the_same_matrix_gets_the_same_plan() {
-        let plans: Vec<_> = (0..3).map(|_| choose("webbase,rows=20k", |_| {}).unwrap().plan).collect();
+        let plans: Vec<_> =
+            (0..3).map(|_| choose("webbase,rows=20k", |_| {}).unwrap().plan).collect();
         assert!(plans.windows(2).all(|w| w[0] == w[1]));
     }
 
@@ -316,7 +328,11 @@ mod tests {
             let once = choose_on_gpu(spec, |r| r.expected_calls = 1);
             let least = once.candidates.iter().map(prepare).fold(f64::INFINITY, f64::min);
             let chosen = prepare(once.chosen().unwrap());
-            assert!(chosen <= least * 1.1, "{spec}: {} takes {chosen} ns, and {least} would do", once.plan);
+            assert!(
+                chosen <= least * 1.1,
+                "{spec}: {} takes {chosen} ns, and {least} would do",
+                once.plan
+            );
             let often = choose_on_gpu(spec, |r| r.expected_calls = 1_000_000);
             let product = |d: &Decision| d.chosen().unwrap().prediction.unwrap().product();
             assert!(product(&often) <= product(&once), "{spec}");
@@ -329,9 +345,12 @@ mod tests {
         let chance = |c: &&Candidate| !c.plan.is_deterministic();
         assert!(free.candidates.iter().filter(chance).count() > 0);
         let bound = choose_on_gpu("uniform,rows=20k", |r| r.deterministic = true);
-        assert!(bound.candidates.iter().filter(chance).all(|c| c.verdict == Verdict::NotDeterministic));
+        assert!(
+            bound.candidates.iter().filter(chance).all(|c| c.verdict == Verdict::NotDeterministic)
+        );
         let analysis = analysis("small");
-        let request = Request { deterministic: true, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };
+        let request =
+            Request { deterministic: true, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };
         let plan: Plan = "coo(atomic)".parse().unwrap();
         let profile = Profile::builtin(&Device::Cpu);
         let refused = fixed(plan, &analysis, &Device::Cpu.spec(), profile, request);
@@ -341,13 +360,15 @@ mod tests {
     #[test]
     fn what_waits_is_listed_and_not_chosen() {
         let analysis = analysis("webbase,rows=20k");
-        let mut profile = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
+        let mut profile =
+            Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
         // A profile in which this kernel is the fastest.
         profile.coefficients.values_mut().for_each(|kernels| {
             kernels.insert("hyb.host".to_owned(), super::super::cost::Coefficients::default());
         });
         let request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
-        let decision = select(&analysis, &profile.device.clone(), Arc::new(profile), request).unwrap();
+        let decision =
+            select(&analysis, &profile.device.clone(), Arc::new(profile), request).unwrap();
         let waits = |c: &&Candidate| c.plan.to_string().contains("tail:host");
         let waiting: Vec<_> = decision.candidates.iter().filter(waits).collect();
         assert!(!waiting.is_empty() && waiting.iter().all(|c| c.verdict == Verdict::OnRequest));
@@ -355,7 +376,9 @@ mod tests {
 
     #[test]
     fn a_limit_below_every_plan_is_refused_with_both_numbers() {
-        let Err(Error::MemoryLimit { needed, limit, .. }) = choose("small", |r| r.memory_limit = 1000) else {
+        let Err(Error::MemoryLimit { needed, limit, .. }) =
+            choose("small", |r| r.memory_limit = 1000)
+        else {
             panic!("1000 bytes cannot hold 49,600 entries")
         };
         assert!(limit == 1000 && needed > 49_600);
@@ -366,7 +389,8 @@ mod tests {
         let analysis = analysis("circuit,rows=30k");
         let request = Request::new(&analysis, ScalarKind::F32, crate::memory::physical());
         let profile = Profile::builtin(&Device::Cpu);
-        let refused = fixed("ell".parse().unwrap(), &analysis, &Device::Cpu.spec(), profile, request);
+        let refused =
+            fixed("ell".parse().unwrap(), &analysis, &Device::Cpu.spec(), profile, request);
         assert!(matches!(refused, Err(Error::MemoryLimit { .. })));
     }
 }

@@ -216,14 +216,16 @@ pub fn race_until(
     clock: &dyn Clock,
     judge: &mut Judge<'_>,
 ) -> Vec<Result<Samples, Error>> {
-    let mut results: Vec<Result<Samples, Error>> = batches.iter().map(|_| Ok(Samples::default())).collect();
+    let mut results: Vec<Result<Samples, Error>> =
+        batches.iter().map(|_| Ok(Samples::default())).collect();
     let mut repeats = vec![1u32; batches.len()];
     let mut going = vec![true; batches.len()];
     for round in 0..policy.warmup + policy.max_rounds {
         let recorded = round.saturating_sub(policy.warmup);
         let spent = clock.seconds();
         if recorded >= 1
-            && (spent > policy.seconds * 4.0 || (recorded >= policy.min_rounds && spent > policy.seconds))
+            && (spent > policy.seconds * 4.0
+                || (recorded >= policy.min_rounds && spent > policy.seconds))
         {
             break;
         }
@@ -346,19 +348,29 @@ mod tests {
             Ok(())
         };
         let cpu = Stream::new(&Device::Cpu).unwrap();
-        let samples =
-            race(&mut [&mut |n| turn(&cpu, n, || wait('a')), &mut |n| turn(&cpu, n, || wait('b'))], policy);
-        assert_eq!(order.borrow().iter().collect::<String>(), format!("aabb{}", "aaaabbbb".repeat(3)));
+        let samples = race(
+            &mut [&mut |n| turn(&cpu, n, || wait('a')), &mut |n| turn(&cpu, n, || wait('b'))],
+            policy,
+        );
+        assert_eq!(
+            order.borrow().iter().collect::<String>(),
+            format!("aabb{}", "aaaabbbb".repeat(3))
+        );
         for samples in samples {
             let samples = samples.unwrap();
-            assert!(samples.len() == 3 && samples.median() >= 200e-6 && samples.min() <= samples.median());
+            assert!(
+                samples.len() == 3
+                    && samples.median() >= 200e-6
+                    && samples.min() <= samples.median()
+            );
         }
     }
 
     #[test]
     fn who_fails_is_out_and_the_others_go_on() {
         let failure = || Error::CopyLength { expected: 1, found: 2 };
-        let results = race(&mut [&mut |_| Err(failure()), &mut |n| Ok(f64::from(n))], Policy::default());
+        let results =
+            race(&mut [&mut |_| Err(failure()), &mut |n| Ok(f64::from(n))], Policy::default());
         assert_eq!(results[0].as_ref().unwrap_err().to_string(), failure().to_string());
         assert!(results[1].as_ref().unwrap().median() == 1.0);
     }
@@ -373,7 +385,8 @@ mod tests {
         let mut one = |n| Ok(f64::from(n));
         let mut other = |n| Ok(f64::from(n) * 2.0);
         let policy = Policy { turn: 0.0, ..Policy::default() };
-        let results = race_until(&mut [&mut one, &mut other], policy, &WallClock::start(), &mut judge);
+        let results =
+            race_until(&mut [&mut one, &mut other], policy, &WallClock::start(), &mut judge);
         let lengths: Vec<_> = results.iter().map(|r| r.as_ref().unwrap().len()).collect();
         assert_eq!(lengths, [3, 7]);
     }

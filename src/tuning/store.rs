@@ -89,7 +89,9 @@ impl Key {
         let values = match analysis.structure.distinct_values {
             _ if analysis.structure.all_ones => Values::Ones,
             Distinct::Exactly(_) => Values::Few,
-            Distinct::Many => analysis.structure.exact_in.narrowest().map_or(Values::Many, Values::Narrow),
+            Distinct::Many => {
+                analysis.structure.exact_in.narrowest().map_or(Values::Many, Values::Narrow)
+            }
         };
         Self {
             structure,
@@ -235,7 +237,10 @@ impl Store {
         file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| damaged(&error))?;
         let schema: Schema = ron::from_str(&text).map_err(|error| damaged(&error))?;
         if schema.schema != SCHEMA {
-            return Err(Miss::Stale(format!("its layout is version {}, not {SCHEMA}", schema.schema)));
+            return Err(Miss::Stale(format!(
+                "its layout is version {}, not {SCHEMA}",
+                schema.schema
+            )));
         }
         let entry: Entry = ron::from_str(&text).map_err(|error| damaged(&error))?;
         entry.objection(key, device).map_or(Ok(entry), Err)
@@ -251,7 +256,8 @@ impl Store {
         let path = self.folder.join(entry.key.file());
         fs::create_dir_all(&self.folder).map_err(|e| Error::io("create", &self.folder, e))?;
         let invalid = |e: ron::Error| Error::io("write", &path, std::io::Error::other(e));
-        let text = ron::ser::to_string_pretty(entry, ron::ser::PrettyConfig::new()).map_err(invalid)?;
+        let text =
+            ron::ser::to_string_pretty(entry, ron::ser::PrettyConfig::new()).map_err(invalid)?;
         write_atomically(&path, |file| file.write_all(text.as_bytes()))?;
         let files = oldest_first(&self.folder);
         for file in &files[..files.len().saturating_sub(self.capacity)] {
@@ -346,11 +352,22 @@ mod tests {
     fn the_key_follows_from_the_matrix_and_what_is_asked() {
         let a = chapter::matrix::<f64>();
         let analysis = Analysis::of(a.view());
-        let request =
-            Request { expected_calls: 12_345, ..Request::new(&analysis, ScalarKind::F64, u64::MAX) };
-        let key =
-            Key::new(Fingerprint::of(a.view()), &analysis, &Device::Cpu.spec(), &request, Some(7), true);
-        assert_eq!((key.calls, key.memory_limit, key.cold, key.values), (4, Some(7), true, Values::Few));
+        let request = Request {
+            expected_calls: 12_345,
+            ..Request::new(&analysis, ScalarKind::F64, u64::MAX)
+        };
+        let key = Key::new(
+            Fingerprint::of(a.view()),
+            &analysis,
+            &Device::Cpu.spec(),
+            &request,
+            Some(7),
+            true,
+        );
+        assert_eq!(
+            (key.calls, key.memory_limit, key.cold, key.values),
+            (4, Some(7), true, Values::Few)
+        );
     }
 
     #[test]
@@ -361,17 +378,23 @@ mod tests {
         old.kernels = "cpu-0".to_owned();
         store.keep(&old).unwrap();
         let miss = store.find(&key(), &cpu).unwrap_err().to_string();
-        assert!(miss.contains("out of date") && miss.contains("kernels of another version"), "{miss}");
+        assert!(
+            miss.contains("out of date") && miss.contains("kernels of another version"),
+            "{miss}"
+        );
 
         let text = |entry: &Entry| ron::to_string(entry).unwrap();
         let path = store.folder().join(key().file());
         fs::write(&path, text(&entry()).replacen("schema:1", "schema:99", 1)).unwrap();
-        assert!(matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99")));
+        assert!(
+            matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99"))
+        );
         let foreign = Entry { key: Key { threads: 1000, ..key() }, ..entry() };
         fs::write(&path, text(&foreign)).unwrap();
         assert_eq!(store.find(&key(), &cpu), Err(Miss::Foreign));
 
-        let gpu = |driver: &str| GpuSpec { l2_bytes: 1, memory_bytes: 1, driver: driver.to_owned() };
+        let gpu =
+            |driver: &str| GpuSpec { l2_bytes: 1, memory_bytes: 1, driver: driver.to_owned() };
         let on = |driver: &str| DeviceSpec { gpu: Some(gpu(driver)), ..Device::Cpu.spec() };
         store.keep(&Entry::new(key(), &on("12.9"), 0, race())).unwrap();
         assert!(store.find(&key(), &on("12.9")).is_ok());
@@ -459,8 +482,9 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..50 {
                         store.keep(&Entry { when, ..entry() }).unwrap();
-                        let found =
-                            store.find(&key(), &Device::Cpu.spec()).expect("always there, always whole");
+                        let found = store
+                            .find(&key(), &Device::Cpu.spec())
+                            .expect("always there, always whole");
                         assert_eq!(found.race, race());
                     }
                 });

@@ -68,8 +68,8 @@ impl Oracle {
             self.y[row] = times(alpha, self.y[row]) + added;
             self.scale[row] = times(alpha.abs(), self.scale[row]) + added.abs();
             // Rounding of two products and a sum.
-            self.bound[row] =
-                times(alpha.abs(), self.bound[row]) + 4.0 * (T::EPSILON * self.scale[row] + T::SMALLEST);
+            self.bound[row] = times(alpha.abs(), self.bound[row])
+                + 4.0 * (T::EPSILON * self.scale[row] + T::SMALLEST);
         }
         self
     }
@@ -78,10 +78,11 @@ impl Oracle {
     /// not be, or vice versa.
     pub fn rel_error<T: Scalar>(&self, y: &[T]) -> f64 {
         assert_eq!(y.len(), self.y.len(), "a product has one element a row");
-        let error = |((&y, &expected), &scale): ((&T, &f64), &f64)| match distance(y.to_f64(), expected) {
-            0.0 => 0.0,
-            distance => distance / scale,
-        };
+        let error =
+            |((&y, &expected), &scale): ((&T, &f64), &f64)| match distance(y.to_f64(), expected) {
+                0.0 => 0.0,
+                distance => distance / scale,
+            };
         y.iter().zip(&self.y).zip(&self.scale).map(error).fold(0.0, f64::max)
     }
 
@@ -99,8 +100,9 @@ impl Oracle {
             // The bound of a row that touches a NaN or Inf is not usable; `distance` has compared
             // such rows exactly. If the terms are too large for the type, some orders of summation
             // overflow.
-            let overflows =
-                self.scale[i].is_finite() && self.scale[i] > T::LARGEST && !y[i].to_f64().is_finite();
+            let overflows = self.scale[i].is_finite()
+                && self.scale[i] > T::LARGEST
+                && !y[i].to_f64().is_finite();
             distance != 0.0 && !(distance.is_finite() && distance <= self.bound[i]) && !overflows
         });
         wrong.map_or(Ok(()), |i| {
@@ -127,7 +129,8 @@ pub fn x_vector<T: Scalar>(len: usize) -> Vec<T> {
     let mut x = zeroed(len);
     x.par_iter_mut().enumerate().for_each(|(i, x)| {
         // Finaliser of SplitMix64: neighbouring indices give unrelated bits.
-        let mut z = (i as u64).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mut z =
+            (i as u64).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;
         let magnitude = 0.5 + (z >> 11) as f64 / (1u64 << 53) as f64;

@@ -86,11 +86,14 @@ impl Calibrated {
         let least = measured.fastest(Target::of(device))?.product;
         let predicted = measured.runs.iter().find(|run| run.plan == *race.predicted());
         let times = |rival: &Samples, rounds| paired(operator, rival, rounds);
-        let in_one_half = rivals.iter().filter_map(|rival| Some((rival, times(&rival.1, Rounds::Even)?)));
+        let in_one_half =
+            rivals.iter().filter_map(|rival| Some((rival, times(&rival.1, Rounds::Even)?)));
         let ((plan, samples), _) = in_one_half.max_by(|a, b| a.1.total_cmp(&b.1))?;
         let regret = times(samples, Rounds::Odd)?.max(1.0);
-        let timed =
-            |plan: &Plan, samples: &Samples| Timed { plan: plan.clone(), product_us: samples.median() * 1e6 };
+        let timed = |plan: &Plan, samples: &Samples| Timed {
+            plan: plan.clone(),
+            product_us: samples.median() * 1e6,
+        };
         let (chosen, fastest) = (timed(&race.winner, operator), timed(plan, samples));
         let why = || match race.timed_plan(&fastest.plan) {
             Some(timed_plan) => format!("the fastest one: {}", timed_plan.outcome),
@@ -164,7 +167,10 @@ impl Calibrations {
             held_out,
             regret: Regret::of(&regrets),
             predicted: Regret::of(&predicted),
-            classes: classes.into_iter().map(|(class, regrets)| (class, Regret::of(&regrets))).collect(),
+            classes: classes
+                .into_iter()
+                .map(|(class, regrets)| (class, Regret::of(&regrets)))
+                .collect(),
             seconds: seconds / judged.len().max(1) as f64,
             worst: judged.into_iter().take(worst).cloned().collect(),
         }
@@ -258,7 +264,10 @@ mod tests {
     fn who_is_the_fastest_and_by_how_much_is_told_by_different_rounds() {
         let samples = |times: &[f64]| Samples::from(times.to_vec());
         let (a, b) = (samples(&[4.0, 6.0, 4.0, 6.0, 8.0]), samples(&[2.0; 7]));
-        assert_eq!((paired(&a, &b, Rounds::Even), paired(&a, &b, Rounds::Odd)), (Some(2.0), Some(3.0)));
+        assert_eq!(
+            (paired(&a, &b, Rounds::Even), paired(&a, &b, Rounds::Odd)),
+            (Some(2.0), Some(3.0))
+        );
         let (once, never) = (samples(&[3.0]), samples(&[]));
         assert_eq!(
             (paired(&a, &once, Rounds::Odd), paired(&a, &never, Rounds::Even)),
@@ -269,7 +278,8 @@ mod tests {
         let rivals = [(2, [0.5, 1.0]), (3, [0.9, 0.9])];
         let rivals = rivals.map(|(plan, times)| (PLANS[plan].parse().unwrap(), samples(&times)));
         let measured = measured("b", 200_000, &[6.0, 5.0, 4.0]);
-        let found = Calibrated::of(&race(), &measured, &Device::Cpu.spec(), &samples(&[1.0; 2]), &rivals);
+        let found =
+            Calibrated::of(&race(), &measured, &Device::Cpu.spec(), &samples(&[1.0; 2]), &rivals);
         assert_eq!(found.unwrap().regret, 1.0);
     }
 
@@ -290,7 +300,11 @@ mod tests {
         assert_eq!((all.regret.matrices, all.regret.worst, all.predicted.worst), (2, 1.25, 1.5));
         assert_eq!(all.classes.keys().collect::<Vec<_>>(), ["b", "c"]);
         assert_eq!((all.worst, all.seconds), (vec![missed], 0.5));
-        assert_eq!(Calibrations::of(&[small], false, 5).regret.worst, 5.0, "where there are no others");
+        assert_eq!(
+            Calibrations::of(&[small], false, 5).regret.worst,
+            5.0,
+            "where there are no others"
+        );
         assert_eq!(Calibrations::of(&[], false, 5).regret.matrices, 0);
     }
 }

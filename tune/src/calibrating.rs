@@ -94,7 +94,10 @@ pub fn judge<T: Scalar>(
     let device = op.device();
     let its_race = op.decision().race().context("the calibration has run no race")?;
     let pack = |plan: Plan| {
-        SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan)).build_analyzed(a, analysis)
+        SparseOpBuilder::new()
+            .device(device.clone())
+            .tuning(Tuning::Fixed(plan))
+            .build_analyzed(a, analysis)
     };
     let rivals = calibrated::rivals(measured, &device.spec()).into_iter().map(pack);
     let rivals: Vec<SparseOp<T>> = rivals.collect::<Result<_, _>>()?;
@@ -109,7 +112,8 @@ pub fn judge<T: Scalar>(
     let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
     // Half of the rounds determine the fastest plan, the other half the regret.
     let policy = Policy { min_rounds: 2 * policy.min_rounds, ..policy };
-    let mut samples: Vec<Samples> = race(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
+    let mut samples: Vec<Samples> =
+        race(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
     let operator = samples.remove(0);
     let rivals: Vec<_> = rivals.iter().map(|op| op.plan().clone()).zip(samples).collect();
     Ok(Calibrated::of(its_race, measured, &device.spec(), &operator, &rivals))

@@ -53,7 +53,12 @@ impl<'a> Campaign<'a> {
     /// # Errors
     ///
     /// Errors of the device. A plan that cannot be packed or run is recorded as failed.
-    pub fn measure<T: Scalar>(&self, a: &CsrMatrix<T>, matrix: &str, class: &str) -> Result<Found, Error> {
+    pub fn measure<T: Scalar>(
+        &self,
+        a: &CsrMatrix<T>,
+        matrix: &str,
+        class: &str,
+    ) -> Result<Found, Error> {
         let analysis = Analysis::of(a.view());
         let mut problems = Vec::new();
         let mut note = |what: &str, error: anyhow::Error| {
@@ -64,7 +69,8 @@ impl<'a> Campaign<'a> {
         let op = op.and_then(|op| op.map_err(|error| note("calibrated", error.into())).ok());
         let before = self.before(Fingerprint::of(a.view()), &analysis, T::KIND);
         let before = before.map_err(|error| note("remembered", error.into())).ok();
-        let also: Vec<Plan> = before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
+        let also: Vec<Plan> =
+            before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
         let (device, policy, races) = (self.device, self.policy, self.races);
         let subject = Subject { matrix, class, device, policy, races, also: &also };
         let mut trial = Trial::of(a.view(), &analysis, subject)?;
@@ -91,7 +97,8 @@ impl<'a> Campaign<'a> {
         scalar: ScalarKind,
     ) -> Result<(Known, Key), Error> {
         let spec = self.device.spec();
-        let predicted = SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
+        let predicted =
+            SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
         let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
         // A damaged or outdated entry counts as none, and is replaced.
         let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
@@ -101,7 +108,12 @@ impl<'a> Campaign<'a> {
 
     /// Agreement of the timing runs of a matrix, and the result of storing the last decision under
     /// the key of the default request. `None` if no plan can be chosen.
-    fn decided(&self, trial: &Trial, known: &Known, key: Key) -> Option<(Option<Repeat>, Result<(), Error>)> {
+    fn decided(
+        &self,
+        trial: &Trial,
+        known: &Known,
+        key: Key,
+    ) -> Option<(Option<Repeat>, Result<(), Error>)> {
         let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
         let decisions = trial.decisions(known)?;
         let race = decisions.successive.last().and_then(|winner| trial.race(known, winner));

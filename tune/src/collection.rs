@@ -19,8 +19,8 @@ impl Classes {
     ///
     /// An error if the file cannot be read, or has no such column.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let mut lines = text.lines();
         let heading: Vec<&str> = lines.next().unwrap_or_default().split('\t').collect();
         let column = |name: &str| {
@@ -46,7 +46,8 @@ impl Classes {
     pub fn of(&self, matrix: &str) -> String {
         if let Some(spec) = matrix.strip_prefix(Spec::PREFIX) {
             let made_to_fit = spec.contains("values=");
-            return if made_to_fit { SWEEP } else { spec.split(',').next().unwrap_or(spec) }.to_owned();
+            return if made_to_fit { SWEEP } else { spec.split(',').next().unwrap_or(spec) }
+                .to_owned();
         }
         let stem = market::EXTENSIONS.iter().find_map(|extension| matrix.strip_suffix(extension));
         let stem = stem.unwrap_or(matrix);
@@ -63,10 +64,12 @@ impl Classes {
 /// measurements of the plans that pack values.
 fn with_packable_values(spec: Spec) -> Vec<Spec> {
     /// One of every kind: uniform and irregular rows, near and far columns.
-    const SOME: [&str; 7] = ["poisson3d", "stencil27", "femrandom", "road", "uniform", "rmat", "webbase"];
+    const SOME: [&str; 7] =
+        ["poisson3d", "stencil27", "femrandom", "road", "uniform", "rmat", "webbase"];
     let packable: &[Values] =
         if SOME.contains(&spec.entry().name) { &[Values::Few, Values::Pattern] } else { &[] };
-    let packed: Vec<Spec> = packable.iter().map(|&values| spec.clone().with_values(values)).collect();
+    let packed: Vec<Spec> =
+        packable.iter().map(|&values| spec.clone().with_values(values)).collect();
     std::iter::once(spec).chain(packed).collect()
 }
 
@@ -97,8 +100,16 @@ mod tests {
         let of = |name| classes.of(name);
         assert_eq!([of("gallery:road,n=30"), of("gallery:lp")], ["road", "lp"]);
         assert_eq!(of("gallery:road,n=30,values=few"), SWEEP);
-        assert_eq!([of("wing.mtx.zst"), of("torn.mtx"), of("other.tar.gz")], ["mesh", "torn", "other"]);
+        assert_eq!(
+            [of("wing.mtx.zst"), of("torn.mtx"), of("other.tar.gz")],
+            ["mesh", "torn", "other"]
+        );
         std::fs::write(&path, "name\tkind\n").unwrap();
-        assert!(Classes::read(&path).unwrap_err().to_string().contains("no column `class`, but name, kind"));
+        assert!(
+            Classes::read(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("no column `class`, but name, kind")
+        );
     }
 }

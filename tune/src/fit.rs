@@ -35,7 +35,10 @@ fn fit_rest(observations: &[Observation], given: Option<(Term, f64)>) -> Coeffic
         terms[term as usize] = c;
     }
     let packings = observations.iter().filter(|o| o.prepare > 0.0);
-    Coefficients::new(terms, solve::<PACKED>(packings.map(|o| (o.packed.map(|a| a / o.prepare), 1.0, 1.0))))
+    Coefficients::new(
+        terms,
+        solve::<PACKED>(packings.map(|o| (o.packed.map(|a| a / o.prepare), 1.0, 1.0))),
+    )
 }
 
 /// As [`fit`] for each of several kernels with one common coefficient, which belongs to code that
@@ -56,7 +59,8 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
         for (kernel, fit) in kernels.iter().zip(&fits) {
             let terms = fit.terms();
             for o in kernel.iter().filter(|o| o.product > 0.0) {
-                let others = (0..Term::COUNT).filter(|&i| i != place).map(|i| terms[i] * o.amounts[i]);
+                let others =
+                    (0..Term::COUNT).filter(|&i| i != place).map(|i| terms[i] * o.amounts[i]);
                 let (part, square) = (o.amounts[place] / o.product, o.weight * o.weight);
                 explained += square * part * (1.0 - others.sum::<f64>() / o.product);
                 squares += square * part * part;
@@ -97,14 +101,21 @@ fn solve<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f
 /// penalised.
 pub fn ridge(observations: &[(Features, f64)], penalty: f64) -> (f64, Features) {
     let count = observations.len().max(1) as f64;
-    let mean = |value: &dyn Fn(&(Features, f64)) -> f64| observations.iter().map(value).sum::<f64>() / count;
+    let mean = |value: &dyn Fn(&(Features, f64)) -> f64| {
+        observations.iter().map(value).sum::<f64>() / count
+    };
     let means: Features = std::array::from_fn(|i| mean(&|o| o.0[i]));
-    let deviations: Features = std::array::from_fn(|i| mean(&|o| (o.0[i] - means[i]).powi(2)).sqrt());
+    let deviations: Features =
+        std::array::from_fn(|i| mean(&|o| (o.0[i] - means[i]).powi(2)).sqrt());
     let target = mean(&|o| o.1);
     let mut normal = Normal::<{ Feature::COUNT }>::default();
     // A constant feature has no information.
     let scaled = |i: usize, value: f64| {
-        if deviations[i] > f64::EPSILON * means[i].abs() { (value - means[i]) / deviations[i] } else { 0.0 }
+        if deviations[i] > f64::EPSILON * means[i].abs() {
+            (value - means[i]) / deviations[i]
+        } else {
+            0.0
+        }
     };
     for (features, log) in observations {
         normal.add(&std::array::from_fn(|i| scaled(i, features[i])), log - target, 1.0);
@@ -153,7 +164,8 @@ impl<const N: usize> Normal<N> {
         for _ in 0..SWEEPS {
             let mut moved = 0.0f64;
             for i in (0..N).filter(|&i| self.gram[i][i] > 0.0) {
-                let others: f64 = (0..N).filter(|&j| j != i).map(|j| self.gram[i][j] * unknowns[j]).sum();
+                let others: f64 =
+                    (0..N).filter(|&j| j != i).map(|j| self.gram[i][j] * unknowns[j]).sum();
                 let best = ((self.target[i] - others) / self.gram[i][i]).max(least);
                 // In units of the sum of squares, so that small coefficients of large amounts
                 // count.
@@ -175,8 +187,8 @@ mod tests {
     #[test]
     fn known_coefficients_are_found_again() {
         let truth = [
-            100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 0.0, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 0.0, 900.0, 0.0,
-            0.0, 0.05,
+            100.0, 50.0, 0.5, 0.1, 0.0, 0.0, 0.2, 0.0, 1.5, 2.0, 0.1, 0.0, 0.0, 0.25, 0.0, 0.0,
+            900.0, 0.0, 0.0, 0.05,
         ];
         let observations: Vec<_> = (1..60u64)
             .map(|i| {
@@ -200,7 +212,10 @@ mod tests {
         for (found, truth) in found.terms().iter().zip(truth) {
             assert!((found - truth).abs() <= 0.02 * truth.max(1.0), "{found} is not {truth}");
         }
-        assert!((found.pack_slot - 3.0).abs() < 1e-2 && (found.pack_call - 5e4).abs() < 5e2, "{found:?}");
+        assert!(
+            (found.pack_slot - 3.0).abs() < 1e-2 && (found.pack_call - 5e4).abs() < 5e2,
+            "{found:?}"
+        );
         assert!(found.is_valid());
     }
 
@@ -213,13 +228,17 @@ mod tests {
             assert!(product >= base);
             Observation { amounts, packed: [1.0, 0.0, 0.0], product, prepare: 7.0, weight: 1.0 }
         };
-        let telling: Vec<_> = [0.0, 1.0, 4.0, 8.0].map(|p| of(1000.0, p, 1000.0 + 500.0 * p)).to_vec();
+        let telling: Vec<_> =
+            [0.0, 1.0, 4.0, 8.0].map(|p| of(1000.0, p, 1000.0 + 500.0 * p)).to_vec();
         // A fit of its own would assign the one product with pieces about 200 ns per piece.
         let silent: Vec<_> =
             [(0.0, 2000.0), (0.0, 2020.0), (1.0, 2210.0)].map(|(p, t)| of(2000.0, p, t)).to_vec();
         let fits = fit_sharing(&[&telling, &silent], Term::Apart);
         assert!(fit(&silent).apart < 250.0);
-        assert!(fits[0].apart == fits[1].apart && (480.0..=500.0).contains(&fits[0].apart), "{fits:?}");
+        assert!(
+            fits[0].apart == fits[1].apart && (480.0..=500.0).contains(&fits[0].apart),
+            "{fits:?}"
+        );
         assert!(
             (990.0..1050.0).contains(&fits[0].call) && (1800.0..2000.0).contains(&fits[1].call),
             "{fits:?}"

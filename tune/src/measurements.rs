@@ -75,8 +75,11 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
         let bytes = reader.read_line(line)? as u64;
         Ok(line.ends_with('\n').then_some(bytes))
     };
-    let Some(bytes) = next(&mut line)? else { bail!("it has no line that says where it comes from") };
-    let header: Header = ron::from_str(&line).context("its first line does not say where it comes from")?;
+    let Some(bytes) = next(&mut line)? else {
+        bail!("it has no line that says where it comes from")
+    };
+    let header: Header =
+        ron::from_str(&line).context("its first line does not say where it comes from")?;
     if header.layout != LAYOUT {
         bail!("it has layout {}, and this program reads {LAYOUT}", header.layout);
     }
@@ -195,18 +198,22 @@ impl Journal {
     /// An error if the file cannot be read or written.
     pub fn open(path: PathBuf, header: &Header, fresh: bool) -> Result<Opened> {
         let opening = || format!("cannot keep the journal {}", path.display());
-        let options = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let options =
+            || File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = options().with_context(opening)?;
         let (mut measured, mut discarded) = (Vec::new(), None);
         let mut good = 0;
         let is_new = file.metadata().with_context(opening)?.len() == 0;
         if !fresh && !is_new {
             let found = read_lines(BufReader::new(&file)).map_err(|error| error.to_string());
-            let usable =
-                found.and_then(|c| c.header.differs(header).map_or(Ok(c), |reason| Err(reason.to_owned())));
+            let usable = found.and_then(|c| {
+                c.header.differs(header).map_or(Ok(c), |reason| Err(reason.to_owned()))
+            });
             match usable {
                 Ok(contents) => (measured, good) = (contents.measured, contents.good),
-                Err(reason) => discarded = Some(format!("{} is begun anew: {reason}", path.display())),
+                Err(reason) => {
+                    discarded = Some(format!("{} is begun anew: {reason}", path.display()))
+                }
             }
         }
         file.set_len(good).with_context(opening)?;

@@ -93,7 +93,8 @@ impl Measured {
 
     /// Description of an inadmissible number, if any: measurements may come from a file.
     pub fn defect(&self) -> Option<String> {
-        let facts = [self.facts.mean, self.facts.cv, self.facts.gini, self.facts.affine, self.facts.runs];
+        let facts =
+            [self.facts.mean, self.facts.cv, self.facts.gini, self.facts.affine, self.facts.runs];
         let wrong = |run: &Run| {
             let times = [run.product, run.prepare];
             !(times.iter().all(|t| t.is_finite() && *t >= 0.0) && run.product > 0.0)

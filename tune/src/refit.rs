@@ -118,7 +118,8 @@ pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
     });
     let mean = |choices: &[Choice]| regret(choices.iter()).geometric_mean;
     let [without, with] = candidates;
-    let (mut profile, choices, is_held_out) = if mean(&with.1) < mean(&without.1) { with } else { without };
+    let (mut profile, choices, is_held_out) =
+        if mean(&with.1) < mean(&without.1) { with } else { without };
     profile.validation = validation(measured, &judged, &profile, is_held_out.then_some(&choices));
     profile.records = records(measured, &profile, is_held_out.then_some(&choices));
     Refit { profile, choices }
@@ -135,7 +136,8 @@ fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Run> {
     let on = Target::of(&profile.device);
     let eligible = measured.runs.iter().filter(|run| run.plan.is_eligible(on));
     let predicted = eligible.filter_map(|run| {
-        let prediction = predictor.predict(&run.plan, &run.traffic, &measured.facts, measured.scalar).1?;
+        let prediction =
+            predictor.predict(&run.plan, &run.traffic, &measured.facts, measured.scalar).1?;
         Some(((prediction.product(), run.traffic.matrix_bytes), run))
     });
     let (times, runs): (Vec<_>, Vec<_>) = predicted.unzip();
@@ -217,7 +219,8 @@ fn held_out(
         return None;
     }
     let of_class = |class: &&str| {
-        let own: Vec<usize> = judged.iter().copied().filter(|&i| measured[i].class == *class).collect();
+        let own: Vec<usize> =
+            judged.iter().copied().filter(|&i| measured[i].class == *class).collect();
         let others: Vec<&Measured> = measured.iter().filter(|m| m.class != *class).collect();
         choices(measured, &own, &fitted(&others, plain, corrected))
     };
@@ -264,7 +267,8 @@ fn validation(
     for choice in held_out.into_iter().flatten() {
         classes.entry(&measured[choice.measured].class).or_default().push(choice);
     }
-    let of_class = |(class, choices): (&str, Vec<&Choice>)| (class.to_owned(), regret(choices.into_iter()));
+    let of_class =
+        |(class, choices): (&str, Vec<&Choice>)| (class.to_owned(), regret(choices.into_iter()));
     Validation {
         in_sample: regret(choices(measured, judged, profile).iter()),
         held_out: held_out.map(|choices| regret(choices.iter())),
@@ -273,7 +277,11 @@ fn validation(
     }
 }
 
-fn records(measured: &[Measured], profile: &Profile, held_out: Option<&Vec<Choice>>) -> Vec<Record> {
+fn records(
+    measured: &[Measured],
+    profile: &Profile,
+    held_out: Option<&Vec<Choice>>,
+) -> Vec<Record> {
     let of = |(i, m): (usize, &Measured)| {
         let held_out = held_out.and_then(|choices| choices.iter().find(|c| c.measured == i));
         m.record(choice(m, profile), held_out.map(|c| &c.chosen.plan))
@@ -291,7 +299,8 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     // A few runs give little information about matrices unlike theirs. A kernel that differs only
     // in the number of bytes gives more.
     groups.retain(|&(scalar, kernel), runs| {
-        runs.len() >= FEWEST || !fallback_kernels(kernel).any(|name| known.contains(&(scalar, &*name)))
+        runs.len() >= FEWEST
+            || !fallback_kernels(kernel).any(|name| known.contains(&(scalar, &*name)))
     });
     let mut families: BTreeMap<_, Vec<(&str, Vec<Observation>)>> = BTreeMap::new();
     let observed: Observed = groups
@@ -306,7 +315,8 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
         families.entry((scalar, family)).or_default().push((kernel, observations));
     }
     for ((scalar, _), family) in &families {
-        let observations: Vec<&[Observation]> = family.iter().map(|(_, all)| all.as_slice()).collect();
+        let observations: Vec<&[Observation]> =
+            family.iter().map(|(_, all)| all.as_slice()).collect();
         let kernels = family.iter().map(|(kernel, _)| (*kernel).to_owned());
         let fitted = kernels.zip(fit_sharing(&observations, Term::Apart));
         profile.coefficients.entry(*scalar).or_default().extend(fitted);
@@ -332,8 +342,9 @@ fn pooled(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observat
     fn format(kernel: &str) -> Option<&str> {
         kernel.split('.').next()
     }
-    let is_kin =
-        |of: ScalarKind, other: &str| of == scalar && other != kernel && format(other) == format(kernel);
+    let is_kin = |of: ScalarKind, other: &str| {
+        of == scalar && other != kernel && format(other) == format(kernel)
+    };
     let kin = observed.iter().filter(|((of, other), _)| is_kin(*of, other));
     let kin: Vec<&Observation> = kin.flat_map(|(_, observations)| observations).collect();
     let share = (SHARE / kin.len() as f64).min(1.0).sqrt();
@@ -388,7 +399,10 @@ impl Seen<'_> {
 }
 
 /// Fits the ratio of measured to predicted times as a function of features.
-fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, profile: &Profile) -> Correction {
+fn correction(
+    groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>,
+    profile: &Profile,
+) -> Correction {
     /// Least number of runs of a kernel for a fit of so many features.
     const FEWEST_FOR_FEATURES: usize = 12;
     /// Penalty in units of a run: negligible for kernels with hundreds of runs (3 to 30 chose
@@ -399,13 +413,16 @@ fn correction(groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>, prof
     let predictor = Predictor::for_own_device(profile);
     let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); Feature::COUNT];
     let mut weights: BTreeMap<ScalarKind, BTreeMap<_, _>> = BTreeMap::new();
-    for (&(scalar, kernel), runs) in groups.iter().filter(|(_, runs)| runs.len() >= FEWEST_FOR_FEATURES) {
+    for (&(scalar, kernel), runs) in
+        groups.iter().filter(|(_, runs)| runs.len() >= FEWEST_FOR_FEATURES)
+    {
         let logs: Vec<(Features, f64)> = runs
             .iter()
             .filter_map(|Seen { of, run, .. }| {
                 let sum = predictor.predict(&run.plan, &run.traffic, &of.facts, scalar).1?.sum();
                 let log = (run.product / sum).ln();
-                log.is_finite().then(|| (features(&run.traffic, &of.facts, profile.cache_bytes), log))
+                log.is_finite()
+                    .then(|| (features(&run.traffic, &of.facts, profile.cache_bytes), log))
             })
             .collect();
         for (features, _) in &logs {

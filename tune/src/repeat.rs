@@ -55,11 +55,17 @@ pub struct Repeat {
 impl Repeat {
     /// Agreement of the decisions of the timing runs of one matrix, made for `calls` products;
     /// `None` if there are no plans.
-    pub fn of(races: &[Measured], decisions: &Decisions, calls: u64, device: &DeviceSpec) -> Option<Self> {
+    pub fn of(
+        races: &[Measured],
+        decisions: &Decisions,
+        calls: u64,
+        device: &DeviceSpec,
+    ) -> Option<Self> {
         let (first, on) = (races.first()?, Target::of(device));
         let cost = |run: &Run| run.product + run.prepare / calls.max(1) as f64;
         let time = |plan: &Plan| {
-            let times = races.iter().filter_map(|race| race.runs.iter().find(|run| run.plan == *plan));
+            let times =
+                races.iter().filter_map(|race| race.runs.iter().find(|run| run.plan == *plan));
             Data::new(times.map(cost).collect::<Vec<_>>()).median()
         };
         let eligible = first.runs.iter().map(|run| &run.plan).filter(|plan| plan.is_eligible(on));
@@ -69,9 +75,11 @@ impl Repeat {
             for plan in plans {
                 match decided.iter_mut().find(|known| known.plan == *plan) {
                     Some(known) => known.races += 1,
-                    None => {
-                        decided.push(Decided { plan: plan.clone(), races: 1, excess: time(plan) / least })
-                    }
+                    None => decided.push(Decided {
+                        plan: plan.clone(),
+                        races: 1,
+                        excess: time(plan) / least,
+                    }),
                 }
             }
             decided.sort_by_key(|decided| std::cmp::Reverse(decided.races));
@@ -247,6 +255,9 @@ mod tests {
         let none = Decisions { fresh: Vec::new(), successive: Vec::new() };
         assert_eq!(Repeat::of(&[], &none, 1, &Device::Cpu.spec()), None);
         let all = Repeatability::of(5, &[]);
-        assert_eq!((all.matrices, all.fresh.agreeing, all.successive.within_tie_band), (0, 0, true));
+        assert_eq!(
+            (all.matrices, all.fresh.agreeing, all.successive.within_tie_band),
+            (0, 0, true)
+        );
     }
 }

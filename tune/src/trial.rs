@@ -119,7 +119,12 @@ impl Trial {
     }
 
     /// Packs a group of plans and times them.
-    fn group<T: Scalar>(&mut self, bench: &PlanBench<'_, T>, plans: &[(Plan, Traffic)], policy: Policy) {
+    fn group<T: Scalar>(
+        &mut self,
+        bench: &PlanBench<'_, T>,
+        plans: &[(Plan, Traffic)],
+        policy: Policy,
+    ) {
         let mut packed: Vec<(&(Plan, Traffic), PackedPlan<T>)> = Vec::new();
         for entry in plans {
             match bench.pack(&entry.0) {
@@ -128,11 +133,15 @@ impl Trial {
             }
         }
         self.heats += 1;
-        self.held_bytes = self.held_bytes.max(packed.iter().map(|(entry, _)| entry.1.matrix_bytes).sum());
-        let eligible: Vec<bool> = packed.iter().map(|(entry, _)| entry.0.is_eligible(self.on)).collect();
+        self.held_bytes =
+            self.held_bytes.max(packed.iter().map(|(entry, _)| entry.1.matrix_bytes).sum());
+        let eligible: Vec<bool> =
+            packed.iter().map(|(entry, _)| entry.0.is_eligible(self.on)).collect();
         for (measured, rounds) in self.races.iter_mut().zip(&mut self.rounds) {
-            let mut turns: Vec<_> =
-                packed.iter().map(|(_, matrix)| |repeats| bench.products(matrix, repeats)).collect();
+            let mut turns: Vec<_> = packed
+                .iter()
+                .map(|(_, matrix)| |repeats| bench.products(matrix, repeats))
+                .collect();
             let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
             // Plans are eliminated by their products alone; the number of products that amortise
             // the preparation enters later.
@@ -197,7 +206,8 @@ impl Trial {
             }
             timed_plan
         };
-        let mut timed_plans: Vec<TimedPlan> = timings.runs.iter().enumerate().map(timed_plan).collect();
+        let mut timed_plans: Vec<TimedPlan> =
+            timings.runs.iter().enumerate().map(timed_plan).collect();
         let is_open = |timed_plan: &TimedPlan| timed_plan.outcome == Outcome::Undecided;
         let decided = !timed_plans.iter().any(is_open);
         // A stable sort: first the predicted plan, if it was timed.
@@ -221,7 +231,8 @@ impl Trial {
             .filter(|(run, _)| run.plan.is_eligible(self.on))
             .map(|(run, samples)| (run, Ok(samples.clone())))
             .unzip();
-        let judge = Judge::new(runs.iter().map(|run| run.prepare * 1e-9 / calls.max(1) as f64).collect());
+        let judge =
+            Judge::new(runs.iter().map(|run| run.prepare * 1e-9 / calls.max(1) as f64).collect());
         Timings { runs, results, judge }
     }
 }
@@ -253,7 +264,12 @@ impl Timings<'_> {
 
 /// Eliminates plans whose further rounds have no information: clearly slower ones, and those that
 /// are measured for fitting only.
-fn narrow(judge: &mut Judge, eligible: &[bool], results: &[Result<Samples, Error>], going: &mut [bool]) {
+fn narrow(
+    judge: &mut Judge,
+    eligible: &[bool],
+    results: &[Result<Samples, Error>],
+    going: &mut [bool],
+) {
     /// Rounds of a plan that is measured for fitting only. Plans that block the host have the
     /// longest rounds of all.
     const TO_FIT: usize = 3;
@@ -280,7 +296,8 @@ impl Measured {
 ///
 /// Errors of the device.
 pub fn load_kernels<T: Scalar>(device: &Device) -> Result<(), Error> {
-    let a = CsrMatrix::try_new(4, 4, vec![0, 2, 2, 5, 7], vec![0, 2, 1, 2, 3, 0, 3], vec![T::ONE; 7])?;
+    let a =
+        CsrMatrix::try_new(4, 4, vec![0, 2, 2, 5, 7], vec![0, 2, 1, 2, 3, 0, 3], vec![T::ONE; 7])?;
     let bench = PlanBench::new(a.view(), device)?;
     for text in FormatKind::ALL.iter().flat_map(|kind| kind.examples()) {
         bench.pack(&text.parse()?)?;

@@ -123,7 +123,8 @@ impl Findings {
     /// Time of analysis and choice together, in products of the chosen plan. None if no time of
     /// that plan is known.
     fn products(&self) -> Option<f64> {
-        let measured = self.decision.race().and_then(|race| race.timed_plan(&self.decision.plan)?.median);
+        let measured =
+            self.decision.race().and_then(|race| race.timed_plan(&self.decision.plan)?.median);
         let predicted = || Some(self.decision.chosen()?.prediction?.product() * 1e-9);
         let product = measured.or_else(predicted).filter(|product| *product > 0.0)?;
         Some((self.took.analyze + self.took.select) / product)
@@ -143,10 +144,12 @@ impl Findings {
         let rules = Rule::WORDS
             .iter()
             .map(|&(name, rule)| (name.to_owned(), rule.width(self.histogram(), self.scalar)));
-        std::iter::once(("predicted fastest".to_owned(), measured)).chain(rules).map(|(name, width)| {
-            let plan = Plan::Hyb(hyb::Plan::new(Width::Fixed(width)));
-            (name, width, plan.traffic(&self.analysis, self.scalar))
-        })
+        std::iter::once(("predicted fastest".to_owned(), measured)).chain(rules).map(
+            |(name, width)| {
+                let plan = Plan::Hyb(hyb::Plan::new(Width::Fixed(width)));
+                (name, width, plan.traffic(&self.analysis, self.scalar))
+            },
+        )
     }
 
     /// Sections of JDS: at their optimum with a free number, and by every method with that number.

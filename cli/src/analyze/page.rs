@@ -24,8 +24,13 @@ pub(super) fn matrix<T: Scalar>(
     let (rows, decision) = (&findings.analysis.rows, &findings.decision);
     let weights = decision.profile.weights(T::KIND);
     let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
-    let explanation =
-        Explanation { rows, decision, preparation: None, residency: None, beside: Beside::default() };
+    let explanation = Explanation {
+        rows,
+        decision,
+        preparation: None,
+        residency: None,
+        beside: Beside::default(),
+    };
     Ok(report::Matrix {
         name: findings.matrix.clone(),
         class: source.class(),
@@ -42,7 +47,8 @@ pub(super) fn matrix<T: Scalar>(
 }
 
 fn run(candidate: &Candidate) -> report::Run {
-    let refused = !matches!(candidate.verdict, Verdict::Chosen | Verdict::Tied | Verdict::Slower { .. });
+    let refused =
+        !matches!(candidate.verdict, Verdict::Chosen | Verdict::Tied | Verdict::Slower { .. });
     report::Run {
         name: candidate.plan.to_string(),
         format: Some(candidate.plan.format()),

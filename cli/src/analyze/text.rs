@@ -15,7 +15,11 @@ const BAR: usize = 40;
 pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
     let analysis = &findings.analysis;
     let mut out = String::new();
-    writeln!(out, "{} in {}, structure {}\n", findings.matrix, findings.scalar, findings.fingerprint)?;
+    writeln!(
+        out,
+        "{} in {}, structure {}\n",
+        findings.matrix, findings.scalar, findings.fingerprint
+    )?;
     row_lengths(&mut out, findings)?;
     structure(&mut out, &findings.pattern, &analysis.structure)?;
     if let Some(symmetry) = &findings.symmetry {
@@ -68,8 +72,10 @@ fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
         q.p50, q.p75, q.p90, q.p99, q.p999
     )?;
     writeln!(out, "empty rows       {}", rows.empty_rows)?;
-    let tail =
-        TAIL_MULTIPLES.iter().zip(rows.tail).map(|(times, share)| format!("{times}x: {}", percent(share)));
+    let tail = TAIL_MULTIPLES
+        .iter()
+        .zip(rows.tail)
+        .map(|(times, share)| format!("{times}x: {}", percent(share)));
     writeln!(
         out,
         "long rows        entries in rows longer than the mean {}",
@@ -79,8 +85,11 @@ fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
     let bins = rows.histogram.bins(BINS);
     let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(0);
     let line = |bin: &Bin| {
-        let length =
-            if bin.from == bin.to { bin.from.to_string() } else { format!("{}-{}", bin.from, bin.to) };
+        let length = if bin.from == bin.to {
+            bin.from.to_string()
+        } else {
+            format!("{}-{}", bin.from, bin.to)
+        };
         vec![length, bin.rows.to_string(), bin.entries.to_string(), bar(bin.rows, most)]
     };
     *out += &table(
@@ -138,9 +147,15 @@ fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
     match (s.distinct_values, s.exact_in.narrowest()) {
         _ if s.all_ones => writeln!(out, "values           all 1"),
         (Distinct::Exactly(n), _) => writeln!(out, "values           {n} distinct"),
-        (Distinct::Many, None) => writeln!(out, "values           more than {} distinct", Distinct::LIMIT),
+        (Distinct::Many, None) => {
+            writeln!(out, "values           more than {} distinct", Distinct::LIMIT)
+        }
         (Distinct::Many, Some(precision)) => {
-            writeln!(out, "values           more than {} distinct, all exact in {precision}", Distinct::LIMIT)
+            writeln!(
+                out,
+                "values           more than {} distinct, all exact in {precision}",
+                Distinct::LIMIT
+            )
         }
     }
 }
@@ -151,7 +166,8 @@ fn symmetry_in_words(symmetry: &Symmetry) -> String {
     } else if symmetry.skew_symmetric() {
         "equal to its transpose with the other sign".to_owned()
     } else {
-        let (pattern, values) = (percent(symmetry.pattern_share()), percent(symmetry.numeric_share()));
+        let (pattern, values) =
+            (percent(symmetry.pattern_share()), percent(symmetry.numeric_share()));
         format!("{pattern} of the places have a mirror image, {values} an equal one")
     }
 }
@@ -169,8 +185,12 @@ fn formats(findings: &Findings) -> String {
 }
 
 fn hyb_widths(findings: &Findings) -> String {
-    let columns =
-        [("HYB width by rule", Left), ("width", Right), ("entries in COO", Right), ("matrix", Right)];
+    let columns = [
+        ("HYB width by rule", Left),
+        ("width", Right),
+        ("entries in COO", Right),
+        ("matrix", Right),
+    ];
     table(
         &columns,
         findings.hyb_widths().map(|(rule, width, traffic)| {
@@ -181,7 +201,8 @@ fn hyb_widths(findings: &Findings) -> String {
 
 fn jds_splits(findings: &Findings) -> String {
     let nnz = findings.analysis.rows.nnz;
-    let columns = [("JDS sections", Left), ("sections", Right), ("slots", Right), ("slots an entry", Right)];
+    let columns =
+        [("JDS sections", Left), ("sections", Right), ("slots", Right), ("slots an entry", Right)];
     table(
         &columns,
         findings.jds_splits().map(|(split, sections, slots)| {

@@ -129,7 +129,8 @@ impl Peer {
         let Context { a, vectors, builder, device, .. } = *context;
         let (caches, shared) = (&context.caches, &context.shared);
         let one = || vectors.on(device, Several::ONE);
-        let original = || context.original.ok_or(Failure::Broken("nothing was transposed".to_owned()));
+        let original =
+            || context.original.ok_or(Failure::Broken("nothing was transposed".to_owned()));
         match self {
             Self::Sprs => {
                 let (multiply, x) = (T::sprs(a).map_err(Failure::Broken)?, vectors.first());

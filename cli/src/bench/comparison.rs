@@ -63,8 +63,11 @@ pub(super) fn compare<T: Peers>(
 ) -> Result<Vec<Run>, Error> {
     let vectors = Vectors::new(comparison.a.view(), comparison.task.several.count);
     let context = comparison.context(&vectors)?;
-    let bytes: Vec<u64> =
-        comparison.plans.iter().map(|p| p.traffic(comparison.analysis, T::KIND).matrix_bytes).collect();
+    let bytes: Vec<u64> = comparison
+        .plans
+        .iter()
+        .map(|p| p.traffic(comparison.analysis, T::KIND).matrix_bytes)
+        .collect();
     let together = match comparison.device {
         Device::Cpu => GROUP_BYTES,
         gpu => GROUP_BYTES.min(gpu.memory()? / 3),
@@ -129,7 +132,11 @@ impl<T: Peers> Comparison<'_, T> {
     }
 
     /// Packs the matrix for the candidate at `place`.
-    fn enter<'c>(&'c self, place: usize, context: &'c Context<'c, T>) -> Result<TimedEngine<'c, T>, Failure> {
+    fn enter<'c>(
+        &'c self,
+        place: usize,
+        context: &'c Context<'c, T>,
+    ) -> Result<TimedEngine<'c, T>, Failure> {
         let Some(plan) = self.plans.get(place) else {
             let engine = self.peers[place - self.plans.len()].enter(context)?;
             return Ok(TimedEngine::new(place, engine));
@@ -149,7 +156,14 @@ impl<T: Peers> Comparison<'_, T> {
             Failure::Refused(error) => (error, true),
             Failure::Broken(error) => (error, false),
         };
-        Run::Failed(Failed { engine, version: version(engine), plan, completed: false, error, refused })
+        Run::Failed(Failed {
+            engine,
+            version: version(engine),
+            plan,
+            completed: false,
+            error,
+            refused,
+        })
     }
 
     fn measured(&self, timed_engine: &TimedEngine<'_, T>, samples: &Samples) -> Run {
@@ -162,7 +176,8 @@ impl<T: Peers> Comparison<'_, T> {
             gbps: traffic.bytes() as f64 / median / 1e9,
             deterministic: timed_engine.deterministic,
         });
-        let (median_us, min_us, rel_error) = (median * 1e6, samples.min() * 1e6, timed_engine.rel_error);
+        let (median_us, min_us, rel_error) =
+            (median * 1e6, samples.min() * 1e6, timed_engine.rel_error);
         let several_plan = timed_engine.several_plan.clone();
         Run::Measured(Measured {
             engine,
@@ -202,7 +217,14 @@ fn traffic<T: Scalar>(op: &SparseOp<T>, several: Several) -> (Option<Traffic>, O
 
 impl<'a, T: Scalar> TimedEngine<'a, T> {
     fn new(place: usize, engine: Box<dyn Engine<T> + 'a>) -> Self {
-        Self { place, engine, traffic: None, rel_error: 0.0, deterministic: false, several_plan: None }
+        Self {
+            place,
+            engine,
+            traffic: None,
+            rel_error: 0.0,
+            deterministic: false,
+            several_plan: None,
+        }
     }
 
     /// Compares the result with the oracle's, and with a second result.
@@ -215,7 +237,8 @@ impl<'a, T: Scalar> TimedEngine<'a, T> {
         };
         let (first, second) = (answer()?, answer()?);
         let checked = vectors.check(&first, several);
-        self.rel_error = checked.map_err(|wrong| Failure::Broken(format!("wrong answer: {wrong}")))?;
+        self.rel_error =
+            checked.map_err(|wrong| Failure::Broken(format!("wrong answer: {wrong}")))?;
         self.deterministic = first.iter().zip(&second).all(|(a, b)| a.bits() == b.bits());
         Ok(())
     }
@@ -228,7 +251,8 @@ fn time<T: Scalar>(
 ) -> Vec<Result<Samples, Error>> {
     let policy = Policy::of(comparison.device).in_state(comparison.cache);
     let policy = Policy { seconds: comparison.seconds * ready.len() as f64, ..policy };
-    let mut batches: Vec<_> = ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
+    let mut batches: Vec<_> =
+        ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = batches.iter_mut().map(|b| b as _).collect();
     race(&mut batches, policy)
 }
@@ -259,8 +283,11 @@ mod tests {
     use super::*;
 
     /// Checks a product with `[1 2; 3 4]`.
-    fn check(multiply: impl Fn(&[f64], &mut [f64]) + 'static) -> Result<TimedEngine<'static, f64>, String> {
-        let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+    fn check(
+        multiply: impl Fn(&[f64], &mut [f64]) + 'static,
+    ) -> Result<TimedEngine<'static, f64>, String> {
+        let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0])
+            .unwrap();
         let caches = Caches::new(&Stream::new(&Device::Cpu).unwrap(), CacheState::Warm).unwrap();
         let engine = Box::new(OnHost::new(Box::new(multiply), &[1.0, 1.0], 2, Rc::new(caches)));
         let mut timed_engine = TimedEngine::new(0, engine);
@@ -272,12 +299,19 @@ mod tests {
 
     #[test]
     fn a_wrong_answer_is_not_timed() {
-        let right = check(|_, y| y.copy_from_slice(&[3.0, 7.0])).unwrap_or_else(|error| panic!("{error}"));
+        let right =
+            check(|_, y| y.copy_from_slice(&[3.0, 7.0])).unwrap_or_else(|error| panic!("{error}"));
         assert!(right.deterministic && right.rel_error == 0.0);
         let wrong = check(|_, y| y.copy_from_slice(&[3.0, 7.5])).err();
-        assert_eq!(wrong.as_deref().map(|w| w.starts_with("wrong answer: row 1 is 7.5")), Some(true));
+        assert_eq!(
+            wrong.as_deref().map(|w| w.starts_with("wrong answer: row 1 is 7.5")),
+            Some(true)
+        );
         let unwritten = check(|_, y| y[0] = 3.0).err();
-        assert_eq!(unwritten.as_deref().map(|w| w.starts_with("wrong answer: row 1 is NaN")), Some(true));
+        assert_eq!(
+            unwritten.as_deref().map(|w| w.starts_with("wrong answer: row 1 is NaN")),
+            Some(true)
+        );
     }
 
     #[test]

@@ -129,7 +129,12 @@ pub(super) struct OnHost<'a, T> {
 
 impl<'a, T: Scalar> OnHost<'a, T> {
     /// Engine with vector `x`. `caches` must be those of the CPU.
-    pub(super) fn new(multiply: Product<'a, T>, x: &'a [T], nrows: usize, caches: Rc<Caches>) -> Self {
+    pub(super) fn new(
+        multiply: Product<'a, T>,
+        x: &'a [T],
+        nrows: usize,
+        caches: Rc<Caches>,
+    ) -> Self {
         Self { multiply, x, y: vec![T::ZERO; nrows], caches }
     }
 }

@@ -146,7 +146,8 @@ fn bench<T: Peers>(
         false => None,
     };
     let plans = asked_plans(&args.plans, &decision, calibrated.as_ref());
-    let baselines = args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
+    let baselines =
+        args.baselines.clone().unwrap_or_else(|| vec![Baseline::default_of(&device, console)]);
     let others = baselines.into_iter().flat_map(|b| b.peers(task, &device, console));
     let peers: Vec<Peer> = Peer::own(task).into_iter().chain(others).collect();
     // Every candidate may take the memory that the chosen plan was allowed, whatever other
@@ -201,7 +202,8 @@ fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
     /// Copies of every vector at a time: in both layouts, during the copy, and the oracle's result.
     const COPIES: u64 = 4;
     let elements = ((a.nrows() + a.ncols()) as u64).saturating_mul(count as u64);
-    let (needed, there) = (elements.saturating_mul(COPIES * size_of::<T>() as u64), Device::Cpu.memory()?);
+    let (needed, there) =
+        (elements.saturating_mul(COPIES * size_of::<T>() as u64), Device::Cpu.memory()?);
     if count > 1 && needed > there {
         bail!(
             "{count} vectors and their products take {}, and this machine has {}; take fewer vectors",
@@ -221,8 +223,11 @@ fn calibrated<T: Peers>(
     console: &Console,
 ) -> Result<Plan> {
     let calibration = Calibration { always: true, ..args.choice.calibration() };
-    let op =
-        builder.clone().tuning(Tuning::Calibrate).calibration(calibration).build_analyzed(a, analysis)?;
+    let op = builder
+        .clone()
+        .tuning(Tuning::Calibrate)
+        .calibration(calibration)
+        .build_analyzed(a, analysis)?;
     console.detail(|| op.explain().to_string());
     Ok(op.plan().clone())
 }

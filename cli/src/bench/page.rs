@@ -26,7 +26,8 @@ pub(super) fn matrix<T: Scalar>(
     let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
     // Our own plans come first, in the order of the results.
     let ours = comparison.plans.iter().map(Some).chain(std::iter::repeat(None));
-    let runs = results.runs.iter().zip(ours).map(|(result, plan)| run(result, plan, comparison, results));
+    let runs =
+        results.runs.iter().zip(ours).map(|(result, plan)| run(result, plan, comparison, results));
     Ok(report::Matrix {
         name: results.matrix.clone(),
         class: source.class(),

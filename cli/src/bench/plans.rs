@@ -65,7 +65,10 @@ mod tests {
     fn commas_in_parentheses_belong_to_the_plan() {
         let plans: Plans = "auto, sell(c:32,sigma:512),csr,calibrated".parse().unwrap();
         let plan = |text: &str| Asked::Plan(text.parse().unwrap());
-        assert_eq!(plans.0, [Asked::Auto, plan("sell(c:32,sigma:512)"), plan("csr"), Asked::Calibrated]);
+        assert_eq!(
+            plans.0,
+            [Asked::Auto, plan("sell(c:32,sigma:512)"), plan("csr"), Asked::Calibrated]
+        );
     }
 
     #[test]

@@ -48,7 +48,8 @@ pub(super) struct PrepareUs {
 
 impl PrepareUs {
     pub(super) fn of(p: &Preparation) -> Self {
-        let [analyze, select, pack, upload] = [p.analyze, p.select, p.pack, p.upload].map(|s| s * 1e6);
+        let [analyze, select, pack, upload] =
+            [p.analyze, p.select, p.pack, p.upload].map(|s| s * 1e6);
         Self { analyze, select, pack, upload }
     }
 }
@@ -199,7 +200,8 @@ impl Report {
             self.auto_plan
         )?;
         let reference = self.reference();
-        let ratio = reference.map_or_else(String::new, |run| format!("speed-up on {}", short_name(run)));
+        let ratio =
+            reference.map_or_else(String::new, |run| format!("speed-up on {}", short_name(run)));
         let columns = [
             ("plan", Left),
             ("median", Right),
@@ -224,8 +226,8 @@ impl Report {
             let gbps = details.map_or_else(String::new, |d| format!("{:.2}", d.gbps));
             let bytes = details.map_or_else(String::new, |d| size(d.matrix_bytes));
             let comparable = reference.filter(|reference| reference.vectors == run.vectors);
-            let speed_up =
-                comparable.map_or_else(String::new, |r| format!("{:.2}", r.median_us / run.median_us));
+            let speed_up = comparable
+                .map_or_else(String::new, |r| format!("{:.2}", r.median_us / run.median_us));
             let mark = match (self.is_auto(run), self.is_calibrated(run)) {
                 (true, true) => "<- auto, calibrated",
                 (true, false) => "<- auto",
@@ -233,7 +235,17 @@ impl Report {
                 (false, false) => "",
             };
             let error = format!("{:.1e}", run.rel_error);
-            vec![name, median, least, format!("{gflops:.2}"), gbps, bytes, error, speed_up, mark.to_owned()]
+            vec![
+                name,
+                median,
+                least,
+                format!("{gflops:.2}"),
+                gbps,
+                bytes,
+                error,
+                speed_up,
+                mark.to_owned(),
+            ]
         };
         out += &table(&columns, runs.into_iter().map(row));
         for error in self.runs.iter().filter_map(Run::error) {
@@ -278,11 +290,13 @@ impl Summary {
         }
         self.matrices += 1;
         // A product with one vector is not comparable with SpMM.
-        let comparable = |run: &&Measured| run.engine == "sparseop" && run.vectors == reference.vectors;
+        let comparable =
+            |run: &&Measured| run.engine == "sparseop" && run.vectors == reference.vectors;
         let ours = || report.measured().filter(comparable);
         let named = ours().map(|run| (run.plan.clone(), run));
         let auto = ours().find(|run| report.is_auto(run)).map(|run| (AUTO.to_owned(), run));
-        let calibrated = ours().find(|run| report.is_calibrated(run)).map(|run| (CALIBRATED.to_owned(), run));
+        let calibrated =
+            ours().find(|run| report.is_calibrated(run)).map(|run| (CALIBRATED.to_owned(), run));
         let fastest = ours().min_by(|a, b| a.median_us.total_cmp(&b.median_us));
         let fastest = fastest.map(|run| (FASTEST.to_owned(), run));
         for (name, run) in named.chain(auto).chain(calibrated).chain(fastest) {
@@ -302,9 +316,13 @@ impl Summary {
         let mut means: Vec<(&str, f64)> =
             everywhere.map(|(name, sum)| (name.as_str(), (sum.0 / sum.1 as f64).exp())).collect();
         means.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let means: Vec<String> = means.iter().map(|(name, mean)| format!("{name} {mean:.2}")).collect();
+        let means: Vec<String> =
+            means.iter().map(|(name, mean)| format!("{name} {mean:.2}")).collect();
         let (matrices, reference) = (self.matrices, &self.reference);
-        format!("speed-up on {reference}, geometric mean over {matrices} matrices: {}\n", means.join(", "))
+        format!(
+            "speed-up on {reference}, geometric mean over {matrices} matrices: {}\n",
+            means.join(", ")
+        )
     }
 }
 
@@ -358,13 +376,17 @@ mod tests {
         let report = report("ell", &times);
         assert_eq!(report.reference().map(|run| run.plan.as_str()), Some("sell"));
         let table = report.table().unwrap();
-        assert!(table.contains("speed-up on cusparse") && table.contains("cusparse csr_alg1"), "{table}");
+        assert!(
+            table.contains("speed-up on cusparse") && table.contains("cusparse csr_alg1"),
+            "{table}"
+        );
     }
 
     #[test]
     fn one_vector_is_not_compared_with_several() {
         let mut summary = Summary::default();
-        let mut report = report("ell", &[("sparseop", "ell", 4.0), ("sparseop", "csr(scalar)", 8.0)]);
+        let mut report =
+            report("ell", &[("sparseop", "ell", 4.0), ("sparseop", "csr(scalar)", 8.0)]);
         report.runs.iter_mut().for_each(|run| match run {
             Run::Measured(run) => run.vectors = 8,
             Run::Failed(_) => {}

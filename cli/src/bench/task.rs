@@ -110,7 +110,9 @@ impl<T: Scalar> Vectors<T> {
         }
         let columns = &self.columns[..self.len * several.count];
         let x = Rc::new(match several.layout {
-            Layout::RowMajor => DeviceVec::from_slice(device, &rows(columns, self.len, several.count))?,
+            Layout::RowMajor => {
+                DeviceVec::from_slice(device, &rows(columns, self.len, several.count))?
+            }
             _ => DeviceVec::from_slice(device, columns)?,
         });
         known.push((several, x.clone()));
@@ -157,7 +159,10 @@ mod tests {
         let several = |layout| Several { count: 3, layout };
         let (row, column) = (several(Layout::RowMajor), several(Layout::ColumnMajor));
         let x = |several| vectors.on(&Device::Cpu, several).unwrap().to_vec().unwrap();
-        assert_eq!((x(row), x(column)), (vec![1., 3., 5., 2., 4., 6.], vec![1., 2., 3., 4., 5., 6.]));
+        assert_eq!(
+            (x(row), x(column)),
+            (vec![1., 3., 5., 2., 4., 6.], vec![1., 2., 3., 4., 5., 6.])
+        );
         assert_eq!(x(Several::ONE), vectors.first());
         assert_eq!(vectors.check(&[2.0, 1.0, 4.0, 3.0, 6.0, 5.0], column), Ok(0.0));
         assert_eq!(vectors.check(&[2.0, 4.0, 6.0, 1.0, 3.0, 5.0], row), Ok(0.0));

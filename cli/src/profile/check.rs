@@ -67,7 +67,8 @@ struct Bars([f64; 3]);
 
 impl Bars {
     fn parse(text: &str) -> Result<Self, String> {
-        let numbers: Option<Vec<f64>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+        let numbers: Option<Vec<f64>> =
+            text.split(',').map(|number| number.trim().parse().ok()).collect();
         match numbers.as_deref() {
             Some(&[mean, p95, worst]) if [mean, p95, worst].iter().all(|&bar| bar >= 1.0) => {
                 Ok(Self([mean, p95, worst]))
@@ -108,7 +109,10 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     }
     if bad > 0 {
         let count = args.files.len();
-        bail!("{bad} of {count} profile{} should not be relied on", if count == 1 { "" } else { "s" });
+        bail!(
+            "{bad} of {count} profile{} should not be relied on",
+            if count == 1 { "" } else { "s" }
+        );
     }
     Ok(())
 }
@@ -156,10 +160,14 @@ fn kernels(profile: &Profile) -> Option<Problem> {
 fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
     let measured = &profile.device;
     let why = match device_for(profile, args.device.as_ref())? {
-        None => format!("measured on {measured}, and there is no GPU here; --any-device leaves this out"),
+        None => format!(
+            "measured on {measured}, and there is no GPU here; --any-device leaves this out"
+        ),
         Some(device) if profile.fit(&device.spec()) == Fit::Exact => return Ok(None),
         // Old kernels are a problem of their own.
-        Some(device) if device.spec().name == measured.name && device.spec().threads == measured.threads => {
+        Some(device)
+            if device.spec().name == measured.name && device.spec().threads == measured.threads =>
+        {
             return Ok(None);
         }
         Some(device) => format!("measured on {measured}, and {device} is {}", device.spec()),
@@ -168,8 +176,10 @@ fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
 }
 
 fn missing(profile: &Profile) -> Vec<Problem> {
-    let absent = ScalarKind::ALL.into_iter().filter(|&scalar| !scalars(profile).any(|s| s == scalar));
-    let mut whys: Vec<String> = absent.map(|scalar| format!("nothing was measured in {scalar}")).collect();
+    let absent =
+        ScalarKind::ALL.into_iter().filter(|&scalar| !scalars(profile).any(|s| s == scalar));
+    let mut whys: Vec<String> =
+        absent.map(|scalar| format!("nothing was measured in {scalar}")).collect();
     for scalar in scalars(profile) {
         let kernels = profile.missing_kernels(scalar);
         if !kernels.is_empty() {
@@ -211,7 +221,9 @@ fn outliers(profile: &Profile) -> Vec<Problem> {
     let message = |record: &Record, run: &RecordedRun, reached: f64, what: &str| {
         let [reached, ceiling] = [reached, ceiling].map(|b| rounded(b * 1e-9));
         let name = run_name(record, run);
-        format!("{name} moved {reached} GB/s, {what}, where copies reach {ceiling} GB/s; measure it again")
+        format!(
+            "{name} moved {reached} GB/s, {what}, where copies reach {ceiling} GB/s; measure it again"
+        )
     };
     let too_fast = |record, run| {
         let reached = bandwidth(run).filter(|reached| *reached > FASTEST * ceiling)?;
@@ -238,5 +250,6 @@ fn regret(profile: &Profile, bars: Bars) -> Option<Problem> {
         .map(|((name, found), bar)| format!("{name} {found:.3} is beyond {bar}"))
         .collect();
     let how = if profile.validation.held_out.is_some() { "held out" } else { "in-sample" };
-    (!beyond.is_empty()).then(|| Problem { what: "regret", why: format!("{how}: {}", beyond.join(", ")) })
+    (!beyond.is_empty())
+        .then(|| Problem { what: "regret", why: format!("{how}: {}", beyond.join(", ")) })
 }

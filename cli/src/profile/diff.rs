@@ -75,7 +75,11 @@ impl Change {
     }
 
     fn percent(&self) -> String {
-        if self.a > 0.0 { format!("{:+.0} %", (self.b / self.a - 1.0) * 100.0) } else { String::new() }
+        if self.a > 0.0 {
+            format!("{:+.0} %", (self.b / self.a - 1.0) * 100.0)
+        } else {
+            String::new()
+        }
     }
 }
 
@@ -139,9 +143,13 @@ fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
         facts
     };
     let only = |p: &Profile, other: &Profile| {
-        let all = p.coefficients.iter().flat_map(|(s, kernels)| kernels.keys().map(move |k| (*s, k)));
+        let all =
+            p.coefficients.iter().flat_map(|(s, kernels)| kernels.keys().map(move |k| (*s, k)));
         let lacking = all.filter(|(scalar, kernel)| other.coefficients(*scalar, kernel).is_none());
-        lacking.map(|(scalar, kernel)| format!("{kernel} in {scalar}")).collect::<Vec<_>>().join(", ")
+        lacking
+            .map(|(scalar, kernel)| format!("{kernel} in {scalar}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let kernels = ("known only there", only(a, b), only(b, a));
     let pairs = of(a).into_iter().zip(of(b));
@@ -176,7 +184,8 @@ fn choice(record: &Record) -> Option<&str> {
 }
 
 fn choices(a: &[Record], b: &[Record]) -> Choices {
-    let key = |record: &Record| -> (Fingerprint, ScalarKind) { (record.fingerprint, record.scalar) };
+    let key =
+        |record: &Record| -> (Fingerprint, ScalarKind) { (record.fingerprint, record.scalar) };
     let of_b: BTreeMap<_, &Record> = b.iter().map(|record| (key(record), record)).collect();
     let mut choices = Choices::default();
     for ours in a {
@@ -254,7 +263,8 @@ fn choices_text(out: &mut String, choices: &Choices, listed: usize) -> fmt::Resu
         let ratio = c.ratio.map_or("not measured".to_owned(), |ratio| format!("{ratio:.3}"));
         vec![c.matrix.clone(), c.dtype.to_string(), c.a.clone(), c.b.clone(), ratio]
     });
-    let columns = [("matrix", Left), ("dtype", Left), ("A", Left), ("B", Left), ("A over B, by B", Right)];
+    let columns =
+        [("matrix", Left), ("dtype", Left), ("A", Left), ("B", Left), ("A over B, by B", Right)];
     *out += &table(&columns, lines);
     if different.len() > listed {
         writeln!(out, "and {} more; --all lists them", different.len() - listed)?;

@@ -62,9 +62,13 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 }
 
 fn generic(args: &GenericArgs) -> Result<()> {
-    let profile = Profile::read(&args.file)?.generic(&super::command_line()).with_context(|| {
-        format!("{}: it was measured on a CPU, which has no multiprocessors", args.file.display())
-    })?;
+    let profile =
+        Profile::read(&args.file)?.generic(&super::command_line()).with_context(|| {
+            format!(
+                "{}: it was measured on a CPU, which has no multiprocessors",
+                args.file.display()
+            )
+        })?;
     Ok(profile.write(&args.out)?)
 }
 
@@ -86,7 +90,9 @@ fn is_current(profile: &Profile) -> bool {
 /// Measured ceilings of a device in words, each with its name.
 fn ceilings(c: &Ceilings) -> [(&'static str, String); 3] {
     let in_words = |value: Option<f64>, unit: f64, name: &str| {
-        value.map_or("not measured".to_owned(), |value| format!("{:.4} {name}", rounded(value * unit)))
+        value.map_or("not measured".to_owned(), |value| {
+            format!("{:.4} {name}", rounded(value * unit))
+        })
     };
     [
         ("copies", in_words(c.copy_bandwidth, 1e-9, "GB/s")),

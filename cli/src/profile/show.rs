@@ -65,7 +65,8 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 
 /// Shows the profile in use on a device.
 fn used(args: &Args, console: &Console) -> Result<()> {
-    let device = args.device.as_ref().map_or_else(|| "auto".parse().map_err(Into::into), DeviceArg::get)?;
+    let device =
+        args.device.as_ref().map_or_else(|| "auto".parse().map_err(Into::into), DeviceArg::get)?;
     let spec = device.spec();
     // Usually the same for all scalar types. If profiles differ, all of them are shown.
     let mut shown: Option<Found> = None;
@@ -90,7 +91,12 @@ fn used(args: &Args, console: &Console) -> Result<()> {
                 writeln!(out, "passed over: {warning}")?;
             }
             if let Some(folder) = lookup::user_folder() {
-                writeln!(out, "yours go to {}, or are named by {}\n", folder.display(), lookup::VARIABLE)?;
+                writeln!(
+                    out,
+                    "yours go to {}, or are named by {}\n",
+                    folder.display(),
+                    lookup::VARIABLE
+                )?;
             }
             text(&mut out, &found.profile, Some(fit))?;
             console.print(&out)?;
@@ -121,7 +127,8 @@ fn show(file: &Path, args: &Args, console: &Console) -> Result<()> {
 fn text(out: &mut String, profile: &Profile, fit: Option<Fit>) -> fmt::Result {
     writeln!(out, "device       {}", device_line(&profile.device))?;
     writeln!(out, "fit          {}", fit.map_or("there is no such device here", Fit::describe))?;
-    let current = if is_current(profile) { "those of this program" } else { "not those of this program" };
+    let current =
+        if is_current(profile) { "those of this program" } else { "not those of this program" };
     writeln!(out, "kernels      {}, {current}", profile.kernels)?;
     writeln!(out, "made         {}, {}", profile.date, printable(&profile.command))?;
     let reached = ceilings(&profile.ceilings).map(|(what, value)| format!("{what} {value}"));
@@ -147,7 +154,8 @@ fn records(out: &mut String, records: &[Record]) -> fmt::Result {
         return writeln!(out, "records      none");
     }
     let runs: usize = records.iter().map(|record| record.runs.len()).sum();
-    let failed = records.iter().flat_map(|record| &record.runs).filter(|run| run.failed.is_some()).count();
+    let failed =
+        records.iter().flat_map(|record| &record.runs).filter(|run| run.failed.is_some()).count();
     writeln!(
         out,
         "records      {} of a matrix in one precision, {runs} runs, {failed} of them failed",
@@ -194,10 +202,18 @@ fn worst(out: &mut String, records: &[Record]) -> fmt::Result {
         let fastest = record.fastest().map_or("", |run| &run.plan);
         let matrix = printable(&record.matrix);
         let plans = [*chosen, fastest].map(printable);
-        [matrix, record.scalar.to_string(), format!("{regret:.3}")].into_iter().chain(plans).collect()
+        [matrix, record.scalar.to_string(), format!("{regret:.3}")]
+            .into_iter()
+            .chain(plans)
+            .collect()
     });
-    let columns =
-        [("worst matrices", Left), ("dtype", Left), ("regret", Right), ("chosen", Left), ("fastest", Left)];
+    let columns = [
+        ("worst matrices", Left),
+        ("dtype", Left),
+        ("regret", Right),
+        ("chosen", Left),
+        ("fastest", Left),
+    ];
     writeln!(out)?;
     *out += &table(&columns, lines);
     Ok(())
@@ -205,10 +221,13 @@ fn worst(out: &mut String, records: &[Record]) -> fmt::Result {
 
 /// Table of the coefficients: a line for every kernel, a column for every coefficient in use.
 fn coefficients<'a>(kernels: impl Iterator<Item = (&'a str, &'a Coefficients)>) -> String {
-    let lines: Vec<(&str, Vec<f64>)> =
-        kernels.map(|(kernel, c)| (kernel, c.terms().into_iter().chain(c.packing()).collect())).collect();
-    let names: Vec<&str> = Coefficients::NAMES.into_iter().chain(Coefficients::PACKING_NAMES).collect();
-    let used: Vec<usize> = (0..names.len()).filter(|&i| lines.iter().any(|line| line.1[i] > 0.0)).collect();
+    let lines: Vec<(&str, Vec<f64>)> = kernels
+        .map(|(kernel, c)| (kernel, c.terms().into_iter().chain(c.packing()).collect()))
+        .collect();
+    let names: Vec<&str> =
+        Coefficients::NAMES.into_iter().chain(Coefficients::PACKING_NAMES).collect();
+    let used: Vec<usize> =
+        (0..names.len()).filter(|&i| lines.iter().any(|line| line.1[i] > 0.0)).collect();
     let columns: Vec<_> =
         std::iter::once(("kernel", Left)).chain(used.iter().map(|&i| (names[i], Right))).collect();
     let cell = |value: f64| if value == 0.0 { String::new() } else { rounded(value) };

@@ -59,7 +59,8 @@ impl Scale {
 /// The least of 1, 2 and 5 times a power of ten that is not below `step`.
 pub(super) fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
-    let mantissa = [1.0, 2.0, 5.0].into_iter().find(|m| m * power >= step * (1.0 - 1e-9)).unwrap_or(10.0);
+    let mantissa =
+        [1.0, 2.0, 5.0].into_iter().find(|m| m * power >= step * (1.0 - 1e-9)).unwrap_or(10.0);
     mantissa * power
 }
 
@@ -99,6 +100,9 @@ mod tests {
 
     #[test]
     fn steps_are_1_2_or_5() {
-        assert_eq!([0.9, 1.0, 1.1, 4.9, 6.0, 300.0].map(round_step), [1.0, 1.0, 2.0, 5.0, 10.0, 500.0]);
+        assert_eq!(
+            [0.9, 1.0, 1.1, 4.9, 6.0, 300.0].map(round_step),
+            [1.0, 1.0, 2.0, 5.0, 10.0, 500.0]
+        );
     }
 }

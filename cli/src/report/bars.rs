@@ -41,9 +41,11 @@ const TICKS: f64 = 5.0;
 
 /// Draws the bars, a legend and the list of plans without a time.
 pub(super) fn draw(matrix: &Matrix) -> Markup {
-    let mut rows: Vec<(&Run, f64)> = matrix.runs.iter().filter_map(|run| Some((run, run.time()?))).collect();
+    let mut rows: Vec<(&Run, f64)> =
+        matrix.runs.iter().filter_map(|run| Some((run, run.time()?))).collect();
     rows.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let title = if matrix.is_measured() { "Time of a product" } else { "Predicted time of a product" };
+    let title =
+        if matrix.is_measured() { "Time of a product" } else { "Predicted time of a product" };
     html! {
         figure class="wide" {
             h4 { (title) }
@@ -105,7 +107,8 @@ impl<'a> Chart<'a> {
         let longest = rows.iter().map(|(run, _)| run.name.chars().count()).max().unwrap_or(0);
         let left = (longest.min(LONGEST_NAME) + 1) as f64 * CHARACTER;
         let limit = rows.iter().map(|row| row.1).fold(f64::INFINITY, f64::min) * OVERLONG;
-        let drawn = rows.iter().flat_map(|&(run, time)| [Some(time), matrix.roofline(run)]).flatten();
+        let drawn =
+            rows.iter().flat_map(|&(run, time)| [Some(time), matrix.roofline(run)]).flatten();
         let most = drawn.map(|time| time.min(limit)).fold(0.0, f64::max);
         let scale = Scale::linear((0.0, most), (left, WIDTH - NUMBERS));
         let bottom = TOP + rows.len() as f64 * ROW;
@@ -115,7 +118,8 @@ impl<'a> Chart<'a> {
     fn draw(&self) -> Markup {
         let height = self.bottom + BOTTOM;
         let said = self.in_words();
-        let heads = [if self.matrix.is_measured() { "median" } else { "predicted" }, "GB/s", "of roofline"];
+        let heads =
+            [if self.matrix.is_measured() { "median" } else { "predicted" }, "GB/s", "of roofline"];
         html! {
             div class="scroll" {
                 svg class="bars" role="img" aria-label=(said) viewBox={ "0 0 " (WIDTH) " " (px(height)) } {
@@ -153,7 +157,8 @@ impl<'a> Chart<'a> {
         let end = self.scale.at(time);
         let top = px(middle - BAR / 2.0);
         let rate = cell(run.bytes, |bytes| format!("{:.1}", bytes as f64 / time / 1e9));
-        let share = cell(self.matrix.roofline(run), |least| format!("{:.0} %", least / time * 100.0));
+        let share =
+            cell(self.matrix.roofline(run), |least| format!("{:.0} %", least / time * 100.0));
         let text = px(middle + 4.0);
         let cut = time > self.scale.to();
         html! {
@@ -180,7 +185,8 @@ impl<'a> Chart<'a> {
     fn roofline(&self) -> String {
         let mut path = String::new();
         for (i, (run, _)) in self.rows.iter().enumerate() {
-            if let Some(least) = self.matrix.roofline(run).filter(|&least| least <= self.scale.to()) {
+            if let Some(least) = self.matrix.roofline(run).filter(|&least| least <= self.scale.to())
+            {
                 let (x, from) = (self.scale.at(least), px(Self::middle(i) - MARK / 2.0));
                 // Writing to a string does not fail.
                 let _ = write!(path, "M{x} {from}v{MARK}");

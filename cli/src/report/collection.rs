@@ -48,18 +48,21 @@ fn cards(matrices: &[Matrix]) -> Markup {
     {
         cards.push(Card { is_plan: true, ..card(chosen.name.clone(), "chosen plan") });
         if let Some(time) = chosen.time() {
-            let meaning = if chosen.measured.is_some() { "a product" } else { "a product, predicted" };
+            let meaning =
+                if chosen.measured.is_some() { "a product" } else { "a product, predicted" };
             cards.push(card(duration(time), meaning));
         }
     }
     let mean = if matrices.len() > 1 { ", geometric mean" } else { "" };
     if let Some(r) = speed_up {
-        let least = if r.count > 1 { format!(" (least {})", times(r.least)) } else { String::new() };
+        let least =
+            if r.count > 1 { format!(" (least {})", times(r.least)) } else { String::new() };
         cards.push(card(times(r.mean), &format!("speed-up on the best baseline{mean}{least}")));
     }
     if let Some(r) = regret {
         let worst = if r.count > 1 { format!(" (worst {})", lost(r.most)) } else { String::new() };
-        cards.push(card(lost(r.mean), &format!("lost against the fastest plan timed{mean}{worst}")));
+        cards
+            .push(card(lost(r.mean), &format!("lost against the fastest plan timed{mean}{worst}")));
     }
     // The bandwidth of the memory is no bound for data in a cache.
     if let Some(r) = roofline.filter(|r| r.most <= 1.0) {

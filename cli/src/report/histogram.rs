@@ -59,17 +59,23 @@ impl Thresholds {
         weights: &Weights,
         scalar: ScalarKind,
     ) -> Self {
-        let hybrid =
-            plans.clone().find_map(|plan| if let Plan::Hyb(plan) = plan { Some(*plan) } else { None });
-        let best = || hyb::Plan::new(hyb::Width::Fixed(hyb::fastest(histogram, weights.tail_slots)));
+        let hybrid = plans
+            .clone()
+            .find_map(|plan| if let Plan::Hyb(plan) = plan { Some(*plan) } else { None });
+        let best =
+            || hyb::Plan::new(hyb::Width::Fixed(hyb::fastest(histogram, weights.tail_slots)));
         let hybrid = hybrid.unwrap_or_else(best);
         let sectioned = plans.into_iter().find_map(|plan| match plan {
-            Plan::Jds(jds::Plan::Jagged(plan)) if matches!(plan.layout, Layout::Sections(..)) => Some(*plan),
+            Plan::Jds(jds::Plan::Jagged(plan)) if matches!(plan.layout, Layout::Sections(..)) => {
+                Some(*plan)
+            }
             _ => None,
         });
         let split = Split { cost: Some(weights.section_slots), ..Split::default() };
-        let sectioned = sectioned
-            .unwrap_or(jds::Jagged { layout: Layout::Sections(split, jds::Launches::default()), tail: None });
+        let sectioned = sectioned.unwrap_or(jds::Jagged {
+            layout: Layout::Sections(split, jds::Launches::default()),
+            tail: None,
+        });
         Self {
             ell_width: hybrid.width.resolve(histogram, scalar),
             hyb: Plan::Hyb(hybrid),
@@ -136,7 +142,8 @@ struct Chart<'a> {
 impl<'a> Chart<'a> {
     fn new(bins: &'a [Bin], matrix: &Matrix) -> Self {
         let (rows, entries) = (matrix.rows.nrows.max(1) as f64, matrix.rows.nnz.max(1) as f64);
-        let shares = bins.iter().map(|bin| (bin.rows as f64 / rows).max(bin.entries as f64 / entries));
+        let shares =
+            bins.iter().map(|bin| (bin.rows as f64 / rows).max(bin.entries as f64 / entries));
         let step = (WIDTH - LEFT - RIGHT) / bins.len() as f64;
         let longest = bins.iter().map(|bin| label(bin).chars().count()).max().unwrap_or(0);
         let slanted = longest as f64 * CHARACTER > step;
@@ -206,8 +213,8 @@ impl<'a> Chart<'a> {
     fn after(&self, length: u32) -> f64 {
         let before = self.bins.partition_point(|bin| bin.to <= length);
         let inside = self.bins.get(before).filter(|bin| bin.from <= length);
-        let part =
-            inside.map_or(0.0, |bin| f64::from(length - bin.from + 1) / f64::from(bin.to - bin.from + 1));
+        let part = inside
+            .map_or(0.0, |bin| f64::from(length - bin.from + 1) / f64::from(bin.to - bin.from + 1));
         px(LEFT + (before as f64 + part) * self.step)
     }
 

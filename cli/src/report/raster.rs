@@ -52,7 +52,8 @@ impl Raster {
         let (nrows, ncols) = (a.nrows(), a.ncols());
         let cell = (nrows.div_ceil(PIXELS).max(1), ncols.div_ceil(PIXELS).max(1));
         let (height, width) = (nrows.div_ceil(cell.0), ncols.div_ceil(cell.1));
-        let counts: Vec<u64> = (0..height).into_par_iter().flat_map_iter(|y| line(a, y, cell)).collect();
+        let counts: Vec<u64> =
+            (0..height).into_par_iter().flat_map_iter(|y| line(a, y, cell)).collect();
         let area = |pixel: usize| {
             let rows = cell.0.min(nrows - pixel / width * cell.0);
             rows as f64 * cell.1.min(ncols - pixel % width * cell.1) as f64
@@ -170,7 +171,11 @@ mod tests {
         let (row_ptr, col_idx) = (vec![0, 2, 2, 5], vec![0, 4, 1, 2, 3]);
         let a = CsrMatrix::try_new(3, 5, row_ptr, col_idx, vec![1.0; 5]).unwrap();
         assert_eq!(counts(&a, (1, 1)), [[1, 0, 0, 0, 1], [0, 0, 0, 0, 0], [0, 1, 1, 1, 0]]);
-        assert_eq!(counts(&a, (2, 2)), [[1, 0, 1], [1, 2, 0]], "the last row and column are cut off");
+        assert_eq!(
+            counts(&a, (2, 2)),
+            [[1, 0, 1], [1, 2, 0]],
+            "the last row and column are cut off"
+        );
     }
 
     #[test]

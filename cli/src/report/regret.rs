@@ -43,7 +43,13 @@ impl Ratios {
         let mean = (ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp();
         let least = ratios.iter().copied().reduce(f64::min)?;
         let most = ratios.iter().copied().reduce(f64::max)?;
-        Some(Self { count: ratios.len(), mean, p95: Data::new(ratios).percentile(PERCENTILE), least, most })
+        Some(Self {
+            count: ratios.len(),
+            mean,
+            p95: Data::new(ratios).percentile(PERCENTILE),
+            least,
+            most,
+        })
     }
 }
 
@@ -59,7 +65,8 @@ pub(super) fn times(ratio: f64) -> String {
 
 /// Draws the regret of every matrix, least first. Empty for fewer than two matrices.
 pub(super) fn curve(matrices: &[Matrix]) -> Markup {
-    let mut regrets: Vec<(&Matrix, f64)> = matrices.iter().filter_map(|m| Some((m, m.regret()?))).collect();
+    let mut regrets: Vec<(&Matrix, f64)> =
+        matrices.iter().filter_map(|m| Some((m, m.regret()?))).collect();
     regrets.sort_by(|a, b| a.1.total_cmp(&b.1));
     let Some(all) = Ratios::of(regrets.iter().map(|r| r.1)).filter(|all| all.count > 1) else {
         return Markup::default();
@@ -156,7 +163,8 @@ pub(super) fn table(matrices: &[Matrix]) -> Markup {
 fn row(class: &str, matrices: &[&Matrix]) -> Markup {
     let regret = Ratios::of(matrices.iter().filter_map(|m| m.regret()));
     let speed_up = Ratios::of(matrices.iter().filter_map(|m| m.speed_up()));
-    let worst = matrices.iter().filter_map(|m| Some((m, m.regret()?))).max_by(|a, b| a.1.total_cmp(&b.1));
+    let worst =
+        matrices.iter().filter_map(|m| Some((m, m.regret()?))).max_by(|a, b| a.1.total_cmp(&b.1));
     let of = |ratios: Option<Ratios>, part: fn(Ratios) -> String| cell(ratios, part);
     html! {
         th scope="row" { (class) }

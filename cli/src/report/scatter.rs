@@ -51,16 +51,24 @@ pub(super) fn points(matrix: &Matrix) -> impl Iterator<Item = Point<'_>> {
 /// Draws the points with the diagonal. Empty without points.
 pub(super) fn draw(points: &[Point<'_>]) -> Markup {
     let times = || points.iter().flat_map(|p| [p.predicted, p.measured]);
-    let (least, most) = (times().fold(f64::INFINITY, f64::min) / ROOM, times().fold(0.0, f64::max) * ROOM);
+    let (least, most) =
+        (times().fold(f64::INFINITY, f64::min) / ROOM, times().fold(0.0, f64::max) * ROOM);
     if points.is_empty() {
         return Markup::default();
     }
     let x = Scale::logarithmic((least, most), (LEFT, SIDE - RIGHT));
     let y = Scale::logarithmic((least, most), (SIDE - BOTTOM, TOP));
-    let plans = if points.len() == 1 { "1 product".to_owned() } else { format!("{} products", points.len()) };
-    let within = points.iter().filter(|p| (p.measured / p.predicted).ln().abs() <= BAND.ln()).count();
-    let said = format!("Predicted against measured times of {plans}; {within} within a factor of {BAND}");
-    let formats = || FormatKind::ALL.iter().filter(|&&kind| points.iter().any(|p| p.format == kind));
+    let plans = if points.len() == 1 {
+        "1 product".to_owned()
+    } else {
+        format!("{} products", points.len())
+    };
+    let within =
+        points.iter().filter(|p| (p.measured / p.predicted).ln().abs() <= BAND.ln()).count();
+    let said =
+        format!("Predicted against measured times of {plans}; {within} within a factor of {BAND}");
+    let formats =
+        || FormatKind::ALL.iter().filter(|&&kind| points.iter().any(|p| p.format == kind));
     html! {
         figure class="scatter" {
             h4 { "Predicted against measured" }

@@ -69,7 +69,9 @@ fn facts(matrix: &Matrix) -> Markup {
         ("numbers", matrix.scalar.to_string()),
         (
             "row lengths",
-            format!("{least} to {}, mean {:.1}", grouped(u64::from(rows.max)), rows.mean).trim().to_owned(),
+            format!("{least} to {}, mean {:.1}", grouped(u64::from(rows.max)), rows.mean)
+                .trim()
+                .to_owned(),
         ),
         ("variation", format!("{:.2}", rows.cv)),
         ("empty rows", grouped(rows.empty_rows)),

@@ -8,7 +8,15 @@ use sparseop::matrix::gallery;
 
 fn run(name: &str, measured: Option<f64>, predicted: Option<f64>) -> Run {
     let format = name.parse::<Plan>().ok().map(|plan| plan.format());
-    Run { name: name.to_owned(), format, chosen: false, measured, predicted, bytes: Some(8000), remark: None }
+    Run {
+        name: name.to_owned(),
+        format,
+        chosen: false,
+        measured,
+        predicted,
+        bytes: Some(8000),
+        remark: None,
+    }
 }
 
 /// A matrix with three plans, the second fastest of them chosen, and a baseline.
@@ -24,7 +32,8 @@ fn matrix(name: &str) -> Matrix {
     runs[1].chosen = true;
     runs[3].bytes = None;
     let plans: Vec<Plan> = ["coo", "hyb(width:5)"].map(|text| text.parse().unwrap()).to_vec();
-    let thresholds = Thresholds::of(plans.iter(), &rows.histogram, &Weights::default(), ScalarKind::F64);
+    let thresholds =
+        Thresholds::of(plans.iter(), &rows.histogram, &Weights::default(), ScalarKind::F64);
     Matrix {
         name: name.to_owned(),
         class: "circuit".to_owned(),
@@ -66,7 +75,9 @@ fn one_matrix_has_every_picture() {
     assert_eq!(count("<circle"), 3, "a point for every run that was predicted and measured");
     assert_eq!((count("<line class=\"ell\""), count("ELL width 5")), (1, 2));
     assert!(count("<line class=\"section") > 0 && count("data:image/png;base64,iVBOR") == 1);
-    assert!(page.contains("because it is fast") && page.contains("10.0 %") && page.contains("3.00×"));
+    assert!(
+        page.contains("because it is fast") && page.contains("10.0 %") && page.contains("3.00×")
+    );
     assert!(page.contains("<dt>cache</dt><dd>company</dd>"), "how it was measured");
     assert_eq!((count("<script"), count("http://"), count("https://")), (0, 0, 0));
 }
@@ -91,7 +102,8 @@ fn a_page_of_nothing_much_is_still_a_page() {
     let a = sparseop::matrix::CsrMatrix::<f32>::zeros(0, 0).unwrap();
     let mut bare = matrix("nothing");
     bare.rows = Analysis::of(a.view()).rows;
-    (bare.pattern, bare.thresholds, bare.bandwidth) = (Some(Raster::of(a.view()).unwrap()), None, None);
+    (bare.pattern, bare.thresholds, bare.bandwidth) =
+        (Some(Raster::of(a.view()).unwrap()), None, None);
     bare.runs = vec![run("coo", None, None)];
     bare.runs[0].remark = Some("too <large>".to_owned());
     let text = page(vec![bare]);
@@ -100,7 +112,10 @@ fn a_page_of_nothing_much_is_still_a_page() {
     let mut instant = matrix("instant");
     instant.runs.iter_mut().for_each(|run| run.measured = Some(0.0));
     let text = page(vec![instant]);
-    assert!(!text.contains("NaN") && !text.contains("inf"), "a clock too coarse draws nothing wrong");
+    assert!(
+        !text.contains("NaN") && !text.contains("inf"),
+        "a clock too coarse draws nothing wrong"
+    );
 }
 
 #[test]

@@ -116,9 +116,11 @@ pub(super) struct Args {
 /// Parses a time such as `90s`, `10m` or `1.5h`, in seconds.
 fn parse_duration(text: &str) -> Result<f64, String> {
     let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
-    let unit = units.into_iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)));
+    let unit =
+        units.into_iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)));
     let (digits, unit) = unit.unwrap_or((text, 1.0));
-    let seconds = digits.parse::<f64>().ok().map(|n| n * unit).filter(|s| s.is_finite() && *s > 0.0);
+    let seconds =
+        digits.parse::<f64>().ok().map(|n| n * unit).filter(|s| s.is_finite() && *s > 0.0);
     seconds.ok_or_else(|| "write a time above 0 with its unit, such as 90s, 10m or 1.5h".to_owned())
 }
 
@@ -147,7 +149,9 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     let page = args.report.begin("Tuning")?;
     let classes = args.classes.as_deref().map(Classes::read).transpose()?;
     let collected = match &args.out {
-        Some(out) if args.from.is_empty() => measure_all(args, out, classes.unwrap_or_default(), console)?,
+        Some(out) if args.from.is_empty() => {
+            measure_all(args, out, classes.unwrap_or_default(), console)?
+        }
         _ => {
             let Kept { header, mut measured, .. } = read_kept(&args.from, console)?;
             if let Some(classes) = classes {
@@ -174,13 +178,16 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     let mut refit = refit::profile(&measured, &header.provenance);
     spinner.finish_and_clear();
     let calibrations = calibrated.map(|(all, held_out)| Calibrations::of(&all, held_out, WORST));
-    refit.profile.validation.calibrated = calibrations.as_ref().map(|calibrations| calibrations.regret);
+    refit.profile.validation.calibrated =
+        calibrations.as_ref().map(|calibrations| calibrations.regret);
     if args.no_records {
         refit.profile.records.clear();
     }
     for scalar in ScalarKind::ALL.into_iter().filter(|&s| measured.iter().any(|m| m.scalar == s)) {
         for kernel in refit.profile.missing_kernels(scalar) {
-            console.warn(&format!("no matrix was suited to {kernel} in {scalar}: it will never be chosen"));
+            console.warn(&format!(
+                "no matrix was suited to {kernel} in {scalar}: it will never be chosen"
+            ));
         }
     }
     if let Some(out) = &args.out {
@@ -239,18 +246,23 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
     bar.set_length((items.len() * scalars.len()) as u64);
     let clock = WallClock::start();
-    let calibrating = args.calibrate.then(|| calibrating(&args.held_out, &classes, &device, console));
+    let calibrating =
+        args.calibrate.then(|| calibrating(&args.held_out, &classes, &device, console));
     let calibrating = calibrating.transpose()?;
     let (races, store) = (args.repeat.into(), store(args, console));
     let campaign = Campaign { device: &device, policy, races, store, calibrating };
-    let (mut measured, mut repeats, mut left_out, mut reused) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut measured, mut repeats, mut left_out, mut reused) =
+        (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut calibrated = Vec::new();
-    for (item, &scalar) in items.iter().flat_map(|item| scalars.iter().map(move |scalar| (item, scalar))) {
+    for (item, &scalar) in
+        items.iter().flat_map(|item| scalars.iter().map(move |scalar| (item, scalar)))
+    {
         bar.set_message(format!("{} {scalar}", item.name));
         // Repeated timing runs keep only the first one, and calibrations are not kept at all.
         let is_kept = args.repeat == 1 && !args.calibrate;
         let known = earlier.iter().find(|m| is_kept && m.matrix == item.name && m.scalar == scalar);
-        let is_over = !measured.is_empty() && args.budget.is_some_and(|budget| clock.seconds() > budget);
+        let is_over =
+            !measured.is_empty() && args.budget.is_some_and(|budget| clock.seconds() > budget);
         if known.is_none() && is_over {
             left_out.push(format!("{} {scalar}", item.name));
             continue;
@@ -268,7 +280,8 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
                 measured.push(found.measured);
             }
             Ok(None) => {
-                let reuse = |known: &Measured| Measured { class: item.class.clone(), ..known.clone() };
+                let reuse =
+                    |known: &Measured| Measured { class: item.class.clone(), ..known.clone() };
                 let known = known.map(reuse);
                 known.iter().for_each(|known| report_failures(known, console));
                 reused += known.iter().len();
@@ -281,7 +294,15 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     bar.finish_and_clear();
     console.detail(|| format!("measured for {}", duration(clock.seconds())));
     let calibrated = campaign.calibrating.map(|by| (calibrated, by.is_held_out()));
-    Ok(Collected { header, measured, reused, left_out, repeats, calibrated, journal: Some(journal) })
+    Ok(Collected {
+        header,
+        measured,
+        reused,
+        left_out,
+        repeats,
+        calibrated,
+        journal: Some(journal),
+    })
 }
 
 /// The store of the winners, if they are to be stored.
@@ -314,7 +335,8 @@ struct Item {
 /// The matrices of the arguments, then the suite and the sweep.
 fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item>> {
     let given = args.matrices.iter().flat_map(|given| given.expand_or_report(console));
-    let generated = collection::generated(&args.suite, &args.sweep).into_iter().map(Source::Gallery);
+    let generated =
+        collection::generated(&args.suite, &args.sweep).into_iter().map(Source::Gallery);
     let item = |source: Source| {
         let name = source.name();
         Item { class: classes.of(&name), name, source }

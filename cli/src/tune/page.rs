@@ -15,15 +15,16 @@ impl Run<'_> {
 
     fn matrix(&self, choice: &Choice) -> report::Matrix {
         let (measured, profile) = (&self.measured[choice.measured], &self.refit.profile);
-        let runs = measured.runs.iter().zip(&choice.predictions).map(|(run, predicted)| report::Run {
-            name: run.plan.to_string(),
-            format: Some(run.plan.format()),
-            chosen: run.plan == choice.chosen.plan,
-            measured: Some(run.product * 1e-9),
-            predicted: predicted.map(|ns| ns * 1e-9),
-            bytes: Some(run.traffic.bytes()),
-            remark: None,
-        });
+        let runs =
+            measured.runs.iter().zip(&choice.predictions).map(|(run, predicted)| report::Run {
+                name: run.plan.to_string(),
+                format: Some(run.plan.format()),
+                chosen: run.plan == choice.chosen.plan,
+                measured: Some(run.product * 1e-9),
+                predicted: predicted.map(|ns| ns * 1e-9),
+                bytes: Some(run.traffic.bytes()),
+                remark: None,
+            });
         report::Matrix {
             name: measured.matrix.clone(),
             class: measured.class.clone(),

@@ -16,7 +16,12 @@ const FRESH: usize = 10;
 /// Repeatability of the decisions, and the matrices on which they differ.
 pub(super) fn repeatability(r: &Repeatability) -> String {
     let mut out = format!("{} races of each of {} matrices\n", r.races, r.matrices);
-    agreement(&mut out, r, "successive, each beginning with what the one before decided", &r.successive);
+    agreement(
+        &mut out,
+        r,
+        "successive, each beginning with what the one before decided",
+        &r.successive,
+    );
     agreement(&mut out, r, "fresh, each beginning with the prediction", &r.fresh);
     out += &differing("differing in succession", &r.successive.differing, usize::MAX);
     out + &differing("differing afresh", &r.fresh.differing, FRESH)
@@ -73,9 +78,14 @@ pub(super) fn calibrations(c: &Calibrations) -> String {
         ("worst", Right),
     ];
     let classes = c.classes.iter();
-    let rows = classes.map(|(class, regret)| [class.clone()].into_iter().chain(numbers(regret)).collect());
+    let rows =
+        classes.map(|(class, regret)| [class.clone()].into_iter().chain(numbers(regret)).collect());
     let mut out = table(&columns, rows) + "\n" + &worst(&c.worst);
-    let by = if c.held_out { "profiles fitted without the matrix's class" } else { "the profile in use" };
+    let by = if c.held_out {
+        "profiles fitted without the matrix's class"
+    } else {
+        "the profile in use"
+    };
     for (what, regret) in [("calibrated", &c.regret), ("not calibrated", &c.predicted)] {
         let Regret { matrices, geometric_mean, p95, worst } = regret;
         let _ = writeln!(

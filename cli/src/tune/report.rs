@@ -121,7 +121,8 @@ impl Run<'_> {
                 ("worst", Right),
             ];
             let row = |(name, regret): (&String, &Regret)| {
-                let numbers = [regret.geometric_mean, regret.p95, regret.worst].map(|r| format!("{r:.3}"));
+                let numbers =
+                    [regret.geometric_mean, regret.p95, regret.worst].map(|r| format!("{r:.3}"));
                 [vec![name.clone(), regret.matrices.to_string()], numbers.to_vec()].concat()
             };
             out += &table(&columns, validation.held_out_classes.iter().map(row));
@@ -150,7 +151,9 @@ impl Run<'_> {
         let calibrations = self.calibrations.as_ref().map(races::calibrations);
         let repeatability = self.repeatability.as_ref().map(races::repeatability);
         let calibrations = calibrations.map(|text| ("How well calibration chooses", text));
-        calibrations.into_iter().chain(repeatability.map(|text| ("How well decisions repeat", text)))
+        calibrations
+            .into_iter()
+            .chain(repeatability.map(|text| ("How well decisions repeat", text)))
     }
 
     fn worst(&self) -> String {
@@ -166,12 +169,18 @@ impl Run<'_> {
             ]
         };
         let choices = by_regret(self.refit);
-        let worst: Vec<_> = choices.iter().filter(|c| c.regret > 1.0).take(WORST).map(row).collect();
+        let worst: Vec<_> =
+            choices.iter().filter(|c| c.regret > 1.0).take(WORST).map(row).collect();
         if worst.is_empty() {
             return String::new();
         }
-        let columns =
-            [("worst", Left), ("regret", Right), ("chosen", Left), ("fastest", Left), ("why", Left)];
+        let columns = [
+            ("worst", Left),
+            ("regret", Right),
+            ("chosen", Left),
+            ("fastest", Left),
+            ("why", Left),
+        ];
         table(&columns, worst) + "\n"
     }
 
@@ -226,8 +235,9 @@ fn terms(choice: &Choice) -> String {
     }
     let none = String::new;
     let of = |what: fn(&Predicted) -> Option<String>| both.map(|p| what(p).unwrap_or_default());
-    let [a, b] =
-        of(|p| p.prediction.filter(|p| p.imbalance > 0.0).map(|p| format!("{:.2}", p.imbalance * 1e-3)));
+    let [a, b] = of(|p| {
+        p.prediction.filter(|p| p.imbalance > 0.0).map(|p| format!("{:.2}", p.imbalance * 1e-3))
+    });
     if !(a.is_empty() && b.is_empty()) {
         add("work that cannot be shared", [none(), a, none(), b]);
     }
@@ -238,8 +248,13 @@ fn terms(choice: &Choice) -> String {
     let [a, b] = of(|p| Some(format!("{:.2}", p.product * 1e-3)));
     add("measured", [none(), a, none(), b]);
     let names = both.map(|p| p.plan.to_string());
-    let columns =
-        [("µs", Left), ("amount", Right), (&*names[0], Right), ("amount", Right), (&*names[1], Right)];
+    let columns = [
+        ("µs", Left),
+        ("amount", Right),
+        (&*names[0], Right),
+        ("amount", Right),
+        (&*names[1], Right),
+    ];
     table(&columns, rows)
 }
 

@@ -6,7 +6,11 @@ use assert_cmd::Command;
 /// profiles, no stored decisions.
 pub(crate) fn sparseop(args: &[&str]) -> Command {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("sparseop");
-    command.args(args).env("RAYON_NUM_THREADS", "2").env("COLUMNS", "100").env("SPARSEOP_DEVICE", "cpu");
+    command
+        .args(args)
+        .env("RAYON_NUM_THREADS", "2")
+        .env("COLUMNS", "100")
+        .env("SPARSEOP_DEVICE", "cpu");
     command.env("SPARSEOP_PROFILE", "off").env("SPARSEOP_STORE", "off");
     command
 }

@@ -43,7 +43,11 @@ pub(crate) fn unsharable(work: u64, threads: usize) -> f64 {
 /// `work_before(i)` is the work of the first `i` items and must not decrease. The cut depends on
 /// the matrix alone, never on the number of threads, so sums across parts have the same bits on
 /// every machine.
-pub(crate) fn partition(items: usize, align: usize, work_before: impl Fn(usize) -> u64) -> Box<[usize]> {
+pub(crate) fn partition(
+    items: usize,
+    align: usize,
+    work_before: impl Fn(usize) -> u64,
+) -> Box<[usize]> {
     let total = work_before(items);
     let parts = parts(total);
     let mut bounds = vec![0];

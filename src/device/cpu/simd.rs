@@ -52,7 +52,13 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self[i] + values[i] · x[col[i]]` in the lanes of `mask`. The other lanes keep their
     /// number, and nothing is read for them.
-    unsafe fn mul_add_masked(self, mask: u32, values: *const T, x: *const T, col: *const u32) -> Self;
+    unsafe fn mul_add_masked(
+        self,
+        mask: u32,
+        values: *const T,
+        x: *const T,
+        col: *const u32,
+    ) -> Self;
     /// `number` in every lane.
     unsafe fn splat(number: T) -> Self;
     /// `p[i]` in the lanes of `mask`, zero in the others. Nothing is read for the others.
@@ -199,7 +205,11 @@ pub(crate) unsafe fn dispatch<T: Scalar>(kernel: &impl Kernel<T>, range: Range<u
 /// # Safety
 ///
 /// The machine has the level, and the kernel's own conditions hold for `range`.
-pub(crate) unsafe fn dispatch_at<T: Scalar>(level: Level, kernel: &impl Kernel<T>, range: Range<usize>) {
+pub(crate) unsafe fn dispatch_at<T: Scalar>(
+    level: Level,
+    kernel: &impl Kernel<T>,
+    range: Range<usize>,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         match level {
@@ -289,9 +299,16 @@ impl<T: Scalar, const L: usize> Vector<T> for Array<T, L> {
     }
 
     #[inline(always)]
-    unsafe fn mul_add_masked(mut self, mask: u32, values: *const T, x: *const T, col: *const u32) -> Self {
+    unsafe fn mul_add_masked(
+        mut self,
+        mask: u32,
+        values: *const T,
+        x: *const T,
+        col: *const u32,
+    ) -> Self {
         // SAFETY: the caller's promise, for the lanes of the mask.
-        set_lanes(mask).for_each(|i| self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) });
+        set_lanes(mask)
+            .for_each(|i| self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) });
         self
     }
 
@@ -325,8 +342,10 @@ impl<T: Scalar, const L: usize> Vector<T> for Array<T, L> {
     #[inline(always)]
     unsafe fn widen_expanded<N: Narrow>(mask: u32, p: *const N) -> Self {
         let mut lanes = [T::ZERO; L];
-        // SAFETY: the caller's promise.
-        set_lanes(mask).enumerate().for_each(|(at, i)| lanes[i] = widened(unsafe { p.add(at).read() }));
+        for (at, i) in set_lanes(mask).enumerate() {
+            // SAFETY: the caller's promise.
+            lanes[i] = widened(unsafe { p.add(at).read() });
+        }
         Self(lanes)
     }
 

@@ -78,7 +78,8 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
                     m if m == V::ALL => {
                         prefetch(values.wrapping_add(at + slots.ahead));
                         prefetch(col_idx.wrapping_add(at + slots.ahead));
-                        *acc = multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
+                        *acc =
+                            multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
                     }
                     m => *acc = acc.mul_add_masked(m, values.add(at), x, col_idx.add(at)),
                 }

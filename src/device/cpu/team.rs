@@ -162,7 +162,8 @@ impl Team {
 
     /// Waits for work of another epoch than `done`.
     fn await_work(&self, done: u64, asleep: &AtomicBool) -> u64 {
-        let found = || Some(self.epoch.load(SeqCst)).filter(|epoch| epoch % 2 == 1 && *epoch != done);
+        let found =
+            || Some(self.epoch.load(SeqCst)).filter(|epoch| epoch % 2 == 1 && *epoch != done);
         loop {
             for _ in 0..SPINS {
                 if let Some(epoch) = found() {

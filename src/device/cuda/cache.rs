@@ -166,7 +166,10 @@ mod tests {
             fs::File::open(cache.path(name)).unwrap().set_modified(past).unwrap();
         }
         cache.store("new", CODE).unwrap();
-        assert_eq!(["a", "b", "c", "new"].map(|name| cache.load(name).is_some()), [true, false, false, true]);
+        assert_eq!(
+            ["a", "b", "c", "new"].map(|name| cache.load(name).is_some()),
+            [true, false, false, true]
+        );
     }
 
     #[test]

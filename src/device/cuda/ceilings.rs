@@ -33,7 +33,8 @@ impl Gpu {
             let (from, to) = (self.zeroed::<u8>(BYTES)?, self.zeroed::<u8>(BYTES)?);
             let queue = self.new_queue()?;
             // SAFETY: both have `BYTES` bytes and live until the time is taken.
-            let least = least(&queue, || unsafe { queue.copy_within(to.ptr(), from.ptr(), BYTES) })?;
+            let least =
+                least(&queue, || unsafe { queue.copy_within(to.ptr(), from.ptr(), BYTES) })?;
             Ok(2.0 * BYTES as f64 / least)
         })
     }

@@ -76,11 +76,14 @@ pub(crate) fn compiler() -> Result<String, &'static str> {
 /// [`Error::KernelCompile`].
 #[cfg(test)]
 pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, Error> {
-    let unknown = || failed(arch, module, "this build has no such kernels".to_owned(), String::new());
+    let unknown =
+        || failed(arch, module, "this build has no such kernels".to_owned(), String::new());
     let embedded = embedded::module(module).ok_or_else(unknown)?;
-    let nvrtc = nvrtc::library().map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
+    let nvrtc = nvrtc::library()
+        .map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
     let options = [&options()[..], &[ACCOUNT]].concat();
-    let compiled = nvrtc.compile(&file(module), embedded.source, Target::Cubin(number(arch)), &options);
+    let compiled =
+        nvrtc.compile(&file(module), embedded.source, Target::Cubin(number(arch)), &options);
     compiled.map(|(_, log)| log).map_err(|failure| match failure {
         Failure::Source(log) => failed(arch, module, first_error(&log), log),
         Failure::Compiler(reason) => failed(arch, module, reason, String::new()),
@@ -102,7 +105,11 @@ fn compiled(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Res
 }
 
 /// Code from the cache, or compiled by NVRTC.
-fn with_nvrtc(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Story, Failure> {
+fn with_nvrtc(
+    arch: (u32, u32),
+    embedded: &Embedded,
+    cache: Option<&Cache>,
+) -> Result<Story, Failure> {
     let module = embedded.name;
     let nvrtc = nvrtc::library().map_err(|reason| Failure::Compiler(reason.to_owned()))?;
     let target = Target::best(number(arch), nvrtc.architectures())
@@ -151,8 +158,9 @@ fn told((image, event): Story) -> Image {
 }
 
 fn find(arch: (u32, u32), module: Module) -> Result<&'static Embedded, Error> {
-    embedded::module(&module.to_string())
-        .ok_or_else(|| failed(arch, module.file, "this build has no such kernels".to_owned(), String::new()))
+    embedded::module(&module.to_string()).ok_or_else(|| {
+        failed(arch, module.file, "this build has no such kernels".to_owned(), String::new())
+    })
 }
 
 fn failed(arch: (u32, u32), kernel: &'static str, message: String, log: String) -> Error {
@@ -167,7 +175,10 @@ fn unknown(nvrtc: &Nvrtc, arch: u32) -> String {
 
 /// The first error line in a compiler log.
 fn first_error(log: &str) -> String {
-    log.lines().find(|line| line.contains("error")).unwrap_or("the compiler does not say why").to_owned()
+    log.lines()
+        .find(|line| line.contains("error"))
+        .unwrap_or("the compiler does not say why")
+        .to_owned()
 }
 
 /// Name of the source in messages.
@@ -222,7 +233,8 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::below(folder.path());
-        let embedded = module("extern \"C\" __global__ void one(float* y) { *y = 1.0f; }", "a hash");
+        let embedded =
+            module("extern \"C\" __global__ void one(float* y) { *y = 1.0f; }", "a hash");
         let origin = || {
             let (image, event) = compiled((9, 0), &embedded, Some(&cache)).unwrap();
             assert!(image.bytes().starts_with(ELF));
@@ -231,7 +243,8 @@ mod tests {
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
         let nvrtc = nvrtc::library().unwrap();
-        std::fs::write(cache.path(&entry(&embedded, Target::Cubin(90), &nvrtc.name())), "damaged").unwrap();
+        std::fs::write(cache.path(&entry(&embedded, Target::Cubin(90), &nvrtc.name())), "damaged")
+            .unwrap();
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
         assert_eq!(compiled((9, 0), &embedded, None).unwrap().1.origin, KernelOrigin::Compiled);
@@ -245,7 +258,8 @@ mod tests {
         if nvrtc::library().is_err() {
             return;
         }
-        let error = compiled((9, 0), &module("wrong\nfloat also wrong;", "a hash"), None).unwrap_err();
+        let error =
+            compiled((9, 0), &module("wrong\nfloat also wrong;", "a hash"), None).unwrap_err();
         let Error::KernelCompile { message, log, .. } = &error else { panic!("{error}") };
         assert!(message.starts_with("kernels/test.cu(") && !message.contains('\n'), "{message}");
         assert!(log.lines().count() > 2, "{log}");

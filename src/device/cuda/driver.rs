@@ -71,7 +71,8 @@ fn probe() -> Result<(i32, i32), String> {
     if !unsafe { sys::is_culib_present() } {
         return Err("no NVIDIA driver: libcuda cannot be loaded".to_owned());
     }
-    let init = symbol::<unsafe extern "C" fn(u32) -> u32>("cuInit").ok_or_else(|| missing("cuInit"))?;
+    let init =
+        symbol::<unsafe extern "C" fn(u32) -> u32>("cuInit").ok_or_else(|| missing("cuInit"))?;
     // SAFETY: the function of this name takes the flags, which must be 0, and returns a result
     // code.
     match unsafe { init(0) } {
@@ -80,7 +81,8 @@ fn probe() -> Result<(i32, i32), String> {
         100 => return Err("the NVIDIA driver finds no GPU".to_owned()),
         803 => {
             return Err(
-                "the NVIDIA driver's library and its kernel module are of different versions".to_owned()
+                "the NVIDIA driver's library and its kernel module are of different versions"
+                    .to_owned(),
             );
         }
         code => return Err(format!("the NVIDIA driver cannot be initialised: CUDA error {code}")),
@@ -146,7 +148,10 @@ pub(super) fn text(error: DriverError) -> String {
 /// # Safety
 ///
 /// Both are events of the current context and have been recorded and reached.
-pub(super) unsafe fn elapsed_ms(start: sys::CUevent, end: sys::CUevent) -> Result<f32, DriverError> {
+pub(super) unsafe fn elapsed_ms(
+    start: sys::CUevent,
+    end: sys::CUevent,
+) -> Result<f32, DriverError> {
     type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
     // The initial check has found it.
     let elapsed = symbol::<Elapsed>("cuEventElapsedTime").expect("libcuda has cuEventElapsedTime");
@@ -157,7 +162,10 @@ pub(super) unsafe fn elapsed_ms(start: sys::CUevent, end: sys::CUevent) -> Resul
 }
 
 /// An integer attribute of a device.
-pub(super) fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> Result<i32, String> {
+pub(super) fn attribute(
+    device: sys::CUdevice,
+    attribute: sys::CUdevice_attribute,
+) -> Result<i32, String> {
     // SAFETY: the device was returned by the driver.
     unsafe { result::device::get_attribute(device, attribute) }.map_err(text)
 }

@@ -19,7 +19,8 @@ impl Event {
     pub(super) fn after(gpu: Gpu, stream: sys::CUstream) -> Result<Self, Error> {
         let _current = gpu.bind()?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? };
+        let event =
+            Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? };
         // SAFETY: both are alive and of one GPU.
         let recorded = unsafe { result::event::record(event.event, stream) };
         recorded.attempt(gpu.ordinal(), || "record an event".to_owned())?;
@@ -54,7 +55,8 @@ impl Event {
         let _current = self.gpu.bind()?;
         // SAFETY: both were recorded and reached.
         let ms = unsafe { elapsed_ms(earlier.event, self.event) };
-        Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time what was enqueued".to_owned())?) * 1e-3)
+        Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time what was enqueued".to_owned())?)
+            * 1e-3)
     }
 }
 

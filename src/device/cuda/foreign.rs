@@ -43,7 +43,8 @@ impl Gpu {
     fn check<T>(&self, address: u64, len: usize) -> Result<(), String> {
         let last = crate::device::foreign::last_byte::<T>(address, len)?;
         self.check_owner(address)?;
-        self.check_owner(last).map_err(|why| format!("it is too short for {len} elements: {why}"))?;
+        self.check_owner(last)
+            .map_err(|why| format!("it is too short for {len} elements: {why}"))?;
         // The end is known only for memory allocated as a whole; mappings and pools may extend
         // beyond it.
         let whole = attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address);
@@ -70,11 +71,13 @@ impl Gpu {
                 driver::text(error)
             )
         };
-        let kind = attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address).map_err(unknown)?;
+        let kind =
+            attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address).map_err(unknown)?;
         if kind == HOST {
             return Err("it is memory of the host; copy it to the GPU first".to_owned());
         }
-        let ordinal = attribute(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address).map_err(unknown)?;
+        let ordinal =
+            attribute(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address).map_err(unknown)?;
         if ordinal != self.ordinal() as u64 {
             return Err(format!("it is memory of cuda:{ordinal}"));
         }

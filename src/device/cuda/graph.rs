@@ -10,7 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 impl Queue {
     /// Captures the work enqueued by `work` as a graph. Waits first for everything enqueued
     /// earlier.
-    pub(crate) fn capture(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Recording, Error> {
+    pub(crate) fn capture(
+        &self,
+        work: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<Recording, Error> {
         // Relaxed: other threads may continue to allocate.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let gpu = self.gpu();
@@ -20,7 +23,9 @@ impl Queue {
             let _gate = self.unwaited();
             let mut recorded = self.recorded();
             // SAFETY: the stream is alive.
-            self.call("begin a capture", || unsafe { result::stream::begin_capture(self.stream(), mode) })?;
+            self.call("begin a capture", || unsafe {
+                result::stream::begin_capture(self.stream(), mode)
+            })?;
             *recorded = Some(Recorded::by_this_thread());
         }
         let worked = catch_unwind(AssertUnwindSafe(work));
@@ -28,7 +33,8 @@ impl Queue {
             let _turn = self.turn()?;
             let mut recorded = self.recorded();
             // SAFETY: the capture was begun above.
-            let graph = self.call("end a capture", || unsafe { result::stream::end_capture(self.stream()) });
+            let graph = self
+                .call("end a capture", || unsafe { result::stream::end_capture(self.stream()) });
             (graph, recorded.take().map_or_else(Kept::new, |recorded| recorded.kept))
         };
         let graph = graph.map(|graph| Captured { gpu, graph });
@@ -91,7 +97,9 @@ impl Recording {
             });
         }
         // SAFETY: both are alive and of one GPU, which the caller has checked.
-        queue.call("launch a graph", || unsafe { result::graph::launch(self.executable, queue.stream()) })
+        queue.call("launch a graph", || unsafe {
+            result::graph::launch(self.executable, queue.stream())
+        })
     }
 }
 

@@ -42,13 +42,15 @@ impl Gpu {
 
     /// Allocates `len` uninitialised elements. Enqueues nothing.
     pub(crate) fn unset<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        let buffer = |address| Buffer { gpu: *self, address, len, owned: true, _elements: PhantomData };
+        let buffer =
+            |address| Buffer { gpu: *self, address, len, owned: true, _elements: PhantomData };
         if len == 0 || size_of::<T>() == 0 {
             return Ok(buffer(0));
         }
         let _current = self.bind()?;
         let _relaxed = Relaxed::new();
-        let needed = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
+        let needed =
+            len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
         let allocated = match needed {
             // SAFETY: the content of the memory has no type until it is written.
             Some(bytes) => unsafe { result::malloc_sync(bytes) },
@@ -56,12 +58,16 @@ impl Gpu {
         };
         match allocated {
             Ok(address) => Ok(buffer(address)),
-            Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Err(Error::GpuMemory {
-                device: self.to_string(),
-                needed: needed.map_or(u64::MAX, |bytes| bytes as u64),
-                free: self.free_memory().unwrap_or(0),
-            }),
-            refused => refused.attempt(self.ordinal(), || format!("allocate {len} elements")).map(buffer),
+            Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                Err(Error::GpuMemory {
+                    device: self.to_string(),
+                    needed: needed.map_or(u64::MAX, |bytes| bytes as u64),
+                    free: self.free_memory().unwrap_or(0),
+                })
+            }
+            refused => {
+                refused.attempt(self.ordinal(), || format!("allocate {len} elements")).map(buffer)
+            }
         }
     }
 
@@ -93,8 +99,8 @@ impl Gpu {
             let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
             // SAFETY: a new allocation, zeroed before it is read.
             let start = unsafe { result::malloc_host(bytes, flags) };
-            let start =
-                start.attempt(self.ordinal(), || format!("page-lock {bytes} bytes of host memory"))?;
+            let start = start
+                .attempt(self.ordinal(), || format!("page-lock {bytes} bytes of host memory"))?;
             // SAFETY: the driver has allocated `bytes` bytes.
             unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
             start.cast()
@@ -116,7 +122,13 @@ impl<T: Copy> Buffer<T> {
     /// It is not used after `self` is dropped.
     pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
         const { assert!(size_of::<T>() == size_of::<U>()) };
-        Buffer { gpu: self.gpu, address: self.address, len: self.len, owned: false, _elements: PhantomData }
+        Buffer {
+            gpu: self.gpu,
+            address: self.address,
+            len: self.len,
+            owned: false,
+            _elements: PhantomData,
+        }
     }
 
     /// Returns the GPU of the memory.

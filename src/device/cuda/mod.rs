@@ -162,11 +162,12 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         ceilings: ceilings::Measured::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
-    let queue = bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
-        // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the first
-        // error is the one to report.
-        let _ = unsafe { result::primary_ctx::release(device) };
-    })?;
+    let queue =
+        bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
+            // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the first
+            // error is the one to report.
+            let _ = unsafe { result::primary_ctx::release(device) };
+        })?;
     gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");
     Ok(gpu)
 }
@@ -230,8 +231,8 @@ impl Gpu {
         let _current = self.bind()?;
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(loaded.handle, symbol) };
-        let function =
-            function.attempt(self.0.ordinal, || format!("find the kernel {name} of {}.cu", module.file))?;
+        let function = function
+            .attempt(self.0.ordinal, || format!("find the kernel {name} of {}.cu", module.file))?;
         Ok(Kernel { function, overlaps: loaded.overlaps })
     }
 
@@ -245,15 +246,17 @@ impl Gpu {
         let load = |image: compiler::Image| {
             // SAFETY: a complete CUBIN, or PTX that ends in NUL.
             let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
-            let handle =
-                module.attempt(self.0.ordinal, || format!("load the kernels of {}.cu", name.file))?;
+            let handle = module
+                .attempt(self.0.ordinal, || format!("load the kernels of {}.cu", name.file))?;
             // SAFETY: the module has just been loaded.
             Ok(Loaded { handle, overlaps: unsafe { overlap::is_marked(handle) } })
         };
         let module = load(compiler::image(self.0.capability, name)?).or_else(|refused| {
             // A driver older than the compiler of the build may reject the embedded code, but not
             // code compiled on this machine.
-            compiler::image_without_embedded(self.0.capability, name).and_then(load).map_err(|_| refused)
+            compiler::image_without_embedded(self.0.capability, name)
+                .and_then(load)
+                .map_err(|_| refused)
         })?;
         modules.insert(name, module);
         Ok(module)

@@ -70,7 +70,8 @@ impl Nvrtc {
         if !unsafe { sys::is_culib_present() } {
             return Err(MISSING.to_owned());
         }
-        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status = function("nvrtcVersion")?;
+        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status =
+            function("nvrtcVersion")?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the function writes two numbers.
         if unsafe { version(&mut major, &mut minor) } != SUCCESS {
@@ -113,14 +114,19 @@ impl Nvrtc {
             options.iter().chain([&&*target_option]).map(|option| text(option)).collect();
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program exists, and there are as many strings as the count says.
-        let status = unsafe { (self.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
+        let status =
+            unsafe { (self.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
         let log = program.fetch(self.log).map(|bytes| said(&bytes)).unwrap_or_default();
         if status == nvrtcResult::NVRTC_ERROR_COMPILATION as Status {
             return Err(Failure::Source(log));
         }
         if status != SUCCESS {
-            let reason = log.lines().next().map_or_else(|| format!("error {status}"), str::to_owned);
-            return Err(Failure::Compiler(format!("{} gives up on {target}: {reason}", self.name())));
+            let reason =
+                log.lines().next().map_or_else(|| format!("error {status}"), str::to_owned);
+            return Err(Failure::Compiler(format!(
+                "{} gives up on {target}: {reason}",
+                self.name()
+            )));
         }
         let functions = match target {
             Target::Cubin(_) => self.cubin,
@@ -144,7 +150,11 @@ fn architectures() -> Result<Vec<u32>, String> {
     let mut found = vec![0; len.max(0) as usize];
     // SAFETY: there is room for the reported count of numbers.
     let status = unsafe { list(found.as_mut_ptr()) };
-    Ok(if status == SUCCESS { found.into_iter().map(|arch| arch as u32).collect() } else { Vec::new() })
+    Ok(if status == SUCCESS {
+        found.into_iter().map(|arch| arch as u32).collect()
+    } else {
+        Vec::new()
+    })
 }
 
 /// Converts a text for C.
@@ -170,7 +180,14 @@ impl<'a> Program<'a> {
         let mut handle = ptr::null_mut();
         // SAFETY: a place for the handle, two strings that live as long as the program, no headers.
         let status = unsafe {
-            (nvrtc.create)(&mut handle, texts[0].as_ptr(), texts[1].as_ptr(), 0, ptr::null(), ptr::null())
+            (nvrtc.create)(
+                &mut handle,
+                texts[0].as_ptr(),
+                texts[1].as_ptr(),
+                0,
+                ptr::null(),
+                ptr::null(),
+            )
         };
         if status == SUCCESS {
             return Ok(Self { nvrtc, handle, _texts: texts });

@@ -45,9 +45,14 @@ struct Config {
 const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<Config>() == 56);
 const _: () = assert!(offset_of!(Config, stream) == 32 && offset_of!(Config, count) == 48);
 
-type LaunchKernel =
-    unsafe extern "C" fn(*const Config, sys::CUfunction, *mut *mut c_void, *mut *mut c_void) -> sys::CUresult;
-type GetGlobal = unsafe extern "C" fn(*mut u64, *mut usize, sys::CUmodule, *const c_char) -> sys::CUresult;
+type LaunchKernel = unsafe extern "C" fn(
+    *const Config,
+    sys::CUfunction,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> sys::CUresult;
+type GetGlobal =
+    unsafe extern "C" fn(*mut u64, *mut usize, sys::CUmodule, *const c_char) -> sys::CUresult;
 
 /// The driver's function for such launches, if any. Looked up by name because old bindings do not
 /// have it.
@@ -88,8 +93,14 @@ pub(super) unsafe fn launch_kernel(
 ) -> Result<(), DriverError> {
     let launch = launcher().expect("asked for when the module was found to be marked");
     let attribute = Attribute { id: OVERLAP, padding: 0, allowed: 1, rest: [0; 15] };
-    let config =
-        Config { grid: grid.into(), block: block.into(), shared, stream, attributes: &attribute, count: 1 };
+    let config = Config {
+        grid: grid.into(),
+        block: block.into(),
+        shared,
+        stream,
+        attributes: &attribute,
+        count: 1,
+    };
     // SAFETY: the caller's promise; the attribute lives until the call returns.
     unsafe { launch(&config, function, args.as_mut_ptr(), std::ptr::null_mut()).result() }
 }

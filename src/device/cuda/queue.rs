@@ -53,7 +53,11 @@ pub(super) struct Recorded {
 impl Recorded {
     pub(super) fn by_this_thread() -> Self {
         static CAPTURES: AtomicU64 = AtomicU64::new(0);
-        Self { thread: thread::current().id(), number: CAPTURES.fetch_add(1, Relaxed), kept: Kept::new() }
+        Self {
+            thread: thread::current().id(),
+            number: CAPTURES.fetch_add(1, Relaxed),
+            kept: Kept::new(),
+        }
     }
 }
 
@@ -231,7 +235,12 @@ impl Queue {
     /// # Safety
     ///
     /// Both have `len` elements and live until it is done.
-    pub(super) unsafe fn copy_within(&self, to: Ptr<u8>, from: Ptr<u8>, len: usize) -> Result<(), Error> {
+    pub(super) unsafe fn copy_within(
+        &self,
+        to: Ptr<u8>,
+        from: Ptr<u8>,
+        len: usize,
+    ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         self.call("copy within the GPU", || unsafe {
             result::memcpy_dtod_async(to.address(), from.address(), len, self.0.stream)
@@ -259,16 +268,33 @@ impl Queue {
         // SAFETY: the caller's promise; every pointer points to a complete word.
         self.call("launch a kernel", || unsafe {
             if kernel.overlaps {
-                overlap::launch_kernel(kernel.function(), grid, block, shared, self.0.stream, pointers)
+                overlap::launch_kernel(
+                    kernel.function(),
+                    grid,
+                    block,
+                    shared,
+                    self.0.stream,
+                    pointers,
+                )
             } else {
-                result::launch_kernel(kernel.function(), grid, block, shared, self.0.stream, pointers)
+                result::launch_kernel(
+                    kernel.function(),
+                    grid,
+                    block,
+                    shared,
+                    self.0.stream,
+                    pointers,
+                )
             }
         })
     }
 
     /// Time of the work enqueued by `work` on the GPU, in seconds. The GPU begins when all of it is
     /// enqueued.
-    pub(crate) fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    pub(crate) fn seconds(
+        &self,
+        work: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<f64, Error> {
         let hold = self.0.hold()?;
         let start = Event::after(self.0.gpu, self.0.stream)?;
         work()?;
@@ -334,7 +360,8 @@ impl Gpu {
                 device: self.to_string(),
                 action: "use this stream".to_owned(),
                 code: None,
-                message: "the per-thread default stream is another one in every thread; make one".to_owned(),
+                message: "the per-thread default stream is another one in every thread; make one"
+                    .to_owned(),
             });
         }
         Ok(Queue::around(*self, stream as sys::CUstream, false))
@@ -346,7 +373,11 @@ impl Shared {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn call<R>(&self, action: &str, call: impl FnOnce() -> Result<R, DriverError>) -> Result<R, Error> {
+    fn call<R>(
+        &self,
+        action: &str,
+        call: impl FnOnce() -> Result<R, DriverError>,
+    ) -> Result<R, Error> {
         let _current = self.gpu.bind()?;
         call().attempt(self.gpu.ordinal(), || action.to_owned())
     }
@@ -367,7 +398,8 @@ impl Shared {
                 device: self.gpu.to_string(),
                 action: "time what is enqueued".to_owned(),
                 code: None,
-                message: "the stream is captured for a graph; time a launch of the graph".to_owned(),
+                message: "the stream is captured for a graph; time a launch of the graph"
+                    .to_owned(),
             });
         }
         Hold::on(self.gpu, self.stream)
@@ -382,7 +414,9 @@ impl Shared {
             return Ok(());
         }
         // SAFETY: the stream is alive.
-        self.call("finish what was enqueued", || unsafe { result::stream::synchronize(self.stream) })
+        self.call("finish what was enqueued", || unsafe {
+            result::stream::synchronize(self.stream)
+        })
     }
 }
 
@@ -398,7 +432,9 @@ impl Drop for Shared {
                 let _ = result::stream::destroy(self.stream);
             }
             ids().free.push(self.id);
-        } else if let (Ok(false), Ok(end)) = (self.is_capturing(), Event::after(self.gpu, self.stream)) {
+        } else if let (Ok(false), Ok(end)) =
+            (self.is_capturing(), Event::after(self.gpu, self.stream))
+        {
             // Waiting for all queues of the GPU includes this stream. Without an end event, the
             // identifier is not reused.
             let _ = end.hold_up(self.gpu.queue().stream());

@@ -13,8 +13,12 @@ impl Gpu {
     /// Largest dynamic shared memory of a block of the kernel, in bytes.
     pub(crate) fn shared_memory(&self, kernel: Kernel) -> Result<u32, Error> {
         let action = || "tell how much shared memory a block can have".to_owned();
-        let refused =
-            |message| Error::Gpu { device: self.to_string(), action: action(), code: None, message };
+        let refused = |message| Error::Gpu {
+            device: self.to_string(),
+            action: action(),
+            code: None,
+            message,
+        };
         let _current = self.bind()?;
         let device = result::device::get(self.ordinal() as i32).attempt(self.ordinal(), action)?;
         let all = driver::attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
@@ -27,8 +31,9 @@ impl Gpu {
         let action = || "tell how much shared memory a kernel has".to_owned();
         let _current = self.bind()?;
         // SAFETY: the kernel is loaded and its module is never unloaded.
-        let own =
-            unsafe { function::get_function_attribute(kernel.function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) };
+        let own = unsafe {
+            function::get_function_attribute(kernel.function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        };
         Ok(own.attempt(self.ordinal(), action)?.max(0) as u32)
     }
 
@@ -38,12 +43,22 @@ impl Gpu {
     /// # Errors
     ///
     /// [`Error::Gpu`] if a block cannot have that much.
-    pub(crate) fn resident_blocks(&self, kernel: Kernel, threads: u32, bytes: u32) -> Result<u32, Error> {
+    pub(crate) fn resident_blocks(
+        &self,
+        kernel: Kernel,
+        threads: u32,
+        bytes: u32,
+    ) -> Result<u32, Error> {
         let action = || format!("give a block {bytes} bytes of shared memory");
         let most = self.shared_memory(kernel)?;
         if bytes > most {
             let message = format!("it has at most {most} for a block; take smaller blocks");
-            return Err(Error::Gpu { device: self.to_string(), action: action(), code: None, message });
+            return Err(Error::Gpu {
+                device: self.to_string(),
+                action: action(),
+                code: None,
+                message,
+            });
         }
         let _current = self.bind()?;
         // Always the maximum: another matrix may use the same kernel with more.
@@ -53,7 +68,11 @@ impl Gpu {
             .attempt(self.ordinal(), action)?;
         // SAFETY: as above.
         let blocks = unsafe {
-            occupancy::max_active_block_per_multiprocessor(kernel.function, threads as i32, bytes as usize)
+            occupancy::max_active_block_per_multiprocessor(
+                kernel.function,
+                threads as i32,
+                bytes as usize,
+            )
         };
         let blocks = blocks.attempt(self.ordinal(), action)?;
         Ok(blocks.max(1) as u32 * self.multiprocessors() as u32)

@@ -25,7 +25,9 @@ impl Target {
             return Some(Self::Cubin(arch));
         }
         let cubin = runs_on(arch, supported.iter().copied()).map(Self::Cubin);
-        cubin.or_else(|| supported.iter().copied().filter(|known| *known <= arch).max().map(Self::Ptx))
+        cubin.or_else(|| {
+            supported.iter().copied().filter(|known| *known <= arch).max().map(Self::Ptx)
+        })
     }
 }
 

@@ -71,7 +71,8 @@ impl Code {
             let (_, to, a, b) = instruction.parts();
             let ring = matches!(instruction, Instruction::Push(..));
             let end = if ring { usize::from(to) + usize::from(RING) } else { usize::from(to) + 1 };
-            let in_window = a < WINDOW && b < WINDOW && (ring || to < WINDOW || instruction.stops());
+            let in_window =
+                a < WINDOW && b < WINDOW && (ring || to < WINDOW || instruction.stops());
             if !in_window || (!instruction.stops() && end > registers) {
                 let message = format!(
                     "{instruction:?} names a register that is not there, of {registers}; or none of the first {WINDOW}"
@@ -95,7 +96,10 @@ impl Code {
 
 impl Instruction {
     fn stops(self) -> bool {
-        matches!(self, Self::StopAtMost(..) | Self::StopUnlessAbove(..) | Self::StopUnlessFinite(..))
+        matches!(
+            self,
+            Self::StopAtMost(..) | Self::StopUnlessAbove(..) | Self::StopUnlessFinite(..)
+        )
     }
 
     /// Opcode, as in kernels/vector.cu, and operands.
@@ -199,9 +203,12 @@ mod tests {
 
     #[test]
     fn registers_that_are_not_there_are_refused() {
-        for (wrong, registers) in
-            [(Add(WINDOW, 0, 0), 100), (Sqrt(2, WINDOW), 100), (Push(90, 0, 0), 217), (Mul(9, 0, 9), 9)]
-        {
+        for (wrong, registers) in [
+            (Add(WINDOW, 0, 0), 100),
+            (Sqrt(2, WINDOW), 100),
+            (Push(90, 0, 0), 217),
+            (Mul(9, 0, 9), 9),
+        ] {
             let mut code = Code::new();
             code.add(&[wrong]);
             let message = code.check(registers).unwrap_err().to_string();

@@ -65,11 +65,20 @@ impl Machine {
     }
 
     /// Keeps the memory of a pass alive as long as the graph that is being captured, if any.
-    fn keep<T: Scalar>(&self, queue: &Queue, registers: &DeviceVec<f64>, vectors: &[Option<&DeviceVec<T>>]) {
+    fn keep<T: Scalar>(
+        &self,
+        queue: &Queue,
+        registers: &DeviceVec<f64>,
+        vectors: &[Option<&DeviceVec<T>>],
+    ) {
         if !queue.records() {
             return;
         }
-        vectors.iter().flatten().filter_map(|vector| vector.share()).for_each(|memory| queue.keep(memory));
+        vectors
+            .iter()
+            .flatten()
+            .filter_map(|vector| vector.share())
+            .for_each(|memory| queue.keep(memory));
         registers.share().into_iter().for_each(|memory| queue.keep(memory));
         queue.keep(self.partials.clone());
         queue.keep(self.arrivals.clone());
@@ -92,9 +101,13 @@ impl Machine {
         let frame = self.frame(DOTS_BLOCKS, &vectors);
         let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
         let shape = shape(pass.then, true, pass.backward, [Partner::Other, second], pass.at);
-        let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
         let launch =
-            launch.arg(self.partials.ptr()).arg(self.arrivals.ptr()).arg(self.program(pass.then)).arg(shape);
+            self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
+        let launch = launch
+            .arg(self.partials.ptr())
+            .arg(self.arrivals.ptr())
+            .arg(self.program(pass.then))
+            .arg(shape);
         // SAFETY: these are the parameters of `vector_dots`; the vectors have one length, and every
         // register used exists.
         unsafe { self.dots.launch(queue, launch) }
@@ -107,11 +120,13 @@ impl Machine {
         y: &DeviceVec<T>,
         pass: &Combine<'_, T>,
     ) -> Result<(), Error> {
-        let vectors = [Some(y), pass.add.map(|(_, u)| u), pass.and.map(|(_, v)| v), pass.diagonal, pass.with];
+        let vectors =
+            [Some(y), pass.add.map(|(_, u)| u), pass.and.map(|(_, v)| v), pass.diagonal, pass.with];
         let _turn = queue.turn()?;
         self.keep(queue, registers, &vectors);
         let frame = self.frame(COMBINE_BLOCKS, &vectors);
-        let coefficients = coefficients([pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)]);
+        let coefficients =
+            coefficients([pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)]);
         let shape = shape(pass.then, !pass.always, pass.backward, pass.sums, pass.at);
         let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
         let launch = launch.arg(registers.ptr()).arg(self.partials.ptr()).arg(self.arrivals.ptr());

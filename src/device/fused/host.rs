@@ -162,7 +162,9 @@ fn batches(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 fn add_scaled<T: Scalar>(result: &mut [T], with: T, u: &[T], diagonal: Elements<'_, T>) {
     match diagonal {
         None => result.iter_mut().zip(u).for_each(|(out, u)| *out += with * *u),
-        Some(d) => result.iter_mut().zip(u).zip(d).for_each(|((out, u), d)| *out += with * (*d * *u)),
+        Some(d) => {
+            result.iter_mut().zip(u).zip(d).for_each(|((out, u), d)| *out += with * (*d * *u))
+        }
     }
 }
 

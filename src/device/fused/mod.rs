@@ -216,8 +216,9 @@ impl<T: Scalar> Passes<T> {
     pub(crate) fn new_impl(stream: &Stream, registers: usize, code: Code) -> Result<Self, Error> {
         let registers = registers.max(usize::from(WINDOW));
         if registers > MAX_REGISTERS {
-            let message =
-                format!("there are at most {MAX_REGISTERS} registers, and {registers} were asked for");
+            let message = format!(
+                "there are at most {MAX_REGISTERS} registers, and {registers} were asked for"
+            );
             return Err(Error::VectorPass { message });
         }
         code.check(registers)?;
@@ -268,7 +269,9 @@ impl<T: Scalar> Passes<T> {
     /// [`Error::CopyLength`] if `values` has another length; [`Error::Gpu`].
     pub fn write(&mut self, values: &[f64]) -> Result<(), Error> {
         match (self.registers.share(), self.stream.queue()) {
-            (Some(buffer), Some(queue)) if buffer.len() == values.len() => buffer.write(queue, values),
+            (Some(buffer), Some(queue)) if buffer.len() == values.len() => {
+                buffer.write(queue, values)
+            }
             _ => self.registers.copy_from(values),
         }
     }
@@ -284,7 +287,11 @@ impl<T: Scalar> Passes<T> {
     }
 
     pub(crate) fn dots_impl(&mut self, pass: Dots<'_, T>) -> Result<(), Error> {
-        self.check(pass.of.len(), &[("of", Some(pass.of)), ("with", pass.with), ("and", pass.and)], &[])?;
+        self.check(
+            pass.of.len(),
+            &[("of", Some(pass.of)), ("with", pass.with), ("and", pass.and)],
+            &[],
+        )?;
         let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
         self.check_sums([Partner::Other, second], pass.at, pass.then)?;
         match (&self.machine, self.stream.queue()) {
@@ -306,7 +313,11 @@ impl<T: Scalar> Passes<T> {
         T::combine(self, y, pass)
     }
 
-    pub(crate) fn combine_impl(&mut self, y: &mut DeviceVec<T>, pass: Combine<'_, T>) -> Result<(), Error> {
+    pub(crate) fn combine_impl(
+        &mut self,
+        y: &mut DeviceVec<T>,
+        pass: Combine<'_, T>,
+    ) -> Result<(), Error> {
         let vectors = [
             ("u", pass.add.map(|(_, u)| u)),
             ("v", pass.and.map(|(_, v)| v)),
@@ -356,7 +367,8 @@ impl<T: Scalar> Passes<T> {
         p: &mut DeviceVec<T>,
         pass: Step<'_, T>,
     ) -> Result<(), Error> {
-        let vectors = [("x", Some(&*x)), ("p", Some(&*p)), ("r", Some(pass.r)), ("diagonal", pass.diagonal)];
+        let vectors =
+            [("x", Some(&*x)), ("p", Some(&*p)), ("r", Some(pass.r)), ("diagonal", pass.diagonal)];
         self.check(x.len(), &vectors, &[pass.along, pass.with, pass.keep].map(Some))?;
         match (&self.machine, self.stream.queue()) {
             (Some(machine), Some(queue)) => machine.step(queue, &self.registers, [&*x, &*p], &pass),
@@ -374,7 +386,13 @@ impl<T: Scalar> Passes<T> {
     }
 
     /// Stores the sums and runs the program, on the CPU.
-    fn conclude(&mut self, sums: [f64; 2], second: Partner, at: u16, then: Program) -> Result<(), Error> {
+    fn conclude(
+        &mut self,
+        sums: [f64; 2],
+        second: Partner,
+        at: u16,
+        then: Program,
+    ) -> Result<(), Error> {
         let (registers, at) = (self.registers.host_mut(), usize::from(at));
         registers[at] = sums[0];
         if second != Partner::Absent {
@@ -391,10 +409,13 @@ impl<T: Scalar> Passes<T> {
         coefficients: &[Option<Coefficient>],
     ) -> Result<(), Error> {
         let device = self.stream.device();
-        for (what, vector) in vectors.iter().filter_map(|(what, vector)| Some((*what, (*vector)?))) {
+        for (what, vector) in vectors.iter().filter_map(|(what, vector)| Some((*what, (*vector)?)))
+        {
             if vector.len() != len {
-                let message =
-                    format!("vector `{what}` has {} elements, and the others have {len}", vector.len());
+                let message = format!(
+                    "vector `{what}` has {} elements, and the others have {len}",
+                    vector.len()
+                );
                 return Err(Error::VectorPass { message });
             }
             if vector.device() != device {
@@ -413,15 +434,16 @@ impl<T: Scalar> Passes<T> {
 
     fn check_sums(&self, sums: [Partner; 2], at: u16, then: Program) -> Result<(), Error> {
         self.code.of(then)?;
-        let message = if usize::from(at) + usize::from(sums[1] != Partner::Absent) >= self.registers.len() {
-            "its sums have no registers"
-        } else if sums[1] == Partner::Change {
-            "only the first sum can be of what has changed"
-        } else if sums[0] == Partner::Absent && (sums[1] != Partner::Absent || then.len > 0) {
-            "without a first sum there is no second one and no program"
-        } else {
-            return Ok(());
-        };
+        let message =
+            if usize::from(at) + usize::from(sums[1] != Partner::Absent) >= self.registers.len() {
+                "its sums have no registers"
+            } else if sums[1] == Partner::Change {
+                "only the first sum can be of what has changed"
+            } else if sums[0] == Partner::Absent && (sums[1] != Partner::Absent || then.len > 0) {
+                "without a first sum there is no second one and no program"
+            } else {
+                return Ok(());
+            };
         Err(Error::VectorPass { message: message.to_owned() })
     }
 }

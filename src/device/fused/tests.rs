@@ -22,11 +22,19 @@ fn check_dots<T: Scalar>(device: &Device) {
     let mut passes = Passes::<T>::new(&stream, 64, code).unwrap();
     for len in LENGTHS {
         let [a, b, c] = [0, 1, 2].map(|turn| other::<T>(len, turn));
-        let exact = |a: &[T], b: &[T]| a.iter().zip(b).map(|(a, b)| a.to_f64() * b.to_f64()).sum::<f64>();
+        let exact =
+            |a: &[T], b: &[T]| a.iter().zip(b).map(|(a, b)| a.to_f64() * b.to_f64()).sum::<f64>();
         let [va, vb, vc] = [&a, &b, &c].map(|v| DeviceVec::from_slice(device, v).unwrap());
         for backward in [false, true] {
             passes
-                .dots(Dots { of: &va, with: Some(&vb), and: Some(&vc), at: 8, then: program, backward })
+                .dots(Dots {
+                    of: &va,
+                    with: Some(&vb),
+                    and: Some(&vc),
+                    at: 8,
+                    then: program,
+                    backward,
+                })
                 .unwrap();
             let r = passes.read().unwrap();
             let scale = len as f64;
@@ -36,7 +44,14 @@ fn check_dots<T: Scalar>(device: &Device) {
             );
             assert_eq!(r[10], r[8] + r[9]);
             passes
-                .dots(Dots { of: &va, with: None, and: None, at: 12, then: Program::default(), backward })
+                .dots(Dots {
+                    of: &va,
+                    with: None,
+                    and: None,
+                    at: 12,
+                    then: Program::default(),
+                    backward,
+                })
                 .unwrap();
             let sum = a.iter().map(|a| a.to_f64()).sum();
             assert!(near(passes.read().unwrap()[12], sum, scale), "{len} on {device}");
@@ -88,7 +103,8 @@ fn check_combine<T: Scalar>(device: &Device) {
                     (out - expected).abs() <= 8.0 * T::EPSILON * 8.0,
                     "element {i} of {len}, case {case} on {device}"
                 );
-                let terms = if backward { [(out - y).abs(), d * out * out] } else { [out * out, out * w] };
+                let terms =
+                    if backward { [(out - y).abs(), d * out * out] } else { [out * out, out * w] };
                 sums = [sums[0] + terms[0], sums[1] + terms[1]];
             }
             assert!(
@@ -111,13 +127,21 @@ fn check_step<T: Scalar>(device: &Device) {
         for scaled in [false, true] {
             let [mut vx, mut vp] = [&x, &p].map(|v| DeviceVec::from_slice(device, v).unwrap());
             let [along, with, keep] = [20, 21, 22].map(Coefficient::plus);
-            let pass = Step { along, with, r: &vr, diagonal: scaled.then_some(&vd), keep, backward: scaled };
+            let pass = Step {
+                along,
+                with,
+                r: &vr,
+                diagonal: scaled.then_some(&vd),
+                keep,
+                backward: scaled,
+            };
             passes.step(&mut vx, &mut vp, pass).unwrap();
             let (got_x, got_p) = (vx.to_vec().unwrap(), vp.to_vec().unwrap());
             for i in 0..len {
                 let [x, p, r, d] = [&x, &p, &r, &d].map(|vector| vector[i].to_f64());
                 let z = if scaled { d * r } else { r };
-                let errors = [got_x[i].to_f64() - (x + 0.5 * p), got_p[i].to_f64() - (2.0 * z - 0.25 * p)];
+                let errors =
+                    [got_x[i].to_f64() - (x + 0.5 * p), got_p[i].to_f64() - (2.0 * z - 0.25 * p)];
                 assert!(
                     errors.iter().all(|e| e.abs() <= 64.0 * T::EPSILON),
                     "element {i} of {len} on {device}"
@@ -142,8 +166,8 @@ fn passes_are_right_on_every_device() {
 #[test]
 fn sums_repeat_their_bits_on_any_number_of_threads_and_at_every_call() {
     for device in devices() {
-        let [a, b] =
-            [0, 1].map(|turn| DeviceVec::from_slice(device, &other::<f64>(1_000_001, turn)).unwrap());
+        let [a, b] = [0, 1]
+            .map(|turn| DeviceVec::from_slice(device, &other::<f64>(1_000_001, turn)).unwrap());
         let once = || {
             let stream = Stream::new(device).unwrap();
             let mut passes = Passes::new(&stream, 64, Code::new()).unwrap();
@@ -176,11 +200,17 @@ fn a_status_stops_every_pass_that_is_guarded() {
         let stop = code.add(&[Instruction::StopAtMost(5, ONE, 8)]);
         let mut passes = Passes::<f32>::new(&stream, 64, code).unwrap();
         let v = DeviceVec::from_slice(device, &[1.0f32, 2.0]).unwrap();
-        let (mut x, mut y) = (DeviceVec::zeros(device, 2).unwrap(), DeviceVec::zeros(device, 2).unwrap());
-        let add =
-            Combine { keep: Some(Coefficient::ONE), add: Some((Coefficient::ONE, &v)), ..Combine::new() };
+        let (mut x, mut y) =
+            (DeviceVec::zeros(device, 2).unwrap(), DeviceVec::zeros(device, 2).unwrap());
+        let add = Combine {
+            keep: Some(Coefficient::ONE),
+            add: Some((Coefficient::ONE, &v)),
+            ..Combine::new()
+        };
         passes.combine(&mut y, add).unwrap();
-        passes.dots(Dots { of: &v, with: None, and: None, at: 8, then: stop, backward: false }).unwrap();
+        passes
+            .dots(Dots { of: &v, with: None, and: None, at: 8, then: stop, backward: false })
+            .unwrap();
         assert_eq!(passes.read().unwrap()[..2], [5.0, 1.0]);
         passes.combine(&mut y, add).unwrap();
         let one = Coefficient::ONE;
@@ -226,9 +256,18 @@ fn what_does_not_fit_is_refused_and_nothing_is_done() {
             (Combine { keep: Some(Coefficient::plus(64)), ..Combine::new() }, "names 64"),
             (Combine { scaled: true, ..Combine::new() }, "missing"),
             (Combine { sums: [Partner::Itself, Partner::Other], ..Combine::new() }, "missing"),
-            (Combine { sums: [Partner::Absent, Partner::Itself], ..Combine::new() }, "without a first sum"),
-            (Combine { sums: [Partner::Itself, Partner::Itself], at: 63, ..Combine::new() }, "no registers"),
-            (Combine { sums: [Partner::Itself, Partner::Change], ..Combine::new() }, "only the first"),
+            (
+                Combine { sums: [Partner::Absent, Partner::Itself], ..Combine::new() },
+                "without a first sum",
+            ),
+            (
+                Combine { sums: [Partner::Itself, Partner::Itself], at: 63, ..Combine::new() },
+                "no registers",
+            ),
+            (
+                Combine { sums: [Partner::Itself, Partner::Change], ..Combine::new() },
+                "only the first",
+            ),
         ];
         for (pass, expected) in refused {
             let message = passes.combine(&mut y, pass).unwrap_err().to_string();
@@ -239,7 +278,9 @@ fn what_does_not_fit_is_refused_and_nothing_is_done() {
         if *device != Device::Cpu {
             let elsewhere = DeviceVec::zeros(&Device::Cpu, 2).unwrap();
             let pass = Combine { add: Some((one, &elsewhere)), ..Combine::new() };
-            assert!(passes.combine(&mut y, pass).unwrap_err().to_string().contains("`u` is on cpu"));
+            assert!(
+                passes.combine(&mut y, pass).unwrap_err().to_string().contains("`u` is on cpu")
+            );
         }
     }
 }

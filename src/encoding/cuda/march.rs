@@ -179,13 +179,15 @@ impl Route {
         if all / value < headers.len() * LANES * starts.len() * ENTRIES {
             return None;
         }
-        let headers = headers.iter().map(|header| Header { base: bytes(header) as u32, ..*header }).collect();
+        let headers =
+            headers.iter().map(|header| Header { base: bytes(header) as u32, ..*header }).collect();
         let mut places = index.to_vec();
         for slots in distinct.values() {
             let mut before = None;
             for (at, &delta) in (slots.full.0..).zip(slots.full.1) {
                 let chained = before.is_some_and(|before: u32| before.wrapping_add(1) == delta);
-                places[at] = place(&starts, delta.cast_signed()) | if chained { CHAINED } else { 0 };
+                places[at] =
+                    place(&starts, delta.cast_signed()) | if chained { CHAINED } else { 0 };
                 before = Some(delta);
             }
             for (at, &delta) in (slots.partial.0..).zip(slots.partial.1) {
@@ -214,7 +216,8 @@ fn stretches(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Ri
         let span = |part: &&[i32]| part[part.len() - 1].abs_diff(part[0]) as usize;
         let span = parts.iter().map(span).max()?.next_multiple_of(LANES / 2);
         let rings = |marchers| Rings { stretches: parts.len(), span, marchers };
-        let fitting = (FEWEST..=MARCHERS).rev().map(rings).find(|rings| rings.bytes(most) <= shared)?;
+        let fitting =
+            (FEWEST..=MARCHERS).rev().map(rings).find(|rings| rings.bytes(most) <= shared)?;
         Some((parts.iter().map(|part| part[0]).collect(), fitting))
     };
     let possible = gaps.into_iter().filter_map(with_gaps);
@@ -249,7 +252,10 @@ impl March {
         headers: &[Header],
         gpu: Gpu,
     ) -> Result<Option<Self>, Error> {
-        if gpu.capability() < OLDEST || !matches!(matrix.values, Values::Plain(_)) || matrix.long.is_some() {
+        if gpu.capability() < OLDEST
+            || !matches!(matrix.values, Values::Plain(_))
+            || matrix.long.is_some()
+        {
             return Ok(None);
         }
         if headers.is_empty() || !headers.iter().all(|header| is_passable(header.shape())) {
@@ -262,7 +268,8 @@ impl March {
             return Ok(None);
         }
         let shared = gpu.shared_memory(kernel)? as usize;
-        let Some(route) = Route::of(headers, &matrix.index.to_vec()?, size_of::<T>(), shared) else {
+        let Some(route) = Route::of(headers, &matrix.index.to_vec()?, size_of::<T>(), shared)
+        else {
             return Ok(None);
         };
         let Route { headers, index, starts, rings, most } = route;
@@ -270,7 +277,8 @@ impl March {
         if headers.len() < blocks as usize * rings.marchers || !meets(&headers, &starts, blocks) {
             return Ok(None);
         }
-        let (headers, index, starts) = (gpu.upload(&headers)?, gpu.upload(&index)?, gpu.upload(&starts)?);
+        let (headers, index, starts) =
+            (gpu.upload(&headers)?, gpu.upload(&index)?, gpu.upload(&starts)?);
         Ok(Some(Self { kernel, headers, index, starts, rings, most, blocks }))
     }
 
@@ -327,7 +335,9 @@ mod tests {
     fn packed(n: i64, deltas: &[i64]) -> PackedSlices<f32> {
         let (mut row_ptr, mut col_idx) = (vec![0], vec![]);
         for row in 0..n {
-            col_idx.extend(deltas.iter().map(|d| row + d).filter(|c| (0..n).contains(c)).map(|c| c as u32));
+            col_idx.extend(
+                deltas.iter().map(|d| row + d).filter(|c| (0..n).contains(c)).map(|c| c as u32),
+            );
             row_ptr.push(col_idx.len());
         }
         let values = vec![1.0; col_idx.len()];
@@ -338,14 +348,18 @@ mod tests {
     /// Deltas of neighbouring points in planes of lines of `n` points.
     fn brick(n: i64) -> Vec<i64> {
         let near = [-1, 0, 1];
-        near.iter().flat_map(|z| near.map(|y| near.map(|x| (z * n + y) * n + x))).flatten().collect()
+        near.iter()
+            .flat_map(|z| near.map(|y| near.map(|x| (z * n + y) * n + x)))
+            .flatten()
+            .collect()
     }
 
     #[test]
     fn stretches_are_as_few_as_leave_room_for_most_warps() {
         let of = |deltas: &[i64]| {
             let deltas: Vec<i32> = deltas.iter().map(|&d| d as i32).collect();
-            stretches(&deltas, 27 * 128, SHARED).map(|(starts, rings)| (starts, rings.span, rings.marchers))
+            stretches(&deltas, 27 * 128, SHARED)
+                .map(|(starts, rings)| (starts, rings.span, rings.marchers))
         };
         assert_eq!(of(&brick(128)), Some((vec![-16_513, -129, 16_255], 272, 14)), "planes");
         assert_eq!(of(&brick(10)), Some((vec![-111], 224, 14)), "all of it");
@@ -408,7 +422,10 @@ mod tests {
         assert!(Route::of(&[], &[], 4, SHARED).is_none());
         let wide: Vec<i64> = (0..33).collect();
         let shapes = |deltas: &[i64]| packed(4000, deltas).headers[9].shape();
-        assert!(is_passable(shapes(&wide[..32])) && !is_passable(shapes(&wide)), "a lane for every slot");
+        assert!(
+            is_passable(shapes(&wide[..32])) && !is_passable(shapes(&wide)),
+            "a lane for every slot"
+        );
     }
 
     #[test]

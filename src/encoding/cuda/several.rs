@@ -144,20 +144,25 @@ impl<T: Scalar> Uploaded<T> {
             return unsafe { march.multiply(self, queue, vectors) };
         }
         let Some(unit) = vectors.unit() else { unreachable!("the caller has vectors with a unit") };
-        let (_, kernel) = several.kernels.iter().find(|kernel| kernel.0 == unit).expect("one for every unit");
+        let (_, kernel) =
+            several.kernels.iter().find(|kernel| kernel.0 == unit).expect("one for every unit");
         let shift = vectors.count.div_ceil(unit).next_power_of_two().trailing_zeros();
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         // As many warps per slice as lanes per row.
         let launch = Launch::new(blocks(pieces) + blocks(self.headers.len() << shift), BLOCK);
         let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
-        let launch = launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
+        let launch =
+            launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
         let launch = launch.arg(self.nrows as u32);
         let launch = match &self.long {
-            Some(long) => launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr()),
+            Some(long) => {
+                launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr())
+            }
             None => launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL),
         };
-        let launch = launch.arg(pieces as u32).arg(several.sums.on(queue)?).arg(several.done.on(queue)?);
+        let launch =
+            launch.arg(pieces as u32).arg(several.sums.on(queue)?).arg(several.done.on(queue)?);
         let launch = vectors.args(launch, unit).arg(shift);
         // SAFETY: these are the parameters of all kernels in multi.cuh. Every row has one lane per
         // unit, and every piece has room for as many sums; the counters are zero before and
@@ -211,7 +216,10 @@ mod tests {
         assert_eq!([unit(256, 8), unit(256, 6), unit(256, 7)], [Some(4), Some(2), None]);
         assert_eq!([unit(264, 8), unit(260, 8)], [Some(2), None], "where they begin counts, too");
         let unit = |x, stride| vectors::<f64>(x, stride, 0, stride).unit();
-        assert_eq!([unit(256, 8), unit(256, 2), unit(256, 3), unit(264, 2)], [Some(2), Some(2), None, None]);
+        assert_eq!(
+            [unit(256, 8), unit(256, 2), unit(256, 3), unit(264, 2)],
+            [Some(2), Some(2), None, None]
+        );
     }
 
     #[test]

@@ -64,8 +64,13 @@ impl<T: Scalar> DeviceCsr<T> {
     /// # Safety
     ///
     /// It is not used after `foreign` is dropped.
-    pub(crate) unsafe fn around(a: CsrView<'_, T>, foreign: &ForeignCsr<T>) -> Result<Option<Self>, Error> {
-        let (Device::Cuda(gpu), Some(arrays)) = (foreign.device(), foreign.on_gpu()) else { return Ok(None) };
+    pub(crate) unsafe fn around(
+        a: CsrView<'_, T>,
+        foreign: &ForeignCsr<T>,
+    ) -> Result<Option<Self>, Error> {
+        let (Device::Cuda(gpu), Some(arrays)) = (foreign.device(), foreign.on_gpu()) else {
+            return Ok(None);
+        };
         // SAFETY: the caller's promise. 64-bit offsets are the same as those in host memory.
         let (row_ptr, col_idx, values) = unsafe {
             let row_ptr = match arrays.row_ptr {
@@ -84,19 +89,27 @@ impl<T: Scalar> DeviceCsr<T> {
     /// # Errors
     ///
     /// Errors of allocation, launches and kernel compilation.
-    pub(crate) fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
+    pub(crate) fn pack(
+        &self,
+        order: Order,
+        packing: Packing,
+    ) -> Result<Option<Uploaded<T>>, Error> {
         if !Self::packs(packing) {
             return Ok(None);
         }
-        let packer =
-            Packer { work: Work::new(self.gpu, self.room(packing.long))?, a: self, limit: packing.long };
+        let packer = Packer {
+            work: Work::new(self.gpu, self.room(packing.long))?,
+            a: self,
+            limit: packing.long,
+        };
         packer.pack(order, packing)
     }
 
     /// True if this packing is supported here: offsets are copied unchanged, and values are not
     /// narrowed.
     pub(crate) fn packs(packing: Packing) -> bool {
-        size_of::<usize>() == size_of::<u64>() && !matches!(packing.values, ValueEncoding::Narrow(_))
+        size_of::<usize>() == size_of::<u64>()
+            && !matches!(packing.values, ValueEncoding::Narrow(_))
     }
 
     /// Scratch memory that is sufficient for most matrices, in bytes.
@@ -146,7 +159,10 @@ impl Found {
     fn fits(&self) -> bool {
         // One unit is added behind the last value.
         let most = u64::from(u32::MAX);
-        self.wrong == 0 && self.value_units < most && self.index_units < most && self.long_pieces < most
+        self.wrong == 0
+            && self.value_units < most
+            && self.index_units < most
+            && self.long_pieces < most
     }
 }
 
@@ -178,7 +194,13 @@ impl<T: Scalar> Packer<'_, T> {
         let table = self.table(&coder)?;
         let parts = sums.parts as usize;
         self.write_slots(&chosen, index.ptr(), parts)?;
-        self.write(&chosen, (perm_ptr, packing.group), index.ptr(), (&values, &table), (found, parts))?;
+        self.write(
+            &chosen,
+            (perm_ptr, packing.group),
+            index.ptr(),
+            (&values, &table),
+            (found, parts),
+        )?;
         let long = self.long(&sums, tiles, &coder, &table)?;
         let dictionary = a.gpu.upload(&coder.into_dictionary())?;
         // Waits for all launches.
@@ -186,10 +208,18 @@ impl<T: Scalar> Packer<'_, T> {
             return Ok(None);
         }
         let Chosen { headers, skip, .. } = chosen;
-        let parts =
-            Parts { headers, values, dictionary, index, perm, skip: long.is_some().then_some(skip), long };
+        let parts = Parts {
+            headers,
+            values,
+            dictionary,
+            index,
+            perm,
+            skip: long.is_some().then_some(skip),
+            long,
+        };
         let shape = (a.nrows, a.ncols);
-        Uploaded::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0).map(Some)
+        Uploaded::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0)
+            .map(Some)
     }
 
     /// Reads the sums that the kernels have found so far. Waits for them.

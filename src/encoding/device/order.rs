@@ -53,8 +53,10 @@ impl<T: Scalar> Packer<'_, T> {
     /// Sorts windows that fit a block.
     fn sort_windows(&self, sigma: usize, perm: &Buffer<u32>) -> Result<(), Error> {
         let windows = (TOGETHER / sigma).max(1);
-        let (size, bits) = ((windows * sigma).next_power_of_two(), sigma.next_power_of_two().ilog2());
-        let launch = self.rows(self.a.nrows.div_ceil(windows * sigma)).arg(sigma as u32).arg(windows as u32);
+        let (size, bits) =
+            ((windows * sigma).next_power_of_two(), sigma.next_power_of_two().ilog2());
+        let launch =
+            self.rows(self.a.nrows.div_ceil(windows * sigma)).arg(sigma as u32).arg(windows as u32);
         let launch = launch.arg(size as u32).arg(bits).arg(perm.ptr());
         // SAFETY: these are the parameters of the kernel; `perm` has an element for every row, and
         // the shared memory of a block holds its windows.
@@ -75,7 +77,8 @@ impl<T: Scalar> Packer<'_, T> {
         let mut from = Ptr::NULL;
         for pass in 0..passes {
             let to = if (passes - pass) % 2 == 1 { perm.ptr() } else { other };
-            let launch = self.rows(tiles).arg(sigma as u32).arg(bits).arg(pass * DIGITS.ilog2()).arg(from);
+            let launch =
+                self.rows(tiles).arg(sigma as u32).arg(bits).arg(pass * DIGITS.ilog2()).arg(from);
             // SAFETY: these are the parameters of the kernels; there is a count for every digit of
             // every tile, and an element for every row.
             unsafe {
@@ -121,10 +124,14 @@ impl<T: Scalar> Packer<'_, T> {
         let (piece_table, col_idx) = (gpu.unset::<Piece>(pieces)?, gpu.unset::<u32>(entries)?);
         let values = self.room_for(coder, entries)?;
         let launch = self.rows(tiles as usize).arg(sums).arg(numbers).arg(firsts).arg(begins);
-        let cut = Launch::over(rows, LANES).arg(self.row_ptr()).arg(numbers).arg(firsts).arg(begins);
+        let cut =
+            Launch::over(rows, LANES).arg(self.row_ptr()).arg(numbers).arg(firsts).arg(begins);
         let copied = Launch::over(pieces, LANES).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
-        let copied =
-            copied.arg(self.a.values.ptr()).arg(piece_table.ptr()).arg(pieces as u32).arg(col_idx.ptr());
+        let copied = copied
+            .arg(self.a.values.ptr())
+            .arg(piece_table.ptr())
+            .arg(pieces as u32)
+            .arg(col_idx.ptr());
         let copied = Table::add(table, copied.arg(values.ptr()));
         // SAFETY: these are the parameters of the kernels; the buffers hold as many rows, pieces
         // and entries as were counted.

@@ -23,15 +23,23 @@ impl Shared {
 impl<T: Scalar> Packer<'_, T> {
     /// Chooses the encoding and the position of every slice. Writes to `found` the units of the
     /// values, of `value_size` bytes each, and of the index.
-    pub(super) fn choose(&self, perm: Ptr<u32>, value_size: u32, found: Ptr<u64>) -> Result<Chosen, Error> {
+    pub(super) fn choose(
+        &self,
+        perm: Ptr<u32>,
+        value_size: u32,
+        found: Ptr<u64>,
+    ) -> Result<Chosen, Error> {
         let (work, gpu, slices) = (&self.work, self.a.gpu, self.slices());
         let (headers, skip) = (gpu.unset::<Header>(slices)?, gpu.unset::<u32>(slices)?);
         let (encoded, hashes) = (work.take::<[u32; 4]>(slices)?, work.take::<u64>(slices)?);
         let (owners, units) = (work.take::<u32>(slices)?, work.take::<u64>(2 * slices)?);
         let wide = self.wide(perm)?;
+        let choose = Launch::over(slices, LANES as u32)
+            .arg(self.row_ptr())
+            .arg(self.a.col_idx.ptr())
+            .arg(perm);
         let choose =
-            Launch::over(slices, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr()).arg(perm);
-        let choose = choose.arg(self.nrows()).arg(self.ncols()).arg(self.limit).arg(encoded).arg(hashes);
+            choose.arg(self.nrows()).arg(self.ncols()).arg(self.limit).arg(encoded).arg(hashes);
         let choose = choose.arg(skip.ptr()).arg(wide.parts).arg(found);
         // SAFETY: these are the parameters of the kernels; all arrays have an element for every
         // slice, and for every part of one.
@@ -43,8 +51,12 @@ impl<T: Scalar> Packer<'_, T> {
                 _ => Shared::NONE,
             };
             let over = Launch::over(slices, 1).arg(encoded);
-            let unit =
-                over.arg(hashes).arg(slices as u32).arg(shared.keys).arg(shared.firsts).arg(shared.mask);
+            let unit = over
+                .arg(hashes)
+                .arg(slices as u32)
+                .arg(shared.keys)
+                .arg(shared.firsts)
+                .arg(shared.mask);
             let unit = unit.arg(value_size).arg(owners).arg(units).arg(found);
             work.run("pack_slices", "pack_units", unit)?;
             work.scan(units, slices, 2, found)?;
@@ -68,14 +80,23 @@ impl<T: Scalar> Packer<'_, T> {
         let mask = (places - 1) as u32;
         let launch = Launch::over(slices, 1).arg(encoded).arg(hashes).arg(slices as u32);
         // SAFETY: these are the parameters of the kernel, and the caller's promise.
-        unsafe { self.work.run("pack_slices", "pack_share", launch.arg(keys).arg(firsts).arg(mask))? };
+        unsafe {
+            self.work.run("pack_slices", "pack_share", launch.arg(keys).arg(firsts).arg(mask))?
+        };
         Ok(Shared { keys, firsts, mask })
     }
 
     /// Writes the slots of the slices that own theirs. Wide slices have `parts` parts.
-    pub(super) fn write_slots(&self, chosen: &Chosen, index: Ptr<u32>, parts: usize) -> Result<(), Error> {
-        let launch = Launch::over(self.slices(), LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
-        let launch = launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
+    pub(super) fn write_slots(
+        &self,
+        chosen: &Chosen,
+        index: Ptr<u32>,
+        parts: usize,
+    ) -> Result<(), Error> {
+        let launch =
+            Launch::over(self.slices(), LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
+        let launch =
+            launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
         // SAFETY: these are the parameters of the kernel; the index has as many units as were
         // counted. If rows are sorted, no slice is diagonal.
         unsafe { self.work.run("pack_slices", "pack_slots", launch.arg(index))? };
@@ -93,8 +114,10 @@ impl<T: Scalar> Packer<'_, T> {
         (found, parts): (Ptr<u64>, usize),
     ) -> Result<(), Error> {
         let launch = |items| {
-            let launch = Launch::over(items, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
-            let launch = launch.arg(self.a.values.ptr()).arg(perm).arg(self.nrows()).arg(self.limit);
+            let launch =
+                Launch::over(items, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
+            let launch =
+                launch.arg(self.a.values.ptr()).arg(perm).arg(self.nrows()).arg(self.limit);
             let launch = launch.arg(chosen.headers.ptr()).arg(group.ilog2()).arg(index);
             Table::add(table, launch.arg(values.ptr())).arg(found)
         };

@@ -84,7 +84,11 @@ fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, order: Order, packing: Packing, 
             panic!("{context}: {what}[{at}] is {found:x}, and {expected:x} on the host");
         }
     }
-    assert_eq!((there.bytes(), there.kernel_name()), (host.bytes(), host.kernel_name()), "{context}");
+    assert_eq!(
+        (there.bytes(), there.kernel_name()),
+        (host.bytes(), host.kernel_name()),
+        "{context}"
+    );
 }
 
 /// Checks all packings of a matrix.
@@ -237,7 +241,8 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
     let at = row as u32;
     let band = |len: u32| (at..at + len).collect::<Vec<_>>();
     let short = || vec![at, at + 3, at + 50];
-    let nodes = |count: u32, run: u32| (0..count).flat_map(|n| (0..run).map(move |k| 7 * n + k)).collect();
+    let nodes =
+        |count: u32, run: u32| (0..count).flat_map(|n| (0..run).map(move |k| 7 * n + k)).collect();
     let swapped = |mut cols: Vec<u32>, k: u32| {
         cols.swap(k as usize - 1, k as usize);
         cols
@@ -294,8 +299,12 @@ fn wide_slices_with<T: Scalar>(gpu: Gpu, of: fn(usize) -> T) {
     for case in WIDE_CASES {
         for (name, distinct) in [("all", usize::MAX), ("few", 7), ("one", 1)] {
             let a = matrix(ncols, |row| wide_columns(case, row), |k| of(1 + k % distinct));
-            for (order, values) in ORDERS.into_iter().flat_map(|order| ENCODINGS.map(|v| (order, v))) {
-                for (group, long) in [(1, Packing::MAX_LONG), (4, Packing::MAX_LONG), (4, 193), (4, 400)] {
+            for (order, values) in
+                ORDERS.into_iter().flat_map(|order| ENCODINGS.map(|v| (order, v)))
+            {
+                for (group, long) in
+                    [(1, Packing::MAX_LONG), (4, Packing::MAX_LONG), (4, 193), (4, 400)]
+                {
                     let context = format!("wide slices {case} of {name} values");
                     check(gpu, &a, order, Packing { values, group, long }, &context);
                 }

@@ -16,8 +16,9 @@ pub(super) struct Table {
 impl Table {
     /// Adds a table, or null for none, to the kernel parameters.
     pub(super) fn add(table: &Option<Self>, launch: Launch) -> Launch {
-        let (keys, codes) =
-            table.as_ref().map_or((Ptr::NULL, Ptr::NULL), |table| (table.keys.ptr(), table.codes.ptr()));
+        let (keys, codes) = table
+            .as_ref()
+            .map_or((Ptr::NULL, Ptr::NULL), |table| (table.keys.ptr(), table.codes.ptr()));
         launch.arg(keys).arg(codes)
     }
 }

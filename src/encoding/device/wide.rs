@@ -34,7 +34,11 @@ pub(super) struct Chosen {
 pub(super) fn most_parts(nrows: usize, nnz: usize, limit: u32) -> usize {
     let limit = limit as usize;
     // The last part of a row may be short, but only after another part.
-    if limit <= PART { 0 } else { (2 * nnz / PART).min(nrows.div_ceil(LANES) * limit.div_ceil(PART)) }
+    if limit <= PART {
+        0
+    } else {
+        (2 * nnz / PART).min(nrows.div_ceil(LANES) * limit.div_ceil(PART))
+    }
 }
 
 /// Scratch memory for `parts` parts, in bytes.
@@ -99,9 +103,12 @@ impl<T: Scalar> Packer<'_, T> {
         if chosen.wide.counted.address() == 0 {
             return Ok(());
         }
-        let launch = Launch::over(parts, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
-        let launch = launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
-        let launch = launch.arg(index).arg(chosen.wide.parts).arg(chosen.wide.counted).arg(parts as u32);
+        let launch =
+            Launch::over(parts, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
+        let launch =
+            launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
+        let launch =
+            launch.arg(index).arg(chosen.wide.parts).arg(chosen.wide.counted).arg(parts as u32);
         // SAFETY: these are the parameters of the kernel; there are `parts` parts, and the index
         // has as many units as were counted.
         unsafe { self.work.run("pack_slices", "pack_slots_wide", launch) }

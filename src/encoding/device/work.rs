@@ -78,7 +78,12 @@ impl Work {
     /// # Safety
     ///
     /// As for [`Kernel::launch`](crate::device::Kernel::launch).
-    pub(super) unsafe fn run(&self, module: &'static str, name: &str, launch: Launch) -> Result<(), Error> {
+    pub(super) unsafe fn run(
+        &self,
+        module: &'static str,
+        name: &str,
+        launch: Launch,
+    ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.gpu.kernel(module, name)?.launch(self.queue(), launch) }
     }
@@ -98,7 +103,8 @@ impl Work {
     ) -> Result<(), Error> {
         let tiles = count.div_ceil(TILE) as u32;
         let sums = self.take::<u64>((tiles * arrays) as usize)?;
-        let launch = Launch::new(tiles * arrays, BLOCK).arg(numbers).arg(count as u64).arg(tiles).arg(sums);
+        let launch =
+            Launch::new(tiles * arrays, BLOCK).arg(numbers).arg(count as u64).arg(tiles).arg(sums);
         // SAFETY: there is a block for every tile, these are the parameters of both kernels, and
         // the caller's promise.
         unsafe {

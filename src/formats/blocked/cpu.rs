@@ -43,7 +43,9 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
                 multiply(&a.near, piece, window, sums);
             }
         });
-        for_each_part(&a.far.bounds, |pieces| pieces.for_each(|piece| multiply(&a.far, piece, x, sums)));
+        for_each_part(&a.far.bounds, |pieces| {
+            pieces.for_each(|piece| multiply(&a.far, piece, x, sums))
+        });
         add_parts(&a.split, parts, sums.y);
     });
 }
@@ -58,7 +60,12 @@ struct Sums<T> {
 
 /// Sums the runs of a piece.
 #[inline(always)]
-fn multiply<T: Scalar, C: Copy + Into<u32>>(a: &Pieces<T, C>, piece: usize, x: &[T], sums: Sums<T>) {
+fn multiply<T: Scalar, C: Copy + Into<u32>>(
+    a: &Pieces<T, C>,
+    piece: usize,
+    x: &[T],
+    sums: Sums<T>,
+) {
     let mut sum = T::ZERO;
     a.for_each_entry(piece, |col, value, target| {
         sum += value * x[col as usize];

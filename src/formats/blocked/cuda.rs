@@ -63,12 +63,19 @@ enum SumTiles {
 }
 
 impl SumTiles {
-    fn new<T: Scalar>(tiles: &Tiles, values: &str, gpu: Gpu, module: Module) -> Result<Self, Error> {
+    fn new<T: Scalar>(
+        tiles: &Tiles,
+        values: &str,
+        gpu: Gpu,
+        module: Module,
+    ) -> Result<Self, Error> {
         let kernel = gpu.kernel(module, &format!("blocked_window{values}_{}", T::KIND))?;
         let widest = tiles.windows.iter().map(|[_, width]| *width).max().unwrap_or(0);
         let bytes = widest * size_of::<T>() as u32;
         if bytes > gpu.shared_memory(kernel)? {
-            return Ok(Self::Memory(gpu.kernel(module, &format!("blocked_near{values}_{}", T::KIND))?));
+            return Ok(Self::Memory(
+                gpu.kernel(module, &format!("blocked_near{values}_{}", T::KIND))?,
+            ));
         }
         let resident = gpu.resident_blocks(kernel, WINDOW_THREADS, bytes)?;
         Ok(Self::Shared(kernel, bytes, resident))
@@ -100,7 +107,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
             Values::Plain(values) => (values.ptr(), T::ZERO),
             Values::Equal(value) => (Ptr::NULL, *value),
         };
-        let launch = launch.arg(self.cols.ptr()).arg(values).arg(value.bits()).arg(self.flags.ptr());
+        let launch =
+            launch.arg(self.cols.ptr()).arg(values).arg(value.bits()).arg(self.flags.ptr());
         let launch = launch.arg(self.piece_ptr.ptr()).arg(self.pieces()).arg(self.targets.ptr());
         launch.arg(y).arg(parts).arg(nrows as u32)
     }
@@ -132,7 +140,11 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
             Values::Plain(values) => values.bytes(),
             Values::Equal(_) => 0,
         };
-        self.cols.bytes() + values + self.flags.bytes() + self.piece_ptr.bytes() + self.targets.bytes()
+        self.cols.bytes()
+            + values
+            + self.flags.bytes()
+            + self.piece_ptr.bytes()
+            + self.targets.bytes()
     }
 }
 
@@ -217,7 +229,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         // SAFETY: these are the parameters of `blocked_far`, as above.
         unsafe { self.sum_far.launch(queue, launch)? };
         let rows = self.split_rows.len();
-        let launch = Launch::over(rows, self.lanes).arg(self.split_rows.ptr()).arg(self.split_ptr.ptr());
+        let launch =
+            Launch::over(rows, self.lanes).arg(self.split_rows.ptr()).arg(self.split_ptr.ptr());
         let launch = launch.arg(rows as u32).arg(parts).arg(y);
         // SAFETY: these are the parameters of `blocked_add`; all parts have been written, and the
         // rows are those of `y`.

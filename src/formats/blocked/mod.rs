@@ -45,7 +45,8 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;
@@ -137,7 +138,9 @@ impl Format for Blocked {
             number => Ok(number),
         };
         let (x, kib) = match (number("kib")?, number("hot")?) {
-            (Some(_), Some(_)) => return Err(args.error("it takes `kib` or `hot`, not both".to_owned())),
+            (Some(_), Some(_)) => {
+                return Err(args.error("it takes `kib` or `hot`, not both".to_owned()));
+            }
             (None, Some(kib)) => (Block::Hot, kib),
             (kib, None) => (Block::Windows, kib.unwrap_or(KIB)),
         };
@@ -177,7 +180,8 @@ impl Format for Blocked {
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
         let estimate = Estimate::new(plan, analysis, scalar);
-        let (near, far) = (estimate.near.div_ceil(PIECE as u64), estimate.far.div_ceil(PIECE as u64));
+        let (near, far) =
+            (estimate.near.div_ceil(PIECE as u64), estimate.far.div_ceil(PIECE as u64));
         let pieces = near + estimate.tiles + far;
         let runs = estimate.runs + pieces;
         let size = scalar.size() as u64;
@@ -189,7 +193,12 @@ impl Format for Blocked {
         let order = if sorted { 0 } else { 4 * analysis.rows.nnz };
         let wide = far * PIECE as u64;
         Traffic {
-            matrix_bytes: slots * (2 + value) + 2 * wide + flags + tables + order + 4 * estimate.hot,
+            matrix_bytes: slots * (2 + value)
+                + 2 * wide
+                + flags
+                + tables
+                + order
+                + 4 * estimate.hot,
             vector_bytes: vector_bytes(analysis, scalar),
             scratch_bytes: 2 * size * (runs.saturating_sub(estimate.whole_rows) + estimate.hot),
             slots,
@@ -242,12 +251,14 @@ impl Estimate {
     fn new(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Self {
         let rows = &analysis.rows;
         let columns = plan.columns(scalar);
-        let blocks =
-            analysis.blocking.map_or_else(|| Self::unmeasured(analysis, columns), |b| b.with(columns));
+        let blocks = analysis
+            .blocking
+            .map_or_else(|| Self::unmeasured(analysis, columns), |b| b.with(columns));
         let full = rows.nrows as u64 - rows.empty_rows;
         match plan.x {
             Block::Windows => {
-                let runs = ((blocks.runs * rows.nnz as f64).ceil() as u64).clamp(full, rows.nnz.max(full));
+                let runs =
+                    ((blocks.runs * rows.nnz as f64).ceil() as u64).clamp(full, rows.nnz.max(full));
                 let tiles = ((blocks.tiles * rows.nnz as f64).ceil() as u64).min(rows.nnz);
                 // Rows with a second run: at most the number of runs beyond the first of each row.
                 let cut = full.min(runs - full);
@@ -258,10 +269,12 @@ impl Estimate {
                 let near = (blocks.hot * rows.nnz as f64) as u64;
                 // Rows with only hot entries or none, assuming that each entry is hot
                 // independently.
-                let in_one =
-                    |length: u32| blocks.hot.powf(length.into()) + (1.0 - blocks.hot).powf(length.into());
+                let in_one = |length: u32| {
+                    blocks.hot.powf(length.into()) + (1.0 - blocks.hot).powf(length.into())
+                };
                 let classes = rows.histogram.classes().iter().filter(|(length, _)| *length > 0);
-                let whole: f64 = classes.map(|&(length, rows)| in_one(length).min(1.0) * rows as f64).sum();
+                let whole: f64 =
+                    classes.map(|&(length, rows)| in_one(length).min(1.0) * rows as f64).sum();
                 let whole_rows = (whole as u64).min(full);
                 let split_rows = rows.nrows as u64 - whole_rows;
                 let hot = u64::from(columns).min(rows.ncols as u64).min(rows.nnz);
@@ -420,7 +433,8 @@ impl<T: Scalar> Host<T> {
             let first_col = self.tiles.windows[tile][0];
             for piece in self.tiles.pieces(tile) {
                 self.near.for_each_run(piece, |target, entries| {
-                    let col = |col: u32| self.hot.get(col as usize).copied().unwrap_or(first_col + col);
+                    let col =
+                        |col: u32| self.hot.get(col as usize).copied().unwrap_or(first_col + col);
                     global.clear();
                     global.extend(entries.iter().map(|&(c, value)| (col(c), value)));
                     visit(self.row_of(target), &global);
@@ -470,7 +484,8 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn matrix_bytes(&self) -> u64 {
-        let words = [&self.hot, &self.tiles.tile_ptr, &self.split.rows, &self.split.ptr, &self.order];
+        let words =
+            [&self.hot, &self.tiles.tile_ptr, &self.split.rows, &self.split.ptr, &self.order];
         let words: usize = words.iter().map(|array| size_of_val(&***array)).sum();
         (words + size_of_val(&*self.tiles.windows) + self.near.bytes() + self.far.bytes()) as u64
     }

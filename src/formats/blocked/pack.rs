@@ -86,8 +86,10 @@ struct Packed<T> {
 /// Returns `found` as 32 bits, or an error if it is larger.
 pub(super) fn check(plan: &Plan, what: &str, found: u64) -> Result<u32, Error> {
     u32::try_from(found).map_err(|_| {
-        let message =
-            format!("it would have {found} {what}, and there can be {}; take larger blocks", u32::MAX);
+        let message = format!(
+            "it would have {found} {what}, and there can be {}; take larger blocks",
+            u32::MAX
+        );
         Error::PlanLimit { plan: format!("blocked{plan}"), message }
     })
 }
@@ -116,8 +118,9 @@ fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
         }
     }
     // SAFETY: every row has the same entries as in a checked matrix.
-    let sorted =
-        unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), a.row_ptr().to_vec(), col_idx, values) };
+    let sorted = unsafe {
+        CsrMatrix::new_unchecked(a.nrows(), a.ncols(), a.row_ptr().to_vec(), col_idx, values)
+    };
     (order, Some(sorted))
 }
 
@@ -194,16 +197,19 @@ fn by_window<T: Scalar>(
 /// columns with equally many entries the first ones are taken.
 fn hottest<T: Scalar>(a: CsrView<'_, T>, count: usize) -> Vec<u32> {
     // A count beyond 32 bits wraps round, which costs time but does not affect correctness.
-    let counts: Vec<AtomicU32> = (0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)).collect();
+    let counts: Vec<AtomicU32> =
+        (0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)).collect();
     a.col_idx().par_chunks(TASK).for_each(|cols| {
         cols.iter().for_each(|&col| {
             counts[col as usize].fetch_add(1, Relaxed);
         });
     });
-    let filled = (0..a.ncols() as u32).into_par_iter().map(|col| (counts[col as usize].load(Relaxed), col));
+    let filled =
+        (0..a.ncols() as u32).into_par_iter().map(|col| (counts[col as usize].load(Relaxed), col));
     let mut filled: Vec<(u32, u32)> = filled.filter(|&(entries, _)| entries > 0).collect();
     if filled.len() > count {
-        filled.select_nth_unstable_by_key(count, |&(entries, col)| (std::cmp::Reverse(entries), col));
+        filled
+            .select_nth_unstable_by_key(count, |&(entries, col)| (std::cmp::Reverse(entries), col));
         filled.truncate(count);
     }
     let mut hot: Vec<u32> = filled.into_iter().map(|(_, col)| col).collect();

@@ -42,9 +42,9 @@ fn check<T: Scalar>(plan: &Plan, columns: u32, a: &CsrMatrix<T>, x: &[T], contex
         let placed = Placed::on(device, packed).unwrap();
         assert!(placed.unpack().unwrap() == *a, "unpacking {context} on {device}");
         let y = product(device, &placed, a.nrows(), x);
-        Oracle::of(a.view(), x)
-            .check(&y)
-            .unwrap_or_else(|wrong| panic!("blocked{plan} with {columns} on {device}, {context}: {wrong}"));
+        Oracle::of(a.view(), x).check(&y).unwrap_or_else(|wrong| {
+            panic!("blocked{plan} with {columns} on {device}, {context}: {wrong}")
+        });
     }
 }
 
@@ -69,7 +69,11 @@ fn the_chapters_matrix() {
     assert_eq!(packed.near.flags[..32], [&[0b101_0010][..], &[3 << 8; 31]].concat());
     assert_eq!(packed.near.flags[32..], [0; 32], "no ends in the second batch, and none before");
     assert_eq!((&*packed.near.piece_ptr, &*packed.near.targets), (&[0, 3][..], &[0, 2, 3][..]));
-    assert_eq!((&*packed.split.rows, &*packed.split.ptr), (&[1][..], &[0, 0][..]), "a row without entries");
+    assert_eq!(
+        (&*packed.split.rows, &*packed.split.ptr),
+        (&[1][..], &[0, 0][..]),
+        "a row without entries"
+    );
     assert!(packed.order.is_empty() && packed.hot.is_empty() && packed.far.cols.is_empty());
 }
 
@@ -82,7 +86,10 @@ fn windows_of_8_columns() {
     let packed = pack::pack_columns(&WINDOWS, 8, a.view()).unwrap();
     assert_eq!(packed.tiles.tile_ptr, [0, 1, 2]);
     assert_eq!(packed.tiles.windows, [[0, 8], [8, 8]]);
-    assert_eq!(packed.near.cols, [filled(PIECE, &[0, 1, 0]), filled(PIECE, &[0, 0, 7, 7])].concat());
+    assert_eq!(
+        packed.near.cols,
+        [filled(PIECE, &[0, 1, 0]), filled(PIECE, &[0, 0, 7, 7])].concat()
+    );
     // Two consecutive f64 values.
     let Values::Plain(values) = &packed.near.values else { panic!("they are plain") };
     assert_eq!((&values[..2], &values[64..66]), (&[3.0, 2.0][..], &[1.0, 0.0][..]));
@@ -90,7 +97,10 @@ fn windows_of_8_columns() {
     assert_eq!((packed.near.flags[0], packed.near.flags[64]), (0b111, 0b1101));
     assert_eq!(packed.near.piece_ptr, [0, 3, 6]);
     assert_eq!(packed.near.targets, [4, 6, 8, 5, 7, 9]);
-    assert_eq!((&*packed.split.rows, &*packed.split.ptr), (&[0, 1, 2, 3][..], &[0, 2, 2, 4, 6][..]));
+    assert_eq!(
+        (&*packed.split.rows, &*packed.split.ptr),
+        (&[0, 1, 2, 3][..], &[0, 2, 2, 4, 6][..])
+    );
     assert_eq!(packed.unpack(), a);
 }
 
@@ -113,9 +123,15 @@ fn a_run_goes_on_in_the_next_piece() {
     let a = matrix::<f32>(8, &[PIECE - 1, 2, PIECE], 1, true);
     let packed = pack::pack(&WINDOWS, a.view()).unwrap();
     // 511 entries and one of the next row; the other and 511 of the last; its last.
-    assert_eq!((&*packed.near.piece_ptr, &*packed.near.targets), (&[0, 2, 4, 5][..], &[0, 3, 4, 5, 6][..]));
+    assert_eq!(
+        (&*packed.near.piece_ptr, &*packed.near.targets),
+        (&[0, 2, 4, 5][..], &[0, 3, 4, 5, 6][..])
+    );
     assert_eq!((&*packed.split.rows, &*packed.split.ptr), (&[1, 2][..], &[0, 2, 4][..]));
-    assert_eq!(packed.near.flags[63], 0b1100_0000, "an end each at 510 and 511, none before in the batch");
+    assert_eq!(
+        packed.near.flags[63], 0b1100_0000,
+        "an end each at 510 and 511, none before in the batch"
+    );
     assert_eq!(packed.near.flags[64], 1);
     assert_eq!(packed.unpack(), a);
 }
@@ -144,8 +160,13 @@ fn a_huge_row_and_many_panels() {
     // Rows along a diagonal: a panel every few hundred rows.
     let cols: Vec<u32> = (0..20_000).flat_map(|row| [row, row + 40, row + 90]).collect();
     let values = x_vector(cols.len());
-    let a =
-        CsrMatrix::<f64>::try_new(20_000, 20_090, (0..=20_000).map(|row| 3 * row).collect(), cols, values);
+    let a = CsrMatrix::<f64>::try_new(
+        20_000,
+        20_090,
+        (0..=20_000).map(|row| 3 * row).collect(),
+        cols,
+        values,
+    );
     let a = a.unwrap();
     assert!(pack::pack_columns(&WINDOWS, 64, a.view()).unwrap().tiles.len() > 20);
     check_all(&a, "three diagonals");
@@ -173,10 +194,15 @@ fn equal_values_are_kept_once() {
     for plan in [WINDOWS, HOT] {
         let plan = Plan { packed: true, ..plan };
         let packed = pack::pack_columns(&plan, 64, a.view()).unwrap();
-        assert!(matches!(packed.near.values, Values::Equal(value) if value.bits() == (-0.0f64).bits()));
+        assert!(
+            matches!(packed.near.values, Values::Equal(value) if value.bits() == (-0.0f64).bits())
+        );
         check(&plan, 64, &a, &x_vector(300), "equal values");
         a.values_mut()[3] = 0.0;
-        assert!(matches!(pack::pack_columns(&plan, 64, a.view()).unwrap().near.values, Values::Plain(_)));
+        assert!(matches!(
+            pack::pack_columns(&plan, 64, a.view()).unwrap().near.values,
+            Values::Plain(_)
+        ));
         a.values_mut()[3] = -0.0;
     }
 }
@@ -215,17 +241,25 @@ fn windows_beyond_shared_memory() {
 
 #[test]
 fn what_is_told_is_about_what_is_packed() {
-    for spec in ["lognormal,rows=150k", "lp,rows=400", "rmat,scale=17", "uniform,rows=100k", "banded,rows=5k"]
-    {
+    for spec in [
+        "lognormal,rows=150k",
+        "lp,rows=400",
+        "rmat,scale=17",
+        "uniform,rows=100k",
+        "banded,rows=5k",
+    ] {
         let a = generated::<f32>(spec);
         let analysis = Analysis::of(a.view());
         for plan in [WINDOWS, HOT, Plan { kib: 16, ..WINDOWS }] {
             let told = Blocked::traffic(&plan, &analysis, ScalarKind::F32);
             let packed = pack::pack(&plan, a.view()).unwrap();
             let runs = packed.near.targets.len() + packed.far.targets.len();
-            let (bytes, runs) =
-                (told.matrix_bytes as f64 / packed.matrix_bytes() as f64, told.groups as f64 / runs as f64);
-            let close = if analysis.blocking.is_some() && plan.kib == KIB { 0.85..1.25 } else { 0.5..4.0 };
+            let (bytes, runs) = (
+                told.matrix_bytes as f64 / packed.matrix_bytes() as f64,
+                told.groups as f64 / runs as f64,
+            );
+            let close =
+                if analysis.blocking.is_some() && plan.kib == KIB { 0.85..1.25 } else { 0.5..4.0 };
             assert!(close.contains(&bytes), "{spec}, blocked{plan}: {bytes} of the bytes");
             assert!((0.5..4.0).contains(&runs), "{spec}, blocked{plan}: {runs} of the runs");
         }
@@ -261,15 +295,20 @@ fn candidates_are_for_gpus_and_what_blocks_help() {
 fn more_than_there_are_numbers_for_is_refused() {
     assert_eq!(pack::check(&WINDOWS, "runs", u32::MAX.into()).unwrap(), u32::MAX);
     let message = pack::check(&WINDOWS, "runs", 1 << 32).unwrap_err().to_string();
-    assert!(message.starts_with("plan blocked(kib:192)") && message.contains("larger blocks"), "{message}");
+    assert!(
+        message.starts_with("plan blocked(kib:192)") && message.contains("larger blocks"),
+        "{message}"
+    );
 }
 
 #[test]
 fn the_kernels_have_the_same_numbers() {
     let kernel = include_str!("../../../kernels/blocked.cu");
-    for (name, number) in
-        [("LANE", LANE as u32), ("BATCHES", BATCHES as u32), ("WINDOW_THREADS", cuda::WINDOW_THREADS)]
-    {
+    for (name, number) in [
+        ("LANE", LANE as u32),
+        ("BATCHES", BATCHES as u32),
+        ("WINDOW_THREADS", cuda::WINDOW_THREADS),
+    ] {
         assert!(kernel.contains(&format!("constexpr u32 {name} = {number};")), "{name}");
     }
     assert_eq!("blocked".parse::<AnyPlan>().unwrap().to_string(), "blocked(kib:192)");

@@ -78,7 +78,8 @@ impl<T: Scalar, const ADD: bool> Segments<'_, T, ADD> {
         // SAFETY: `end` lies inside the arrays; columns of a checked matrix are inside `x`.
         unsafe {
             // Rows are sorted: if the last lane has this row, all lanes have.
-            let whole = |k: usize| k + V::LANES <= end && *row_idx.get_unchecked(k + V::LANES - 1) == row;
+            let whole =
+                |k: usize| k + V::LANES <= end && *row_idx.get_unchecked(k + V::LANES - 1) == row;
             if whole(*k) {
                 let mut sums = V::zero();
                 while whole(*k) {
@@ -89,7 +90,8 @@ impl<T: Scalar, const ADD: bool> Segments<'_, T, ADD> {
                 sum = sums.sum();
             }
             while *k < end && *row_idx.get_unchecked(*k) == row {
-                sum += *values.get_unchecked(*k) * *x.get_unchecked(*col_idx.get_unchecked(*k) as usize);
+                sum += *values.get_unchecked(*k)
+                    * *x.get_unchecked(*col_idx.get_unchecked(*k) as usize);
                 *k += 1;
             }
         }

@@ -95,7 +95,13 @@ impl<T: Scalar> Segments<T> {
     /// # Safety
     ///
     /// As [`DeviceMatrix::spmv`], and the entries are those that this was made for.
-    unsafe fn enqueue(&self, entries: &Entries<T>, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+    unsafe fn enqueue(
+        &self,
+        entries: &Entries<T>,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+    ) -> Result<(), Error> {
         let (carries, rows) = (self.carries.on(queue)?, self.carry_rows.on(queue)?);
         let (arrivals, afterwards) = match &self.add_carries {
             AddCarries::InPassing(arrivals) => (arrivals.on(queue)?, None),

@@ -102,7 +102,8 @@ impl Format for Coo {
             // If not every row is written, `y` is cleared first.
             relaunches: match plan {
                 Plan::Segments => {
-                    u64::from(analysis.rows.empty_rows > 0) + launches(analysis.rows.nnz).saturating_sub(1)
+                    u64::from(analysis.rows.empty_rows > 0)
+                        + launches(analysis.rows.nnz).saturating_sub(1)
                 }
                 Plan::Atomic => 1,
             },
@@ -171,7 +172,13 @@ impl<T: Scalar> Host<T> {
     }
 
     /// Matrix with the given entries, which are sorted by row.
-    fn of(nrows: usize, ncols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Self {
+    fn of(
+        nrows: usize,
+        ncols: usize,
+        row_idx: Vec<u32>,
+        col_idx: Vec<u32>,
+        values: Vec<T>,
+    ) -> Self {
         let parts = partition(values.len(), 1, |k| k as u64);
         Self { plan: Plan::Segments, nrows, ncols, row_idx, col_idx, values, parts }
     }
@@ -202,7 +209,8 @@ impl<T: Scalar> Host<T> {
 
     /// True if every row has an entry.
     fn reaches_every_row(&self) -> bool {
-        self.row_idx.len() >= self.nrows && self.row_idx.chunk_by(|a, b| a == b).count() == self.nrows
+        self.row_idx.len() >= self.nrows
+            && self.row_idx.chunk_by(|a, b| a == b).count() == self.nrows
     }
 
     /// `y = y + A x`.
@@ -260,7 +268,8 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn matrix_bytes(&self) -> u64 {
-        (size_of_val(&*self.row_idx) + size_of_val(&*self.col_idx) + size_of_val(&*self.values)) as u64
+        (size_of_val(&*self.row_idx) + size_of_val(&*self.col_idx) + size_of_val(&*self.values))
+            as u64
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
@@ -289,7 +298,8 @@ mod tests {
     #[test]
     fn storage_is_three_words_an_entry() {
         let a = chapter::matrix::<f32>();
-        let bytes = Coo::traffic(&Plan::Segments, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes;
+        let bytes =
+            Coo::traffic(&Plan::Segments, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes;
         assert_eq!(bytes, 4 * 3 * 7);
     }
 
@@ -309,7 +319,9 @@ mod tests {
 
     #[test]
     fn only_atomics_leave_bits_to_chance() {
-        for (text, deterministic) in [("coo", true), ("coo(atomic)", false), ("csr(balanced)", true)] {
+        for (text, deterministic) in
+            [("coo", true), ("coo(atomic)", false), ("csr(balanced)", true)]
+        {
             assert_eq!(
                 text.parse::<super::super::Plan>().unwrap().is_deterministic(),
                 deterministic,

@@ -138,7 +138,11 @@ mod tests {
         let cutting = Cutting::with_run(8);
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
         assert_eq!(chunks(&[0], cutting), [uncut(0, 0, 0)], "no rows, no chunks");
-        assert_eq!(chunks(&[0; 5], cutting), [uncut(0, 0, 0), uncut(4, 0, 1)], "four row ends in one chunk");
+        assert_eq!(
+            chunks(&[0; 5], cutting),
+            [uncut(0, 0, 0), uncut(4, 0, 1)],
+            "four row ends in one chunk"
+        );
         // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other
         // two cut it. The row and its end take the places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
@@ -159,7 +163,9 @@ mod tests {
 
     #[test]
     fn small_matrices_have_small_chunks_where_rows_are_short() {
-        let run = |nnz, longest: u64| Cutting::of(0, nnz, |len| if longest > len { nnz } else { 0 }).run();
+        let run = |nnz, longest: u64| {
+            Cutting::of(0, nnz, |len| if longest > len { nnz } else { 0 }).run()
+        };
         assert_eq!([50_000, 200_000, 5_000_000].map(|nnz| run(nnz, 20)), [2, 4, 8]);
         assert_eq!([20, 28, 29, 60, 61].map(|longest| run(50_000, longest)), [2, 2, 4, 4, 8]);
         let rows: Vec<usize> = (0..=1000).map(|row| row * 40).collect();

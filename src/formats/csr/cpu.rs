@@ -105,7 +105,8 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
     unsafe fn term(&self, k: usize) -> T {
         // SAFETY: as `dot`.
         unsafe {
-            *self.values.get_unchecked(k) * *self.x.get_unchecked(*self.col_idx.get_unchecked(k) as usize)
+            *self.values.get_unchecked(k)
+                * *self.x.get_unchecked(*self.col_idx.get_unchecked(k) as usize)
         }
     }
 
@@ -152,8 +153,11 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
                 for sum in sums.iter_mut().take(vectors) {
                     ask_ahead_of(self.values, self.col_idx, k);
                     let col = cols.add(k);
-                    let x =
-                        if V::consecutive(col) { V::load(x.add(*col as usize)) } else { V::gather(x, col) };
+                    let x = if V::consecutive(col) {
+                        V::load(x.add(*col as usize))
+                    } else {
+                        V::gather(x, col)
+                    };
                     *sum = sum.mul_add(V::load(values.add(k)), x);
                     k += V::LANES;
                 }
@@ -219,7 +223,8 @@ impl<T: Scalar, O: Offset> Kernel<T> for Balanced<'_, T, O> {
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let Rows { row_ptr, y, .. } = self.rows;
         let last = range.end == row_ptr[self.nrows].get();
-        let rows = self.first_row(range.start)..if last { self.nrows } else { self.first_row(range.end) };
+        let rows =
+            self.first_row(range.start)..if last { self.nrows } else { self.first_row(range.end) };
         // SAFETY: the entries are inside the range; the rows begin in this part.
         unsafe {
             if range.start > 0 {

@@ -125,7 +125,9 @@ impl<T: Scalar> Uploaded<T> {
         let (name, sharing) = match host.plan {
             Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
             Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
-            Plan::Balanced => (format!("balanced{}", host.run), Sharing::Chunks(Chunks::new(host, gpu)?)),
+            Plan::Balanced => {
+                (format!("balanced{}", host.run), Sharing::Chunks(Chunks::new(host, gpu)?))
+            }
         };
         Ok(Self {
             nrows: host.row_ptr.len() - 1,
@@ -149,7 +151,8 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
-        let arrays = |launch| self.row_ptr.to(launch).arg(self.col_idx.ptr()).arg(self.values.ptr());
+        let arrays =
+            |launch| self.row_ptr.to(launch).arg(self.col_idx.ptr()).arg(self.values.ptr());
         let nrows = self.nrows as u32;
         match &self.sharing {
             Sharing::Lanes(lanes) => {
@@ -191,7 +194,13 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let (row_ptr, col_idx) = (self.row_ptr.to_vec()?, self.col_idx.to_vec()?);
         // SAFETY: these are the arrays of a checked matrix.
         Ok(unsafe {
-            CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, self.values.to_vec()?)
+            CsrMatrix::new_unchecked(
+                self.nrows,
+                self.ncols,
+                row_ptr,
+                col_idx,
+                self.values.to_vec()?,
+            )
         })
     }
 

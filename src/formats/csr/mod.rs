@@ -22,8 +22,8 @@ mod cuda;
 mod several;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chain_us,
-    slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    chain_us, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::partition;
@@ -92,7 +92,9 @@ impl Format for Csr {
         let balanced = args.flag("balanced")?;
         match (scalar, vector, balanced) {
             (_, None, false) => Ok(Plan::Scalar),
-            (false, Some(width), false) if VECTOR_WIDTHS.contains(&width) => Ok(Plan::Vector(width)),
+            (false, Some(width), false) if VECTOR_WIDTHS.contains(&width) => {
+                Ok(Plan::Vector(width))
+            }
             (false, Some(width), false) => Err(args.error(format!(
                 "`vector` may be 2, 4, 8, 16 or 32, written vector:2, 4, 8, 16, 32; not {width}"
             ))),
@@ -264,7 +266,13 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         let (nrows, row_ptr) = (self.row_ptr.len() - 1, self.row_ptr.to_vec());
         // SAFETY: these are the arrays of a checked matrix.
         unsafe {
-            CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, self.col_idx.clone(), self.values.clone())
+            CsrMatrix::new_unchecked(
+                nrows,
+                self.ncols,
+                row_ptr,
+                self.col_idx.clone(),
+                self.values.clone(),
+            )
         }
     }
 
@@ -329,7 +337,9 @@ mod tests {
         let x = x_vector(a.ncols());
         let oracle = Oracle::of(a.view(), &x);
         for text in Csr::EXAMPLES {
-            let crate::formats::Plan::Csr(plan) = text.parse().unwrap() else { panic!("{text} is not CSR") };
+            let crate::formats::Plan::Csr(plan) = text.parse().unwrap() else {
+                panic!("{text} is not CSR")
+            };
             for device in devices() {
                 let mut packed = Csr::pack(&plan, a.view()).unwrap();
                 packed.row_ptr = Offsets::Wide(a.row_ptr().iter().map(|&at| at as u64).collect());

@@ -37,8 +37,12 @@ impl<T: Scalar> Host<T> {
         // SAFETY: the matrix was checked; parts share no row.
         unsafe {
             match &self.row_ptr {
-                Offsets::Narrow(row_ptr) => run_parts(&self.parts, &Rows { a: self, row_ptr, vectors }),
-                Offsets::Wide(row_ptr) => run_parts(&self.parts, &Rows { a: self, row_ptr, vectors }),
+                Offsets::Narrow(row_ptr) => {
+                    run_parts(&self.parts, &Rows { a: self, row_ptr, vectors })
+                }
+                Offsets::Wide(row_ptr) => {
+                    run_parts(&self.parts, &Rows { a: self, row_ptr, vectors })
+                }
             }
         }
     }

@@ -44,7 +44,10 @@ impl<T: Scalar> Kernel<T> for Strips<'_, T> {
             }
         }
         for row in row..range.end {
-            let sum = self.a.row(row).fold(T::ZERO, |sum, (col, value)| sum + value * self.x[col as usize]);
+            let sum = self
+                .a
+                .row(row)
+                .fold(T::ZERO, |sum, (col, value)| sum + value * self.x[col as usize]);
             // SAFETY: as above.
             unsafe { self.y.set(row, sum) };
         }
@@ -72,7 +75,8 @@ impl<T: Scalar> Strips<'_, T> {
                 }),
                 Some(row_len) => {
                     let lengths = &row_len[row..row + G * V::LANES];
-                    let (full, width) = lengths.iter().fold((u32::MAX, 0), |m, &l| (m.0.min(l), m.1.max(l)));
+                    let (full, width) =
+                        lengths.iter().fold((u32::MAX, 0), |m, &l| (m.0.min(l), m.1.max(l)));
                     strip(slots, full as usize, width as usize, offset, |k, lane| {
                         V::longer(lengths.as_ptr().add(lane), k as u32)
                     })

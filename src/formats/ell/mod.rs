@@ -26,8 +26,8 @@ pub(crate) use cuda::Uploaded;
 
 use super::packed::{self, Index, MaybePacked, Packing};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target, Traffic,
-    Weights, chain_us, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target,
+    Traffic, Weights, chain_us, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -196,7 +196,10 @@ impl<T: Scalar> Host<T> {
                         let filled = k < len as usize;
                         // SAFETY: slot k of a row belongs to the part that has the row.
                         unsafe {
-                            cols.set(k * nrows + row, if filled { a.col_idx()[entry] } else { PADDING });
+                            cols.set(
+                                k * nrows + row,
+                                if filled { a.col_idx()[entry] } else { PADDING },
+                            );
                             if filled {
                                 vals.set(k * nrows + row, a.values()[entry]);
                             }
@@ -315,8 +318,8 @@ mod tests {
         let analysis = Analysis::of(a.view());
         let ell = Ell::traffic(&Plan::Padded, &analysis, ScalarKind::F32);
         assert_eq!(ell.slots, 200_000, "20 times the 10,000 entries that one per cent makes");
-        let csr =
-            super::super::Plan::Csr(super::super::csr::Plan::Scalar).traffic(&analysis, ScalarKind::F32);
+        let csr = super::super::Plan::Csr(super::super::csr::Plan::Scalar)
+            .traffic(&analysis, ScalarKind::F32);
         let ratio = ell.matrix_bytes as f64 / csr.matrix_bytes as f64;
         assert!((18.0..20.0).contains(&ratio), "{ratio}");
     }

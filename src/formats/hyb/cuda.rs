@@ -137,9 +137,9 @@ impl<T: Scalar> Uploaded<T> {
             super::Tail::Device => {
                 Tail::Gpu(some.then(|| coo::Tail::new(&host.coo, gpu, residency)).transpose()?)
             }
-            super::Tail::Host => {
-                Tail::Host(some.then(|| HostTail::new(&host.coo, host.ell.shape(), gpu)).transpose()?)
-            }
+            super::Tail::Host => Tail::Host(
+                some.then(|| HostTail::new(&host.coo, host.ell.shape(), gpu)).transpose()?,
+            ),
         };
         Ok(Self { plan: host.plan, ell: ell::Uploaded::new(&host.ell, gpu, residency)?, tail })
     }

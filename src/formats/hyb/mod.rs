@@ -27,7 +27,8 @@ mod width;
 pub use width::{Rule, Width, fastest};
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, coo, ell,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    coo, ell,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -148,7 +149,11 @@ impl Format for Hyb {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         // No row fills more slots than its length.
         let width = plan.width.resolve(&Histogram::of(&lengths), T::KIND).min(longest) as usize;
-        Ok(Host { plan: *plan, ell: ell::Host::of_width(a, width, false), coo: coo::Host::beyond(a, width) })
+        Ok(Host {
+            plan: *plan,
+            ell: ell::Host::of_width(a, width, false),
+            coo: coo::Host::beyond(a, width),
+        })
     }
 }
 

@@ -14,7 +14,13 @@ const VECTORS: usize = 4;
 
 /// `y = A x` without the tail.
 pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
-    let slots = Slots { col_idx: &a.col_idx, values: &a.values, x, consecutive: a.consecutive, ahead: AHEAD };
+    let slots = Slots {
+        col_idx: &a.col_idx,
+        values: &a.values,
+        x,
+        consecutive: a.consecutive,
+        ahead: AHEAD,
+    };
     let y = Output::new(y);
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
     unsafe {
@@ -27,7 +33,12 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
 
 /// Scatters the sums of sorted rows, beginning with the first of `rows`.
 #[inline(always)]
-unsafe fn scatter<T: Scalar, V: Vector<T>>(sums: &[V], perm: &[u32], rows: Range<usize>, y: Output<T>) {
+unsafe fn scatter<T: Scalar, V: Vector<T>>(
+    sums: &[V],
+    perm: &[u32],
+    rows: Range<usize>,
+    y: Output<T>,
+) {
     for (g, sums) in sums.iter().enumerate() {
         let mut buffer = [T::ZERO; 16];
         // SAFETY: a vector is at most 16 numbers; `perm` is a permutation of the rows.
@@ -142,8 +153,10 @@ impl<T: Scalar> Sections<'_, T> {
             }
         }
         for row in row..rows.end {
-            let sum =
-                self.a.row(row).fold(T::ZERO, |sum, (col, value)| sum + value * self.slots.x[col as usize]);
+            let sum = self
+                .a
+                .row(row)
+                .fold(T::ZERO, |sum, (col, value)| sum + value * self.slots.x[col as usize]);
             // SAFETY: as above.
             unsafe { self.y.set(self.a.perm[row] as usize, sum) };
         }

@@ -52,7 +52,9 @@ impl<T: Scalar> Uploaded<T> {
             Table::Sections(sections) => sections.iter().flat_map(Section::words).collect(),
         };
         let each = match (&host.table, host.plan.layout) {
-            (Table::Sections(sections), Layout::Sections(_, Launches::Each)) => Some(sections.clone()),
+            (Table::Sections(sections), Layout::Sections(_, Launches::Each)) => {
+                Some(sections.clone())
+            }
             _ => None,
         };
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.perm.len(), host.ncols));
@@ -174,7 +176,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 
     fn device_bytes(&self) -> u64 {
-        let slots = self.perm.bytes() + self.table.bytes() + self.col_idx.bytes() + self.values.bytes();
+        let slots =
+            self.perm.bytes() + self.table.bytes() + self.col_idx.bytes() + self.values.bytes();
         slots + self.tail.as_ref().map_or(0, coo::Tail::bytes)
     }
 

@@ -36,8 +36,8 @@ pub use sections::{Method, Split};
 
 use super::packed::{self, MaybePacked};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target, Traffic,
-    Weights, chain_us, coo, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target,
+    Traffic, Weights, chain_us, coo, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -94,7 +94,9 @@ impl Format for Jds {
         let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(Tail::Fixed(cut)));
         let tails = whole.into_iter().chain(tail);
         tails
-            .flat_map(|tail| layouts.iter().map(move |&layout| Plan::Jagged(Jagged { layout, tail })))
+            .flat_map(|tail| {
+                layouts.iter().map(move |&layout| Plan::Jagged(Jagged { layout, tail }))
+            })
             .collect()
     }
 
@@ -113,7 +115,8 @@ impl Format for Jds {
             }
             Layout::Sections(split, _) => {
                 let sections = split.sections(&histogram);
-                let guarded = |s: &Section| ((s.width - s.full) as u64).saturating_mul(s.rows as u64);
+                let guarded =
+                    |s: &Section| ((s.width - s.full) as u64).saturating_mul(s.rows as u64);
                 let table = size_of_val(&*sections) as u64;
                 let slots = sections.last().map_or(0, Section::slots_end);
                 (slots, sections.iter().map(guarded).sum(), sections.len() as u64, table)
@@ -258,7 +261,17 @@ impl<T: Scalar> Host<T> {
         });
         let tail = plan.tail.map(|_| coo::Host::beyond(a, cut as usize));
         let consecutive = super::follow_across_lanes(&col_idx);
-        Self { plan: *plan, ncols: a.ncols(), perm, table, col_idx, values, consecutive, tail, parts }
+        Self {
+            plan: *plan,
+            ncols: a.ncols(),
+            perm,
+            table,
+            col_idx,
+            values,
+            consecutive,
+            tail,
+            parts,
+        }
     }
 
     /// Columns and values of the `i`-th sorted row, without its tail.
@@ -287,7 +300,8 @@ impl Table {
                 (&[][..], (first..first + s.width * s.rows).step_by(s.rows))
             }
         };
-        let diagonals = jd_ptr.windows(2).take_while(move |w| i < w[1] - w[0]).map(move |w| w[0] + i);
+        let diagonals =
+            jd_ptr.windows(2).take_while(move |w| i < w[1] - w[0]).map(move |w| w[0] + i);
         diagonals.chain(section)
     }
 
@@ -330,7 +344,8 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
-        let [tail, _] = self.tail.as_mut().map_or(Ok([&mut [][..], &mut []]), HostMatrix::values_mut)?;
+        let [tail, _] =
+            self.tail.as_mut().map_or(Ok([&mut [][..], &mut []]), HostMatrix::values_mut)?;
         Ok([&mut self.values, tail])
     }
 
@@ -396,7 +411,10 @@ mod tests {
     #[test]
     fn launches_are_spelled_between_sections_and_tail() {
         let spelled = |text: &str| text.parse::<super::super::Plan>().map(|plan| plan.to_string());
-        assert_eq!(spelled("jds(tail:4,launch:each)").unwrap(), "jds(sections:auto,launch:each,tail:4)");
+        assert_eq!(
+            spelled("jds(tail:4,launch:each)").unwrap(),
+            "jds(sections:auto,launch:each,tail:4)"
+        );
         assert_eq!(spelled("jds(sections:3,launch:fused)").unwrap(), "jds(sections:3)");
         assert!(spelled("jds(diagonals,launch:each)").is_err());
         assert!(spelled("jds(sections:3,index:packed)").is_err());

@@ -80,9 +80,13 @@ impl Plan {
         let jagged = diagonals || split.is_some() || launches.is_some();
         let layout = match (diagonals, split, launches) {
             (true, None, None) => Layout::Diagonals,
-            (false, ..) => Layout::Sections(split.unwrap_or_default(), launches.unwrap_or_default()),
+            (false, ..) => {
+                Layout::Sections(split.unwrap_or_default(), launches.unwrap_or_default())
+            }
             (true, ..) => {
-                return Err(args.error("it is either `diagonals` or `sections`, not both".to_owned()));
+                return Err(
+                    args.error("it is either `diagonals` or `sections`, not both".to_owned())
+                );
             }
         };
         let tail = match args.value("tail")? {
@@ -131,9 +135,11 @@ impl Jagged {
         match self.layout {
             Layout::Diagonals => Vec::new(),
             // Row lengths fit `u32`.
-            Layout::Sections(split, _) => {
-                split.sections(&self.cut(histogram).0).iter().map(|section| section.width as u32).collect()
-            }
+            Layout::Sections(split, _) => split
+                .sections(&self.cut(histogram).0)
+                .iter()
+                .map(|section| section.width as u32)
+                .collect(),
         }
     }
 

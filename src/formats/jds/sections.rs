@@ -121,7 +121,9 @@ impl Split {
             _ => {
                 let cuts = match self.method {
                     Method::EqualLengths => equal(classes.len(), some(classes.len())),
-                    _ => optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections),
+                    _ => {
+                        optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections)
+                    }
                 };
                 let mut rows_before = Vec::with_capacity(classes.len() + 1);
                 rows_before.push(0);
@@ -174,7 +176,8 @@ fn optimal(classes: &[(u32, u64)], cost: u64, limit: Option<u32>) -> Vec<usize> 
         rows_before.push(rows_before[rows_before.len() - 1] + i128::from(class.1));
     }
     let slopes: Vec<i128> = classes.iter().map(|c| i128::from(c.0)).collect();
-    let line = |i: usize, best: i128| (slopes[i], best - slopes[i] * rows_before[i] + i128::from(cost));
+    let line =
+        |i: usize, best: i128| (slopes[i], best - slopes[i] * rows_before[i] + i128::from(cost));
     let count = classes.len();
     match limit {
         None => {
@@ -270,7 +273,10 @@ mod tests {
     /// Cost of the given cuts.
     fn cost_of(classes: &[(u32, u64)], cuts: &[usize], cost: u64) -> u64 {
         cuts.windows(2)
-            .map(|w| u64::from(classes[w[0]].0) * classes[w[0]..w[1]].iter().map(|c| c.1).sum::<u64>() + cost)
+            .map(|w| {
+                u64::from(classes[w[0]].0) * classes[w[0]..w[1]].iter().map(|c| c.1).sum::<u64>()
+                    + cost
+            })
             .sum()
     }
 

@@ -37,7 +37,8 @@ impl<T: Scalar> Access<T> for Host<T> {
     }
 
     fn insert(&mut self, row: usize, col: u32, value: T) -> Result<(), &'static str> {
-        let slot = self.slots_of(row).find(|&slot| self.col_idx[slot] == PADDING).ok_or(NO_PADDING)?;
+        let slot =
+            self.slots_of(row).find(|&slot| self.col_idx[slot] == PADDING).ok_or(NO_PADDING)?;
         (self.col_idx[slot], self.values[slot]) = (col, value);
         Ok(())
     }

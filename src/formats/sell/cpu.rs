@@ -47,7 +47,8 @@ impl<T: Scalar> Kernel<T> for Slices<'_, T> {
                     lane += V::LANES;
                 }
                 for lane in lane..lanes {
-                    let products = self.a.lane(s, lane).map(|(col, value)| value * self.x[col as usize]);
+                    let products =
+                        self.a.lane(s, lane).map(|(col, value)| value * self.x[col as usize]);
                     self.set(s, lane, products.fold(T::ZERO, |sum, product| sum + product));
                 }
             }

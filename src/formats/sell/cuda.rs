@@ -116,7 +116,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 
     fn device_bytes(&self) -> u64 {
-        let slices = self.slice_ptr.bytes() + self.full.bytes() + self.perm.as_ref().map_or(0, Buffer::bytes);
+        let slices = self.slice_ptr.bytes()
+            + self.full.bytes()
+            + self.perm.as_ref().map_or(0, Buffer::bytes);
         slices + self.col_idx.bytes() + self.values.bytes()
     }
 

@@ -26,8 +26,8 @@ mod cuda;
 
 use super::packed::{self, Index, MaybePacked, Packing, ValueEncoding};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chain_us,
-    slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    chain_us, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
 use crate::device::Gpu;
@@ -63,7 +63,8 @@ const CANDIDATE_PADDING: f64 = 3.0;
 /// Candidates for a CPU: C of one or two vectors, and σ from no sorting to windows whose `x` and
 /// `y` stay in the cache. Beyond 16,384 the locality of `x` and `y` suffers (measured). C of one
 /// vector without sorting was the best plan of 1 matrix in 304.
-const CANDIDATES: [(u32, u32); 6] = [(16, 128), (16, 1024), (16, 4096), (32, 1), (32, 512), (32, 4096)];
+const CANDIDATES: [(u32, u32); 6] =
+    [(16, 128), (16, 1024), (16, 4096), (32, 1), (32, 512), (32, 4096)];
 
 /// Candidates for a GPU, where a warp multiplies a slice of 32; beyond 512 the savings of sorting
 /// hardly pay for scattering `y` (measured).
@@ -104,14 +105,17 @@ impl Plan {
     fn slice_sums(self, analysis: &Analysis) -> SliceSums {
         // The sums of the candidate windows are part of the analysis.
         analysis.slices.with(self.c, self.sigma).unwrap_or_else(|| {
-            let sums = analysis.row_lengths.par_chunks(self.stride(analysis.rows.nrows)).map(|rows| {
-                let mut sorted = rows.to_vec();
-                if self.sigma > 1 {
-                    sorted.chunks_mut(self.sigma as usize).for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
-                }
-                // Windows need not be multiples of slices: the longest row may be anywhere.
-                SliceSums::of(&sorted, self.c as usize)
-            });
+            let sums =
+                analysis.row_lengths.par_chunks(self.stride(analysis.rows.nrows)).map(|rows| {
+                    let mut sorted = rows.to_vec();
+                    if self.sigma > 1 {
+                        sorted
+                            .chunks_mut(self.sigma as usize)
+                            .for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
+                    }
+                    // Windows need not be multiples of slices: the longest row may be anywhere.
+                    SliceSums::of(&sorted, self.c as usize)
+                });
             sums.reduce(SliceSums::default, SliceSums::merge)
         })
     }
@@ -139,8 +143,9 @@ fn lcm(a: usize, b: usize) -> usize {
 /// that is not padded. An H200 took 255 µs with it against 266 for the gallery's `uniform` in
 /// `f64`.
 fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
-    let Index::Packed(packing @ Packing { values: ValueEncoding::Plain, long: Packing::MAX_LONG, .. }) =
-        plan.index
+    let Index::Packed(
+        packing @ Packing { values: ValueEncoding::Plain, long: Packing::MAX_LONG, .. },
+    ) = plan.index
     else {
         return false;
     };
@@ -185,7 +190,8 @@ impl Format for Sell {
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
-        let even = analysis.rows.max == analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
+        let even =
+            analysis.rows.max == analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
         let plans = match on {
             Target::Cpu => CANDIDATES.iter(),
             Target::Gpu => GPU_CANDIDATES.iter(),
@@ -198,15 +204,18 @@ impl Format for Sell {
         let longest = |plan: &Plan| f64::from(analysis.rows.max) * f64::from(plan.c);
         let plans = plans.filter(|plan| longest(plan) <= affordable);
         // Packed SELL has no padding.
-        let packed = PACKED_SIGMAS.iter().filter(|&&sigma| !even || sigma == 1).flat_map(|&sigma| {
-            let index = packed::candidates(analysis, on).into_iter().map(Index::Packed);
-            index.map(move |index| Plan { c: LANES as u32, sigma, index })
-        });
+        let packed =
+            PACKED_SIGMAS.iter().filter(|&&sigma| !even || sigma == 1).flat_map(|&sigma| {
+                let index = packed::candidates(analysis, on).into_iter().map(Index::Packed);
+                index.map(move |index| Plan { c: LANES as u32, sigma, index })
+            });
         let plain: Vec<Plan> = plans.collect();
-        let is_filled =
-            |plan: &Plan| plan.slice_sums(analysis).slots as f64 <= LEAST_GAIN * analysis.rows.nnz as f64;
+        let is_filled = |plan: &Plan| {
+            plan.slice_sums(analysis).slots as f64 <= LEAST_GAIN * analysis.rows.nnz as f64
+        };
         let any_filled = plain.iter().any(is_filled);
-        let packed = packed.filter(|plan| on == Target::Cpu || !is_as_long(plan, analysis) || !any_filled);
+        let packed =
+            packed.filter(|plan| on == Target::Cpu || !is_as_long(plan, analysis) || !any_filled);
         plain.iter().copied().chain(packed).collect()
     }
 
@@ -289,8 +298,9 @@ pub(crate) struct Host<T> {
 impl<T: Scalar> Host<T> {
     fn new(plan: Plan, a: CsrView<'_, T>) -> Self {
         let (nrows, c) = (a.nrows(), plan.c as usize);
-        let perm = (plan.sigma > 1)
-            .then(|| sorted_in_windows(nrows, plan.sigma as usize, |row| a.row_len(row as usize) as u32));
+        let perm = (plan.sigma > 1).then(|| {
+            sorted_in_windows(nrows, plan.sigma as usize, |row| a.row_len(row as usize) as u32)
+        });
         let row_of = |i: usize| perm.as_ref().map_or(i, |p| p[i] as usize);
         let slices = nrows.div_ceil(c);
         let extent: Vec<(u32, u32)> = (0..slices)
@@ -313,7 +323,8 @@ impl<T: Scalar> Host<T> {
             for s in range {
                 for lane in 0..c {
                     let i = s * c + lane;
-                    let (row_cols, row_vals) = if i < nrows { a.row(row_of(i)) } else { (&[][..], &[][..]) };
+                    let (row_cols, row_vals) =
+                        if i < nrows { a.row(row_of(i)) } else { (&[][..], &[][..]) };
                     for k in 0..extent[s].0 as usize {
                         let at = slice_ptr[s] + k * c + lane;
                         // SAFETY: the slots of a slice belong to the part that has the slice.

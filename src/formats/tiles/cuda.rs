@@ -77,7 +77,8 @@ impl<T: Scalar> Uploaded<T> {
         let most = stripe_ptr.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
         // An SpMV also writes and reads the products of a stripe.
         let bytes = host.matrix_bytes() + (most as usize * GROUP * size_of::<T>()) as u64;
-        let residency = Residency::of::<T>(gpu, bytes, (host.shape.nrows, host.shape.ncols)).whole();
+        let residency =
+            Residency::of::<T>(gpu, bytes, (host.shape.nrows, host.shape.ncols)).whole();
         let module = Module::of("tiles", residency);
         let (multiply, values) = match &host.values {
             Values::Plain(values) => ("tiles_multiply", Values::Plain(gpu.upload(values)?)),
@@ -97,8 +98,20 @@ impl<T: Scalar> Uploaded<T> {
             values,
             destinations: gpu.upload(&inverse(&host.home))?,
             stripe_ptr,
-            multiply: Shared::new(gpu, module, &format!("{multiply}_{scalar}"), MULTIPLY_THREADS, x_bytes)?,
-            sum: Shared::new(gpu, module, &format!("tiles_sum_{scalar}"), SUM_THREADS, chunk_bytes)?,
+            multiply: Shared::new(
+                gpu,
+                module,
+                &format!("{multiply}_{scalar}"),
+                MULTIPLY_THREADS,
+                x_bytes,
+            )?,
+            sum: Shared::new(
+                gpu,
+                module,
+                &format!("tiles_sum_{scalar}"),
+                SUM_THREADS,
+                chunk_bytes,
+            )?,
             add_carries: gpu.kernel("tiles", &format!("tiles_carries_{scalar}"))?,
             products: Scratch::new(gpu, most as usize * GROUP),
             carries: Scratch::new(gpu, shape.chunks()),
@@ -110,7 +123,8 @@ impl<T: Scalar> Uploaded<T> {
     fn multiply(&self, stripe: usize, x: Ptr<T>, products: Ptr<T>) -> Launch {
         let (first, end) = (self.stripe_ptr[stripe], self.stripe_ptr[stripe + 1]);
         let pieces = (end - first) as usize * (GROUP * size_of::<T>() / PIECE_BYTES);
-        let blocks = pieces.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
+        let blocks =
+            pieces.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
         let launch = Launch::new(blocks as u32, MULTIPLY_THREADS).with_shared(self.multiply.bytes);
         let (values, value) = match &self.values {
             Values::Plain(values) => (values.ptr(), T::ZERO),
@@ -118,8 +132,10 @@ impl<T: Scalar> Uploaded<T> {
         };
         let tiles = self.shape.blocks();
         let launch = launch.arg(self.tile_ptr.ptr().add(stripe * tiles)).arg(tiles as u32);
-        let launch = launch.arg(first).arg(end - first).arg(self.cols.ptr()).arg(values).arg(value.bits());
-        let launch = launch.arg(self.destinations.ptr()).arg(self.shape.width).arg(self.shape.ncols as u32);
+        let launch =
+            launch.arg(first).arg(end - first).arg(self.cols.ptr()).arg(values).arg(value.bits());
+        let launch =
+            launch.arg(self.destinations.ptr()).arg(self.shape.width).arg(self.shape.ncols as u32);
         launch.arg(x).arg(products)
     }
 
@@ -127,9 +143,12 @@ impl<T: Scalar> Uploaded<T> {
     fn sum(&self, stripe: usize, products: Ptr<T>, y: Ptr<T>, carries: Ptr<T>) -> Launch {
         let chunks = self.shape.chunks_of(stripe);
         let launch = Launch::new(chunks.len() as u32, SUM_THREADS).with_shared(self.sum.bytes);
-        let launch = launch.arg(self.chunk_rows.ptr()).arg(self.chunk_ptr.ptr()).arg(self.positions.ptr());
-        let launch = launch.arg(self.row_ends.ptr()).arg(self.shape.chunk).arg(self.shape.nrows as u32);
-        let launch = launch.arg(self.shape.nnz as u64).arg(chunks.start as u32).arg(self.stripe_ptr[stripe]);
+        let launch =
+            launch.arg(self.chunk_rows.ptr()).arg(self.chunk_ptr.ptr()).arg(self.positions.ptr());
+        let launch =
+            launch.arg(self.row_ends.ptr()).arg(self.shape.chunk).arg(self.shape.nrows as u32);
+        let launch =
+            launch.arg(self.shape.nnz as u64).arg(chunks.start as u32).arg(self.stripe_ptr[stripe]);
         launch.arg(products).arg(y).arg(carries)
     }
 }
@@ -150,8 +169,11 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         }
         // Chunk c has a part of the row with which chunk c + 1 begins; the last chunk has no carry.
         let cuts = self.shape.chunks().saturating_sub(1);
-        let launch =
-            Launch::over(cuts, 1).arg(self.chunk_rows.ptr().add(1)).arg(carries).arg(cuts as u64).arg(y);
+        let launch = Launch::over(cuts, 1)
+            .arg(self.chunk_rows.ptr().add(1))
+            .arg(carries)
+            .arg(cuts as u64)
+            .arg(y);
         // SAFETY: these are the parameters of `tiles_carries`; the rows are those of `y`.
         unsafe { self.add_carries.launch(queue, launch) }
     }

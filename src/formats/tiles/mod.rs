@@ -38,8 +38,8 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chunk_rows,
-    chunks, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    chunk_rows, chunks, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -146,13 +146,21 @@ impl Format for Tiles {
             return Vec::new();
         }
         let packed = is_equal(analysis);
-        let shape = Shape::new(&Plan::default(), rows.nrows, rows.ncols, rows.nnz as usize, ScalarKind::F32);
+        let shape = Shape::new(
+            &Plan::default(),
+            rows.nrows,
+            rows.ncols,
+            rows.nnz as usize,
+            ScalarKind::F32,
+        );
         let groups = shape.expected_groups();
-        if (groups * GROUP as u64) as f64 > PADDED * rows.nnz as f64 || groups > u64::from(u32::MAX) {
+        if (groups * GROUP as u64) as f64 > PADDED * rows.nnz as f64 || groups > u64::from(u32::MAX)
+        {
             return Vec::new();
         }
         let whole = Plan { packed, ..Plan::default() };
-        let striped = (rows.nnz > u64::from(STRIPE)).then_some(Plan { stripe: Some(STRIPE), ..whole });
+        let striped =
+            (rows.nnz > u64::from(STRIPE)).then_some(Plan { stripe: Some(STRIPE), ..whole });
         std::iter::once(whole).chain(striped).collect()
     }
 
@@ -162,7 +170,9 @@ impl Format for Tiles {
         let slots = shape.expected_groups().saturating_mul(GROUP as u64);
         let size = scalar.size() as u64;
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
-        let tables = 2 * rows.nrows as u64 + 8 * (shape.chunks() as u64 + 1) + 4 * (shape.tiles() as u64 + 1);
+        let tables = 2 * rows.nrows as u64
+            + 8 * (shape.chunks() as u64 + 1)
+            + 4 * (shape.tiles() as u64 + 1);
         // A column and a position of 2 bytes each, and an eighth of a destination.
         let slot_bytes = 2 + 2 + value;
         Traffic {

@@ -58,7 +58,8 @@ pub(super) fn check(plan: &Plan, what: &str, found: u64, most: u64) -> Result<()
     if found <= most {
         return Ok(());
     }
-    let message = format!("it would have {found} {what}, and there can be {most}; take a larger `chunk`");
+    let message =
+        format!("it would have {found} {what}, and there can be {most}; take a larger `chunk`");
     Err(Error::PlanLimit { plan: format!("tiles{plan}"), message })
 }
 
@@ -78,8 +79,10 @@ fn cells(shape: &Shape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
         || Sorter::new(shape),
         |sorter, chunk| {
             let keys = sorter.sort(&col_idx[shape.entries(chunk, chunk_rows)]);
-            let cell =
-                |keys: &[Key]| Cell { block: keys[0].block(), groups: keys.len().div_ceil(GROUP) as u32 };
+            let cell = |keys: &[Key]| Cell {
+                block: keys[0].block(),
+                groups: keys.len().div_ceil(GROUP) as u32,
+            };
             keys.chunk_by(Key::is_beside).map(cell).collect()
         },
     );
@@ -143,7 +146,9 @@ fn lay_out<T: Scalar>(host: &mut Host<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>
                 for i in 0..GROUP {
                     let key = keys.get(i);
                     // SAFETY: as above.
-                    unsafe { positions.set(group * GROUP + i, key.map_or(UNUSED, |key| key.position())) };
+                    unsafe {
+                        positions.set(group * GROUP + i, key.map_or(UNUSED, |key| key.position()))
+                    };
                     let Some(key) = key else { continue };
                     let entry = entries.start + key.position() as usize;
                     let col = a.col_idx()[entry] - key.block() * shape.width;

@@ -46,10 +46,18 @@ fn stripes_come_before_column_blocks_and_equal_values_are_kept_once() {
 #[test]
 fn blocks_of_more_than_one_digit_are_sorted() {
     let cols: Vec<u32> = (0..500).map(|i| i * 7919 % 1000 * 100).collect();
-    let shape = Shape::new(&Plan { cols: Some(100), ..SMALL }, 1, 100_000, cols.len(), ScalarKind::F32);
+    let shape =
+        Shape::new(&Plan { cols: Some(100), ..SMALL }, 1, 100_000, cols.len(), ScalarKind::F32);
     let analysis = |cols: &[u32]| {
-        let a = CsrMatrix::try_new(1, 100_000, vec![0, cols.len()], cols.to_vec(), vec![1f32; cols.len()]);
-        Tiles::pack(&Plan { cols: Some(100), chunk: Some(501), ..SMALL }, a.unwrap().view()).unwrap()
+        let a = CsrMatrix::try_new(
+            1,
+            100_000,
+            vec![0, cols.len()],
+            cols.to_vec(),
+            vec![1f32; cols.len()],
+        );
+        Tiles::pack(&Plan { cols: Some(100), chunk: Some(501), ..SMALL }, a.unwrap().view())
+            .unwrap()
     };
     assert!(shape.blocks() > 256);
     let packed = analysis(&cols);
@@ -78,7 +86,10 @@ fn the_estimate_is_right_for_random_columns_and_bounded_for_others() {
     for spec in ["poisson2d,n=100", "banded,rows=5k", "webbase,rows=5k", "dense,n=100"] {
         let (packed, expected, nnz) =
             groups_of(&generated(spec), &Plan { cols: Some(64), chunk: Some(200), ..SMALL });
-        assert!(packed >= nnz / 8.0 && packed <= 1.6 * expected, "{spec}: {packed} groups, not {expected}");
+        assert!(
+            packed >= nnz / 8.0 && packed <= 1.6 * expected,
+            "{spec}: {packed} groups, not {expected}"
+        );
     }
 }
 
@@ -86,7 +97,10 @@ fn the_estimate_is_right_for_random_columns_and_bounded_for_others() {
 fn candidates_are_for_gpus_and_gathers_that_miss() {
     let candidates = |spec: &str, on| {
         let analysis = Analysis::of(generated(spec).view());
-        Tiles::candidates(&analysis, &Weights::default(), on).iter().map(Plan::to_string).collect::<Vec<_>>()
+        Tiles::candidates(&analysis, &Weights::default(), on)
+            .iter()
+            .map(Plan::to_string)
+            .collect::<Vec<_>>()
     };
     assert_eq!(candidates("uniform,rows=300k", Target::Gpu), ["", "(stripe:4194304)"]);
     assert_eq!(candidates("uniform,rows=200k,values=pattern", Target::Gpu), ["(values:packed)"]);
@@ -101,10 +115,12 @@ fn candidates_are_for_gpus_and_gathers_that_miss() {
 
 #[test]
 fn more_than_there_are_numbers_for_is_refused() {
-    let shape = Shape::new(&Plan { chunk: Some(32), ..SMALL }, 1 << 31, 1, 1 << 40, ScalarKind::F32);
+    let shape =
+        Shape::new(&Plan { chunk: Some(32), ..SMALL }, 1 << 31, 1, 1 << 40, ScalarKind::F32);
     assert!(shape.chunks() as u64 > i32::MAX as u64);
-    let message =
-        pack::check(&SMALL, "chunks", shape.chunks() as u64, i32::MAX as u64).unwrap_err().to_string();
+    let message = pack::check(&SMALL, "chunks", shape.chunks() as u64, i32::MAX as u64)
+        .unwrap_err()
+        .to_string();
     assert!(
         message.starts_with("plan tiles(cols:2,chunk:6)") && message.contains("larger `chunk`"),
         "{message}"

@@ -115,12 +115,18 @@ mod tests {
         t.add_triplet(1, 0, 2.0);
         t.add_triplet(1, 1, 3.0);
         let a = t.to_csr::<Iptr>();
-        CsMatI::new((2, 3), a.indptr().raw_storage().to_vec(), a.indices().to_vec(), a.data().to_vec())
+        CsMatI::new(
+            (2, 3),
+            a.indptr().raw_storage().to_vec(),
+            a.indices().to_vec(),
+            a.data().to_vec(),
+        )
     }
 
     #[test]
     fn sprs_of_either_order_and_any_index_type() {
-        let expected = CsrMatrix::try_new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0, 2.0, 3.0]).unwrap();
+        let expected =
+            CsrMatrix::try_new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0, 2.0, 3.0]).unwrap();
         assert_eq!(ToCsr::to_csr(&example::<usize, usize>()).unwrap().into_owned(), expected);
         assert_eq!(ToCsr::to_csr(&example::<u16, u32>()).unwrap().into_owned(), expected);
         assert_eq!(ToCsr::to_csr(&example::<i32, u64>()).unwrap().into_owned(), expected);

@@ -65,8 +65,10 @@ fn of_parts<'a, T: Scalar, I: Index>(
     let ptr = std::iter::once(0).chain(ends).collect();
     let compressed = Compressed { format: "faer", shape: (nrows, ncols), ptr, by_rows };
     let values: Vec<T> = ranges().flat_map(|range| &values[range]).copied().collect();
-    compressed
-        .into_csr(ranges().flat_map(|range| &indices[range]).map(|index| index.zx()), Cow::Owned(values))
+    compressed.into_csr(
+        ranges().flat_map(|range| &indices[range]).map(|index| index.zx()),
+        Cow::Owned(values),
+    )
 }
 
 #[cfg(test)]
@@ -81,14 +83,16 @@ mod tests {
 
     #[test]
     fn either_order_owned_or_borrowed_of_any_index_type() {
-        let entries = [Triplet::new(0usize, 2usize, 1.0), Triplet::new(1, 0, 2.0), Triplet::new(1, 1, 3.0)];
+        let entries =
+            [Triplet::new(0usize, 2usize, 1.0), Triplet::new(1, 0, 2.0), Triplet::new(1, 1, 3.0)];
         let col = SparseColMat::try_new_from_triplets(2, 3, &entries).unwrap();
         let row = SparseRowMat::try_new_from_triplets(2, 3, &entries).unwrap();
         assert_eq!(ToCsr::to_csr(&col).unwrap().into_owned(), expected());
         assert_eq!(ToCsr::to_csr(&col.as_ref()).unwrap().into_owned(), expected());
         assert_eq!(ToCsr::to_csr(&row).unwrap().into_owned(), expected());
         assert_eq!(ToCsr::to_csr(&row.as_ref()).unwrap().into_owned(), expected());
-        let narrow = entries.map(|entry| Triplet::new(entry.row as u32, entry.col as u32, entry.val));
+        let narrow =
+            entries.map(|entry| Triplet::new(entry.row as u32, entry.col as u32, entry.val));
         let narrow = SparseColMat::<u32, f64>::try_new_from_triplets(2, 3, &narrow).unwrap();
         assert_eq!(ToCsr::to_csr(&narrow).unwrap().into_owned(), expected());
     }

@@ -33,7 +33,8 @@ impl<T: Scalar> ToCsr<T> for CscMatrix<T> {
     fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
         let (offsets, indices, values) = self.csc_data();
         let shape = (self.nrows(), self.ncols());
-        let compressed = Compressed { format: FORMAT, shape, ptr: offsets.to_vec(), by_rows: false };
+        let compressed =
+            Compressed { format: FORMAT, shape, ptr: offsets.to_vec(), by_rows: false };
         compressed.into_csr(indices.iter().copied(), Cow::Borrowed(values))
     }
 }
@@ -44,7 +45,8 @@ impl<T: Scalar> ToCsr<T> for CooMatrix<T> {
         // The library keeps indices below the dimensions.
         let narrow = |indices: &[usize]| indices.iter().map(|&i| i as u32).collect();
         let (rows, cols) = (narrow(self.row_indices()), narrow(self.col_indices()));
-        let triplets = Triplets::from_parts(self.nrows(), self.ncols(), rows, cols, self.values().to_vec())?;
+        let triplets =
+            Triplets::from_parts(self.nrows(), self.ncols(), rows, cols, self.values().to_vec())?;
         Ok(triplets.to_csr().into())
     }
 }
@@ -61,19 +63,26 @@ mod tests {
             coo.push(row, col, value);
         }
         let expected =
-            matrix::CsrMatrix::try_new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0f64, 2.0, 3.0]).unwrap();
+            matrix::CsrMatrix::try_new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0f64, 2.0, 3.0])
+                .unwrap();
         assert_eq!(ToCsr::to_csr(&coo).unwrap().into_owned(), expected);
         assert_eq!(ToCsr::to_csr(&CsrMatrix::from(&coo)).unwrap().into_owned(), expected);
         assert_eq!(ToCsr::to_csr(&CscMatrix::from(&coo)).unwrap().into_owned(), expected);
         let empty = CscMatrix::<f32>::zeros(3, 0);
-        assert_eq!(ToCsr::to_csr(&empty).unwrap().into_owned(), matrix::CsrMatrix::zeros(3, 0).unwrap());
+        assert_eq!(
+            ToCsr::to_csr(&empty).unwrap().into_owned(),
+            matrix::CsrMatrix::zeros(3, 0).unwrap()
+        );
     }
 
     #[test]
     fn what_is_too_large_is_refused_by_name() {
         let wide = CooMatrix::<f32>::new(1, MAX_DIMENSION + 1);
         let refused = ToCsr::to_csr(&wide).unwrap_err().to_string();
-        assert!(refused.contains("nalgebra-sparse") && refused.contains("at most 4294967294"), "{refused}");
+        assert!(
+            refused.contains("nalgebra-sparse") && refused.contains("at most 4294967294"),
+            "{refused}"
+        );
         let wide = CsrMatrix::<f32>::zeros(1, MAX_DIMENSION + 1);
         assert!(ToCsr::to_csr(&wide).is_err());
     }

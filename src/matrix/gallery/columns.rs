@@ -66,7 +66,13 @@ impl Columns {
 
     /// Stores `length` different columns of `matrix` in `columns`, ascending. `length` is at most
     /// the number of columns.
-    pub(super) fn place(&self, row: usize, length: usize, matrix: &Placing, columns: &mut Vec<u32>) {
+    pub(super) fn place(
+        &self,
+        row: usize,
+        length: usize,
+        matrix: &Placing,
+        columns: &mut Vec<u32>,
+    ) {
         let ncols = matrix.ncols;
         let diagonal = matrix.diagonal(row);
         let near = |reach: usize| window(diagonal, reach.max(length), ncols);
@@ -76,7 +82,11 @@ impl Columns {
             Self::Blocks { size } => {
                 let first = diagonal / size * size;
                 let block = first..ncols.min(first + size);
-                random.distinct(if length <= block.len() { block } else { near(0) }, length, columns);
+                random.distinct(
+                    if length <= block.len() { block } else { near(0) },
+                    length,
+                    columns,
+                );
             }
             Self::Diagonals { offsets } => {
                 let places = (0..length).map(|k| {
@@ -115,7 +125,8 @@ impl Columns {
                 // Every row of the group has the first `common` of the same numbers.
                 let mut shared = Random::new(matrix.seed, Purpose::Group, group);
                 shared.distinct(near.clone(), common, columns);
-                random.draw(length, ROUNDS, columns, |random| near.start + random.below(near.len()));
+                random
+                    .draw(length, ROUNDS, columns, |random| near.start + random.below(near.len()));
             }
         }
         fill(columns, length, (diagonal..ncols).chain(0..diagonal));

@@ -177,7 +177,11 @@ mod tests {
             around(diagonal, 2, 9, 100, &mut random, &mut columns);
             assert!(columns.iter().map(|&c| c as usize).eq(window(diagonal, 2, 9)));
             around(diagonal, 2, 9, 1, &mut random, &mut columns);
-            assert!(columns.len() == 2 && columns.contains(&(diagonal as u32)) && columns[0] < columns[1]);
+            assert!(
+                columns.len() == 2
+                    && columns.contains(&(diagonal as u32))
+                    && columns[0] < columns[1]
+            );
         }
     }
 
@@ -195,13 +199,17 @@ mod tests {
             let p = sweep(20_000, length, spread, 5000, 1);
             let lengths: Vec<f64> = p.row_ptr.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
             let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
-            let variance = lengths.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / lengths.len() as f64;
+            let variance =
+                lengths.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / lengths.len() as f64;
             (mean, variance.sqrt() / mean)
         };
         assert_eq!([lengths(16, 0), lengths(1, 0)], [(16.0, 0.0), (1.0, 0.0)]);
         assert_eq!(lengths(0, 50).0, 0.0);
         let (mean, deviation) = lengths(40, 100);
-        assert!((mean / 40.0 - 1.0).abs() < 0.05 && (deviation - 1.0).abs() < 0.1, "{mean} {deviation}");
+        assert!(
+            (mean / 40.0 - 1.0).abs() < 0.05 && (deviation - 1.0).abs() < 0.1,
+            "{mean} {deviation}"
+        );
     }
 
     #[test]

@@ -37,7 +37,9 @@ impl Law {
     /// Draws a law. For [`Law::Huge`], share and factor must still be [set](Self::fit).
     pub(super) fn draw(random: &mut Random) -> Self {
         match random.below(10) {
-            0 => Self::Huge { rows: random.spread_over(1.0, 50.0) as usize, share: 0.0, factor: 0.0 },
+            0 => {
+                Self::Huge { rows: random.spread_over(1.0, 50.0) as usize, share: 0.0, factor: 0.0 }
+            }
             1 | 2 => Self::Empty {
                 share: random.between(0.1, 0.95),
                 rest: Box::new(Self::draw_simple(random.below(6), random)),
@@ -95,11 +97,7 @@ impl Law {
             Self::Lognormal { sigma } => (sigma * normal(u)).exp(),
             Self::Pareto { exponent } => (1.0 - u).powf(-1.0 / exponent),
             Self::Bimodal { share, factor } | Self::Huge { share, factor, .. } => {
-                if u < 1.0 - share {
-                    1.0
-                } else {
-                    *factor
-                }
+                if u < 1.0 - share { 1.0 } else { *factor }
             }
             Self::Empty { share, .. } if u < *share => 0.0,
             Self::Empty { share, rest } => rest.quantile((u - share) / (1.0 - share)),
@@ -136,10 +134,15 @@ impl Display for Law {
             Self::Huge { rows, factor, .. } => {
                 write!(f, "constant but for {rows} huge, {factor:.0} times as long")
             }
-            Self::Empty { share, rest } => write!(f, "{:.0} % empty, the others {rest}", 100.0 * share),
+            Self::Empty { share, rest } => {
+                write!(f, "{:.0} % empty, the others {rest}", 100.0 * share)
+            }
             Self::Mixture { share, first, factor, second } => {
                 let share = 100.0 * share;
-                write!(f, "mixed, {share:.0} % {first}, the others {factor:.1} times as long and {second}")
+                write!(
+                    f,
+                    "mixed, {share:.0} % {first}, the others {factor:.1} times as long and {second}"
+                )
             }
         }
     }
@@ -249,7 +252,8 @@ fn common_factor(law: &Law, strata: usize, mean: f64, longest: f64) -> f64 {
     // Quantile and weight. If there are too many strata to evaluate all, those of the longest rows
     // are sampled more densely.
     let points: Vec<(f64, f64)> = if strata <= 2 * POINTS {
-        let all = (0..strata).map(|k| (law.quantile((k as f64 + 0.5) / strata as f64), 1.0 / strata as f64));
+        let all = (0..strata)
+            .map(|k| (law.quantile((k as f64 + 0.5) / strata as f64), 1.0 / strata as f64));
         all.collect()
     } else {
         let top = 1.0 - 0.5 / strata as f64;
@@ -259,7 +263,8 @@ fn common_factor(law: &Law, strata: usize, mean: f64, longest: f64) -> f64 {
         };
         (0..POINTS).map(point).collect()
     };
-    let found = |factor| points.iter().map(|&(q, weight)| weight * scaled(q, factor, longest)).sum::<f64>();
+    let found =
+        |factor| points.iter().map(|&(q, weight)| weight * scaled(q, factor, longest)).sum::<f64>();
     // Binary logarithms: a length is below 2^32, a quantile is 0 or above 2^-32.
     let (mut low, mut high) = (-32.0f64, 64.0f64);
     for _ in 0..60 {

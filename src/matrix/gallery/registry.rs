@@ -66,7 +66,8 @@ impl Entry {
     pub(super) fn sizes(&self, first: usize) -> Vec<usize> {
         let full = self.parameters[0].default;
         let later = self.parameters[1..].iter();
-        let later = later.map(|p| if p.follows { proportional(p.default, first, full) } else { p.default });
+        let later =
+            later.map(|p| if p.follows { proportional(p.default, first, full) } else { p.default });
         std::iter::once(first).chain(later).collect()
     }
 }
@@ -82,7 +83,8 @@ impl Eq for Entry {}
 /// `size` · `numerator` / `denominator`, rounded to the nearest, clamped to the range of a
 /// parameter.
 pub(super) fn proportional(size: usize, numerator: usize, denominator: usize) -> usize {
-    let scaled = (size as u128 * numerator as u128 + denominator as u128 / 2) / (denominator as u128).max(1);
+    let scaled =
+        (size as u128 * numerator as u128 + denominator as u128 / 2) / (denominator as u128).max(1);
     scaled.min(MAX_DIMENSION as u128) as usize
 }
 
@@ -196,7 +198,10 @@ pub(super) static ENTRIES: [Entry; 17] = [
         name: "rmat",
         structure: "R-MAT graph (0.57, 0.19, 0.19, 0.05), vertices shuffled",
         parameters: &[
-            Parameter { max: 31, ..size("scale", 21, "binary logarithm of the number of vertices") },
+            Parameter {
+                max: 31,
+                ..size("scale", 21, "binary logarithm of the number of vertices")
+            },
             size("degree", 16, "edges per vertex, before repeated ones fall together"),
         ],
         scales: true,
@@ -219,11 +224,17 @@ pub(super) static ENTRIES: [Entry; 17] = [
         parameters: &[
             size("rows", 3_000_000, "rows and columns"),
             size("dense", 5, "dense rows"),
-            following("length", 400_000, "entries of a dense row, before repeated ones fall together"),
+            following(
+                "length",
+                400_000,
+                "entries of a dense row, before repeated ones fall together",
+            ),
         ],
         scales: true,
         in_suite: true,
-        shape: |s, _| square(s[0], s[0].saturating_mul(5).saturating_add(s[1].saturating_mul(s[2]))),
+        shape: |s, _| {
+            square(s[0], s[0].saturating_mul(5).saturating_add(s[1].saturating_mul(s[2])))
+        },
         pattern: |s, seed| irregular::circuit(s[0], s[1], s[2], seed),
     },
     Entry {

@@ -31,7 +31,9 @@ impl Stencil {
 
     pub(super) fn pattern(&self) -> Pattern {
         let nodes: usize = self.extents.iter().product();
-        Pattern::by_rows(nodes * self.unknowns, |row, columns| self.columns(row / self.unknowns, columns))
+        Pattern::by_rows(nodes * self.unknowns, |row, columns| {
+            self.columns(row / self.unknowns, columns)
+        })
     }
 
     /// Appends the columns of every row of `node`.
@@ -40,7 +42,8 @@ impl Stencil {
         let (x, y, z) = (node % nx, node / nx % ny, node / nx / ny);
         for &[dx, dy, dz] in &self.steps {
             // A step below zero wraps to a number far beyond the grid.
-            let (x, y, z) = (x.wrapping_add_signed(dx), y.wrapping_add_signed(dy), z.wrapping_add_signed(dz));
+            let (x, y, z) =
+                (x.wrapping_add_signed(dx), y.wrapping_add_signed(dy), z.wrapping_add_signed(dz));
             if x < nx && y < ny && z < nz {
                 let first = ((z * ny + y) * nx + x) * self.unknowns;
                 columns.extend((first..first + self.unknowns).map(|c| c as u32));

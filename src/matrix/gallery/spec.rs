@@ -155,7 +155,8 @@ impl Spec {
     /// more than 10 000 matrices.
     #[doc(hidden)]
     pub fn parse_all(text: &str) -> Result<Vec<Self>, Error> {
-        let texts = expand(text).map_err(|message| Error::GalleryText { text: text.to_owned(), message })?;
+        let texts = expand(text)
+            .map_err(|message| Error::GalleryText { text: text.to_owned(), message })?;
         texts.iter().map(|text| text.parse()).collect()
     }
 
@@ -188,7 +189,8 @@ impl Spec {
         // Columns are stored twice, by block and joined, or as the edges of a graph; values and row
         // offsets are added.
         let per_entry = 12 + T::KIND.size();
-        let bytes = shape.nnz.saturating_mul(per_entry).saturating_add(shape.nrows.saturating_mul(16));
+        let bytes =
+            shape.nnz.saturating_mul(per_entry).saturating_add(shape.nrows.saturating_mul(16));
         let memory = memory::physical();
         if bytes as u64 > memory {
             let (gib, limit) = (bytes >> 30, memory >> 30);
@@ -209,7 +211,8 @@ impl Display for Spec {
         f.write_str(self.entry.name)?;
         let mut usual = self.entry.sizes(self.sizes[0]);
         usual[0] = self.entry.parameters[0].default;
-        for ((parameter, &size), usual) in self.entry.parameters.iter().zip(&self.sizes).zip(usual) {
+        for ((parameter, &size), usual) in self.entry.parameters.iter().zip(&self.sizes).zip(usual)
+        {
             if size != usual {
                 write!(f, ",{}={}", parameter.key, short(size))?;
             }
@@ -238,7 +241,11 @@ fn parse(text: &str) -> Result<Spec, String> {
     let name = parts.next().unwrap_or_default();
     let entry = ENTRIES.iter().find(|e| e.name == name).ok_or_else(|| {
         let names = ENTRIES.each_ref().map(|e| e.name);
-        format!("there is no generator `{name}`{}; there are {}", suggestion(name, names), names.join(", "))
+        format!(
+            "there is no generator `{name}`{}; there are {}",
+            suggestion(name, names),
+            names.join(", ")
+        )
     })?;
     let mut spec = entry.spec();
     let mut given = vec![None; entry.parameters.len()];
@@ -262,7 +269,8 @@ fn parse(text: &str) -> Result<Spec, String> {
     }
     // The first size, which the missing sizes follow, is known only here.
     let usual = entry.sizes(given[0].unwrap_or(spec.sizes[0]));
-    spec.sizes = given.into_iter().zip(usual).map(|(given, usual)| given.unwrap_or(usual)).collect();
+    spec.sizes =
+        given.into_iter().zip(usual).map(|(given, usual)| given.unwrap_or(usual)).collect();
     Ok(spec)
 }
 
@@ -293,14 +301,17 @@ fn expand(text: &str) -> Result<Vec<String>, String> {
             ));
         }
         let numbers = || u128::from(first)..end;
-        texts =
-            texts.iter().flat_map(|text| numbers().map(move |n| format!("{text}{comma}{key}={n}"))).collect();
+        texts = texts
+            .iter()
+            .flat_map(|text| numbers().map(move |n| format!("{text}{comma}{key}={n}")))
+            .collect();
     }
     Ok(texts)
 }
 
 fn unknown_key(entry: &Entry, key: &str) -> String {
-    let known: Vec<&str> = entry.parameters.iter().map(|p| p.key).chain(["values", "seed"]).collect();
+    let known: Vec<&str> =
+        entry.parameters.iter().map(|p| p.key).chain(["values", "seed"]).collect();
     let nearest = suggestion(key, known.iter().copied());
     format!("`{}` has no parameter `{key}`{nearest}; it takes {}", entry.name, known.join(", "))
 }
@@ -308,7 +319,11 @@ fn unknown_key(entry: &Entry, key: &str) -> String {
 fn parse_values(text: &str) -> Result<Values, String> {
     Values::ALL.into_iter().find(|v| v.name() == text).ok_or_else(|| {
         let names = Values::ALL.map(Values::name);
-        format!("there are no values `{text}`{}; there are {}", suggestion(text, names), names.join(", "))
+        format!(
+            "there are no values `{text}`{}; there are {}",
+            suggestion(text, names),
+            names.join(", ")
+        )
     })
 }
 
@@ -320,7 +335,9 @@ fn parse_number(key: &str, text: &str, max: u64) -> Result<u64, String> {
         .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
         .unwrap_or((text, 1));
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("`{key}={text}` is not a whole number; write it like 300000, 300k or 2M"));
+        return Err(format!(
+            "`{key}={text}` is not a whole number; write it like 300000, 300k or 2M"
+        ));
     }
     let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|&n| n <= max);
     number.ok_or_else(|| format!("`{key}={text}` is too large; at most {max} is possible"))
@@ -403,12 +420,18 @@ mod tests {
 
     #[test]
     fn ranges_stand_for_every_number_in_them() {
-        let names =
-            |text| -> Vec<String> { Spec::parse_all(text).unwrap().iter().map(Spec::to_string).collect() };
+        let names = |text| -> Vec<String> {
+            Spec::parse_all(text).unwrap().iter().map(Spec::to_string).collect()
+        };
         assert_eq!(names("gallery:banded, seed=2..4"), ["banded,seed=2", "banded,seed=3"]);
         assert_eq!(
             names("banded,rows=5..=6,seed=7..=8"),
-            ["banded,rows=5,seed=7", "banded,rows=5,seed=8", "banded,rows=6,seed=7", "banded,rows=6,seed=8"]
+            [
+                "banded,rows=5,seed=7",
+                "banded,rows=5,seed=8",
+                "banded,rows=6,seed=7",
+                "banded,rows=6,seed=8"
+            ]
         );
         assert_eq!(names("dense,n=999..=1k"), ["dense,n=999", "dense,n=1k"]);
         let last = format!("banded,seed={0}..={0}", u64::MAX);

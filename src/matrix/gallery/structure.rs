@@ -72,7 +72,8 @@ impl Structure {
         let mut order = Order::draw(&mut random);
         order.fit(&law, nrows);
         let columns = Columns::draw(ncols, mean as usize, &mut random);
-        let values = [Values::Random, Values::Random, Values::Few, Values::Pattern][random.below(4)];
+        let values =
+            [Values::Random, Values::Random, Values::Few, Values::Pattern][random.below(4)];
         let longest = match law {
             Law::Huge { .. } => quarter,
             Law::Pareto { .. } => {

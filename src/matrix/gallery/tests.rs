@@ -50,7 +50,8 @@ fn the_suite_is_complete_and_its_names_are_unique() {
     assert!(suite().map(|s| s.entry().name).eq(TABLE.map(|t| t.0)));
     assert_eq!(list().iter().map(|e| e.name).collect::<BTreeSet<_>>().len(), list().len());
     for entry in list() {
-        let keys: BTreeSet<_> = entry.parameters.iter().map(|p| p.key).chain(["values", "seed"]).collect();
+        let keys: BTreeSet<_> =
+            entry.parameters.iter().map(|p| p.key).chain(["values", "seed"]).collect();
         assert_eq!(keys.len(), entry.parameters.len() + 2, "{}", entry.name);
     }
 }
@@ -59,7 +60,10 @@ fn the_suite_is_complete_and_its_names_are_unique() {
 fn a_sweep_has_about_the_wished_entries() {
     assert!(sweep(1_000_000).count() > sweep(20_000).count());
     let specs: Vec<Spec> = sweep(20_000).collect();
-    assert!(specs.len() > 40 && specs.iter().all(|spec| spec.to_string().parse::<Spec>().unwrap() == *spec));
+    assert!(
+        specs.len() > 40
+            && specs.iter().all(|spec| spec.to_string().parse::<Spec>().unwrap() == *spec)
+    );
     for spec in specs {
         let nnz = spec.generate::<f32>().unwrap().nnz() as f64;
         // Rows that are longer than the matrix is wide are cut off.
@@ -75,7 +79,12 @@ fn every_matrix_is_sorted_and_as_large_as_announced() {
         assert_eq!((a.nrows(), a.ncols()), (shape.nrows, shape.ncols), "{spec}");
         // At this size R-MAT draws many edges twice, and chance has few rows to even out in `lp`.
         let ratio = a.nnz() as f64 / shape.nnz as f64;
-        assert!((0.5..1.5).contains(&ratio), "{spec}: {} entries, announced {}", a.nnz(), shape.nnz);
+        assert!(
+            (0.5..1.5).contains(&ratio),
+            "{spec}: {} entries, announced {}",
+            a.nnz(),
+            shape.nnz
+        );
         assert_sorted(&a, &spec.to_string());
     }
 }
@@ -135,7 +144,10 @@ fn scaling_comes_near_the_wish_and_keeps_the_character() {
         }
         // R-MAT sizes are powers of two; other steps are small in relation to two million.
         let nnz = scaled.shape().nnz as f64 / 2e6;
-        assert!((if name == "rmat" { 0.7..1.5 } else { 0.9..1.1 }).contains(&nnz), "{scaled}: {nnz}");
+        assert!(
+            (if name == "rmat" { 0.7..1.5 } else { 0.9..1.1 }).contains(&nnz),
+            "{scaled}: {nnz}"
+        );
         let (found, _) = rows(&scaled.generate::<f32>().unwrap());
         // The rows of a dense matrix shrink with the root, and a small R-MAT graph repeats more of
         // its edges.
@@ -178,7 +190,10 @@ fn seeds_draw_matrices_of_the_announced_size() {
         assert_eq!((a.nrows(), a.ncols()), (shape.nrows, shape.ncols), "{spec}");
         let wished = spec.sizes()[0] as f64;
         for nnz in [a.nnz(), shape.nnz] {
-            assert!((1.0 / 1.5..1.5).contains(&(nnz as f64 / wished)), "{spec}: {nnz}, {structure:?}");
+            assert!(
+                (1.0 / 1.5..1.5).contains(&(nnz as f64 / wished)),
+                "{spec}: {nnz}, {structure:?}"
+            );
         }
         // `CsrMatrix::try_new` has checked that the columns are in range.
         assert_sorted(&a, &spec.to_string());
@@ -203,7 +218,8 @@ fn seeds_draw_everything() {
         text.split([' ', '{']).next().unwrap_or_default().to_owned()
     };
     let count = |of: &dyn Fn(&Structure) -> String| {
-        let found: BTreeSet<String> = drawn().take(200).map(|(_, structure)| of(&structure)).collect();
+        let found: BTreeSet<String> =
+            drawn().take(200).map(|(_, structure)| of(&structure)).collect();
         found.len()
     };
     assert_eq!(count(&|s| variant(&s.law)), 9);
@@ -225,7 +241,12 @@ fn seeds_draw_the_smallest_matrices_too() {
             let a = spec.generate::<f64>().unwrap();
             assert_sorted(&a, &spec.to_string());
             let ratio = a.nnz() as f64 / nnz as f64;
-            assert!((0.5..=2.0).contains(&ratio), "{spec}: {} entries, {}", a.nnz(), spec.structure());
+            assert!(
+                (0.5..=2.0).contains(&ratio),
+                "{spec}: {} entries, {}",
+                a.nnz(),
+                spec.structure()
+            );
         }
     }
 }
@@ -241,5 +262,8 @@ fn values_of_seeds_are_drawn_unless_given() {
         assert_eq!(spec.values(), Values::Random);
         assert_eq!(spec.to_string().parse::<Spec>().unwrap(), spec);
     }
-    assert_eq!(spec("random,nnz=1k,seed=3,values=random").to_string(), "random,nnz=1k,values=random,seed=3");
+    assert_eq!(
+        spec("random,nnz=1k,seed=3,values=random").to_string(),
+        "random,nnz=1k,values=random,seed=3"
+    );
 }

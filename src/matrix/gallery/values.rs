@@ -61,9 +61,14 @@ impl Values {
 /// See [`Values::Laplacian`].
 fn laplacian<T: Scalar>(pattern: &Pattern) -> Vec<T> {
     let rows = || {
-        pattern.row_ptr.windows(2).enumerate().map(|(row, ends)| (row, &pattern.col_idx[ends[0]..ends[1]]))
+        pattern
+            .row_ptr
+            .windows(2)
+            .enumerate()
+            .map(|(row, ends)| (row, &pattern.col_idx[ends[0]..ends[1]]))
     };
-    let beside = |(row, cols): (usize, &[u32])| cols.iter().filter(|col| **col as usize != row).count();
+    let beside =
+        |(row, cols): (usize, &[u32])| cols.iter().filter(|col| **col as usize != row).count();
     let diagonal = T::from_f64(rows().map(beside).max().unwrap_or(0) as f64);
     let values = rows().flat_map(|(row, cols)| {
         cols.iter().map(move |col| if *col as usize == row { diagonal } else { -T::ONE })

@@ -73,7 +73,9 @@ fn element<T: Scalar>(line: &[u8], field: Field) -> Result<T, String> {
         Field::Real | Field::Pattern => scan::real(word)?,
     };
     match words.next() {
-        Some(extra) => Err(format!("unexpected {} after the number; a line has one", excerpt(extra))),
+        Some(extra) => {
+            Err(format!("unexpected {} after the number; a line has one", excerpt(extra)))
+        }
         None => Ok(value),
     }
 }
@@ -137,7 +139,11 @@ mod tests {
                 let mut walked = Place::of(0, &header);
                 for k in 0..declared {
                     let jumped = Place::of(k, &header);
-                    assert_eq!((jumped.row, jumped.col), (walked.row, walked.col), "{symmetry:?} {n} {k}");
+                    assert_eq!(
+                        (jumped.row, jumped.col),
+                        (walked.row, walked.col),
+                        "{symmetry:?} {n} {k}"
+                    );
                     assert!(walked.row < n as u64 && walked.col < n as u64);
                     walked.advance(&header);
                 }

@@ -56,7 +56,11 @@ impl Reader<'_> {
                     failed.fetch_min(k, Relaxed);
                 }
                 let bytes = range.len() as u64;
-                self.report(Stage::Parse, done.fetch_add(bytes, Relaxed) + bytes, text.len() as u64);
+                self.report(
+                    Stage::Parse,
+                    done.fetch_add(bytes, Relaxed) + bytes,
+                    text.len() as u64,
+                );
                 Some(chunk)
             })
             .collect();
@@ -153,6 +157,8 @@ fn surplus(text: &[u8], range: &Range<usize>, first: u64, declared: u64) -> Prob
     let found = declared + lines_from(offset, text.len()).count() as u64;
     Problem::at(
         offset,
-        format!("the file declares {declared} entries, but has {found}; this is the first too many"),
+        format!(
+            "the file declares {declared} entries, but has {found}; this is the first too many"
+        ),
     )
 }

@@ -64,7 +64,8 @@ fn entry<T: Scalar>(line: &[u8], header: &Header) -> Result<Entry<T>, String> {
     let mut words = words(line);
     let row = index("row", words.next(), header.nrows)?;
     let col = index("column", words.next(), header.ncols)?;
-    let mut word = || words.next().ok_or_else(|| format!("the value is missing after {}", excerpt(line)));
+    let mut word =
+        || words.next().ok_or_else(|| format!("the value is missing after {}", excerpt(line)));
     let value = match header.field {
         Field::Real => scan::real(word()?)?,
         Field::Integer => scan::integer(word()?)?,
@@ -75,8 +76,10 @@ fn entry<T: Scalar>(line: &[u8], header: &Header) -> Result<Entry<T>, String> {
         return Err(format!("unexpected {} after the entry{hint}", excerpt(extra)));
     }
     if row == col && header.symmetry == Symmetry::SkewSymmetric {
-        let message =
-            format!("entry {0}, {0} is on the diagonal, which is zero in a skew-symmetric matrix", row + 1);
+        let message = format!(
+            "entry {0}, {0} is on the diagonal, which is zero in a skew-symmetric matrix",
+            row + 1
+        );
         return Err(format!("{message} and must not be listed"));
     }
     Ok(Entry { row, col, value })

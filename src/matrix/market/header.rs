@@ -71,18 +71,28 @@ impl Header {
             return Err(Problem::at(text.len(), message));
         };
         let end = line_end(text, start);
-        let numbers = sizes(layout, &text[start..end]).map_err(|message| Problem::at(start, message))?;
+        let numbers =
+            sizes(layout, &text[start..end]).map_err(|message| Problem::at(start, message))?;
         let (nrows, ncols) = (numbers[0] as usize, numbers[1] as usize);
         if symmetry != Symmetry::General && nrows != ncols {
-            let message =
-                format!("a symmetric or skew-symmetric matrix must be square, not {nrows} x {ncols}");
+            let message = format!(
+                "a symmetric or skew-symmetric matrix must be square, not {nrows} x {ncols}"
+            );
             return Err(Problem::at(start, message));
         }
         let declared = match layout {
             Layout::Coordinate => numbers[2],
             Layout::Array => symmetry.elements(numbers[0], numbers[1]),
         };
-        Ok(Self { layout, field, symmetry, nrows, ncols, declared, body: (end + 1).min(text.len()) })
+        Ok(Self {
+            layout,
+            field,
+            symmetry,
+            nrows,
+            ncols,
+            declared,
+            body: (end + 1).min(text.len()),
+        })
     }
 }
 
@@ -124,7 +134,9 @@ fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
     let lowercase = line.to_ascii_lowercase();
     let mut words = words(&lowercase);
     let mut word = |what: &str| {
-        let word = words.next().ok_or_else(|| format!("the banner does not name the {what}; {EXPECTED}"))?;
+        let word = words
+            .next()
+            .ok_or_else(|| format!("the banner does not name the {what}; {EXPECTED}"))?;
         Ok::<_, String>(String::from_utf8_lossy(word).into_owned())
     };
     if !word("format")?.as_bytes().eq_ignore_ascii_case(BANNER) {
@@ -151,16 +163,19 @@ fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
         "symmetric" => Symmetry::Symmetric,
         "skew-symmetric" => Symmetry::SkewSymmetric,
         "hermitian" => return Err(HERMITIAN.to_owned()),
-        other => return Err(unknown("symmetry", other, &["general", "symmetric", "skew-symmetric"])),
+        other => {
+            return Err(unknown("symmetry", other, &["general", "symmetric", "skew-symmetric"]));
+        }
     };
     match (layout, field, symmetry) {
         (Layout::Array, Field::Pattern, _) => {
-            Err("a pattern matrix has no values, so it cannot be an array; write it as coordinate".to_owned())
-        }
-        (_, Field::Pattern, Symmetry::SkewSymmetric) => {
-            Err("a pattern matrix has no signs, so it cannot be skew-symmetric; write it as general"
+            Err("a pattern matrix has no values, so it cannot be an array; write it as coordinate"
                 .to_owned())
         }
+        (_, Field::Pattern, Symmetry::SkewSymmetric) => Err(
+            "a pattern matrix has no signs, so it cannot be skew-symmetric; write it as general"
+                .to_owned(),
+        ),
         _ => match words.next() {
             Some(extra) => Err(format!("unexpected {} at the end of the banner", excerpt(extra))),
             None => Ok((layout, field, symmetry)),
@@ -188,15 +203,24 @@ fn sizes(layout: Layout, line: &[u8]) -> Result<[u64; 3], String> {
     };
     for (number, name) in numbers.iter_mut().zip(names) {
         let Some(word) = words.next() else {
-            return Err(format!("the size line has no number of {name}; expected `{}`", layout.size_line()));
+            return Err(format!(
+                "the size line has no number of {name}; expected `{}`",
+                layout.size_line()
+            ));
         };
-        *number = count(word).ok_or_else(|| format!("{} is not a number of {name}", excerpt(word)))?;
+        *number =
+            count(word).ok_or_else(|| format!("{} is not a number of {name}", excerpt(word)))?;
         if *name != "entries" && *number > MAX_DIMENSION as u64 {
-            return Err(format!("{} {name} are too many: at most {MAX_DIMENSION} fit", excerpt(word)));
+            return Err(format!(
+                "{} {name} are too many: at most {MAX_DIMENSION} fit",
+                excerpt(word)
+            ));
         }
     }
     match words.next() {
-        Some(extra) => Err(format!("unexpected {} after the size `{}`", excerpt(extra), layout.size_line())),
+        Some(extra) => {
+            Err(format!("unexpected {} after the size `{}`", excerpt(extra), layout.size_line()))
+        }
         None => Ok(numbers),
     }
 }

@@ -40,7 +40,8 @@ use std::path::Path;
 
 /// Error message about `.zst`.
 #[cfg(not(feature = "zstd"))]
-const NO_ZSTD: &str = "this build of sparseop cannot compress or decompress zstd; enable its feature `zstd`";
+const NO_ZSTD: &str =
+    "this build of sparseop cannot compress or decompress zstd; enable its feature `zstd`";
 
 /// Extensions of files that may hold a matrix.
 #[doc(hidden)]
@@ -167,7 +168,8 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn read_impl<T: Scalar>(&self, path: &Path) -> Result<CsrMatrix<T>, Error> {
         let text = source::open(path, self)?;
-        let (header, entries) = self.entries(&text).map_err(|problem| problem.locate(path, &text))?;
+        let (header, entries) =
+            self.entries(&text).map_err(|problem| problem.locate(path, &text))?;
         // The text is no longer needed, and for a compressed file it is the largest allocation.
         drop(text);
         Ok(entries.to_csr(&header))
@@ -184,7 +186,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn parse_impl<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
-        let (header, entries) = self.entries(text).map_err(|problem| problem.locate(Path::new(""), text))?;
+        let (header, entries) =
+            self.entries(text).map_err(|problem| problem.locate(Path::new(""), text))?;
         Ok(entries.to_csr(&header))
     }
 
@@ -209,8 +212,8 @@ impl<'a> Reader<'a> {
     /// Returns an error if a matrix exceeds the limit.
     fn check_memory(&self, header: &Header, nnz: usize, value_bytes: usize) -> Result<(), Problem> {
         let offsets = header.nrows + 1;
-        let bytes =
-            offsets as u64 * size_of::<usize>() as u64 + (nnz * (value_bytes + size_of::<u32>())) as u64;
+        let bytes = offsets as u64 * size_of::<usize>() as u64
+            + (nnz * (value_bytes + size_of::<u32>())) as u64;
         if bytes > self.memory_limit {
             return Err(Problem::new(format!(
                 "a matrix of {} rows with {nnz} entries takes {bytes} bytes, above the limit of {}",

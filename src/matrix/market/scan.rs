@@ -78,7 +78,8 @@ fn eight_digits(text: &[u8], pos: usize) -> Option<(u64, usize)> {
 #[inline]
 fn quick_digits(text: &[u8], pos: usize) -> Option<(u64, usize)> {
     /// Weight of the first eight digits, by the number of digits that follow.
-    const SCALE: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+    const SCALE: [u64; 9] =
+        [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
     match eight_digits(text, pos)? {
         (_, 0) => None,
         (high, 8) => {
@@ -105,7 +106,9 @@ pub(super) fn quick_real<T: Scalar>(text: &[u8], pos: usize) -> Option<(T, usize
     let rest = &text[pos..];
     // Widening and narrowing again is exact; parsing an `f32` as an `f64` would round twice.
     let (value, len) = match T::KIND {
-        F32 => fast_float2::parse_partial::<f32, _>(rest).map(|(v, len)| (f64::from(v), len)).ok()?,
+        F32 => {
+            fast_float2::parse_partial::<f32, _>(rest).map(|(v, len)| (f64::from(v), len)).ok()?
+        }
         F64 => fast_float2::parse_partial::<f64, _>(rest).ok()?,
     };
     value.is_finite().then(|| (T::from_f64(value), pos + len))
@@ -127,7 +130,9 @@ pub(super) fn count(word: &[u8]) -> Option<u64> {
     let digits = word.strip_prefix(b"+").unwrap_or(word);
     let all_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     all_digits.then(|| {
-        digits.iter().fold(0u64, |n, digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+        digits
+            .iter()
+            .fold(0u64, |n, digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
     })
 }
 
@@ -135,7 +140,9 @@ pub(super) fn count(word: &[u8]) -> Option<u64> {
 pub(super) fn index(axis: &str, word: Option<&[u8]>, size: usize) -> Result<u32, String> {
     let Some(word) = word else { return Err(format!("the {axis} index is missing")) };
     match count(word) {
-        None => Err(format!("{} is not a {axis} index: a whole number from 1 to {size}", excerpt(word))),
+        None => {
+            Err(format!("{} is not a {axis} index: a whole number from 1 to {size}", excerpt(word)))
+        }
         Some(0) => Err(format!("the {axis} index is 0, but indices count from 1 (to {size})")),
         Some(n) if n > size as u64 => {
             Err(format!("{axis} {} is out of range: there are only {size}", word.escape_ascii()))
@@ -154,7 +161,8 @@ pub(super) fn real<T: Scalar>(word: &[u8]) -> Result<T, String> {
         let with_e = word.iter().map(|byte| if matches!(byte, b'd' | b'D') { b'e' } else { *byte });
         parse(&with_e.collect::<Vec<u8>>())
     };
-    let value = parse(word).or_else(fortran).ok_or_else(|| format!("{} is not a number", excerpt(word)))?;
+    let value =
+        parse(word).or_else(fortran).ok_or_else(|| format!("{} is not a number", excerpt(word)))?;
     if value.is_infinite() && word.iter().any(u8::is_ascii_digit) {
         let wider = if T::KIND == F32 { "; read the file as f64" } else { "" };
         return Err(format!("{} is too large for {}{wider}", excerpt(word), T::KIND));

@@ -102,7 +102,8 @@ fn read_all(path: &Path, reader: &Reader<'_>, text: impl Read) -> Result<Vec<u8>
         .read_to_end(&mut bytes)
         .map_err(|e| Error::io("decompress", path, e))?;
     if bytes.len() as u64 > limit {
-        let problem = Problem::new(format!("the decompressed text is above the limit of {limit} bytes"));
+        let problem =
+            Problem::new(format!("the decompressed text is above the limit of {limit} bytes"));
         return Err(problem.locate(path, &[]));
     }
     Ok(bytes)
@@ -146,7 +147,8 @@ fn no_choice(names: &[PathBuf]) -> Problem {
         return Problem::new("the archive has no .mtx file");
     }
     let names: Vec<_> = names.iter().map(|name| name.display().to_string()).collect();
-    let message = "the archive has several .mtx files and none is named like its folder; unpack one of";
+    let message =
+        "the archive has several .mtx files and none is named like its folder; unpack one of";
     Problem::new(format!("{message} {}", names.join(", ")))
 }
 
@@ -161,7 +163,8 @@ fn is_namesake(name: &Path, archive: &Path) -> bool {
     let stem = name.file_stem().unwrap_or_default();
     let folder = name.parent().and_then(Path::file_name);
     let archive = archive.file_name().unwrap_or_default().to_string_lossy();
-    let archive = [".tar.gz", ".tgz", ".tar.zst", ".tar"].iter().find_map(|end| archive.strip_suffix(end));
+    let archive =
+        [".tar.gz", ".tgz", ".tar.zst", ".tar"].iter().find_map(|end| archive.strip_suffix(end));
     folder == Some(stem) || archive.is_some_and(|archive| archive == stem)
 }
 

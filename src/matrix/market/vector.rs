@@ -58,16 +58,22 @@ fn vector<T: Scalar>(reader: &Reader<'_>, text: &[u8]) -> Result<Vec<T>, Problem
     }
     let header = Header::parse(text)?;
     if header.ncols != 1 {
-        let message =
-            format!("a vector must have one column, but this is {} x {}", header.nrows, header.ncols);
+        let message = format!(
+            "a vector must have one column, but this is {} x {}",
+            header.nrows, header.ncols
+        );
         return Err(Problem::new(message));
     }
     if header.layout == Layout::Array && header.symmetry == Symmetry::General {
-        return Ok(elements(reader, text, header.body, Some(header.declared), header.field)?.concat());
+        return Ok(
+            elements(reader, text, header.body, Some(header.declared), header.field)?.concat()
+        );
     }
     let (header, entries) = reader.entries(text)?;
     let column = entries.to_csr(&header);
-    let row_values =
-        column.row_ptr().windows(2).map(|row| column.values()[row[0]..row[1]].iter().copied().sum());
+    let row_values = column
+        .row_ptr()
+        .windows(2)
+        .map(|row| column.values()[row[0]..row[1]].iter().copied().sum());
     Ok(row_values.collect())
 }

@@ -30,7 +30,8 @@ pub fn write<T: Scalar>(path: impl AsRef<Path>, matrix: CsrView<'_, T>) -> Resul
 pub(crate) fn write_impl<T: Scalar>(path: &Path, matrix: CsrView<'_, T>) -> Result<(), Error> {
     let header = format!("real general\n{} {} {}\n", matrix.nrows(), matrix.ncols(), matrix.nnz());
     write_file(path, &format!("coordinate {header}"), matrix.nnz(), |entries, text| {
-        let mut row = matrix.row_ptr().partition_point(|&start| start <= entries.start).saturating_sub(1);
+        let mut row =
+            matrix.row_ptr().partition_point(|&start| start <= entries.start).saturating_sub(1);
         for k in entries {
             while matrix.row_ptr()[row + 1] <= k {
                 row += 1;

@@ -50,14 +50,16 @@ impl Ratio {
     /// `None` if there are too few common rounds, or if a measured time is not distinguishable
     /// from 0.
     pub(super) fn of(a: (&[f64], f64), b: (&[f64], f64)) -> Option<Self> {
-        let logs: Vec<f64> = a.0.iter().zip(b.0).map(|(x, y)| ((x + a.1) / (y + b.1)).ln()).collect();
+        let logs: Vec<f64> =
+            a.0.iter().zip(b.0).map(|(x, y)| ((x + a.1) / (y + b.1)).ln()).collect();
         if logs.len() < MIN_ROUNDS || logs.iter().any(|log| !log.is_finite()) {
             return None;
         }
         let median = Data::new(logs.clone()).median();
         let distances: Vec<f64> = logs.iter().map(|log| (log - median).abs()).collect();
         let reach = REACH * MAD_TO_SIGMA * Data::new(distances).median();
-        let near: Vec<f64> = logs.iter().map(|log| log.clamp(median - reach, median + reach)).collect();
+        let near: Vec<f64> =
+            logs.iter().map(|log| log.clamp(median - reach, median + reach)).collect();
         // Dixon & Tukey, Technometrics 10, 1968: the winsorised deviation is too small and the
         // number of degrees of freedom too large.
         let rounds = logs.len() as f64;
@@ -136,7 +138,8 @@ impl Judge {
 
     /// Ratio of the times of `a` to those of `b`.
     fn ratio(&self, results: &[Result<Samples, Error>], a: usize, b: usize) -> Option<Ratio> {
-        let times = |i: usize| results[i].as_ref().ok().map(|s: &Samples| (s.as_slice(), self.shares[i]));
+        let times =
+            |i: usize| results[i].as_ref().ok().map(|s: &Samples| (s.as_slice(), self.shares[i]));
         Ratio::of(times(a)?, times(b)?)
     }
 
@@ -151,12 +154,14 @@ impl Judge {
     /// Eliminates candidates that are clearly slower than the fastest. Returns true if the
     /// comparison of the others is still undecided.
     pub fn eliminate(&mut self, results: &[Result<Samples, Error>], going: &mut [bool]) -> bool {
-        let alive: Vec<usize> = (0..going.len()).filter(|&i| going[i] && results[i].is_ok()).collect();
+        let alive: Vec<usize> =
+            (0..going.len()).filter(|&i| going[i] && results[i].is_ok()).collect();
         let time = |i: &usize| self.time(results, *i);
         let leader = alive.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
         let mut open = false;
         for i in alive {
-            match leader.filter(|&leader| leader != i).map(|leader| self.ratio(results, i, leader)) {
+            match leader.filter(|&leader| leader != i).map(|leader| self.ratio(results, i, leader))
+            {
                 None => {}
                 Some(Some(ratio)) if ratio.is_slower() => (going[i], self.out[i]) = (false, true),
                 Some(Some(ratio)) if ratio.is_tie() => {}
@@ -196,15 +201,21 @@ impl Judge {
         };
         let incumbent = match results.get(incumbent.place()) {
             Some(Ok(_)) => incumbent,
-            _ => Incumbent::Predicted(first(&mut (0..results.len()).filter(|&i| results[i].is_ok()))?),
+            _ => Incumbent::Predicted(first(
+                &mut (0..results.len()).filter(|&i| results[i].is_ok()),
+            )?),
         };
         // Compared round by round: medians over different rounds are not comparable.
         let faster_than = |place: usize, (band, confidence): (f64, f64)| -> Vec<(usize, f64)> {
             let others = (0..results.len()).filter(|&i| i != place);
             let ratios = others.filter_map(|i| Some((i, self.ratio(results, i, place)?)));
-            ratios.filter(|(_, r)| r.is_faster(band, confidence)).map(|(i, r)| (i, r.mean)).collect()
+            ratios
+                .filter(|(_, r)| r.is_faster(band, confidence))
+                .map(|(i, r)| (i, r.mean))
+                .collect()
         };
-        let least = |places: &[(usize, f64)]| places.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|p| p.0);
+        let least =
+            |places: &[(usize, f64)]| places.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|p| p.0);
         let mut winners = faster_than(incumbent.place(), incumbent.band());
         let Some(mut fastest) = least(&winners) else { return Some(incumbent.place()) };
         // Noise may make the comparison cyclic. No path is longer than the number of candidates.

@@ -65,7 +65,8 @@ impl Default for Calibration {
 impl Calibration {
     /// Policy of the timing run on a device.
     pub(crate) fn policy(&self, device: &Device) -> Policy {
-        let policy = Policy { warmup: 1, min_rounds: 1, max_rounds: MAX_ROUNDS, ..Policy::of(device) };
+        let policy =
+            Policy { warmup: 1, min_rounds: 1, max_rounds: MAX_ROUNDS, ..Policy::of(device) };
         policy.in_state(self.cache())
     }
 
@@ -104,7 +105,8 @@ pub(crate) fn field<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<&'a 
     let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.amortised(calls));
     let Some(chosen) = decision.chosen() else { return Vec::new() };
     let near = |c: &&Candidate| {
-        matches!(c.verdict, Verdict::Tied | Verdict::Slower { .. }) && time(c) <= NEAR * time(chosen)
+        matches!(c.verdict, Verdict::Tied | Verdict::Slower { .. })
+            && time(c) <= NEAR * time(chosen)
     };
     let kernel = |c: &Candidate| c.plan.kernel(Target::of(device));
     let mut kernels = Vec::new();
@@ -217,7 +219,8 @@ impl<A: PlanTimer> Meeting<'_, A> {
         self.race.timed_plans[place].outcome = Outcome::Won;
         self.race.winner = self.field[place].plan.clone();
         let own = ready.pack + ready.upload;
-        let prepared: f64 = self.race.timed_plans.iter().filter_map(|timed_plan| timed_plan.prepare).sum();
+        let prepared: f64 =
+            self.race.timed_plans.iter().filter_map(|timed_plan| timed_plan.prepare).sum();
         self.race.packing = (prepared - own).max(0.0);
         self.race.seconds = (self.clock.seconds() - own).max(0.0);
         Ok((ready, self.race))
@@ -230,7 +233,8 @@ impl<A: PlanTimer> Meeting<'_, A> {
             match self.timer.pack(&self.field[place].plan) {
                 Ok(ready) => return Ok(self.packed(place, ready)),
                 Err(error) => {
-                    self.race.timed_plans[place].outcome = Outcome::Failed { reason: error.to_string() };
+                    self.race.timed_plans[place].outcome =
+                        Outcome::Failed { reason: error.to_string() };
                     failure.get_or_insert(error);
                 }
             }
@@ -271,7 +275,8 @@ impl<A: PlanTimer> Meeting<'_, A> {
                 None => match self.timer.pack(&candidate.plan) {
                     Ok(ready) => heat.push(self.packed(place, ready)),
                     Err(error) => {
-                        self.race.timed_plans[place].outcome = Outcome::Failed { reason: error.to_string() };
+                        self.race.timed_plans[place].outcome =
+                            Outcome::Failed { reason: error.to_string() };
                     }
                 },
             }
@@ -295,8 +300,9 @@ impl<A: PlanTimer> Meeting<'_, A> {
         let mut turns: Vec<_> =
             heat.iter().map(|(_, r)| |repeats| self.timer.products(&r.matrix, repeats)).collect();
         let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
-        let mut results =
-            race_until(&mut batches, policy, self.clock, &mut |results, going| judge.rule(results, going));
+        let mut results = race_until(&mut batches, policy, self.clock, &mut |results, going| {
+            judge.rule(results, going)
+        });
         drop(turns);
         self.race.heats += 1;
         self.race.decided &= judge.decided;

@@ -15,7 +15,12 @@ impl Decision {
     }
 
     /// Reason why a plan may not be chosen, whatever its time; `None` if it may.
-    pub(crate) fn objection(&self, plan: &Plan, analysis: &Analysis, device: &DeviceSpec) -> Option<String> {
+    pub(crate) fn objection(
+        &self,
+        plan: &Plan,
+        analysis: &Analysis,
+        device: &DeviceSpec,
+    ) -> Option<String> {
         let candidate = self.predict(plan, analysis, device);
         match candidate.verdict {
             Verdict::TooLarge { .. }
@@ -46,7 +51,8 @@ impl Decision {
         }
         self.plan = race.winner.clone();
         let (plan, rank) = (&self.plan, |c: &Candidate| race.rank(&c.plan));
-        self.candidates
-            .sort_by(|a, b| (a.plan != *plan).cmp(&(b.plan != *plan)).then(rank(a).total_cmp(&rank(b))));
+        self.candidates.sort_by(|a, b| {
+            (a.plan != *plan).cmp(&(b.plan != *plan)).then(rank(a).total_cmp(&rank(b)))
+        });
     }
 }

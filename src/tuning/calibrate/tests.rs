@@ -141,7 +141,11 @@ impl Script {
         let field: Vec<&Candidate> = candidates.iter().collect();
         let policy = Calibration::default().policy(&Device::Cpu);
         let (ready, race) = calibrate(&self, &self, &field, limits, policy, false)?;
-        assert_eq!(PLANS[ready.matrix.0].parse::<Plan>().unwrap(), race.winner, "the winner is handed over");
+        assert_eq!(
+            PLANS[ready.matrix.0].parse::<Plan>().unwrap(),
+            race.winner,
+            "the winner is handed over"
+        );
         let winners = race.timed_plans.iter().filter(|e| e.outcome == Outcome::Won).count();
         assert_eq!(winners, 1);
         drop(ready);
@@ -167,7 +171,10 @@ fn a_wrong_prediction_is_corrected() {
     assert_eq!((winner(&race), race.decided, race.heats), (2, true, 1));
     assert_eq!(race.predicted().to_string(), PLANS[0]);
     let medians: Vec<f64> = race.timed_plans.iter().map(|e| e.median.unwrap() * 1e6).collect();
-    assert!(medians.iter().zip([13.0, 12.0, 10.0, 20.0]).all(|(m, t)| (m - t).abs() < 1e-9), "{medians:?}");
+    assert!(
+        medians.iter().zip([13.0, 12.0, 10.0, 20.0]).all(|(m, t)| (m - t).abs() < 1e-9),
+        "{medians:?}"
+    );
     assert!(
         matches!(race.timed_plans[0].outcome, Outcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6)
     );
@@ -187,7 +194,8 @@ fn ties_are_broken_by_the_fixed_order_and_the_prediction_stays_where_it_is_one_o
 fn through_noise_drift_and_interrupts_the_fastest_wins_and_ties_stay() {
     for seed in 0..40 {
         let script = |products| {
-            let script = Script { noise: 0.03, drift: 2.0, interrupts: 12, ..Script::new(products) };
+            let script =
+                Script { noise: 0.03, drift: 2.0, interrupts: 12, ..Script::new(products) };
             script.random.set(seed);
             script
         };
@@ -234,7 +242,9 @@ fn who_fails_is_disqualified_with_the_reason() {
     let race = script.race();
     assert_eq!(winner(&race), 3);
     let reason = |place: usize| race.timed_plans[place].outcome.to_string();
-    assert!(reason(1).contains("disqualified: cannot copy 99") && reason(2).contains("cannot copy 77"));
+    assert!(
+        reason(1).contains("disqualified: cannot copy 99") && reason(2).contains("cannot copy 77")
+    );
 }
 
 #[test]
@@ -254,7 +264,8 @@ fn when_the_predicted_one_fails_the_next_takes_its_place_and_when_all_do_that_is
 
 #[test]
 fn when_time_is_up_the_choice_stays() {
-    let none = Script::new([10.0, 5.0, 5.0, 5.0]).race_within(Limits { seconds: 0.0, ..AMPLE }).unwrap();
+    let none =
+        Script::new([10.0, 5.0, 5.0, 5.0]).race_within(Limits { seconds: 0.0, ..AMPLE }).unwrap();
     assert_eq!((winner(&none), none.rounds()), (0, 1), "packing costs nothing here");
     let mut slow = Script::new([10.0, 5.0, 5.0, 5.0]);
     slow.laws.iter_mut().for_each(|law| law.pack = 0.3);
@@ -268,7 +279,9 @@ fn when_time_is_up_the_choice_stays() {
     assert_eq!(race.timed_plans[2].outcome, Outcome::NoTime);
     assert!(race.seconds < 0.75 && (race.packing - 0.3).abs() < 1e-9, "{race:?}");
     // Products so long that hardly any fits into the time limit.
-    let long = Script::new([1e6, 0.9e6, 0.8e6, 2e6]).race_within(Limits { seconds: 8.0, ..AMPLE }).unwrap();
+    let long = Script::new([1e6, 0.9e6, 0.8e6, 2e6])
+        .race_within(Limits { seconds: 8.0, ..AMPLE })
+        .unwrap();
     assert_eq!((winner(&long), long.decided), (0, false));
     assert!(long.timed_plans[2].outcome == Outcome::Undecided && long.seconds < 40.0, "{long:?}");
 }
@@ -301,7 +314,8 @@ fn analysis(spec: &str) -> Analysis {
 
 fn decision(spec: &str, calls: u64) -> (Decision, DeviceSpec) {
     let analysis = analysis(spec);
-    let request = Request { expected_calls: calls, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };
+    let request =
+        Request { expected_calls: calls, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };
     let spec = Device::Cpu.spec();
     (select(&analysis, &spec, Profile::builtin(&Device::Cpu), request).unwrap(), spec)
 }
@@ -315,18 +329,29 @@ fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any(
     assert!(field.len() > 2 && field.len() <= MAX_CANDIDATES);
     assert!(field.iter().all(|c| time(c) <= NEAR * time(field[0])));
     let kernels: Vec<&str> = field.iter().map(|c| c.plan.kernel(Target::Cpu)).collect();
-    let near =
-        decision.candidates.iter().filter(|c| c.prediction.is_some() && time(c) <= NEAR * time(field[0]));
-    let families: std::collections::BTreeSet<&str> = near.map(|c| c.plan.kernel(Target::Cpu)).collect();
+    let near = decision
+        .candidates
+        .iter()
+        .filter(|c| c.prediction.is_some() && time(c) <= NEAR * time(field[0]));
+    let families: std::collections::BTreeSet<&str> =
+        near.map(|c| c.plan.kernel(Target::Cpu)).collect();
     let mut first: Vec<&str> = kernels.clone();
     first.sort_unstable();
     first.dedup();
     // Repeated kernels among the leaders reduce the number of other kernels.
     let doubled = (1..LEADERS).filter(|&i| kernels[..i].contains(&kernels[i])).count();
-    assert_eq!(first.len(), families.len().min(MAX_CANDIDATES - doubled), "{kernels:?} of {families:?}");
+    assert_eq!(
+        first.len(),
+        families.len().min(MAX_CANDIDATES - doubled),
+        "{kernels:?} of {families:?}"
+    );
     let leaders: Vec<f64> = field.iter().take(LEADERS).map(|c| time(c)).collect();
-    assert!(leaders[1..].iter().is_sorted() && field.iter().skip(LEADERS).all(|c| time(c) >= leaders[2]));
-    let plans: std::collections::BTreeSet<String> = field.iter().map(|c| c.plan.to_string()).collect();
+    assert!(
+        leaders[1..].iter().is_sorted()
+            && field.iter().skip(LEADERS).all(|c| time(c) >= leaders[2])
+    );
+    let plans: std::collections::BTreeSet<String> =
+        field.iter().map(|c| c.plan.to_string()).collect();
     assert_eq!(plans.len(), field.len(), "each once");
 }
 
@@ -334,8 +359,11 @@ fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any(
 fn few_products_do_not_pay_for_a_race_and_many_do() {
     let worth = |calls| {
         let (decision, spec) = decision("fem3d,n=12", calls);
-        let (gain, cost) =
-            stakes(&decision, &field(&decision, &spec), Calibration::default().policy(&Device::Cpu));
+        let (gain, cost) = stakes(
+            &decision,
+            &field(&decision, &spec),
+            Calibration::default().policy(&Device::Cpu),
+        );
         assert!(cost > 0.0 && gain > 0.0);
         gain > cost
     };

@@ -33,7 +33,9 @@ fn best(folder: &TempDir) -> (String, Fit, Vec<String>) {
 
 fn named(found: Found) -> (String, Fit, Vec<String>) {
     let name = match &found.origin {
-        Origin::Folder(path) | Origin::Variable(path) => path.file_name().unwrap().to_str().unwrap(),
+        Origin::Folder(path) | Origin::Variable(path) => {
+            path.file_name().unwrap().to_str().unwrap()
+        }
         origin => &origin.to_string(),
     };
     (name.to_owned(), found.profile.fit(&here()), found.warnings)
@@ -64,7 +66,9 @@ fn old_kernels_are_the_last_resort_and_said() {
     let (name, _, warnings) = best(&folder);
     assert_eq!(name, "built in as cpu");
     assert!(
-        warnings.len() == 1 && warnings[0].contains("old.ron") && warnings[0].contains("another version")
+        warnings.len() == 1
+            && warnings[0].contains("old.ron")
+            && warnings[0].contains("another version")
     );
     // A named profile is used, and its fit is stated.
     let shelf = Shelf::read(Some(path.as_os_str()), None);
@@ -80,13 +84,15 @@ fn what_is_named_comes_before_what_is_kept() {
     let gpu = Profile::parse("h200", include_str!("../../../models/nvidia-h200.ron")).unwrap();
     let gpu = keep(&elsewhere, "gpu.ron", &gpu);
     let variable = std::env::join_paths([&gpu, &other]).unwrap();
-    let find =
-        |variable: &OsStr| named(Shelf::read(Some(variable), Some(folder.path())).best(&here(), SCALAR)).0;
+    let find = |variable: &OsStr| {
+        named(Shelf::read(Some(variable), Some(folder.path())).best(&here(), SCALAR)).0
+    };
     assert_eq!(find(&variable), "other.ron");
     assert_eq!(find(gpu.as_os_str()), "exact.ron", "a GPU's is no use to a CPU");
     assert_eq!(find(OsStr::new("")), "exact.ron");
     assert_eq!(find(OsStr::new("off")), "built in as cpu");
-    let missing = Shelf::read(Some(OsStr::new("/nowhere.ron")), Some(folder.path())).best(&here(), SCALAR);
+    let missing =
+        Shelf::read(Some(OsStr::new("/nowhere.ron")), Some(folder.path())).best(&here(), SCALAR);
     assert!(matches!(&missing.warnings[..], [one] if one.contains("cannot read /nowhere.ron")));
 }
 
@@ -115,7 +121,11 @@ fn what_is_no_profile_is_a_warning_each() {
         ("nested.ron", "(".repeat(1 << 20)),
         (
             "nested-in.ron",
-            good.replacen("kernels:", &format!("x: {}1{}, kernels:", "[".repeat(9999), "]".repeat(9999)), 1),
+            good.replacen(
+                "kernels:",
+                &format!("x: {}1{}, kernels:", "[".repeat(9999), "]".repeat(9999)),
+                1,
+            ),
         ),
         ("nan.ron", good.replacen("slot: ", "slot: NaN, x: ", 1)),
         ("negative.ron", good.replacen("row: ", "row: -", 1)),
@@ -123,7 +133,11 @@ fn what_is_no_profile_is_a_warning_each() {
         ("schema.ron", good.replacen("schema: 2", "schema: 3", 1)),
         (
             "records.ron",
-            good.replacen("coefficients", &format!("records: [{}], coefficients", "(),".repeat(1 << 20)), 1),
+            good.replacen(
+                "coefficients",
+                &format!("records: [{}], coefficients", "(),".repeat(1 << 20)),
+                1,
+            ),
         ),
         ("name.ron", good.replacen("name: \"", &format!("name: \"{}", "x".repeat(1 << 20)), 1)),
         ("cut.ron", good[..good.len() / 2].to_owned()),
@@ -159,7 +173,9 @@ fn more_files_than_anyone_has_are_not_read() {
         fs::write(folder.path().join(format!("{n:03}.ron")), "").unwrap();
     }
     let warnings = best(&folder).2;
-    assert!(warnings.len() == MAX_FILES + 1 && warnings[0].contains("65 profiles; only the first 64"));
+    assert!(
+        warnings.len() == MAX_FILES + 1 && warnings[0].contains("65 profiles; only the first 64")
+    );
 }
 
 #[test]
@@ -168,7 +184,10 @@ fn what_was_asked_for_is_used_or_an_error() {
     let path = keep(&folder, "mine.ron", &measured(here()));
     let given = Given::from(path.as_path());
     let found = find(&Device::Cpu, SCALAR, Some(&given)).unwrap();
-    assert_eq!((&found.origin, found.profile.device.name.as_str()), (&Origin::File(path.clone()), "here"));
+    assert_eq!(
+        (&found.origin, found.profile.device.name.as_str()),
+        (&Origin::File(path.clone()), "here")
+    );
     // All clones share one reading of the file.
     fs::remove_file(&path).unwrap();
     assert_eq!(given.clone().profile().unwrap(), found.profile);
@@ -180,12 +199,17 @@ fn what_was_asked_for_is_used_or_an_error() {
 
 #[test]
 fn a_gpu_of_another_generation_gets_the_generic_profile() {
-    let h200 = Profile::parse("h200", include_str!("../../../models/nvidia-h200.ron")).unwrap().device;
+    let h200 =
+        Profile::parse("h200", include_str!("../../../models/nvidia-h200.ron")).unwrap().device;
     let shelf = Shelf::default();
     let origin = |device: &DeviceSpec| shelf.best(device, SCALAR).origin;
     assert_eq!(origin(&h200), Origin::BuiltIn("nvidia-h200".to_owned()));
-    let a100 =
-        DeviceSpec { name: "NVIDIA A100".to_owned(), instructions: "sm_80".to_owned(), threads: 108, ..h200 };
+    let a100 = DeviceSpec {
+        name: "NVIDIA A100".to_owned(),
+        instructions: "sm_80".to_owned(),
+        threads: 108,
+        ..h200
+    };
     let found = shelf.best(&a100, SCALAR);
     assert_eq!(found.origin, Origin::BuiltIn("generic".to_owned()));
     assert_eq!(found.scale(&a100).shared, 1.0 / 108.0);

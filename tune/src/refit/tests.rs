@@ -20,13 +20,15 @@ struct Subject {
 /// The suite at two sizes, and a sweep.
 fn subjects() -> Vec<Subject> {
     let spec = Device::Cpu.spec();
-    let suite = [30_000, 200_000].into_iter().flat_map(|n| gallery::suite().map(move |s| s.scaled_to(n)));
+    let suite =
+        [30_000, 200_000].into_iter().flat_map(|n| gallery::suite().map(move |s| s.scaled_to(n)));
     let sweep = gallery::sweep(20_000).step_by(3);
     let subject = |spec_of: gallery::Spec| {
         let a = spec_of.generate::<f64>().unwrap();
         let analysis = Analysis::of(a.view());
         let plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&spec)).into_iter();
-        let plans = plans.map(|plan| (plan.clone(), plan.traffic(&analysis, ScalarKind::F64))).collect();
+        let plans =
+            plans.map(|plan| (plan.clone(), plan.traffic(&analysis, ScalarKind::F64))).collect();
         Subject {
             class: spec_of.entry().name.to_owned(),
             matrix: spec_of.to_string(),
@@ -103,7 +105,8 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
     // The records contain the same choices.
     let records = &refit.profile.records;
     assert_eq!(records.len(), measured.len());
-    let of_records: Vec<f64> = records.iter().filter_map(|r| r.regret(r.held_out.as_deref()?)).collect();
+    let of_records: Vec<f64> =
+        records.iter().filter_map(|r| r.regret(r.held_out.as_deref()?)).collect();
     assert!((Regret::of(&of_records).geometric_mean - held_out.geometric_mean).abs() < 1e-9);
 }
 
@@ -125,14 +128,19 @@ fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
 fn what_no_sum_can_say_is_learned_where_it_helps() {
     // Slices become efficient with many rows: a product of a feature and the total time.
     let law = |s: &Subject, kernel: &str, _: &Traffic| {
-        if kernel.starts_with("csr") { 1.0 } else { (0.4 * (12.0 - (s.facts.nrows as f64).log2())).exp() }
+        if kernel.starts_with("csr") {
+            1.0
+        } else {
+            (0.4 * (12.0 - (s.facts.nrows as f64).log2())).exp()
+        }
     };
     let measured = time(&subjects(), 0.01, 1, law);
     let refit = profile(&measured, &provenance());
     assert!(refit.profile.correction.is_some(), "{:?}", refit.profile.validation);
     let judged = judged(&measured);
     let mean = |corrected| {
-        regret(held_out(&measured, &judged, &refit.profile, corrected).unwrap().iter()).geometric_mean
+        regret(held_out(&measured, &judged, &refit.profile, corrected).unwrap().iter())
+            .geometric_mean
     };
     assert!(mean(true) < mean(false), "{} {}", mean(true), mean(false));
 }
@@ -149,8 +157,10 @@ fn ten_runs_choose_the_same_plans() {
     let mut alike = 0;
     for m in &truth {
         let plans: Vec<&Plan> = profiles.iter().map(|p| choice(m, p).unwrap()).collect();
-        let times = plans.iter().map(|plan| m.runs.iter().find(|run| run.plan == **plan).unwrap().product);
-        alike += plans.iter().map(|plan| plans.iter().filter(|p| *p == plan).count()).max().unwrap();
+        let times =
+            plans.iter().map(|plan| m.runs.iter().find(|run| run.plan == **plan).unwrap().product);
+        alike +=
+            plans.iter().map(|plan| plans.iter().filter(|p| *p == plan).count()).max().unwrap();
         // The other choices lie within the tie band, apart from noise.
         let (least, most) = times.fold((f64::INFINITY, 0.0f64), |(a, b), t| (a.min(t), b.max(t)));
         assert!(most / least < 1.0 + 3.0 * TIE_BAND, "{}: {plans:?} {}", m.matrix, most / least);

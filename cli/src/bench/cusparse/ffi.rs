@@ -187,7 +187,8 @@ impl Cusparse {
         // SAFETY: as above; the parameters of these functions are the same in all versions.
         let preprocess = unsafe { Preprocess::bind(&library) }.ok();
         // SAFETY: as above; from this version on the parameters are these.
-        let spmvop = ((version[0], version[1]) >= SPMVOP_SINCE).then(|| unsafe { SpMvOp::bind(&library) });
+        let spmvop =
+            ((version[0], version[1]) >= SPMVOP_SINCE).then(|| unsafe { SpMvOp::bind(&library) });
         let spmvop = spmvop.and_then(Result::ok);
         Ok(Self { functions, several, preprocess, spmvop, version, _library: library })
     }
@@ -212,14 +213,15 @@ impl Cusparse {
 
 /// Loads the library that [`VARIABLE`] names, without a fallback to others.
 fn load_named(path: PathBuf) -> Result<Cusparse, String> {
-    open(&[path])
-        .and_then(Cusparse::bind)
-        .map_err(|text| format!("{text}; {VARIABLE} names it: set it to a libcusparse.so.12, or unset it"))
+    open(&[path]).and_then(Cusparse::bind).map_err(|text| {
+        format!("{text}; {VARIABLE} names it: set it to a libcusparse.so.12, or unset it")
+    })
 }
 
 /// Candidate paths: the loader's search path first, then the installation folders of CUDA.
 fn candidates() -> Vec<PathBuf> {
-    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let homes =
+        ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let folders = homes.chain([PathBuf::from("/usr/local/cuda")]).map(|home| home.join("lib64"));
     [PathBuf::new()]
         .into_iter()
@@ -245,7 +247,8 @@ fn open(candidates: &[PathBuf]) -> Result<Library, String> {
 
 /// The loader's own message in one line.
 fn one_line(error: &libloading::Error) -> String {
-    let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let cause =
+        std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     cause.lines().collect::<Vec<_>>().join(" ")
 }
 
@@ -257,14 +260,20 @@ mod tests {
     fn what_is_not_there_is_named_as_the_loader_names_it() {
         let paths = ["libsparseop-lacks-this.so", "libsparseop-lacks-that.so"].map(PathBuf::from);
         let text = open(&paths).unwrap_err();
-        assert!(text.starts_with("libsparseop-lacks-this.so: cannot open shared object file"), "{text}");
+        assert!(
+            text.starts_with("libsparseop-lacks-this.so: cannot open shared object file"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_library_that_is_named_and_not_there_is_not_replaced() {
         let text = load_named("/nowhere/libcusparse.so.12".into()).unwrap_err();
         let expected = "/nowhere/libcusparse.so.12: cannot open shared object file";
-        assert!(text.starts_with(expected) && text.contains("SPARSEOP_CUSPARSE names it"), "{text}");
+        assert!(
+            text.starts_with(expected) && text.contains("SPARSEOP_CUSPARSE names it"),
+            "{text}"
+        );
         // Any library of the system: it loads but has none of the functions.
         let text = load_named("libc.so.6".into()).unwrap_err();
         assert!(text.contains("cusparseCreate") && text.contains(VARIABLE), "{text}");

@@ -14,7 +14,8 @@ pub(super) fn rows<T: Scalar>(a: CsrView<'_, T>) -> impl Iterator<Item = usize> 
 /// First slot of every slice of `height` rows, and at last the number of slots. A slice is as wide
 /// as its longest row. The last one is padded to its full height.
 pub(super) fn slice_offsets<T: Scalar>(a: CsrView<'_, T>, height: usize) -> Vec<usize> {
-    let width = |first| (first..a.nrows().min(first + height)).map(|row| a.row_len(row)).max().unwrap_or(0);
+    let width =
+        |first| (first..a.nrows().min(first + height)).map(|row| a.row_len(row)).max().unwrap_or(0);
     let mut offsets = vec![0];
     let mut end = 0;
     for first in (0..a.nrows()).step_by(height) {
@@ -26,7 +27,11 @@ pub(super) fn slice_offsets<T: Scalar>(a: CsrView<'_, T>, height: usize) -> Vec<
 
 /// Columns and values of all slots: slice after slice, and in a slice the first entries of its
 /// rows, then the second ones.
-pub(super) fn slots<T: Scalar>(a: CsrView<'_, T>, height: usize, offsets: &[usize]) -> (Vec<u32>, Vec<T>) {
+pub(super) fn slots<T: Scalar>(
+    a: CsrView<'_, T>,
+    height: usize,
+    offsets: &[usize],
+) -> (Vec<u32>, Vec<T>) {
     let slots = offsets.last().copied().unwrap_or(0);
     let (mut columns, mut values) = (vec![PADDING; slots], vec![T::ZERO; slots]);
     for row in 0..a.nrows() {

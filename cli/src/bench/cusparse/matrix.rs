@@ -60,7 +60,10 @@ struct Kept(RefCell<Weak<DeviceArray>>);
 
 impl Kept {
     /// Returns the array, and makes it if it does not exist.
-    fn get(&self, make: impl FnOnce() -> Result<DeviceArray, Error>) -> Result<Rc<DeviceArray>, Error> {
+    fn get(
+        &self,
+        make: impl FnOnce() -> Result<DeviceArray, Error>,
+    ) -> Result<Rc<DeviceArray>, Error> {
         if let Some(array) = self.0.borrow().upgrade() {
             return Ok(array);
         }
@@ -142,7 +145,8 @@ impl Arrays {
             )));
         }
         let (columns, values) = slots(a, HEIGHT, &offsets);
-        let columns = columns.iter().map(|&column| if column == PADDING { -1 } else { i64::from(column) });
+        let columns =
+            columns.iter().map(|&column| if column == PADDING { -1 } else { i64::from(column) });
         Ok(Self::SlicedEll {
             slots: count as i64,
             height: HEIGHT as i64,
@@ -156,7 +160,11 @@ impl Arrays {
 
 /// Copies indices to the device, as 64-bit numbers if `wide`, else as 32-bit ones, which hold all
 /// of them.
-fn indices(device: &Device, wide: bool, indices: impl Iterator<Item = i64>) -> Result<DeviceArray, Error> {
+fn indices(
+    device: &Device,
+    wide: bool,
+    indices: impl Iterator<Item = i64>,
+) -> Result<DeviceArray, Error> {
     if wide {
         DeviceArray::from_slice(device, &indices.collect::<Vec<i64>>())
     } else {
@@ -181,7 +189,9 @@ mod tests {
         let arrays = |layout| Arrays::of(a.view(), layout, &Device::Cpu, &shared).ok().unwrap();
         let (csr, coo) = (arrays(Layout::Csr), arrays(Layout::Coo));
         let Arrays::Csr { offsets, columns, values, wide: false } = &csr else { panic!("{csr:?}") };
-        let Arrays::Coo { rows, columns: also, values: too, wide: false } = &coo else { panic!("{coo:?}") };
+        let Arrays::Coo { rows, columns: also, values: too, wide: false } = &coo else {
+            panic!("{coo:?}")
+        };
         assert!(Rc::ptr_eq(columns, also) && Rc::ptr_eq(values, too));
         assert_eq!(read::<i32>(offsets, 5), [0, 2, 2, 5, 7]);
         assert_eq!(read::<i32>(rows, 7), [0, 0, 2, 2, 2, 3, 3]);
@@ -197,7 +207,10 @@ mod tests {
         let a = chapter::matrix::<f64>();
         let refused = Arrays::of(a.view(), Layout::SlicedEll, &Device::Cpu, &Shared::within(1000));
         let Err(Failure::Refused(text)) = refused else { panic!("{refused:?}") };
-        assert_eq!(text, "cusparse sell needs 1160 bytes for the packed matrix, but the limit is 1000 bytes");
+        assert_eq!(
+            text,
+            "cusparse sell needs 1160 bytes for the packed matrix, but the limit is 1000 bytes"
+        );
     }
 
     #[test]

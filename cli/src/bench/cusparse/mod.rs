@@ -62,7 +62,9 @@ impl Algorithm {
     /// Algorithms available on `device`. Only the first one, which then reports the reason, if
     /// there is no cuSPARSE.
     pub(super) fn on(device: &Device, console: &Console) -> Vec<Self> {
-        let (Device::Cuda(_), Ok(library)) = (device, Cusparse::get()) else { return vec![Self::ALL[0]] };
+        let (Device::Cuda(_), Ok(library)) = (device, Cusparse::get()) else {
+            return vec![Self::ALL[0]];
+        };
         console.detail(|| format!("cuSPARSE {}", library.version()));
         if library.spmvop.is_none() {
             console.detail(|| format!("this cuSPARSE ({}) has no SpMVOp", library.version()));
@@ -145,7 +147,8 @@ impl Algorithm {
         }
         let library = Cusparse::get().map_err(broken)?;
         let arrays = Arrays::of(a, self.layout(), device, shared)?;
-        let (operation, len) = if transposed { (TRANSPOSE, a.ncols()) } else { (NON_TRANSPOSE, a.nrows()) };
+        let (operation, len) =
+            if transposed { (TRANSPOSE, a.ncols()) } else { (NON_TRANSPOSE, a.nrows()) };
         let y = DeviceVec::zeros(device, len)?;
         let session = Session::new(library, caches.clone())?;
         Ok(Box::new(Prepared::new(self, operation, Shape::of(a), arrays, x, y, session)?))
@@ -187,7 +190,8 @@ impl<T: Scalar> Prepared<T> {
         y: DeviceVec<T>,
         session: Session,
     ) -> Result<Self, Error> {
-        let objects = [session.matrix::<T>(shape, &arrays)?, session.vector(&x)?, session.vector(&y)?];
+        let objects =
+            [session.matrix::<T>(shape, &arrays)?, session.vector(&x)?, session.vector(&y)?];
         let (call, buffer) = if algorithm.is_planned() {
             Call::spmvop(algorithm.number(), &objects, y.len(), &session)?
         } else {
@@ -212,7 +216,8 @@ impl<T: Scalar> Call<T> {
         let (h, a, x, y) = (session.handle(), a.raw(), x.raw(), y.raw());
         let (f, mut bytes) = (&session.library.functions, 0);
         // SAFETY: all objects are alive; one size is written.
-        let status = unsafe { (f.buffer_size)(h, op, alpha, a, x, beta, y, kind, algorithm, &mut bytes) };
+        let status =
+            unsafe { (f.buffer_size)(h, op, alpha, a, x, beta, y, kind, algorithm, &mut bytes) };
         session.done("ask cuSPARSE for the size of its buffer", status)?;
         let buffer = DeviceArray::zeroed(&session.stream().device(), bytes)?;
         if let Some(f) = &session.library.preprocess {
@@ -240,21 +245,35 @@ impl<T: Scalar> Call<T> {
         let (h, a, x, y, z) = (session.handle(), a.raw(), x.raw(), addend.raw(), y.raw());
         let mut bytes = 0;
         // SAFETY: all objects are alive; one size is written.
-        let status =
-            unsafe { (f.buffer_size)(h, NON_TRANSPOSE, a, x, y, z, data_type::<T>(), algorithm, &mut bytes) };
+        let status = unsafe {
+            (f.buffer_size)(h, NON_TRANSPOSE, a, x, y, z, data_type::<T>(), algorithm, &mut bytes)
+        };
         session.done("ask SpMVOp for the size of its buffer", status)?;
         let buffer = DeviceArray::zeroed(&device, bytes)?;
         let memory = buffer.address() as Raw;
         // SAFETY: as above, with a buffer of the size that was asked for.
         let create = |out| unsafe {
-            (f.create_descriptor)(h, out, NON_TRANSPOSE, a, x, y, z, data_type::<T>(), algorithm, memory)
+            (f.create_descriptor)(
+                h,
+                out,
+                NON_TRANSPOSE,
+                a,
+                x,
+                y,
+                z,
+                data_type::<T>(),
+                algorithm,
+                memory,
+            )
         };
         // SAFETY: it creates a descriptor of a product.
-        let descriptor =
-            unsafe { session.make("describe the product to SpMVOp", create, f.destroy_descriptor)? };
+        let descriptor = unsafe {
+            session.make("describe the product to SpMVOp", create, f.destroy_descriptor)?
+        };
         // SAFETY: the descriptor is alive; a null pointer selects the epilogue that only scales and
         // adds.
-        let create = |out| unsafe { (f.create_plan)(h, descriptor.raw(), out, std::ptr::null(), 0) };
+        let create =
+            |out| unsafe { (f.create_plan)(h, descriptor.raw(), out, std::ptr::null(), 0) };
         // SAFETY: it creates a plan.
         let plan = unsafe { session.make("plan the product with SpMVOp", create, f.destroy_plan)? };
         Ok((Self::SpMvOp { plan, _descriptor: descriptor, addend, _zeros: zeros }, buffer))
@@ -278,7 +297,9 @@ impl<T: Scalar> Engine<T> for Prepared<T> {
                 let (f, buffer) = (&session.library.functions, self.memory.buffer.address() as Raw);
                 // SAFETY: all objects are alive; the buffer has the size that was asked for with
                 // the same arguments.
-                unsafe { (f.multiply)(h, *op, alpha, a, x, beta, y, data_type::<T>(), *algorithm, buffer) }
+                unsafe {
+                    (f.multiply)(h, *op, alpha, a, x, beta, y, data_type::<T>(), *algorithm, buffer)
+                }
             }
             Call::SpMvOp { plan, addend, .. } => {
                 let f = session.library.spmvop.as_ref().expect("a plan comes from these functions");
@@ -310,7 +331,9 @@ mod tests {
         let caches = Rc::new(caches);
         for algorithm in Algorithm::ALL {
             match algorithm.enter(a.view(), false, x.clone(), &caches, &Shared::default()) {
-                Err(Failure::Broken(text)) => assert!(text.contains("needs an NVIDIA GPU"), "{text}"),
+                Err(Failure::Broken(text)) => {
+                    assert!(text.contains("needs an NVIDIA GPU"), "{text}")
+                }
                 _ => panic!("{} multiplies on the CPU", algorithm.name()),
             }
         }

@@ -117,8 +117,9 @@ impl Session {
         };
         let start = vectors.address() as Raw;
         // SAFETY: all elements of the vectors begin there, of that type.
-        let create =
-            |out| unsafe { (f.create_dense)(out, len, count, apart, start, data_type::<T>(), order) };
+        let create = |out| unsafe {
+            (f.create_dense)(out, len, count, apart, start, data_type::<T>(), order)
+        };
         // SAFETY: it creates a descriptor of a dense matrix.
         unsafe { self.make("describe vectors to cuSPARSE", create, f.destroy_dense) }
     }
@@ -133,8 +134,11 @@ impl Session {
         let create = |out| unsafe {
             match arrays {
                 Arrays::Csr { offsets, columns, values, wide } => {
-                    let (o, c, v) =
-                        (offsets.address() as Raw, columns.address() as Raw, values.address() as Raw);
+                    let (o, c, v) = (
+                        offsets.address() as Raw,
+                        columns.address() as Raw,
+                        values.address() as Raw,
+                    );
                     let index = index_type(*wide);
                     (f.create_csr)(out, nrows, ncols, nnz, o, c, v, index, index, base, value)
                 }
@@ -144,8 +148,11 @@ impl Session {
                     (f.create_coo)(out, nrows, ncols, nnz, r, c, v, index_type(*wide), base, value)
                 }
                 Arrays::SlicedEll { slots, height, offsets, columns, values, wide } => {
-                    let (o, c, v) =
-                        (offsets.address() as Raw, columns.address() as Raw, values.address() as Raw);
+                    let (o, c, v) = (
+                        offsets.address() as Raw,
+                        columns.address() as Raw,
+                        values.address() as Raw,
+                    );
                     let (index, slots, height) = (index_type(*wide), *slots, *height);
                     (f.create_sliced_ell)(
                         out, nrows, ncols, nnz, slots, height, o, c, v, index, index, base, value,

@@ -57,7 +57,9 @@ impl SpMm {
     ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
         let (a, device) = (context.a, context.device);
         if *device == Device::Cpu {
-            return Err(Failure::Broken("it needs an NVIDIA GPU, and the device is the CPU".to_owned()));
+            return Err(Failure::Broken(
+                "it needs an NVIDIA GPU, and the device is the CPU".to_owned(),
+            ));
         }
         let library = Cusparse::get().map_err(|reason| Failure::Broken(reason.to_owned()))?;
         let arrays = Arrays::of(a, self.matrix, device, &context.shared)?;
@@ -98,17 +100,32 @@ impl<T: Scalar> Prepared<T> {
         let x = session.dense(&vectors, shape.ncols, several)?;
         let y = session.dense(&products, shape.nrows, several)?;
         let (one, zero) = (T::ONE, T::ZERO);
-        let (alpha, beta, kind, op) = (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
+        let (alpha, beta, kind, op) =
+            (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (session.handle(), matrix.raw(), x.raw(), y.raw());
         let (f, mut bytes) = (&session.library.several, 0);
         // SAFETY: all objects are alive; one size is written.
-        let status = unsafe { (f.buffer_size)(h, op, op, alpha, a, b, beta, c, kind, algorithm, &mut bytes) };
+        let status = unsafe {
+            (f.buffer_size)(h, op, op, alpha, a, b, beta, c, kind, algorithm, &mut bytes)
+        };
         session.done("ask cuSPARSE for the size of its buffer", status)?;
         let buffer = DeviceArray::zeroed(&session.stream().device(), bytes)?;
         // SAFETY: as above, with a buffer of the size that was asked for. The matrix keeps its
         // address, and is dropped first.
         let status = unsafe {
-            (f.preprocess)(h, op, op, alpha, a, b, beta, c, kind, algorithm, buffer.address() as Raw)
+            (f.preprocess)(
+                h,
+                op,
+                op,
+                alpha,
+                a,
+                b,
+                beta,
+                c,
+                kind,
+                algorithm,
+                buffer.address() as Raw,
+            )
         };
         session.done("let cuSPARSE look at the matrix", status)?;
         Ok(Self {
@@ -135,12 +152,14 @@ impl<T: Scalar> Engine<T> for Prepared<T> {
 
     fn multiply(&mut self) -> Result<(), Error> {
         let (one, zero) = (T::ONE, T::ZERO);
-        let (alpha, beta, kind, op) = (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
+        let (alpha, beta, kind, op) =
+            (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (self.session.handle(), self.matrix.raw(), self.x.raw(), self.y.raw());
         let (f, buffer) = (&self.session.library.several, self.buffer.address() as Raw);
         // SAFETY: all objects are alive; the buffer has the size that was asked for with the same
         // arguments.
-        let status = unsafe { (f.multiply)(h, op, op, alpha, a, b, beta, c, kind, self.algorithm, buffer) };
+        let status =
+            unsafe { (f.multiply)(h, op, op, alpha, a, b, beta, c, kind, self.algorithm, buffer) };
         self.session.done("multiply with cuSPARSE", status)
     }
 

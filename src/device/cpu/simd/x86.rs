@@ -57,7 +57,9 @@ impl<T: Scalar> Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => Self::single(_mm512_maskz_expand_ps(mask as u16, self.0)),
-                ScalarKind::F64 => Self::double(_mm512_maskz_expand_pd(mask as u8, self.double_lanes())),
+                ScalarKind::F64 => {
+                    Self::double(_mm512_maskz_expand_pd(mask as u8, self.double_lanes()))
+                }
             }
         }
     }
@@ -96,11 +98,13 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => {
-                    let col = _mm512_xor_si512(_mm512_loadu_si512(col.cast()), _mm512_set1_epi32(SIGN));
+                    let col =
+                        _mm512_xor_si512(_mm512_loadu_si512(col.cast()), _mm512_set1_epi32(SIGN));
                     Self::single(_mm512_i32gather_ps::<4>(col, middle(x).cast()))
                 }
                 ScalarKind::F64 => {
-                    let col = _mm256_xor_si256(_mm256_loadu_si256(col.cast()), _mm256_set1_epi32(SIGN));
+                    let col =
+                        _mm256_xor_si256(_mm256_loadu_si256(col.cast()), _mm256_set1_epi32(SIGN));
                     Self::double(_mm512_i32gather_pd::<8>(col, middle(x).cast()))
                 }
             }
@@ -112,7 +116,8 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => {
-                    let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                    let steps =
+                        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
                     let wanted = _mm512_add_epi32(_mm512_set1_epi32(*col as i32), steps);
                     _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(col.cast()), wanted) == 0
                 }
@@ -162,15 +167,23 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => Self::single(_mm512_fmadd_ps(a.0, b.0, self.0)),
-                ScalarKind::F64 => {
-                    Self::double(_mm512_fmadd_pd(a.double_lanes(), b.double_lanes(), self.double_lanes()))
-                }
+                ScalarKind::F64 => Self::double(_mm512_fmadd_pd(
+                    a.double_lanes(),
+                    b.double_lanes(),
+                    self.double_lanes(),
+                )),
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn mul_add_masked(self, mask: u32, values: *const T, x: *const T, col: *const u32) -> Self {
+    unsafe fn mul_add_masked(
+        self,
+        mask: u32,
+        values: *const T,
+        x: *const T,
+        col: *const u32,
+    ) -> Self {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => {
@@ -225,21 +238,21 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => Self::single(match N::PRECISION {
-                    Precision::Bf16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(
-                        _mm256_loadu_si256(p.cast()),
-                    ))),
+                    Precision::Bf16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+                        _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())),
+                    )),
                     Precision::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
                     Precision::F32 => _mm512_loadu_ps(p.cast()),
                 }),
                 ScalarKind::F64 => Self::double(_mm512_cvtps_pd(match N::PRECISION {
-                    Precision::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(
-                        _mm_loadu_si128(p.cast()),
-                    ))),
+                    Precision::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(
+                        _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())),
+                    )),
                     // Half of the result is not needed; the narrower instruction belongs to a
                     // separate feature.
-                    Precision::F16 => _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(
-                        _mm_loadu_si128(p.cast()),
-                    ))),
+                    Precision::F16 => _mm512_castps512_ps256(_mm512_cvtph_ps(
+                        _mm256_castsi128_si256(_mm_loadu_si128(p.cast())),
+                    )),
                     Precision::F32 => _mm256_loadu_ps(p.cast()),
                 })),
             }
@@ -294,7 +307,8 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
                         return Self::double(_mm512_i32gather_pd::<8>(indices, middle(x).cast()));
                     }
                     let zero = _mm512_setzero_pd();
-                    let gathered = _mm512_mask_i32gather_pd::<8>(zero, mask as u8, indices, middle(x).cast());
+                    let gathered =
+                        _mm512_mask_i32gather_pd::<8>(zero, mask as u8, indices, middle(x).cast());
                     Self::double(gathered)
                 }
             }
@@ -305,7 +319,9 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
     unsafe fn mul_add_where(self, mask: u32, a: Self, b: Self) -> Self {
         unsafe {
             match T::KIND {
-                ScalarKind::F32 => Self::single(_mm512_mask3_fmadd_ps(a.0, b.0, self.0, mask as u16)),
+                ScalarKind::F32 => {
+                    Self::single(_mm512_mask3_fmadd_ps(a.0, b.0, self.0, mask as u16))
+                }
                 ScalarKind::F64 => {
                     let (a, b) = (a.double_lanes(), b.double_lanes());
                     Self::double(_mm512_mask3_fmadd_pd(a, b, self.double_lanes(), mask as u8))

@@ -56,7 +56,8 @@ fn compressed_files_of_one_or_more_members() {
 
 #[test]
 fn archives_give_the_namesake_or_the_only_matrix() {
-    let collection = tar(&[("cant/cant_b.mtx", OTHER), ("cant/README", b"-"), ("cant/cant.mtx", TEXT)]);
+    let collection =
+        tar(&[("cant/cant_b.mtx", OTHER), ("cant/README", b"-"), ("cant/cant.mtx", TEXT)]);
     assert_eq!(read_bytes("any.tar.gz", &gzip(&collection)).unwrap(), expected());
     assert_eq!(read_bytes("any.tgz", &gzip(&collection)).unwrap(), expected());
     assert_eq!(read_bytes("any.tar.zst", &zstd(&collection)).unwrap(), expected());
@@ -100,14 +101,21 @@ fn files_cut_short_are_refused() {
 fn paths_that_cannot_be_read() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(read::<f32>(folder.path()), Err(Error::Io { action: "read", .. })));
-    assert!(matches!(read::<f32>(folder.path().join("no.mtx")), Err(Error::Io { action: "open", .. })));
+    assert!(matches!(
+        read::<f32>(folder.path().join("no.mtx")),
+        Err(Error::Io { action: "open", .. })
+    ));
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
     assert!(matches!(read::<f32>(&file), Err(Error::Market { line: None, .. })));
     assert!(matches!(read::<f32>(file.join("below")), Err(Error::Io { action: "open", .. })));
     let bad =
-        read_bytes("bad.mtx", b"%%MatrixMarket matrix coordinate real general\n1 1 1\n1 2 3\n").unwrap_err();
-    assert!(bad.to_string().ends_with("bad.mtx:3: column 2 is out of range: there are only 1"), "{bad}");
+        read_bytes("bad.mtx", b"%%MatrixMarket matrix coordinate real general\n1 1 1\n1 2 3\n")
+            .unwrap_err();
+    assert!(
+        bad.to_string().ends_with("bad.mtx:3: column 2 is out of range: there are only 1"),
+        "{bad}"
+    );
 }
 
 #[cfg(unix)]
@@ -121,7 +129,10 @@ fn an_unreadable_file_is_named() {
     // Root can read everything.
     match read::<f64>(&path) {
         Err(error) => {
-            assert!(matches!(error, Error::Io { action: "open", .. }) && error.to_string().contains("secret"))
+            assert!(
+                matches!(error, Error::Io { action: "open", .. })
+                    && error.to_string().contains("secret")
+            )
         }
         Ok(a) => assert_eq!(a, expected()),
     }
@@ -173,7 +184,8 @@ fn written_text_is_plain_and_replaces_what_was_there() {
     let path = folder.path().join("a.mtx");
     fs::write(&path, "old").unwrap();
     let mut t = Triplets::new(2, 12).unwrap();
-    for (row, col, value) in [(1, 0, 1.0f32), (0, 11, -0.1), (0, 1, 1e-20), (1, 3, 16777216.0), (1, 4, 3e20)]
+    for (row, col, value) in
+        [(1, 0, 1.0f32), (0, 11, -0.1), (0, 1, 1e-20), (1, 3, 16777216.0), (1, 4, 3e20)]
     {
         t.push(row, col, value).unwrap();
     }
@@ -209,12 +221,18 @@ fn vectors_in_every_form() {
     );
     let coordinate = "%%MatrixMarket matrix coordinate integer general\n3 1 2\n3 1 5\n1 1 2\n";
     assert_eq!(read_text(coordinate).unwrap(), [2.0, 0.0, 5.0]);
-    assert_eq!(read_text("%%MatrixMarket matrix array real general\n0 1\n").unwrap(), [] as [f64; 0]);
+    assert_eq!(
+        read_text("%%MatrixMarket matrix array real general\n0 1\n").unwrap(),
+        [] as [f64; 0]
+    );
     for (text, message) in [
         ("", "there is no number"),
         ("1\n2 3\n", "x.txt:2: unexpected `3`"),
         ("1\nx\n", "x.txt:2: `x` is not a number"),
-        ("%%MatrixMarket matrix array real general\n1 2\n1\n2\n", "must have one column, but this is 1 x 2"),
+        (
+            "%%MatrixMarket matrix array real general\n1 2\n1\n2\n",
+            "must have one column, but this is 1 x 2",
+        ),
         ("%%MatrixMarket matrix array real general\n2 1\n1\n", "ends after 1 of the 2"),
     ] {
         let error = read_text(text).unwrap_err().to_string();

@@ -15,8 +15,10 @@ const SIZE: u8 = 9;
 
 /// Text with comments, blank lines and any line end, chosen by `noise`.
 fn text_of(symmetry: &str, lines: &[Line]) -> String {
-    let mut text =
-        format!("%%MatrixMarket matrix coordinate real {symmetry}\n{SIZE} {SIZE} {}\n", lines.len());
+    let mut text = format!(
+        "%%MatrixMarket matrix coordinate real {symmetry}\n{SIZE} {SIZE} {}\n",
+        lines.len()
+    );
     for &(row, col, value, noise) in lines {
         let before = ["", "\n", "% 1 1 1\n", " \t\r\n"][noise as usize % 4];
         let blank = [" ", "\t", "   "][noise as usize % 3];
@@ -35,7 +37,8 @@ fn text_of(symmetry: &str, lines: &[Line]) -> String {
 /// Expected result of [`parse`], computed with only the standard library.
 fn naive(text: &str) -> BTreeMap<(u32, u32), f64> {
     let (symmetric, skew) = (text.contains("real symmetric"), text.contains("real skew"));
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('%'));
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('%'));
     let mut sums = BTreeMap::new();
     let mut add = |row, col, value| *sums.entry((row, col)).or_insert(-0.0) += value;
     for line in lines.skip(1) {
@@ -60,7 +63,10 @@ fn number() -> impl Strategy<Value = f64> {
 
 fn same_bits<T: Scalar>(a: &CsrMatrix<T>, b: &CsrMatrix<T>) -> bool {
     let bits = |m: &CsrMatrix<T>| m.values().iter().map(|v| v.bits()).collect::<Vec<_>>();
-    a.row_ptr() == b.row_ptr() && a.col_idx() == b.col_idx() && bits(a) == bits(b) && a.ncols() == b.ncols()
+    a.row_ptr() == b.row_ptr()
+        && a.col_idx() == b.col_idx()
+        && bits(a) == bits(b)
+        && a.ncols() == b.ncols()
 }
 
 fn round_trip<T: Scalar>(entries: &[(u32, u32, T)], name: &str) -> Result<(), TestCaseError> {
@@ -77,8 +83,11 @@ fn round_trip<T: Scalar>(entries: &[(u32, u32, T)], name: &str) -> Result<(), Te
 }
 
 /// Names of files that can be written.
-const ENDS: &[&str] =
-    if cfg!(feature = "zstd") { &["a.mtx", "a.mtx.gz", "a.mtx.zst"] } else { &["a.mtx", "a.mtx.gz"] };
+const ENDS: &[&str] = if cfg!(feature = "zstd") {
+    &["a.mtx", "a.mtx.gz", "a.mtx.zst"]
+} else {
+    &["a.mtx", "a.mtx.gz"]
+};
 
 proptest! {
     #[test]
@@ -145,5 +154,8 @@ fn mutations_do_not_panic() {
         }
         accepted += usize::from(parse_in::<f64>(1 + below(40), &text).is_ok());
     }
-    assert!(accepted > ROUNDS / 100 && accepted < ROUNDS / 2, "{accepted} of {ROUNDS} were accepted");
+    assert!(
+        accepted > ROUNDS / 100 && accepted < ROUNDS / 2,
+        "{accepted} of {ROUNDS} were accepted"
+    );
 }

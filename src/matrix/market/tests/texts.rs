@@ -9,7 +9,9 @@ fn dense(text: &str) -> String {
     let rows = (0..a.nrows()).map(|row| {
         let (cols, values) = a.view().row(row);
         let cell = |col| {
-            cols.iter().position(|&c| c as usize == col).map_or(".".to_owned(), |k| values[k].to_string())
+            cols.iter()
+                .position(|&c| c as usize == col)
+                .map_or(".".to_owned(), |k| values[k].to_string())
         };
         (0..a.ncols()).map(cell).collect::<Vec<_>>().join(" ")
     });
@@ -26,10 +28,22 @@ fn every_kind_of_matrix() {
     assert_eq!(dense(&with_banner("coordinate real general", coordinate)), "4 . | -5 .");
     assert_eq!(dense(&with_banner("coordinate integer symmetric", coordinate)), "4 -5 | -5 .");
     assert_eq!(dense(&with_banner("coordinate real symmetric", "2 2 1\n1 2 3\n")), ". 3 | 3 .");
-    assert_eq!(dense(&with_banner("coordinate real skew-symmetric", "2 2 1\n2 1 3\n")), ". -3 | 3 .");
-    assert_eq!(dense(&with_banner("coordinate pattern general", "2 3 2\n2 3\n1 1\n")), "1 . . | . . 1");
-    assert_eq!(dense(&with_banner("coordinate pattern symmetric", "2 2 2\n1 1\n2 1\n")), "1 1 | 1 .");
-    assert_eq!(dense(&with_banner("array real general", "2 3\n1\n2\n0\n4\n5\n6\n")), "1 . 5 | 2 4 6");
+    assert_eq!(
+        dense(&with_banner("coordinate real skew-symmetric", "2 2 1\n2 1 3\n")),
+        ". -3 | 3 ."
+    );
+    assert_eq!(
+        dense(&with_banner("coordinate pattern general", "2 3 2\n2 3\n1 1\n")),
+        "1 . . | . . 1"
+    );
+    assert_eq!(
+        dense(&with_banner("coordinate pattern symmetric", "2 2 2\n1 1\n2 1\n")),
+        "1 1 | 1 ."
+    );
+    assert_eq!(
+        dense(&with_banner("array real general", "2 3\n1\n2\n0\n4\n5\n6\n")),
+        "1 . 5 | 2 4 6"
+    );
     assert_eq!(dense(&with_banner("array integer symmetric", "2 2\n1\n2\n3\n")), "1 2 | 2 3");
     assert_eq!(
         dense(&with_banner("array real skew-symmetric", "3 3\n1\n2\n3\n")),
@@ -39,7 +53,9 @@ fn every_kind_of_matrix() {
 
 #[test]
 fn matrices_without_entries() {
-    for (sizes, shape) in [("0 0 0", (0, 0)), ("0 3 0", (0, 3)), ("3 0 0", (3, 0)), ("2 2 0", (2, 2))] {
+    for (sizes, shape) in
+        [("0 0 0", (0, 0)), ("0 3 0", (0, 3)), ("3 0 0", (3, 0)), ("2 2 0", (2, 2))]
+    {
         let a = parse::<f32>(with_banner("coordinate real general", sizes).as_bytes()).unwrap();
         assert_eq!((a.nrows(), a.ncols(), a.nnz()), (shape.0, shape.1, 0));
     }
@@ -56,7 +72,8 @@ fn comments_blanks_and_spellings() {
     assert_eq!(dense(text), "15 1.7 | 0.5 2.5");
     let a = parse_in::<f64>(
         9,
-        with_banner("coordinate real general", "1 4 4\n1 1 NaN\n1 2 -INF\n1 3 Infinity\n1 4 0\n").as_bytes(),
+        with_banner("coordinate real general", "1 4 4\n1 1 NaN\n1 2 -INF\n1 3 Infinity\n1 4 0\n")
+            .as_bytes(),
     )
     .unwrap();
     assert!(a.values()[0].is_nan());
@@ -115,7 +132,11 @@ fn bad_banners_and_sizes() {
             "store the real and the imaginary",
         ),
         ("%%MatrixMarket matrix coordinate real hermitian\n1 1 0\n", Some(1), "write `symmetric`"),
-        ("%%MatrixMarket matrix coordinate pattern skew-symmetric\n", Some(1), "pattern matrix has no signs"),
+        (
+            "%%MatrixMarket matrix coordinate pattern skew-symmetric\n",
+            Some(1),
+            "pattern matrix has no signs",
+        ),
         ("%%MatrixMarket matrix array pattern general\n", Some(1), "pattern matrix has no values"),
     ];
     for (text, line, message) in cases {
@@ -128,7 +149,11 @@ fn bad_banners_and_sizes() {
         ("coordinate real general", "1 2 x", "`x` is not a number of entries"),
         ("coordinate real general", "1 2", "has no number of entries"),
         ("array real general", "1 2 3", "unexpected `3`"),
-        ("coordinate real general", "4294967295 1 0", "`4294967295` rows are too many: at most 4294967294"),
+        (
+            "coordinate real general",
+            "4294967295 1 0",
+            "`4294967295` rows are too many: at most 4294967294",
+        ),
         ("coordinate real general", "1 99999999999999999999999 0", "columns are too many"),
         ("coordinate real symmetric", "2 3 0", "must be square, not 2 x 3"),
         ("array real skew-symmetric", "3 2", "must be square, not 3 x 2"),
@@ -165,7 +190,8 @@ fn bad_entries_are_named_with_their_line() {
     for (field, entry, message) in cases {
         let value = if field == "pattern" { "" } else { "1" };
         let body = format!("2 3 2\n% comment\n\n1 1 {value}\n{entry}\n0 0 0 0 also wrong\n");
-        let refusal = refusal::<f64>(with_banner(&format!("coordinate {field} general"), &body).as_bytes());
+        let refusal =
+            refusal::<f64>(with_banner(&format!("coordinate {field} general"), &body).as_bytes());
         assert!(refusal.0 == Some(6) && refusal.1.contains(message), "{entry:?}: {refusal:?}");
     }
     let single = with_banner("coordinate real general", "1 1 1\n1 1 1e300\n");
@@ -200,7 +226,8 @@ fn fewer_or_more_entries_than_declared() {
 
 #[test]
 fn huge_promises_cost_nothing() {
-    let entries = with_banner("coordinate real general", "1000000 4000000000 1000000000000000000\n1 1 1\n");
+    let entries =
+        with_banner("coordinate real general", "1000000 4000000000 1000000000000000000\n1 1 1\n");
     let message = "the file ends after 1 of the 1000000000000000000 entries it declares";
     let unlimited = |text: &str| parse::<f64>(text.as_bytes()).unwrap_err().to_string();
     assert!(unlimited(&entries).contains(message));

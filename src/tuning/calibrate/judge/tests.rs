@@ -64,7 +64,11 @@ fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
     assert_eq!(wins([1.02, 1.0, 1.2], predicted), Some(1));
     assert_eq!(wins([1.02, 1.0, 1.2], remembered), Some(0));
     assert_eq!(wins([1.05, 1.0, 1.2], remembered), Some(1));
-    assert_eq!(wins([1.05, 1.0, 1.005], predicted), Some(2), "of equal ones the first as predicted");
+    assert_eq!(
+        wins([1.05, 1.0, 1.005], predicted),
+        Some(2),
+        "of equal ones the first as predicted"
+    );
     assert_eq!(wins([1.05, 1.0, 1.03], predicted), Some(1));
     assert_eq!(
         wins([1.03, 1.0, 1.2], Incumbent::Remembered(7)),
@@ -161,12 +165,14 @@ fn successive_races_decide_alike_through_noise_and_lose_next_to_nothing() {
     for (sigma, fresh_agree) in [(0.003, 30), (0.006, 15), (0.01, 5)] {
         let mut dice = Dice(1);
         let all: Vec<[Vec<f64>; 2]> = (0..60).map(|_| ten_races(&mut dice, sigma)).collect();
-        let agree = |way: usize| all.iter().filter(|m| m[way].iter().all(|t| *t == m[way][0])).count();
+        let agree =
+            |way: usize| all.iter().filter(|m| m[way].iter().all(|t| *t == m[way][0])).count();
         let mean = |way: usize| {
             let logs: Vec<f64> = all.iter().flat_map(|m| &m[way]).map(|time| time.ln()).collect();
             logs.iter().mean().exp()
         };
-        let said = format!("{sigma}: {} and {} of 60, {} and {}", agree(0), agree(1), mean(0), mean(1));
+        let said =
+            format!("{sigma}: {} and {} of 60, {} and {}", agree(0), agree(1), mean(0), mean(1));
         assert!(agree(1) >= 57 && agree(0) >= fresh_agree && agree(0) < agree(1), "{said}");
         assert!(mean(0) < 1.01 && mean(1) < 1.01, "{said}");
     }
