@@ -1,9 +1,9 @@
 //! Input that solvers refuse, and input that is still being computed.
 
-use super::tests::{matrix, norm, op, poisson, product, residual};
+use super::tests::{matrix, op, poisson, product, residual};
 use super::*;
-use sparseop::matrix::{CsrMatrix, Triplets, gallery};
-use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder, Stream, Tuning};
+use sparseop::matrix::CsrMatrix;
+use sparseop::{DeviceVec, SparseOpBuilder, Stream};
 use sparseop_testkit::{devices, keep_busy, x_vector};
 
 #[test]

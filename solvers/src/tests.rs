@@ -1,8 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 use sparseop::matrix::{CsrMatrix, Triplets, gallery};
-use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder, Stream, Tuning};
-use sparseop_testkit::{Oracle, devices, keep_busy, x_vector};
+use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder, Tuning};
+use sparseop_testkit::{Oracle, devices, x_vector};
 
 const METHODS: [Method; 4] = [
     Method::Cg,

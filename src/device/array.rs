@@ -72,9 +72,7 @@ mod tests {
         assert_eq!(data, [1, -1]);
         let zeroed = DeviceArray::zeroed(&Device::Cpu, 3).unwrap();
         // SAFETY: three bytes, otherwise as above.
-        assert_eq!(
-            unsafe { std::slice::from_raw_parts(zeroed.address() as *const u8, 3) },
-            [0, 0, 0]
-        );
+        let zeros = unsafe { std::slice::from_raw_parts(zeroed.address() as *const u8, 3) };
+        assert_eq!(zeros, [0, 0, 0]);
     }
 }
