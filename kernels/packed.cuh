@@ -269,8 +269,7 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
     return sum;
 }
 
-// Sum of a lane over some steps of a relative slice, N at a time, of R slots each. `x` points to
-// the column that indices are relative to.
+// Sum of a lane over steps of a relative slice, N at a time, of R slots each; `x` is at the base column.
 template <u32 N, u32 V, u32 R, typename I, typename T, typename Values>
 __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const u32 *masks = reinterpret_cast<const u32 *>(index);
@@ -491,12 +490,10 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
 #else
 #define BLOCKS(HOPPER) HOPPER
 #endif
-
 // V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general kernel.
 #define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
     PACKED(NAME##_diagonal_v##V##_##KIND, BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
     PACKED(NAME##_v##V##_##KIND, BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)
-
 // The same for both scalar types.
 #define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, GENERAL_F32, GENERAL_F64)  \
     INSTANCES_OF(NAME, V, VALUES, float, f32, DIAGONAL_F32, GENERAL_F32)                  \
