@@ -259,7 +259,6 @@ impl<T: Scalar> Placed<T> {
         self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
             (Self::Gpu(gpu, matrix), Some(queue)) => {
-                let _turn = queue.turn()?;
                 if queue.records() {
                     let factors = scaled.map(|(_, by)| [by.alpha.vector(), by.beta.vector()]);
                     let factors = factors.into_iter().flatten().flatten();
@@ -272,7 +271,11 @@ impl<T: Scalar> Placed<T> {
                 unsafe {
                     let multiply = |y| self.enqueue_several_at(several, queue, shape, x.ptr(), y);
                     match scaled {
-                        None => multiply(y.ptr()),
+                        None => {
+                            let _turn = queue.turn()?;
+                            multiply(y.ptr())
+                        }
+                        // Takes the turn itself.
                         Some((scaler, by)) => {
                             let fused = &|| Ok(false);
                             scaler.enqueue_scale(*gpu, queue, y.ptr(), by, false, &multiply, fused)
