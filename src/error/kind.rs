@@ -23,7 +23,7 @@ pub enum ErrorKind {
     /// A failure of a GPU, its driver or its compiler.
     Gpu,
     /// A file that cannot be read or written, or whose contents are malformed.
-    File,
+    Io,
     /// An operation that the plan, the format or the values do not allow.
     Unsupported,
     /// An iteration that did not converge.
@@ -55,7 +55,7 @@ impl Error {
             Self::WrongDevice { .. } => Kind::WrongDevice,
             Self::MemoryLimit { .. } | Self::GpuMemory { .. } => Kind::OutOfMemory,
             Self::Gpu { .. } | Self::KernelCompile { .. } => Kind::Gpu,
-            Self::Io { .. } | Self::Market { .. } | Self::Profile { .. } => Kind::File,
+            Self::Io { .. } | Self::Market { .. } | Self::Profile { .. } => Kind::Io,
             Self::NotDeterministic { .. }
             | Self::PackedTooLarge { .. }
             | Self::PlanLimit { .. }
@@ -83,6 +83,6 @@ mod tests {
             Error::VectorLength { vector: "x", expected: 2, found: 1, nrows: 1, ncols: 2 };
         assert_eq!(lengths.kind(), ErrorKind::WrongLength);
         let missing = crate::matrix::market::read::<f32>("/nowhere/a.mtx").unwrap_err();
-        assert_eq!(missing.kind(), ErrorKind::File);
+        assert_eq!(missing.kind(), ErrorKind::Io);
     }
 }

@@ -117,7 +117,7 @@ impl<T: Scalar> Placed<T> {
     /// # Errors
     ///
     /// [`Error::WrongDevice`].
-    pub(super) fn check_factors(&self, by: Scaling<'_, T>) -> Result<(), Error> {
+    pub(crate) fn check_factors(&self, by: Scaling<'_, T>) -> Result<(), Error> {
         for (name, factor) in [("alpha", by.alpha), ("beta", by.beta)] {
             self.check_devices(factor.vector().map(|vector| (name, vector.device())))?;
         }

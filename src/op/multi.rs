@@ -24,8 +24,8 @@ pub(super) struct Several<T: Scalar> {
     /// Staging buffers of products with vectors in host memory on a GPU, all for the same number of
     /// vectors.
     stages: Mutex<Vec<Stage<T>>>,
-    /// Epilogue of the latest number of elements.
-    scaler: Mutex<Option<Arc<Scaler<T>>>>,
+    /// Epilogues of the latest numbers of elements, the latest last.
+    scalers: Mutex<Vec<Arc<Scaler<T>>>>,
 }
 
 /// A second packing.
@@ -114,7 +114,7 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// Otherwise as [`apply_multi`](Self::apply_multi). Unless a factor is 0, or `alpha` is 1 and
     /// `beta` 0, the product is computed beside `Y` and then added. Working memory of as many
-    /// elements is kept for the next such product with the same number of vectors.
+    /// elements is kept for the next such products, for the latest four numbers of vectors.
     ///
     /// # Errors
     ///
@@ -240,6 +240,7 @@ impl<T: Scalar> SparseOp<T> {
         let shape = self.shape_of(x.map(DeviceVec::len), &y, y.data.len())?;
         let (x, y, by) = (x.data, y.data, Scaling { alpha, beta });
         self.check_factors(by)?;
+        self.matrix.check_factors(by)?;
         if shape.count == 0 || y.is_empty() {
             return Ok(());
         }
@@ -281,9 +282,9 @@ impl<T: Scalar> SparseOp<T> {
     /// Data of SpMMs, created at the first use.
     fn several(&self) -> Result<&Several<T>, Error> {
         self.several.get_or_try_init(|| {
-            let (stages, scaler) = (Mutex::default(), Mutex::default());
+            let (stages, scalers) = (Mutex::default(), Mutex::default());
             if let Some(means) = formats::Several::of(&self.matrix, self.ncols)? {
-                return Ok(Several { second: None, means, stages, scaler });
+                return Ok(Several { second: None, means, stages, scalers });
             }
             self.check_copies("with several vectors")?;
             let (second, seconds) = timed(|| self.second_packing());
@@ -291,7 +292,7 @@ impl<T: Scalar> SparseOp<T> {
             let Some(means) = formats::Several::of(&matrix, self.ncols)? else {
                 unreachable!("the plan is one that can multiply several vectors")
             };
-            Ok(Several { second: Some(Second { plan, matrix, seconds }), means, stages, scaler })
+            Ok(Several { second: Some(Second { plan, matrix, seconds }), means, stages, scalers })
         })
     }
 
@@ -328,11 +329,19 @@ impl<T: Scalar> Several<T> {
 impl<T: Scalar> Several<T> {
     /// Axpby epilogue of products with `elements` elements.
     fn scaler(&self, elements: usize) -> Arc<Scaler<T>> {
-        let mut kept = self.scaler.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*kept {
-            Some(scaler) if scaler.rows() == elements => scaler.clone(),
-            _ => kept.insert(Arc::new(Scaler::new(elements))).clone(),
-        }
+        /// Numbers of elements that are kept: freeing working memory waits for the GPU.
+        const KEPT: usize = 4;
+        let mut scalers = self.scalers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = scalers.iter().position(|scaler| scaler.rows() == elements);
+        let scaler = match known {
+            Some(place) => scalers.remove(place),
+            None => Arc::new(Scaler::new(elements)),
+        };
+        scalers.push(scaler.clone());
+        let dropped = (scalers.len() > KEPT).then(|| scalers.remove(0));
+        drop(scalers);
+        drop(dropped);
+        scaler
     }
 }
 

@@ -1,5 +1,5 @@
 //! Reproducibility: every product of every plan repeats its bits, which do not depend on the number
-//! of threads. Reproducibility across processes: `tests/determinism.rs`.
+//! of threads. Reproducibility across processes: `cli/tests/determinism.rs`.
 
 use super::conformance::{MEMORY_LIMIT, devices, scattered};
 use super::several::apply_multi_device;

@@ -225,7 +225,7 @@ mod tests {
         );
     }
 
-    /// Runs if NVRTC is found; `tests/kernels.rs` requires it.
+    /// Runs if NVRTC is found; `src/testing/kernels.rs` requires it.
     #[test]
     fn compiled_once_then_cached_and_compiled_again_when_damaged() {
         if nvrtc::library().is_err() {
