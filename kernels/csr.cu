@@ -236,13 +236,41 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
     }
 }
 
+// Loads every BLOCK-th element of an array with one element per entry, so that the columns of a
+// warp are neighbours in their row. Elements past the last one that is needed repeat it.
+template <bool STAYS, u32 RUN, typename V>
+__device__ __forceinline__ void load_striped(const V *array, u64 base, u32 count, V (&run)[RUN]) {
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) run[u] = fetch<STAYS>(array + base + min(u * BLOCK + threadIdx.x, count - 1));
+}
+
+// Place of a product in shared memory: 16 bytes are left out after every 128, so that neither a
+// warp's stores of consecutive products nor its loads of runs have bank conflicts.
+template <typename T>
+__device__ __forceinline__ constexpr u32 place(u32 product) {
+    return product + product / (128 / u32(sizeof(T))) * (16 / u32(sizeof(T)));
+}
+
+// Loads the RUN consecutive products of this thread.
+template <u32 RUN, typename T>
+__device__ __forceinline__ void load_run_of(const T *products, T (&run)[RUN]) {
+    struct alignas(RUN * sizeof(T) < 16 ? RUN * sizeof(T) : 16) Run {
+        T at[RUN];
+    } own = *reinterpret_cast<const Run *>(products + place<T>(threadIdx.x * RUN));
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) run[u] = own.at[u];
+}
+
 // Number of row ends that a thread loads together with its entries. Further ones of a chunk are
 // loaded later.
 constexpr u32 ROWS_AHEAD = 2;
 
-// RUN consecutive entries per thread: 2, 4 or 8, so that small matrices have blocks for every
-// multiprocessor. `RUNS` in src/formats/csr/chunks.rs.
-template <u32 RUN, typename T, typename O>
+// RUN entries per thread: 2, 4 or 8, so that small matrices have blocks for every multiprocessor.
+// `RUNS` in src/formats/csr/chunks.rs. A thread sums consecutive entries. In the blocked arrangement
+// it loads and multiplies them too, by wide loads. In the striped arrangement consecutive threads
+// load consecutive entries and exchange the products in shared memory: gathers of contiguous columns
+// then touch an eighth of the sectors. `striped` in src/formats/csr/chunks.rs.
+template <u32 RUN, bool STRIPED, typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
                                                u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts, u32 resident) {
@@ -251,6 +279,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     // src/formats/csr/chunks.rs.
     constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;
     alignas(16) __shared__ u16 ended[CAPACITY];
+    alignas(16) __shared__ T products[STRIPED ? place<T>(CAPACITY) : 1];
     __shared__ u32 few_ends[FEW_ENDS];
     __shared__ T head;
 
@@ -262,10 +291,10 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
                     &head, parts + u64(blockIdx.x) * PART_WORDS<T>};
     // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
     // `early` to `count`.
-    u32 early = u32(first % 4);
+    u32 early = STRIPED ? 0 : u32(first % 4);
     u64 base = first - early;
     u32 count = u32(end - base);
-    auto at = [](u32 u) { return threadIdx.x * RUN + u; };
+    auto at = [](u32 u) { return STRIPED ? u * BLOCK + threadIdx.x : threadIdx.x * RUN + u; };
 
     // The first row may begin before the chunk.
     auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(here.row) + i]), first) - base); };
@@ -281,8 +310,11 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     u32 col[RUN];
     T product[RUN], factor[RUN];
     auto load_run = [=](const auto *array, auto &run) {
-        if (count > early)
-            by_residency(blockIdx.x, resident, [&](auto stays) { load_wide<decltype(stays)::value>(array, base, count, nnz, run); });
+        if (count <= early) return;
+        by_residency(blockIdx.x, resident, [&](auto stays) {
+            if constexpr (STRIPED) load_striped<decltype(stays)::value>(array, base, count, run);
+            else load_wide<decltype(stays)::value>(array, base, count, nnz, run);
+        });
     };
     load_run(cols, col);
     end_previous();
@@ -305,11 +337,18 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
         if (threadIdx.x + r * BLOCK < sums.ends) note(threadIdx.x + r * BLOCK, begins[r], stops[r]);
     for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.ends; i += BLOCK) note(i, begin_of(i), end_of(i));
 #pragma unroll
-    for (u32 u = 0; u < RUN; ++u) product[u] = at(u) >= early && at(u) < count ? product[u] * factor[u] : T(0);
+    for (u32 u = 0; u < RUN; ++u) {
+        product[u] = at(u) >= early && at(u) < count ? product[u] * factor[u] : T(0);
+        if (STRIPED && !few) products[place<T>(at(u))] = product[u];
+    }
 
     __syncthreads();
-    if (few) sum_few(product, early, count, few_ends, sums, at);
-    else sum_runs(product, ended, sums);
+    if (few) {
+        sum_few(product, early, count, few_ends, sums, at);
+    } else {
+        if constexpr (STRIPED) load_run_of(products, product);
+        sum_runs(product, ended, sums);
+    }
     if (sums.from_before && here.last == blockIdx.x) add_parts(sums, parts, here.first);
 }
 
@@ -331,11 +370,11 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
 #define RESIDENT(T, O) (sizeof(T) == 4 ? 6 : sizeof(O) == 4 ? 5 : 4)
 #endif
 
-#define BALANCED(NAME, RUN, T, O)                                                                                         \
+#define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                         \
     KERNEL_WITH(RESIDENT(T, O))                                                                                           \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
          OUT_PARAMETERS(T), u64 *parts, u32 resident) {                                                                    \
-        rows_by_chunks<RUN>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, resident);                            \
+        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, resident);                            \
     }
 
 #define INSTANCES(SUFFIX, T, O)                                                                                           \
@@ -345,9 +384,10 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                                   \
     ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                                 \
     ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                                 \
-    BALANCED(csr_balanced2_##SUFFIX, 2, T, O)                                                                             \
-    BALANCED(csr_balanced4_##SUFFIX, 4, T, O)                                                                             \
-    BALANCED(csr_balanced8_##SUFFIX, 8, T, O)
+    BALANCED(csr_balanced2_##SUFFIX, 2, false, T, O)                                                                             \
+    BALANCED(csr_balanced4_##SUFFIX, 4, false, T, O)                                                                             \
+    BALANCED(csr_balanced8_##SUFFIX, 8, false, T, O) \
+    BALANCED(csr_striped8_##SUFFIX, 8, true, T, O)
 
 INSTANCES(f32_o32, float, u32)
 INSTANCES(f32_o64, float, u64)

@@ -30,7 +30,8 @@ impl Module {
 
     /// The same module for slices shared by several warps. No such module also streams.
     pub(crate) const fn split(self) -> Self {
-        Self { split: true, streamed: false, ..self }
+        assert!(!self.streamed);
+        Self { split: true, ..self }
     }
 
     /// The same module for scaled products.

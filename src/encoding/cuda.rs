@@ -191,6 +191,13 @@ const BATCH: usize = 8;
 const BATCH_US: f64 = 0.5;
 const WARP_US: f64 = 0.36e-3;
 
+/// Size of a matrix beyond which a part is streamed, on an H200, from where on a batch waits for
+/// memory, and the bytes per microsecond that the memory delivers. A larger matrix has one warp per
+/// slice, and is streamed, unless its chains take longer than its bytes.
+const STREAMED_BYTES: u64 = 38_000_000;
+const MEMORY_BATCH_US: f64 = 1.0;
+const BYTES_PER_US: f64 = 3.5e6;
+
 /// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
 const MOST_SHIFT: u32 = 3;
 
@@ -203,18 +210,19 @@ const MANY_SLICES: usize = 1 << 15;
 /// the grid larger. Measured on an H200 over 28 matrices of 30,000 to 5 million entries: a batch
 /// takes 0.5 µs, most of it the latency of loading an index and the element it refers to, and 1000
 /// more warps take 0.36 µs. The rule is the same on every GPU, because the bits of products depend
-/// on it. A matrix of which a part is streamed has one warp per slice.
-fn sharing(headers: &Buffer<Header>) -> Result<u32, Error> {
+/// on it.
+fn sharing(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
     if headers.len() > MANY_SLICES {
         return Ok(0);
     }
     let steps = headers.to_vec()?.iter().map(|header| header.shape().width).max().unwrap_or(0);
-    Ok(warps_shift(headers.len(), steps))
+    Ok(warps_shift(headers.len(), steps, bytes))
 }
 
-/// The same for `slices` slices, the widest of which has `steps` steps.
-pub(crate) fn warps_shift(slices: usize, steps: usize) -> u32 {
-    if slices > MANY_SLICES {
+/// The same for a matrix of `bytes` bytes in `slices` slices, the widest of which has `steps` steps.
+pub(crate) fn warps_shift(slices: usize, steps: usize, bytes: u64) -> u32 {
+    let chain_us = steps.div_ceil(BATCH) as f64 * MEMORY_BATCH_US;
+    if slices > MANY_SLICES || (bytes > STREAMED_BYTES && chain_us < bytes as f64 / BYTES_PER_US) {
         return 0;
     }
     let cost = |shift: &u32| {
@@ -270,9 +278,11 @@ impl<T: Scalar> Uploaded<T> {
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
         let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, Long::bytes);
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
-        let module = Module::of(file, residency);
-        let shift = if residency.streams() { 0 } else { sharing(&headers)? };
-        let module = if shift > 0 { module.split() } else { module };
+        let shift = sharing(&headers, bytes)?;
+        let (module, residency) = match shift {
+            0 => (Module::of(file, residency), residency),
+            _ => (Module::from(file).split(), residency.without_streaming()),
+        };
         let name = format!("{file}{diagonal}_v{group}_{}", T::KIND);
         let kernel = RowKernel::new(gpu, module, residency, name)?;
         Ok(Self {
@@ -411,11 +421,13 @@ mod tests {
 
     #[test]
     fn few_long_slices_are_shared_and_many_or_short_ones_are_not() {
-        assert_eq!(warps_shift(0, 0), 0);
-        assert_eq!([1, 8].map(|steps| warps_shift(100, steps)), [0; 2], "a batch is not divided");
-        assert_eq!(warps_shift(639, 305), 3);
-        assert_eq!(warps_shift(3125, 64), 1);
-        assert_eq!(warps_shift(3906, 27), 0);
-        assert_eq!(warps_shift(32_768, 64), 0);
+        assert_eq!(warps_shift(0, 0, 0), 0);
+        assert_eq!([1, 8].map(|steps| warps_shift(100, steps, 0)), [0; 2], "a batch is not divided");
+        assert_eq!(warps_shift(639, 305, 20_000_000), 3);
+        assert_eq!(warps_shift(3125, 64, 20_000_000), 1);
+        assert_eq!(warps_shift(3906, 27, 20_000_000), 0);
+        assert_eq!(warps_shift(32_768, 64, 20_000_000), 0);
+        let large = |steps| warps_shift(3700, steps, 50_000_000);
+        assert_eq!([64, 110, 280].map(large), [0, 0, 2], "streamed unless chains take longer");
     }
 }

@@ -34,7 +34,7 @@ pub use several::{Layout, Multivector};
 pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
 pub use traffic::Traffic;
 pub(crate) use traffic::{
-    ROW_BATCH, STREAMS, chain_us, gathered, scattered, slot_bytes, vector_bytes,
+    STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
 pub(crate) use update::{Arrays, NoArrays, Updater};
 
@@ -103,12 +103,10 @@ pub(crate) trait Format: 'static {
         true
     }
 
-    /// Lower bound of the time of an SpMV on a GPU, in µs, in addition to that of its bytes: from
-    /// the longest chain of loads of one thread ([`chain_us`]) and the number of threads. Exact
-    /// from the row lengths.
-    fn floor_us(_: &Self::Plan, _: &Analysis) -> f64 {
-        0.0
-    }
+    /// Time of an SpMV on an H200, in µs: an estimate from amounts that are exact, bytes, rows,
+    /// slots and the longest chain of one thread. It tells which plans are not candidates
+    /// (`tuning::bounds`), and is fitted with `csr(balanced)` to the same matrices.
+    fn estimate_us(plan: &Self::Plan, analysis: &Analysis, traffic: &Traffic) -> f64;
 
     /// Row order and encoding of a plan that is packed SELL and nothing else: such plans a GPU
     /// packs itself, from CSR. None for other plans.
@@ -397,12 +395,11 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
-            /// Lower bound of the time of an SpMV on a GPU, in µs, in addition to that of its
-            /// bytes.
-            pub(crate) fn floor_us(&self, analysis: &Analysis) -> f64 {
+            /// Time of an SpMV on an H200, in µs: an estimate from amounts that are exact.
+            pub(crate) fn estimate_us(&self, analysis: &Analysis, traffic: &Traffic) -> f64 {
                 match self.slices() {
-                    Some((_, packing)) => packed::floor_us(packing, analysis),
-                    None => match self { $(Self::$Format(plan) => $module::$Format::floor_us(plan, analysis)),+ },
+                    Some((_, packing)) => packed::estimate_us(packing, analysis, traffic),
+                    None => match self { $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, traffic)),+ },
                 }
             }
 

@@ -22,8 +22,8 @@
 pub use crate::encoding::{Packing, ValueEncoding};
 
 use super::{
-    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, ROW_BATCH, Target, Traffic,
-    chain_us, scattered, vector_bytes,
+    Access, Arrays, DeviceMatrix, HostMatrix, NoArrays, Plan, PlanArgs, Target, Traffic,
+    megabytes, millions, scattered, vector_bytes,
 };
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{BLOCK, Gpu, Out, Ptr, Queue, Residency, Scaling};
@@ -256,14 +256,17 @@ pub(crate) fn traffic(
     }
 }
 
-/// Lower bound of the time of an SpMV on a GPU, in µs: from the longest row of the slices, which
-/// several warps share if there are few slices.
-pub(crate) fn floor_us(packing: Packing, analysis: &Analysis) -> f64 {
+/// Estimated time of an SpMV on an H200, in µs. If there are few slices, several warps share one.
+pub(crate) fn estimate_us(packing: Packing, analysis: &Analysis, traffic: &Traffic) -> f64 {
+    /// Steps that a warp processes at a time.
+    const BATCH: u64 = 8;
     let rows = &analysis.rows;
-    let sliced = rows.histogram.classes().iter().rev().find(|(len, _)| *len <= packing.long);
-    let steps = sliced.map_or(0, |(len, _)| *len as usize);
-    let slices = rows.nrows.div_ceil(encoding::LANES);
-    chain_us((steps >> encoding::warps_shift(slices, steps)) as u64, ROW_BATCH)
+    let (slices, steps) = (rows.nrows.div_ceil(encoding::LANES), traffic.depth as usize);
+    let shift = encoding::warps_shift(slices, steps, traffic.matrix_bytes);
+    let chain = 0.8 * traffic.depth.div_ceil(BATCH << shift) as f64;
+    let masked = 0.8 * millions(traffic.guarded);
+    let long = if u64::from(rows.max) > u64::from(packing.long) { 1.5 } else { 0.0 };
+    1.5 + 0.17 * megabytes(traffic) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
 }
 
 /// A matrix in the arrays of its format, or as packed SELL.

@@ -67,15 +67,22 @@ impl Traffic {
     }
 }
 
-/// Slots of a row that a thread of a GPU loads together: `BATCH` in `kernels/common.cuh`.
-pub(crate) const ROW_BATCH: u64 = 8;
+/// Time of the longest chain of one thread on an H200, in µs, if a step takes `near` with the matrix
+/// in the L2, and `far` more if it does not fit.
+pub(crate) fn chain_us(traffic: &Traffic, near: f64, far: f64) -> f64 {
+    const L2_BYTES: u64 = 30_000_000;
+    let step = if traffic.matrix_bytes > L2_BYTES { near + far } else { near };
+    traffic.depth as f64 * step
+}
 
-/// Time of a chain of loads on a GPU, in µs: `entries` entries of a row, `batch` of them at a
-/// time, each batch an index load and the dependent load of `x`. On an H200 a batch takes 0.5 µs
-/// if nothing else is running.
-pub(crate) fn chain_us(entries: u64, batch: u64) -> f64 {
-    const BATCH_US: f64 = 0.4;
-    entries.div_ceil(batch) as f64 * BATCH_US
+/// Megabytes of the packed matrix.
+pub(crate) fn megabytes(traffic: &Traffic) -> f64 {
+    millions(traffic.matrix_bytes)
+}
+
+/// A count in millions.
+pub(crate) fn millions(count: u64) -> f64 {
+    count as f64 / 1e6
 }
 
 /// Number of `slots` that are not in a whole vector of contiguous columns, if `share` of the

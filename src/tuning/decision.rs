@@ -74,10 +74,10 @@ pub enum Verdict {
     /// Its products block the host and cannot be captured in a graph, or use more launches than
     /// necessary. Such a plan is chosen only on request.
     OnRequest,
-    /// A lower bound of its time, computed from the row lengths, exceeds the time of plain CSR with
-    /// equal work for all threads.
+    /// Its time, estimated from the row lengths, exceeds that of plain CSR with equal work for all
+    /// threads by too much.
     OutOfBounds {
-        /// Bound over the time of `csr(balanced)`.
+        /// Estimate over that of `csr(balanced)`.
         ratio: f64,
     },
     /// Its result bits may differ between products, and reproducible bits were requested.

@@ -384,7 +384,7 @@ pub fn reason(candidate: &Candidate) -> String {
             "waits for the host, or launches more than it needs: only where it is given".to_owned()
         }
         Verdict::OutOfBounds { ratio } => {
-            format!("at least {ratio:.1} times csr(balanced), by the lengths of the rows")
+            format!("about {ratio:.1} times csr(balanced), by the lengths of the rows")
         }
         Verdict::NotDeterministic => "its bits may differ from product to product".to_owned(),
         Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),

@@ -22,7 +22,7 @@ use report::{PrepareUs, Report, Summary};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::tuning::decision::Decision;
+use sparseop::tuning::decision::{Candidate, Decision, Verdict};
 use sparseop::tuning::explain::{Explanation, Preparation, size};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Plan, ScalarKind, SparseOpBuilder, Tuning};
@@ -36,7 +36,8 @@ use task::{CacheArg, LayoutArg, Several};
 #[command(after_help = "\
 Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
 jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen for the matrix,
-`calibrated` the one that a race of the nearest predictions finds, `all` every candidate.
+`calibrated` the one that a race of the nearest predictions finds, `all` every plan that may be
+chosen for the matrix, `every` the excluded ones too.
 
 The environment variable SPARSEOP_CUSPARSE names the cuSPARSE to compare with, so that two runs
 compare two versions: SPARSEOP_CUSPARSE=/path/libcusparse.so.12. SpMVOp (spmvop_alg1, spmvop_alg2)
@@ -55,7 +56,7 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     matrices: Matrices,
-    /// The plans to time: auto, calibrated, all, or spelled out, separated by commas
+    /// The plans to time: auto, calibrated, all, every, or spelled out, separated by commas
     #[arg(long, value_name = "PLAN,...", default_value = "auto,csr")]
     plans: Plans,
     /// What to compare with; when not given, cusparse on a GPU and sprs on the CPU
@@ -239,7 +240,14 @@ fn asked_plans(asked: &Plans, decision: &Decision, calibrated: Option<&Plan>) ->
         let (more, by_name) = match asked {
             Asked::Auto => (vec![decision.plan.clone()], true),
             Asked::Calibrated => (calibrated.cloned().into_iter().collect(), true),
-            Asked::All => (decision.candidates.iter().map(|c| c.plan.clone()).collect(), false),
+            Asked::All => {
+                let may_be_chosen = |c: &&Candidate| {
+                    !matches!(c.verdict, Verdict::OutOfBounds { .. } | Verdict::OnRequest)
+                };
+                let candidates = decision.candidates.iter().filter(may_be_chosen);
+                (candidates.map(|c| c.plan.clone()).collect(), false)
+            }
+            Asked::Every => (decision.candidates.iter().map(|c| c.plan.clone()).collect(), false),
             Asked::Plan(plan) => (vec![plan.clone()], true),
         };
         for plan in more {

@@ -11,8 +11,10 @@ pub(super) enum Asked {
     Auto,
     /// The winner of a calibration.
     Calibrated,
-    /// Every candidate of the choice.
+    /// Every candidate that may be chosen.
     All,
+    /// Every candidate, also those that are excluded by their bounds or used only on request.
+    Every,
     /// A plan by name.
     Plan(Plan),
 }
@@ -39,6 +41,7 @@ fn parse(text: &str) -> Result<Asked> {
     match text.trim() {
         "auto" => Ok(Asked::Auto),
         "all" => Ok(Asked::All),
+        "every" => Ok(Asked::Every),
         "calibrated" => Ok(Asked::Calibrated),
         plan => Ok(Asked::Plan(plan.parse()?)),
     }

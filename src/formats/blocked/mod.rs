@@ -45,8 +45,7 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;
@@ -176,6 +175,10 @@ impl Format for Blocked {
             plans.push(plan(Block::Hot, KIB));
         }
         plans
+    }
+
+    fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {
+        12.0 + 0.24 * megabytes(traffic)
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {

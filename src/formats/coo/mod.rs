@@ -24,8 +24,7 @@ mod cuda;
 pub(crate) use cuda::Tail;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -111,13 +110,12 @@ impl Format for Coo {
         }
     }
 
-    fn floor_us(plan: &Plan, analysis: &Analysis) -> f64 {
-        /// Cost of an atomic addition: a million of them take an H200 at least 20 µs.
-        const ATOMIC_US: f64 = 2e-5;
-        match plan {
-            Plan::Segments => 0.0,
-            Plan::Atomic => analysis.rows.nnz as f64 * ATOMIC_US,
-        }
+    fn eligible(plan: &Plan, on: Target) -> bool {
+        (*plan, on) != (Plan::Atomic, Target::Gpu)
+    }
+
+    fn estimate_us(_: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+        6.0 + 0.3 * megabytes(traffic) + 5.6 * millions(analysis.rows.nrows as u64)
     }
 
     fn keeps_order(_: &Plan) -> bool {

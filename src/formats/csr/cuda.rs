@@ -126,7 +126,8 @@ impl<T: Scalar> Uploaded<T> {
             Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
             Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
             Plan::Balanced => {
-                (format!("balanced{}", host.run), Sharing::Chunks(Chunks::new(host, gpu)?))
+                let arrangement = if host.striped { "striped" } else { "balanced" };
+                (format!("{arrangement}{}", host.run), Sharing::Chunks(Chunks::new(host, gpu)?))
             }
         };
         Ok(Self {

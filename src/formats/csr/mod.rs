@@ -23,7 +23,7 @@ mod several;
 
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    chain_us, slot_bytes, vector_bytes,
+    chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::partition;
@@ -31,7 +31,7 @@ use crate::device::{BLOCK, Gpu};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::copied;
 use crate::{Error, Scalar, ScalarKind};
-use chunks::{Chunk, Cutting, chunks};
+use chunks::{Chunk, Cutting, chunks, striped};
 pub(crate) use several::HostVectors;
 use std::fmt::{self, Display};
 
@@ -141,16 +141,25 @@ impl Format for Csr {
         true
     }
 
-    fn floor_us(plan: &Plan, analysis: &Analysis) -> f64 {
-        /// Cost per thread: a grid of 46 million threads takes an H200 317 µs.
-        const THREAD_US: f64 = 5e-6;
+    fn estimate_us(plan: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+        let rows = &analysis.rows;
         let lanes = match plan {
+            Plan::Balanced => {
+                let columns = millions(traffic.vector_bytes) * rows.ncols as f64;
+                let vectors = (rows.nrows + rows.ncols).max(1) as f64;
+                return 1.8 + 0.36 * megabytes(traffic) + 0.53 * columns / vectors;
+            }
             Plan::Scalar => 1,
             Plan::Vector(lanes) => u64::from(*lanes),
-            Plan::Balanced => return 0.0,
         };
-        let chain = chain_us(u64::from(analysis.rows.max), lanes * LANE_ENTRIES);
-        chain.max((analysis.rows.nrows as u64 * lanes) as f64 * THREAD_US)
+        let entries = millions(rows.nnz);
+        // Each lane reads lines of its own, in many turns: they do not stay in the L1.
+        let turns = rows.mean / lanes as f64;
+        let apart = 0.27 * ((turns - 4.0) / 28.0).clamp(0.0, 4.0)
+            + if turns > 64.0 { 6.0 } else { 0.0 };
+        let threads = millions(rows.nrows as u64 * lanes);
+        let chain = chain_us(traffic, 0.08, 0.05);
+        1.0 + 0.16 * megabytes(traffic) + 4.5 * threads + chain + apart * entries
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
@@ -177,6 +186,9 @@ impl Format for Csr {
             plan: *plan,
             ncols: a.ncols(),
             run: cutting.run(),
+            striped: *plan == Plan::Balanced
+                && cutting.is_largest()
+                && striped::<T>(a.nrows(), a.col_idx()),
             row_ptr: Offsets::new(ptr),
             col_idx: copied(a.col_idx()),
             values: copied(a.values()),
@@ -250,6 +262,8 @@ pub(crate) struct Host<T> {
     /// them.
     chunks: Vec<Chunk>,
     run: u64,
+    /// True if the threads of a GPU load the entries of a chunk in turn.
+    striped: bool,
     /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
     parts: Box<[usize]>,
 }

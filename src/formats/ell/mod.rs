@@ -26,8 +26,8 @@ pub(crate) use cuda::Uploaded;
 
 use super::packed::{self, Index, MaybePacked, Packing};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target,
-    Traffic, Weights, chain_us, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target,
+    Traffic, Weights, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -121,8 +121,9 @@ impl Format for Ell {
         }
     }
 
-    fn floor_us(_: &Plan, analysis: &Analysis) -> f64 {
-        chain_us(u64::from(analysis.rows.max), ROW_BATCH)
+    fn estimate_us(_: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+        let rows = 6.5 * millions(analysis.rows.nrows as u64);
+        2.3 + 0.07 * megabytes(traffic) + chain_us(traffic, 0.057, 0.063) + rows
     }
 
     fn slices(plan: &Plan) -> Option<(Order, Packing)> {

@@ -27,8 +27,7 @@ mod width;
 pub use width::{Rule, Width, fastest};
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    coo, ell,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chain_us, coo, ell, megabytes, millions,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -117,6 +116,13 @@ impl Format for Hyb {
         };
         let of_width = |w| tails.iter().map(move |&tail| Plan { width: Width::Fixed(w), tail });
         widths.into_iter().flat_map(of_width).collect()
+    }
+
+    fn estimate_us(_: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+        let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(traffic.groups);
+        let chain = chain_us(traffic, 0.055, 0.063);
+        // The COO part is a second launch.
+        8.5 + 0.125 * megabytes(traffic) + chain + rows + 2.5 * millions(traffic.tail)
     }
 
     fn eligible(plan: &Plan, on: Target) -> bool {

@@ -36,8 +36,8 @@ pub use sections::{Method, Split};
 
 use super::packed::{self, MaybePacked};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, ROW_BATCH, Target,
-    Traffic, Weights, chain_us, coo, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target,
+    Traffic, Weights, chain_us, coo, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -166,13 +166,15 @@ impl Format for Jds {
         }
     }
 
-    fn floor_us(plan: &Plan, analysis: &Analysis) -> f64 {
-        let batch = match plan {
-            Plan::Jagged(Jagged { tail: None, layout: Layout::Diagonals }) => ROW_BATCH / 2,
-            Plan::Jagged(Jagged { tail: None, .. }) => ROW_BATCH,
-            _ => return 0.0,
-        };
-        chain_us(u64::from(analysis.rows.max), batch)
+    fn estimate_us(plan: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+        let Plan::Jagged(jagged) = plan else { return 0.0 };
+        let diagonals = jagged.layout == Layout::Diagonals;
+        let chain = if diagonals { chain_us(traffic, 0.13, 0.03) } else { chain_us(traffic, 0.06, 0.03) };
+        let sections = if diagonals { 0.01 } else { 0.1 } * traffic.groups as f64;
+        let rows = 3.0 * millions(analysis.rows.nrows as u64);
+        // The COO part is a second launch.
+        let tail = if jagged.tail.is_some() { 4.0 + 25.0 * millions(traffic.tail) } else { 0.0 };
+        2.6 + 0.13 * megabytes(traffic) + chain + sections + rows + tail
     }
 
     fn slices(plan: &Plan) -> Option<(Order, Packing)> {

@@ -27,7 +27,7 @@ mod cuda;
 use super::packed::{self, Index, MaybePacked, Packing, ValueEncoding};
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    chain_us, slot_bytes, vector_bytes,
+    chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
 use crate::device::Gpu;
@@ -255,11 +255,9 @@ impl Format for Sell {
         }
     }
 
-    fn floor_us(_: &Plan, analysis: &Analysis) -> f64 {
-        /// Maximum number of slots of a row that a GPU thread loads together: `DEEP` in
-        /// `kernels/sell.cu`.
-        const DEEP: u64 = 32;
-        chain_us(u64::from(analysis.rows.max), DEEP)
+    fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {
+        let slices = 45.0 * millions(traffic.groups);
+        2.7 + 0.2 * megabytes(traffic) + chain_us(traffic, 0.03, 0.017) + slices
     }
 
     fn slices(plan: &Plan) -> Option<(Order, Packing)> {

@@ -38,8 +38,7 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    chunk_rows, chunks, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chunk_rows, chunks, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -162,6 +161,10 @@ impl Format for Tiles {
         let striped =
             (rows.nnz > u64::from(STRIPE)).then_some(Plan { stripe: Some(STRIPE), ..whole });
         std::iter::once(whole).chain(striped).collect()
+    }
+
+    fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {
+        12.0 + 0.24 * megabytes(traffic)
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
