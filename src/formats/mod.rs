@@ -9,47 +9,56 @@ pub mod blocked;
 mod chunks;
 pub mod coo;
 pub mod csr;
+mod device_csr;
+mod device_vectors;
 pub mod ell;
+mod encoded;
 pub mod hyb;
 pub mod jds;
-pub mod packed;
+pub mod kernel_names;
 mod placed;
 mod plan_text;
+pub mod psell;
 mod scaled;
 pub mod sell;
 mod several;
+mod sorting;
 pub mod tiles;
 mod traffic;
 mod units;
 mod update;
 mod values;
 
-pub(crate) use crate::encoding::DeviceCsr;
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
+pub(crate) use device_csr::DeviceCsr;
+pub(crate) use device_vectors::DeviceVectors;
+pub(crate) use encoded::{EncodedDevice, EncodedHost, Storage};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use scaled::Scaler;
+pub(crate) use several::{DeviceSpmm, HostSpmm, Several, Shape, multiplies_several, several_plan};
 pub use several::{Layout, Multivector};
-pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
+pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub use traffic::Traffic;
 pub(crate) use traffic::{
     ROW_BATCH, STREAMS, chain_us, gathered, scattered, slot_bytes, vector_bytes,
 };
 pub(crate) use update::{Arrays, NoArrays, Updater};
 
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Residency, Scaling};
-use crate::encoding::{Order, PackedSlices, Packing, Uploaded as Slices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
+use std::sync::Arc;
 
 registry! {
     csr => Csr,
     ell => Ell,
     sell => Sell,
+    psell => Psell,
     jds => Jds,
     hyb => Hyb,
     coo => Coo,
@@ -70,6 +79,9 @@ pub(crate) trait Format: 'static {
     /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
+    /// Adds what the format measures of a matrix itself, for its candidates and their traffic.
+    fn probe<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &mut Probes) {}
+
     /// Candidate plans for a matrix on a kind of device.
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
 
@@ -79,6 +91,12 @@ pub(crate) trait Format: 'static {
 
     /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
+
+    /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
+    /// measured and `measured` predicts its products. None if it is that one.
+    fn preparation(_: &Self::Plan, _: Target, _measured: &str) -> Option<&'static str> {
+        None
+    }
 
     /// True if [`Format::traffic`] equals the packed size to the byte. Otherwise at most twice as
     /// much is packed.
@@ -110,18 +128,29 @@ pub(crate) trait Format: 'static {
         0.0
     }
 
-    /// Row order and encoding of a plan that is packed SELL and nothing else: such plans a GPU
-    /// packs itself, from CSR. None for other plans.
-    fn slices(_: &Self::Plan) -> Option<(Order, Packing)> {
-        None
-    }
-
     /// Packs a matrix.
     ///
     /// # Errors
     ///
     /// [`Error::PlanLimit`] if the format cannot hold the matrix with such parameters.
     fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
+
+    /// True if a GPU packs a matrix itself, from CSR in its memory.
+    fn packs_on_device(_: &Self::Plan) -> bool {
+        false
+    }
+
+    /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`] and the errors of compiling kernels.
+    fn pack_on_device<T: Scalar>(
+        _: &Self::Plan,
+        _: &DeviceCsr<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        Ok(None)
+    }
 }
 
 /// A matrix packed in one format, in host memory.
@@ -141,8 +170,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Err(NoArrays::NO_PLACES)
     }
 
-    /// The packed SELL matrix, if it is one.
-    fn packed_slices(&mut self) -> Option<&mut PackedSlices<T>> {
+    /// Values that are stored in fewer bytes or as codes, if the format has such values.
+    fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {
         None
     }
 
@@ -156,8 +185,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The rows in CSR, if they are stored so: used for SpMM.
-    fn rows(&self) -> Option<&csr::Host<T>> {
+    /// SpMM with the matrix, if the format has kernels for it.
+    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
         None
     }
 
@@ -227,9 +256,18 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Err(NoArrays::NO_PLACES)
     }
 
-    /// The packed SELL matrix, if it is one: used for SpMM.
-    fn slices(&self) -> Option<&Slices<T>> {
+    /// As [`HostMatrix::encoded_mut`].
+    fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {
         None
+    }
+
+    /// SpMM with the matrix on its GPU, if the format has kernels for it.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU and of compiling kernels.
+    fn spmm(self: Arc<Self>, _: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+        Ok(None)
     }
 
     /// True if an SpMV waits until it is done. Such an SpMV does not run on the queue that it is
@@ -400,10 +438,7 @@ macro_rules! registry {
             /// Lower bound of the time of an SpMV on a GPU, in µs, in addition to that of its
             /// bytes.
             pub(crate) fn floor_us(&self, analysis: &Analysis) -> f64 {
-                match self.slices() {
-                    Some((_, packing)) => packed::floor_us(packing, analysis),
-                    None => match self { $(Self::$Format(plan) => $module::$Format::floor_us(plan, analysis)),+ },
-                }
+                match self { $(Self::$Format(plan) => $module::$Format::floor_us(plan, analysis)),+ }
             }
 
             /// Candidate plans of all formats on a kind of device, in registry order.
@@ -414,15 +449,28 @@ macro_rules! registry {
                 all
             }
 
-            /// Row order and encoding of a plan that is packed SELL and nothing else. None for
-            /// other plans.
-            pub(crate) fn slices(&self) -> Option<(Order, Packing)> {
-                match self { $(Self::$Format(plan) => $module::$Format::slices(plan)),+ }
+            /// Kernel whose matrices are prepared like those of the plan, if that is not the kernel
+            /// `measured`, which predicts its products.
+            pub(crate) fn preparation(&self, on: Target, measured: &str) -> Option<&'static str> {
+                match self { $(Self::$Format(plan) => $module::$Format::preparation(plan, on, measured)),+ }
             }
 
             /// Packs a matrix.
             pub(crate) fn pack<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<Box<dyn HostMatrix<T>>, Error> {
                 match self { $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+ }
+            }
+
+            /// True if a GPU packs a matrix itself, from CSR in its memory.
+            pub(crate) fn packs_on_device(&self) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::packs_on_device(plan)),+ }
+            }
+
+            /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
+            pub(crate) fn pack_on_device<T: Scalar>(
+                &self,
+                a: &DeviceCsr<T>,
+            ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+                match self { $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a)),+ }
             }
 
             fn parse(name: &str, args: &mut PlanArgs<'_>) -> Option<Result<Self, Error>> {
@@ -431,6 +479,15 @@ macro_rules! registry {
                     _ => None,
                 }
             }
+        }
+
+        /// Measures a matrix for every choice.
+        pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
+            Analysis::with_probes(a, |a, rows| {
+                let mut probes = Probes::default();
+                $($module::$Format::probe(a, rows, &mut probes);)+
+                probes
+            })
         }
 
         impl Display for Plan {

@@ -4,7 +4,7 @@ use super::decision::{Basis, Candidate, Decision, Race, Request, Verdict};
 use super::scale::Scale;
 use crate::analysis::RowStats;
 use crate::device::Residency;
-use crate::formats::packed::ValueEncoding;
+use crate::formats::psell::ValueEncoding;
 use crate::formats::{FormatKind, Plan};
 use std::fmt::{self, Display};
 
@@ -195,7 +195,10 @@ impl Explanation<'_> {
     /// their own type.
     fn values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Request { scalar, value_precision, .. } = self.decision.request;
-        let values = self.decision.plan.slices().map(|(_, packing)| packing.values);
+        let values = match &self.decision.plan {
+            Plan::Psell(plan) => Some(plan.values()),
+            _ => None,
+        };
         match (value_precision, values) {
             (None, Some(ValueEncoding::Narrow(precision))) => {
                 writeln!(
@@ -218,8 +221,7 @@ impl Explanation<'_> {
             }
             (Some(rounded), _) => writeln!(
                 f,
-                "values   rounded to {rounded}, which this plan stores in {scalar}; ell, jds and sell with \
-                 `index:packed,values:{rounded}` take {} bytes for each",
+                "values   rounded to {rounded}, which this plan stores in {scalar}; `psell(values:{rounded})` takes {} bytes for each",
                 rounded.size()
             ),
         }

@@ -22,8 +22,8 @@ mod cuda;
 mod several;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    chain_us, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
+    Traffic, Weights, chain_us, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::partition;
@@ -288,7 +288,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         Ok([&mut self.values, &mut []])
     }
 
-    fn rows(&self) -> Option<&Self> {
+    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
         Some(self)
     }
 

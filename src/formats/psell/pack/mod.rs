@@ -19,108 +19,44 @@ use super::cuda::{Parts, Uploaded};
 use super::index::{LANES, UNIT};
 use super::order::Order;
 use super::{Packing, ValueEncoding};
-use crate::device::{Buffer, Device, ForeignCsr, Gpu, Ptr};
-use crate::matrix::CsrView;
+use crate::device::{Buffer, Ptr};
+use crate::formats::DeviceCsr;
 use crate::{Error, Scalar};
 use wide::Chosen;
 use work::Work;
 
-/// A CSR matrix in GPU memory.
-#[derive(Debug)]
-pub(crate) struct DeviceCsr<T> {
-    pub(crate) gpu: Gpu,
-    nrows: usize,
-    ncols: usize,
-    row_ptr: Buffer<usize>,
-    col_idx: Buffer<u32>,
-    values: Buffer<T>,
+/// Packs a matrix in GPU memory. `None` if the host has to pack it, because it is too large for the
+/// addresses of slices, because different slots have the same hash, or because values are to be
+/// stored in a narrower precision.
+///
+/// # Errors
+///
+/// Errors of allocation, launches and kernel compilation.
+pub(super) fn pack<T: Scalar>(
+    a: &DeviceCsr<T>,
+    order: Order,
+    packing: Packing,
+) -> Result<Option<Uploaded<T>>, Error> {
+    if !supports(packing) {
+        return Ok(None);
+    }
+    let limit = packing.split;
+    Packer { work: Work::new(a.gpu, room(a, limit))?, a, limit }.pack(order, packing)
 }
 
-impl<T: Scalar> DeviceCsr<T> {
-    /// Copies a matrix to GPU memory.
-    ///
-    /// # Errors
-    ///
-    /// Errors of allocation and copies.
-    pub(crate) fn upload(a: CsrView<'_, T>, gpu: Gpu) -> Result<Self, Error> {
-        Ok(Self {
-            gpu,
-            nrows: a.nrows(),
-            ncols: a.ncols(),
-            row_ptr: gpu.upload(a.row_ptr())?,
-            col_idx: gpu.upload(a.col_idx())?,
-            values: gpu.upload(a.values())?,
-        })
-    }
+/// True if a GPU packs so: offsets are copied unchanged, and values are not narrowed.
+pub(super) fn supports(packing: Packing) -> bool {
+    size_of::<usize>() == size_of::<u64>() && !matches!(packing.values, ValueEncoding::Narrow(_))
+}
 
-    /// Wraps a matrix that is already in GPU memory, in arrays of another library. `a` is the same
-    /// matrix; its offsets are copied unless those in GPU memory have 64 bits. `None` if the arrays
-    /// are in host memory.
-    ///
-    /// # Errors
-    ///
-    /// Errors of allocation and copies.
-    ///
-    /// # Safety
-    ///
-    /// It is not used after `foreign` is dropped.
-    pub(crate) unsafe fn around(
-        a: CsrView<'_, T>,
-        foreign: &ForeignCsr<T>,
-    ) -> Result<Option<Self>, Error> {
-        let (Device::Cuda(gpu), Some(arrays)) = (foreign.device(), foreign.on_gpu()) else {
-            return Ok(None);
-        };
-        // SAFETY: the caller's promise. 64-bit offsets are the same as those in host memory.
-        let (row_ptr, col_idx, values) = unsafe {
-            let row_ptr = match arrays.row_ptr {
-                Some(there) if size_of::<usize>() == size_of::<u64>() => there.alias(),
-                _ => gpu.upload(a.row_ptr())?,
-            };
-            (row_ptr, arrays.col_idx.alias(), arrays.values.alias())
-        };
-        Ok(Some(Self { gpu: *gpu, nrows: a.nrows(), ncols: a.ncols(), row_ptr, col_idx, values }))
-    }
-
-    /// Packs the matrix on the same GPU. `None` if the host has to pack it, because it is too large
-    /// for the addresses of slices, because different slots have the same hash, or because values
-    /// are to be stored in a narrower precision.
-    ///
-    /// # Errors
-    ///
-    /// Errors of allocation, launches and kernel compilation.
-    pub(crate) fn pack(
-        &self,
-        order: Order,
-        packing: Packing,
-    ) -> Result<Option<Uploaded<T>>, Error> {
-        if !Self::packs(packing) {
-            return Ok(None);
-        }
-        let packer = Packer {
-            work: Work::new(self.gpu, self.room(packing.long))?,
-            a: self,
-            limit: packing.long,
-        };
-        packer.pack(order, packing)
-    }
-
-    /// True if this packing is supported here: offsets are copied unchanged, and values are not
-    /// narrowed.
-    pub(crate) fn packs(packing: Packing) -> bool {
-        size_of::<usize>() == size_of::<u64>()
-            && !matches!(packing.values, ValueEncoding::Narrow(_))
-    }
-
-    /// Scratch memory that is sufficient for most matrices, in bytes.
-    fn room(&self, limit: u32) -> usize {
-        const ROW: usize = size_of::<u32>();
-        // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
-        const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
-        const SMALL: usize = 1 << 16;
-        let parts = wide::most_parts(self.nrows, self.col_idx.len(), limit);
-        self.nrows * ROW + self.nrows.div_ceil(LANES) * SLICE + wide::bytes(parts) + SMALL
-    }
+/// Scratch memory that is sufficient for most matrices, in bytes.
+fn room<T>(a: &DeviceCsr<T>, limit: u32) -> usize {
+    const ROW: usize = size_of::<u32>();
+    // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
+    const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
+    const SMALL: usize = 1 << 16;
+    let parts = wide::most_parts(a.nrows, a.col_idx.len(), limit);
+    a.nrows * ROW + a.nrows.div_ceil(LANES) * SLICE + wide::bytes(parts) + SMALL
 }
 
 /// Sums found before anything is written. The kernels use the same layout.

@@ -1,7 +1,6 @@
 //! Long rows, too long for slices: stored consecutively as in CSR, and cut into pieces.
 
-use super::sink::Sink;
-use super::value::{Coder, Stored};
+use super::{Coder, Sink, Stored};
 use crate::Scalar;
 use crate::device::cpu::{for_each_part, partition};
 use crate::matrix::CsrView;

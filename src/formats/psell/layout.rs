@@ -91,8 +91,8 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
+    use super::super::index::Kind;
     use super::*;
-    use crate::encoding::index::Kind;
 
     /// Pairs `(lane, entry)` in the order of their positions, which are counted from 0 without
     /// gaps.

@@ -14,11 +14,11 @@
 //! A block holds, for each band, the columns from the first of its first row to the last of its
 //! last row, and those of the next step.
 
+use super::super::Header;
+use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
 use super::{Uploaded, Values};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue};
-use crate::encoding::Header;
-use crate::encoding::index::{ALL, Kind, LANES, Shape, padded};
-use crate::encoding::{DeviceVectors, index};
+use crate::formats::DeviceVectors;
 use crate::{Error, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ const OLDEST: (u32, u32) = (9, 0);
 
 /// Sliding-window SpMM of a matrix: the kernel and its arrays.
 #[derive(Debug)]
-pub(super) struct March {
+pub(super) struct Window {
     kernel: Kernel,
     headers: Buffer<Header>,
     index: Buffer<u32>,
@@ -240,7 +240,7 @@ fn meets(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
     farthest as f64 / rows as f64 * bytes as f64 <= CACHED
 }
 
-impl March {
+impl Window {
     /// Prepares the sliding-window SpMM of a matrix with these headers; `None` if the matrix is not
     /// suitable.
     ///
@@ -301,7 +301,8 @@ impl March {
     ///
     /// # Safety
     ///
-    /// As for [`Uploaded::multiply_several`]; `self` was made for `matrix`.
+    /// As for [`DeviceSpmm::multiply`](crate::formats::DeviceSpmm::multiply); `self` was made for
+    /// `matrix`.
     pub(super) unsafe fn multiply<T: Scalar>(
         &self,
         matrix: &Uploaded<T>,
@@ -324,15 +325,15 @@ impl March {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::{Host, Order, Packing};
     use super::*;
-    use crate::encoding::{Order, PackedSlices, Packing};
     use crate::matrix::CsrMatrix;
 
     /// Shared memory of a block on a GPU that supports the kernel.
     const SHARED: usize = 227 << 10;
 
     /// A matrix with these diagonals, as far as they extend.
-    fn packed(n: i64, deltas: &[i64]) -> PackedSlices<f32> {
+    fn packed(n: i64, deltas: &[i64]) -> Host<f32> {
         let (mut row_ptr, mut col_idx) = (vec![0], vec![]);
         for row in 0..n {
             col_idx.extend(
@@ -342,7 +343,7 @@ mod tests {
         }
         let values = vec![1.0; col_idx.len()];
         let a = CsrMatrix::try_new(n as usize, n as usize, row_ptr, col_idx, values).unwrap();
-        PackedSlices::pack(a.view(), Order::Natural, Packing::default()).unwrap()
+        Host::pack(a.view(), Order::Natural, Packing::default()).unwrap()
     }
 
     /// Deltas of neighbouring points in planes of lines of `n` points.
@@ -430,7 +431,7 @@ mod tests {
 
     #[test]
     fn the_kernels_have_the_same_numbers() {
-        let kernel = include_str!("../../../kernels/march.cu");
+        let kernel = include_str!("../../../../kernels/march.cu");
         let numbers = [
             format!("constexpr u32 UNITS = 2, MARCHERS = {MARCHERS}, BRINGERS = {BRINGERS};"),
             format!("constexpr u32 DEPTH = {DEPTH};"),

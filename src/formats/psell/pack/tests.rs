@@ -1,18 +1,18 @@
 //! Tests that a GPU packs the same bytes as the host. Nothing is tested without a GPU.
 
 use super::super::cuda::Uploaded;
-use super::super::slices::PackedSlices;
-use super::super::value::Stored;
-use super::super::{Header, ValueEncoding};
+use super::super::host::Host;
+use super::super::{Header, Stored, ValueEncoding};
 use super::*;
-use crate::device::Device;
+use crate::device::{Device, Gpu};
+use crate::formats::DeviceMatrix;
 use crate::matrix::{CsrMatrix, gallery};
 use crate::testing::{awkward, devices, x_vector};
 use proptest::prelude::*;
 
 #[test]
 fn the_kernels_have_the_same_parts() {
-    let kernel = include_str!("../../../kernels/pack_slice.cuh");
+    let kernel = include_str!("../../../../kernels/pack_slice.cuh");
     assert!(kernel.contains(&format!("constexpr u32 PART = {};", super::wide::PART)));
 }
 
@@ -50,7 +50,7 @@ fn buffers<T: Scalar>(a: &Uploaded<T>) -> Vec<(&'static str, Option<Vec<u64>>)> 
     let header = |h: &Header| words(&[h.value_at, h.index_at, h.base, h.shape]);
     let long = host.long.as_ref();
     let pieces = long.map(|long| {
-        let piece = |p: &crate::encoding::long::Piece| {
+        let piece = |p: &super::super::long::Piece| {
             [vec![p.begin], words(&[p.count, p.row, p.first, p.pieces])].concat()
         };
         long.pieces.iter().flat_map(piece).collect()
@@ -71,8 +71,9 @@ fn buffers<T: Scalar>(a: &Uploaded<T>) -> Vec<(&'static str, Option<Vec<u64>>)> 
 /// Packs on both sides and compares.
 fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, order: Order, packing: Packing, name: &str) {
     let context = format!("{name} in {}, {order:?}, {packing:?}", T::KIND);
-    let host = Uploaded::new(&PackedSlices::pack(a.view(), order, packing).unwrap(), gpu).unwrap();
-    let there = DeviceCsr::upload(a.view(), gpu).unwrap().pack(order, packing).unwrap();
+    let host = Uploaded::new(&Host::pack(a.view(), order, packing).unwrap(), gpu).unwrap();
+    let there = DeviceCsr::upload(a.view(), gpu).unwrap();
+    let there = pack(&there, order, packing).unwrap();
     let there = there.unwrap_or_else(|| panic!("{context}: left to the host"));
     for ((what, expected), (_, found)) in buffers(&host).into_iter().zip(buffers(&there)) {
         let lengths = |v: &Option<Vec<u64>>| v.as_ref().map(Vec::len);
@@ -85,8 +86,8 @@ fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, order: Order, packing: Packing, 
         }
     }
     assert_eq!(
-        (there.bytes(), there.kernel_name()),
-        (host.bytes(), host.kernel_name()),
+        (there.device_bytes(), there.kernel_name()),
+        (host.device_bytes(), host.kernel_name()),
         "{context}"
     );
 }
@@ -97,14 +98,14 @@ fn check_all<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, longs: &[u32], name: &str) {
         for values in ENCODINGS {
             for group in Packing::GROUPS {
                 for &long in longs {
-                    check(gpu, a, order, Packing { values, group, long }, name);
+                    check(gpu, a, order, Packing { values, group, split: long }, name);
                 }
             }
         }
     }
 }
 
-const LONGS: [u32; 3] = [4, 60, Packing::MAX_LONG];
+const LONGS: [u32; 3] = [4, 60, Packing::MAX_SPLIT];
 
 #[test]
 fn awkward_matrices() {
@@ -178,7 +179,7 @@ fn columns_far_apart() {
         ("runs of three", |_| vec![0, 1, 2, 255, 256, 257]),
     ];
     for (name, cols) in cases {
-        check_all(gpu, &matrix(ncols, cols, |k| k as f64), &[Packing::MAX_LONG], name);
+        check_all(gpu, &matrix(ncols, cols, |k| k as f64), &[Packing::MAX_SPLIT], name);
     }
 }
 
@@ -230,7 +231,7 @@ proptest! {
         if let Some(gpu) = gpu() {
             let row = |r: usize| rows.get(r).cloned().unwrap_or_default();
             let values = ENCODINGS[usize::from(packed)];
-            check(gpu, &matrix(90, row, |k| (k % 7) as f64), order, Packing { values, group, long }, "any");
+            check(gpu, &matrix(90, row, |k| (k % 7) as f64), order, Packing { values, group, split: long }, "any");
         }
     }
 }
@@ -254,8 +255,8 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
         2 if row.is_multiple_of(32) => (0..3 * PART + at / 32 - 1).map(|k| 301 * k).collect(),
         0..3 => short(),
         // Very long rows next to empty ones: a diagonal per entry takes no more than an index.
-        3 if row == 40 => (0..Packing::MAX_LONG).map(|k| 70 * k).collect(),
-        3 if row == 3 => (0..Packing::MAX_LONG).collect(),
+        3 if row == 40 => (0..Packing::MAX_SPLIT).map(|k| 70 * k).collect(),
+        3 if row == 3 => (0..Packing::MAX_SPLIT).collect(),
         3 => vec![],
         // Diagonals that all rows have, diagonals that some have, and slices that share them with
         // the slice after the next.
@@ -303,10 +304,10 @@ fn wide_slices_with<T: Scalar>(gpu: Gpu, of: fn(usize) -> T) {
                 ORDERS.into_iter().flat_map(|order| ENCODINGS.map(|v| (order, v)))
             {
                 for (group, long) in
-                    [(1, Packing::MAX_LONG), (4, Packing::MAX_LONG), (4, 193), (4, 400)]
+                    [(1, Packing::MAX_SPLIT), (4, Packing::MAX_SPLIT), (4, 193), (4, 400)]
                 {
                     let context = format!("wide slices {case} of {name} values");
-                    check(gpu, &a, order, Packing { values, group, long }, &context);
+                    check(gpu, &a, order, Packing { values, group, split: long }, &context);
                 }
             }
         }
@@ -334,7 +335,7 @@ proptest! {
         order in prop::sample::select(&ORDERS[..]),
         packed in any::<bool>(),
         group in prop::sample::select(&Packing::GROUPS[..]),
-        long in prop::sample::select(&[100, 192, 193, 500, Packing::MAX_LONG][..]),
+        long in prop::sample::select(&[100, 192, 193, 500, Packing::MAX_SPLIT][..]),
     ) {
         if let Some(gpu) = gpu() {
             let row = |r: usize| match rows.get(r).copied() {
@@ -345,7 +346,7 @@ proptest! {
                 None => vec![],
             };
             let values = ENCODINGS[usize::from(packed)];
-            check(gpu, &matrix(9000, row, |k| (k % 7) as f32), order, Packing { values, group, long }, "any");
+            check(gpu, &matrix(9000, row, |k| (k % 7) as f32), order, Packing { values, group, split: long }, "any");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Read access to a packed slice.
 
+use super::host::Host;
 use super::index::{ALL, Kind, LANES, Shape, Slot, UNIT};
 use super::layout::{Steps, visit_diagonal};
-use super::slices::PackedSlices;
 use crate::Scalar;
 use crate::device::cpu::set_lanes;
 
@@ -27,7 +27,7 @@ pub(crate) struct Slice<'a> {
     pub(crate) indices: &'a [u32],
 }
 
-impl<T: Scalar> PackedSlices<T> {
+impl<T: Scalar> Host<T> {
     /// Returns slice `s`.
     #[inline(always)]
     pub(crate) fn slice(&self, s: usize) -> Slice<'_> {

@@ -2,198 +2,16 @@
 //! holds all of them exactly, or not at all if all are the same. Values are compared by their bits,
 //! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
 
-use super::SLACK;
+use super::Arrays;
+use crate::analysis::value_set::{DICTIONARY, SLOTS, ValueSet, hash};
+use crate::device::cpu::Output;
+use crate::device::{Ptr, Queue};
 use crate::memory::zeroed;
-use crate::{Precision, Scalar};
+use crate::{Error, Precision, Scalar};
 use rayon::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Largest number of values of a dictionary: the range of an 8-bit code.
-pub(crate) const DICTIONARY: usize = 256;
-
-/// Values per chunk of the parallel search for distinct values.
-const CHUNK: usize = 1 << 14;
-
-/// Smallest number of chunks per thread: some 100 µs, the time to wake a thread pool and to wait
-/// for it. Fewer than 2¹⁹ values are not shared among threads.
-const TOGETHER: usize = (1 << 18) / CHUNK + 1;
-
-/// Slots of a hash table of values: four times the limit, so that a search seldom meets a second
-/// key. A power of two.
-pub(super) const SLOTS: usize = 4 * DICTIONARY;
-
-/// 2⁶⁴ over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP
-/// 3, 6.4).
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// First slot of the search for a key.
-#[inline]
-fn hash(bits: u64) -> usize {
-    (bits.wrapping_mul(SPREAD) >> (u64::BITS - SLOTS.ilog2())) as usize
-}
-
-/// The distinct values found so far, by their bits: a small open-addressing table.
-#[derive(Debug)]
-pub(crate) struct ValueSet {
-    /// Zero marks a free slot; `zero` stands for the value whose bits are zero.
-    slots: Box<[u64; SLOTS]>,
-    zero: bool,
-    len: usize,
-}
-
-impl Default for ValueSet {
-    fn default() -> Self {
-        Self { slots: Box::new([0; SLOTS]), zero: false, len: 0 }
-    }
-}
-
-impl ValueSet {
-    /// Collects the distinct values. Stops early if there are more than [`DICTIONARY`].
-    pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
-        let many = AtomicBool::new(false);
-        let sets = values.par_chunks(CHUNK).with_min_len(TOGETHER).fold(
-            Self::default,
-            |mut set, values| {
-                if !many.load(Relaxed) {
-                    set.add(values);
-                    many.fetch_or(set.is_full(), Relaxed);
-                }
-                set
-            },
-        );
-        sets.reduce(Self::default, Self::merge)
-    }
-
-    /// The set with this table of `keys` keys. A key is never zero; `zero` tells if zero is a
-    /// value.
-    pub(super) fn from_table(slots: Box<[u64; SLOTS]>, keys: usize, zero: bool) -> Self {
-        Self { slots, zero, len: keys + usize::from(zero) }
-    }
-
-    /// Adds `values` until there are more than [`DICTIONARY`].
-    ///
-    /// Repeated values mostly repeat in the order of the rows. A stretch of values is compared with
-    /// the values one period earlier, and is looked up only if it differs. The period is then the
-    /// distance to the previous occurrence of the last few values (Lempel and Ziv, A universal
-    /// algorithm for sequential data compression, 1977).
-    pub(super) fn add<T: Scalar>(&mut self, values: &[T]) {
-        /// Values that are compared at once.
-        const STRETCH: usize = 16;
-        /// Successive stretches that differ before the search for periods other than 1 is given up.
-        const PATIENCE: usize = 16;
-        let mut phrases = Phrases { last: 0, ends: [0; Phrases::COUNT] };
-        let (mut period, mut different) = (1, 0);
-        for (start, stretch) in (0usize..).step_by(STRETCH).zip(values.chunks(STRETCH)) {
-            let before = start.checked_sub(period).map(|before| &values[before..]);
-            if before.is_some_and(|before| same_bits(stretch, before)) {
-                different = 0;
-                continue;
-            }
-            if self.is_full() {
-                return;
-            }
-            different += 1;
-            if different > PATIENCE {
-                period = 1;
-                for value in stretch {
-                    self.insert(value.bits());
-                }
-                continue;
-            }
-            for (at, value) in (start + 1..).zip(stretch) {
-                period = phrases.distance(at, self.insert(value.bits()));
-            }
-        }
-    }
-
-    /// Adds a value. Returns a number below [`SLOTS`] that is unique to the value, except for that
-    /// of zero.
-    #[inline]
-    fn insert(&mut self, bits: u64) -> usize {
-        let mut slot = hash(bits);
-        if bits == 0 {
-            self.len += usize::from(!self.zero);
-            self.zero = true;
-            return slot;
-        }
-        while self.slots[slot] != bits {
-            if self.slots[slot] == 0 {
-                self.slots[slot] = bits;
-                self.len += 1;
-                return slot;
-            }
-            slot = (slot + 1) % SLOTS;
-        }
-        slot
-    }
-
-    /// True if there are more than [`DICTIONARY`] values.
-    fn is_full(&self) -> bool {
-        self.len > DICTIONARY
-    }
-
-    /// Union of both sets.
-    pub(super) fn merge(mut self, other: Self) -> Self {
-        if other.is_full() {
-            return other;
-        }
-        for bits in other.bits() {
-            if !self.is_full() {
-                self.insert(bits);
-            }
-        }
-        self
-    }
-
-    /// Bits of the values, in no particular order.
-    fn bits(&self) -> impl Iterator<Item = u64> {
-        self.slots.iter().copied().filter(|&bits| bits != 0).chain(self.zero.then_some(0))
-    }
-
-    /// The values, in no particular order.
-    pub(crate) fn values<T: Scalar>(&self) -> Vec<T> {
-        self.bits().map(T::from_bits).collect()
-    }
-
-    /// Number of values; `None` if there are more than [`DICTIONARY`].
-    pub(crate) fn count(&self) -> Option<usize> {
-        (!self.is_full()).then_some(self.len)
-    }
-
-    /// True if `1` is the only value.
-    pub(crate) fn is_one<T: Scalar>(&self) -> bool {
-        self.len == 1 && self.slots.contains(&T::ONE.bits())
-    }
-}
-
-/// Previous occurrences of the last few values.
-struct Phrases {
-    /// Numbers of the last values, 16 bits each.
-    last: u64,
-    /// End of the latest occurrence of such numbers, by their hash.
-    ends: [u32; Self::COUNT],
-}
-
-impl Phrases {
-    const COUNT: usize = 256;
-
-    /// Distance from position `at`, counted from 1, to the previous end of the last four values,
-    /// the latest of which has this number. A guess between 1 and `at`.
-    #[inline]
-    fn distance(&mut self, at: usize, number: usize) -> usize {
-        self.last = self.last << 16 | number as u64;
-        let end = &mut self.ends
-            [(self.last.wrapping_mul(SPREAD) >> (u64::BITS - Self::COUNT.ilog2())) as usize];
-        at - std::mem::replace(end, at as u32) as usize
-    }
-}
-
-/// True if `others` begins with values that have the bits of `values`.
-#[inline]
-fn same_bits<T: Scalar>(values: &[T], others: &[T]) -> bool {
-    // All pairs are compared, without an early exit, so that the loop is vectorised.
-    values.iter().zip(others).fold(0, |other, (a, b)| other | (a.bits() ^ b.bits())) == 0
-}
+/// Bytes that can be read behind the last value of a packed matrix: the rest of a vector.
+const SLACK: usize = 64;
 
 /// Encoder of the values of a matrix.
 #[derive(Debug)]
@@ -215,7 +33,7 @@ impl<T: Scalar> Coder<T> {
     }
 
     /// The shortest lossless encoding, from the distinct values.
-    pub(super) fn of_set(set: &ValueSet) -> Self {
+    pub(crate) fn of_set(set: &ValueSet) -> Self {
         match set.count() {
             None => Self::Plain,
             Some(0 | 1) => Self::Same(set.bits().next().map_or(T::ZERO, T::from_bits)),
@@ -280,7 +98,7 @@ impl<T: Scalar> Dictionary<T> {
     }
 
     /// Keys of the hash table, and their codes.
-    pub(super) fn table(&self) -> (&[u64], &[u8]) {
+    pub(crate) fn table(&self) -> (&[u64], &[u8]) {
         (&self.keys[..], &self.codes[..])
     }
 
@@ -370,6 +188,85 @@ pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Ve
     Some((codes, dictionary))
 }
 
+/// How the values of a packed matrix are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// In the matrix's own type.
+    Plain,
+    /// In a precision of fewer bytes.
+    Narrow(Precision),
+    /// As codes of at most this many values; a single value needs no codes.
+    Coded(usize),
+}
+
+impl Storage {
+    /// Precision of values of fewer bytes.
+    #[cfg(test)]
+    pub(crate) fn precision(self) -> Option<Precision> {
+        match self {
+            Self::Narrow(precision) => Some(precision),
+            Self::Plain | Self::Coded(_) => None,
+        }
+    }
+
+    /// Storage of values with this precision, if it is of fewer bytes, and this many values in the
+    /// dictionary.
+    pub(crate) fn of(narrow: Option<Precision>, dictionary: usize) -> Self {
+        match (narrow, dictionary) {
+            (Some(precision), _) => Self::Narrow(precision),
+            (None, 0) => Self::Plain,
+            (None, values) => Self::Coded(values),
+        }
+    }
+}
+
+/// A matrix in host memory whose values may be stored in fewer bytes or as codes.
+pub(crate) trait EncodedHost<T> {
+    /// How the values are stored.
+    fn storage(&self) -> Storage;
+
+    /// Slot of every entry, counted through the arrays. None if 32 bits cannot count them.
+    fn slots(&self) -> Option<Vec<u32>>;
+
+    /// Arrays of values of fewer bytes.
+    fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>>;
+
+    /// Arrays of codes. None if a single value needs none.
+    fn codes_mut(&mut self) -> Option<Arrays<&mut [u8]>>;
+
+    /// Replaces the values of the codes.
+    fn set_dictionary(&mut self, dictionary: Vec<T>);
+}
+
+/// Address and number of values in GPU memory.
+pub(crate) type Numbers<N> = (Ptr<N>, usize);
+
+/// A matrix in GPU memory whose values may be stored in fewer bytes or as codes.
+pub(crate) trait EncodedDevice<T> {
+    /// How the values are stored.
+    fn storage(&self) -> Storage;
+
+    /// As [`EncodedHost::slots`].
+    ///
+    /// # Errors
+    ///
+    /// Errors of copying from the GPU.
+    fn slots(&self) -> Result<Option<Vec<u32>>, Error>;
+
+    /// Arrays of values of fewer bytes.
+    fn narrow(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>>;
+
+    /// Arrays of codes. None if a single value needs none.
+    fn codes(&self) -> Option<Arrays<Numbers<u8>>>;
+
+    /// Replaces the values of the codes, after what is enqueued.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    fn write_dictionary(&self, queue: &Queue, dictionary: &[T]) -> Result<(), Error>;
+}
+
 impl<T: Scalar> Stored<T> {
     /// Allocates `len` zeroed values of a coder.
     pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
@@ -451,6 +348,51 @@ impl<T: Scalar> Stored<T> {
     }
 }
 
+/// Output for values that several threads store, each at its own positions.
+pub(crate) enum Sink<'a, T> {
+    Plain(Output<T>),
+    Codes(Output<u8>, &'a Dictionary<T>),
+    Halves(Precision, Output<u16>),
+    Singles(Output<f32>),
+    Same,
+}
+
+impl<'a, T: Scalar> Sink<'a, T> {
+    /// Output into `stored`, which was made for the same coder.
+    pub(crate) fn new(stored: &mut Stored<T>, coder: &'a Coder<T>) -> Self {
+        match (stored, coder) {
+            (Stored::Plain(values), _) => Self::Plain(Output::new(values)),
+            (Stored::Codes(codes), Coder::Dictionary(dictionary)) => {
+                Self::Codes(Output::new(codes), dictionary)
+            }
+            (Stored::Halves(precision, halves), _) => Self::Halves(*precision, Output::new(halves)),
+            (Stored::Singles(singles), _) => Self::Singles(Output::new(singles)),
+            _ => Self::Same,
+        }
+    }
+
+    /// Stores a value at position `at`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Output::set`].
+    #[inline]
+    pub(crate) unsafe fn put(&self, at: usize, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Plain(values) => values.set(at, value),
+                Self::Codes(codes, dictionary) => codes.set(at, dictionary.code(value)),
+                Self::Halves(precision, halves) => halves.set(at, precision.narrow(value) as u16),
+                Self::Singles(singles) => {
+                    singles.set(at, f32::from_bits(Precision::F32.narrow(value)))
+                }
+                Self::Same => {}
+            }
+        }
+    }
+}
+
 /// `len` zeros, followed by [`SLACK`] readable bytes of zeros.
 pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
     let mut zeros = zeroed(len + SLACK / size_of::<N>());
@@ -459,5 +401,5 @@ pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
 }
 
 #[cfg(test)]
-#[path = "value_tests.rs"]
+#[path = "encoded_tests.rs"]
 mod tests;

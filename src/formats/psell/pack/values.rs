@@ -1,9 +1,9 @@
 //! Storage of values: the distinct values, found on the GPU.
 
-use super::super::ValueEncoding;
 use super::super::cuda::Values;
-use super::super::value::{Coder, SLOTS, ValueSet};
+use super::super::{Coder, ValueEncoding};
 use super::Packer;
+use crate::analysis::value_set::{SLOTS, ValueSet};
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 

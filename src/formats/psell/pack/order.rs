@@ -1,9 +1,9 @@
 //! Sorting of rows by length, and the long rows, on a GPU.
 
+use super::super::Coder;
 use super::super::cuda::Long;
 use super::super::long::Piece;
 use super::super::order::Order;
-use super::super::value::Coder;
 use super::values::Table;
 use super::{Found, Packer};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};

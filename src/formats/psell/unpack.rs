@@ -1,14 +1,15 @@
 //! Unpacking of a packed SELL matrix to CSR.
 
+use super::NarrowedPair;
+use super::host::Host;
 use super::index::LANES;
-use super::slices::PackedSlices;
-use super::value::NarrowedPair;
+use crate::Scalar;
+use crate::formats::{Arrays, EncodedHost, Storage};
 use crate::matrix::CsrMatrix;
-use crate::{Precision, Scalar};
 
-impl<T: Scalar> PackedSlices<T> {
+impl<T: Scalar> Host<T> {
     /// Unpacks the matrix to CSR, with its entries in the original order.
-    pub(crate) fn unpack(&self) -> CsrMatrix<T> {
+    pub(crate) fn to_csr(&self) -> CsrMatrix<T> {
         let slices = || (0..self.headers.len()).map(|s| (s, self.slice(s)));
         let long = || self.long.iter().flat_map(|long| long.rows().map(move |row| (long, row)));
         let row_ptr = self.row_offsets();
@@ -55,7 +56,7 @@ impl<T: Scalar> PackedSlices<T> {
 
     /// Values of the slices and of the long rows; `None` unless they are stored in the matrix's own
     /// type.
-    pub(crate) fn values_mut(&mut self) -> Option<[&mut [T]; 2]> {
+    pub(crate) fn plain_mut(&mut self) -> Option<[&mut [T]; 2]> {
         let long = match &mut self.long {
             Some(long) => long.values.plain_mut()?,
             None => &mut [],
@@ -63,48 +64,49 @@ impl<T: Scalar> PackedSlices<T> {
         Some([self.values.plain_mut()?, long])
     }
 
-    /// Precision of the values if they are stored in a narrower one.
-    pub(crate) fn narrow(&self) -> Option<Precision> {
-        self.values.narrow()
-    }
-
-    /// As [`values_mut`](Self::values_mut), for values stored in a narrower precision.
-    pub(crate) fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>> {
-        let long = self.long.as_mut().and_then(|long| long.values.narrow_mut());
-        Some(self.values.narrow_mut()?.and(long, (&mut [], &mut [])))
-    }
-
-    /// Codes of the slices and of the long rows; `None` unless values are stored as codes.
-    pub(crate) fn codes_mut(&mut self) -> Option<[&mut [u8]; 2]> {
-        let long = self.long.as_mut().and_then(|long| long.values.codes_mut());
-        Some([self.values.codes_mut()?, long.unwrap_or_default()])
-    }
-
-    /// Position of the value of every entry, in the original order of entries, counted through the
-    /// values of the slices and those of the long rows. `None` if 32 bits cannot count them.
-    pub(crate) fn places(&self) -> Option<Vec<u32>> {
-        let own = self.values.per(self.values.bytes());
-        let long = self.long.as_ref().map_or(0, |long| long.col_idx.len());
-        u32::try_from(own + long).ok()?;
-        let row_ptr = self.row_offsets();
-        let mut places = vec![0; row_ptr[self.nrows]];
-        for s in 0..self.headers.len() {
-            let slice = self.slice(s);
-            slice.visit_values(self.group, |lane, entry, at| {
-                places[row_ptr[self.row(s, lane)] + entry] = (slice.first_value + at) as u32;
-            });
-        }
-        for (row, entries) in self.long.iter().flat_map(|long| long.rows()) {
-            for (place, at) in places[row_ptr[row]..row_ptr[row + 1]].iter_mut().zip(entries) {
-                *place = (own + at) as u32;
-            }
-        }
-        Some(places)
-    }
-
     /// Row of a lane that has entries.
     fn row(&self, s: usize, lane: usize) -> usize {
         let i = s * LANES + lane;
         self.perm.as_ref().map_or(i, |perm| perm[i] as usize)
+    }
+}
+
+impl<T: Scalar> EncodedHost<T> for Host<T> {
+    fn storage(&self) -> Storage {
+        Storage::of(self.values.narrow(), self.dictionary.len())
+    }
+
+    fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>> {
+        let long = self.long.as_mut().and_then(|long| long.values.narrow_mut());
+        Some(self.values.narrow_mut()?.and(long, (&mut [], &mut [])))
+    }
+
+    fn codes_mut(&mut self) -> Option<Arrays<&mut [u8]>> {
+        let long = self.long.as_mut().and_then(|long| long.values.codes_mut());
+        Some([self.values.codes_mut()?, long.unwrap_or_default()])
+    }
+
+    fn set_dictionary(&mut self, dictionary: Vec<T>) {
+        self.dictionary = dictionary;
+    }
+
+    fn slots(&self) -> Option<Vec<u32>> {
+        let own = self.values.per(self.values.bytes());
+        let long = self.long.as_ref().map_or(0, |long| long.col_idx.len());
+        u32::try_from(own + long).ok()?;
+        let row_ptr = self.row_offsets();
+        let mut slots = vec![0; row_ptr[self.nrows]];
+        for s in 0..self.headers.len() {
+            let slice = self.slice(s);
+            slice.visit_values(self.group, |lane, entry, at| {
+                slots[row_ptr[self.row(s, lane)] + entry] = (slice.first_value + at) as u32;
+            });
+        }
+        for (row, entries) in self.long.iter().flat_map(|long| long.rows()) {
+            for (place, at) in slots[row_ptr[row]..row_ptr[row + 1]].iter_mut().zip(entries) {
+                *place = (own + at) as u32;
+            }
+        }
+        Some(slots)
     }
 }

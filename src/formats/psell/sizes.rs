@@ -1,26 +1,26 @@
 //! Sizes of slices, computed without writing them.
 
+use super::host::{Chunk, SlicedRows};
 use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
-use super::slices::{Chunk, SlicedRows};
 use std::collections::{HashMap, HashSet};
 
 /// Contents and sizes of the slices of a matrix, or of a sample of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SliceSizes {
+pub(crate) struct SliceSizes {
     /// Number of slices of 32 rows.
-    pub slices: u64,
+    pub(crate) slices: u64,
     /// Number of entries in slices, without those of long rows.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// Number of these entries in diagonal slices, and in slices with indices of 8, 16 and 32 bits.
-    pub entries_by_kind: [u64; Kind::COUNT],
+    pub(crate) entries_by_kind: [u64; Kind::COUNT],
     /// Bytes of indices, masks and slots.
-    pub index_bytes: u64,
+    pub(crate) index_bytes: u64,
     /// Bytes of values of 1, 2, 4 and 8 bytes each, with the padding between slices.
-    pub value_bytes: [u64; VALUE_SIZES.len()],
+    pub(crate) value_bytes: [u64; VALUE_SIZES.len()],
     /// Lanes of slots that some lanes lack.
-    pub guarded: u64,
+    pub(crate) guarded: u64,
     /// Largest number of slots of a slice.
-    pub depth: u64,
+    pub(crate) depth: u64,
 }
 
 /// Sizes of a stored value, other than zero.
@@ -29,7 +29,7 @@ const VALUE_SIZES: [usize; 4] = [1, 2, 4, 8];
 impl SliceSizes {
     /// Bytes of values of `size` bytes each, with the padding between and behind slices; 0 if
     /// values take no bytes.
-    pub fn value_bytes(&self, size: usize) -> u64 {
+    pub(crate) fn value_bytes(&self, size: usize) -> u64 {
         let bytes =
             VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
         if bytes == 0 { 0 } else { bytes + UNIT as u64 }

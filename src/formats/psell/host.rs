@@ -4,9 +4,7 @@ use super::index::{ALL, Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padd
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
-use super::sink::Sink;
-use super::value::{Coder, Stored, with_slack};
-use super::{Header, Packing, ValueEncoding};
+use super::{Coder, Header, Packing, Sink, Stored, ValueEncoding, with_slack};
 use crate::device::cpu::{Output, partition};
 use crate::matrix::CsrView;
 use crate::{Error, Scalar};
@@ -21,9 +19,9 @@ const CHUNK: usize = 64;
 /// to wait for it.
 const TOGETHER: usize = 1 << 16;
 
-/// A packed SELL matrix; see [`encoding`](super) for the layout.
+/// A packed SELL matrix in host memory.
 #[derive(Debug)]
-pub(crate) struct PackedSlices<T> {
+pub(crate) struct Host<T> {
     pub(crate) nrows: usize,
     pub(crate) ncols: usize,
     /// Slots per group that is stored lane by lane.
@@ -44,23 +42,23 @@ pub(crate) struct PackedSlices<T> {
     pub(crate) parts: Box<[usize]>,
 }
 
-impl<T: Scalar> PackedSlices<T> {
+impl<T: Scalar> Host<T> {
     /// Packs a matrix with its rows in an order.
     ///
     /// # Errors
     ///
     /// [`Error::PackedTooLarge`] if the slices exceed the range of addresses.
     pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
-        let Packing { values, group, long } = packing;
+        let Packing { values, group, split } = packing;
         let group = group as usize;
         let coder = match values {
             ValueEncoding::Plain => Coder::Plain,
             ValueEncoding::Packed => Coder::of(a.values()),
             ValueEncoding::Narrow(precision) => Coder::narrow(a.values(), precision),
         };
-        let perm = order.short_rows(a.row_ptr(), long);
+        let perm = order.short_rows(a.row_ptr(), split);
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
-        let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, long };
+        let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, split };
         let chunks = rows.encode();
         let placed = Placement::of(&chunks, coder.size())?;
         let mut stored = Stored::zeroed(&coder, placed.value_units * UNIT / coder.size().max(1));
@@ -81,7 +79,7 @@ impl<T: Scalar> PackedSlices<T> {
             }
         };
         chunks.par_iter().zip(placed.slices.par_chunks(CHUNK)).enumerate().for_each(write);
-        let long = LongRows::of(a, long, &coder);
+        let long = LongRows::of(a, split, &coder);
         let skip = long.is_some().then(|| rows.skipped());
         let entries =
             |s: usize| placed.slices.get(s).map_or(placed.entries, |slice| slice.entries_before);
@@ -128,7 +126,7 @@ pub(crate) struct SlicedRows<'a> {
     pub(crate) perm: Option<&'a [u32]>,
     pub(crate) ncols: usize,
     /// Rows with more entries are not in the slices.
-    pub(crate) long: u32,
+    pub(crate) split: u32,
 }
 
 impl<'a> SlicedRows<'a> {
@@ -148,7 +146,7 @@ impl<'a> SlicedRows<'a> {
     }
 
     fn is_long(self, row: usize) -> bool {
-        self.row_ptr[row + 1] - self.row_ptr[row] > self.long as usize
+        self.row_ptr[row + 1] - self.row_ptr[row] > self.split as usize
     }
 
     /// Entries of every lane. Empty for a lane without a row in the slices.
@@ -385,5 +383,5 @@ fn mask(columns: &Columns<'_>, entry: usize) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "slices_tests.rs"]
+#[path = "host_tests.rs"]
 mod tests;

@@ -1,20 +1,25 @@
 //! Packed SELL on a GPU: one warp per slice, one lane per row, and one warp per piece of a long
 //! row, in a single launch.
 
-mod march;
-mod several;
+mod spmm;
+mod window;
 
-pub(crate) use several::{DeviceVectors, Several};
+use spmm::Spmm;
 
-use super::Header;
+use super::host::Host;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
-use super::slices::PackedSlices;
-use super::value::{Narrowed, NarrowedPair, Stored};
+use super::{Header, Narrowed, NarrowedPair, Stored};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, Scratch,
 };
+use crate::formats::encoded::Numbers;
+use crate::formats::{
+    Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoArrays, Storage,
+};
+use crate::matrix::CsrMatrix;
 use crate::{Error, Precision, Scalar};
+use std::sync::Arc;
 
 /// A packed SELL matrix in GPU memory.
 #[derive(Debug)]
@@ -68,9 +73,6 @@ pub(super) enum Values<T> {
     Same,
 }
 
-/// Address and number of the values in GPU memory.
-type Numbers<N> = (Ptr<N>, usize);
-
 impl<T: Scalar> Values<T> {
     fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
         Ok(match stored {
@@ -103,6 +105,15 @@ impl<T: Scalar> Values<T> {
         match self {
             Self::Halves(_, halves) => Some(Narrowed::Halves((halves.ptr(), halves.len()))),
             Self::Singles(singles) => Some(Narrowed::Singles((singles.ptr(), singles.len()))),
+            _ => None,
+        }
+    }
+
+    /// Precision of the numbers if they are stored in a narrower one.
+    fn precision(&self) -> Option<Precision> {
+        match self {
+            Self::Halves(precision, _) => Some(*precision),
+            Self::Singles(_) => Some(Precision::F32),
             _ => None,
         }
     }
@@ -236,7 +247,7 @@ impl<T: Scalar> Uploaded<T> {
     /// # Errors
     ///
     /// Errors of allocation, copies and kernel compilation.
-    pub(crate) fn new(host: &PackedSlices<T>, gpu: Gpu) -> Result<Self, Error> {
+    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
         let upload =
             |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
         let parts = Parts {
@@ -332,48 +343,14 @@ impl<T: Scalar> Uploaded<T> {
         unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x)).arg(self.shift)) }
     }
 
-    /// Values of the slices and of the long rows with their numbers; `None` unless they are stored
-    /// in the matrix's own type.
-    pub(crate) fn plain_values(&self) -> Option<[(Ptr<T>, usize); 2]> {
-        let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
-        Some([self.values.plain()?, long?])
-    }
-
-    /// As [`plain_values`](Self::plain_values), for values stored in a narrower precision.
-    pub(crate) fn narrow_values(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {
-        let long = self.long.as_ref().and_then(|long| long.values.narrow());
-        Some(self.values.narrow()?.and(long, ((Ptr::NULL, 0), (Ptr::NULL, 0))))
-    }
-
-    /// As [`plain_values`](Self::plain_values), for values stored as codes.
-    pub(crate) fn codes(&self) -> Option<[Numbers<u8>; 2]> {
-        let long = self.long.as_ref().and_then(|long| long.values.codes());
-        Some([self.values.codes()?, long.unwrap_or((Ptr::NULL, 0))])
-    }
-
-    /// The dictionary of the codes, or the single value shared by all entries. Empty if values are
-    /// stored as numbers.
-    pub(crate) fn dictionary(&self) -> &Buffer<T> {
-        &self.dictionary
-    }
-
-    /// Precision of the values if they are stored in a narrower one.
-    pub(crate) fn narrow(&self) -> Option<Precision> {
-        match &self.values {
-            Values::Halves(precision, _) => Some(*precision),
-            Values::Singles(_) => Some(Precision::F32),
-            _ => None,
-        }
-    }
-
     /// Copies the matrix to host memory, for unpacking.
     ///
     /// # Errors
     ///
     /// Errors of copies from the GPU.
-    pub(crate) fn to_host(&self) -> Result<PackedSlices<T>, Error> {
+    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
         let download = |array: &Option<Buffer<u32>>| array.as_ref().map(Buffer::to_vec).transpose();
-        Ok(PackedSlices {
+        Ok(Host {
             nrows: self.nrows,
             ncols: self.ncols,
             group: self.group,
@@ -393,15 +370,73 @@ impl<T: Scalar> Uploaded<T> {
     pub(super) fn kernel_name(&self) -> String {
         format!("{:?} {}", self.kernel, self.group)
     }
+}
 
-    /// Size of the arrays, in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::over(y)) }
+    }
+
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        Ok(self.to_host()?.to_csr())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
+        let values = self.values.plain().zip(long).map(|(own, long)| [own, long]);
+        values.ok_or(NoArrays::CODED)
+    }
+
+    fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {
+        Some(self)
+    }
+
+    fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+        Ok(Some(Box::new(Spmm::new(self, gpu)?)))
+    }
+
+    fn device_bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Part of the arrays that stays in the L2 between products.
-    pub(crate) fn residency(&self) -> Residency {
+    fn residency(&self) -> Residency {
         self.kernel.residency()
+    }
+}
+
+impl<T: Scalar> EncodedDevice<T> for Uploaded<T> {
+    fn storage(&self) -> Storage {
+        Storage::of(self.values.precision(), self.dictionary.len())
+    }
+
+    fn slots(&self) -> Result<Option<Vec<u32>>, Error> {
+        Ok(self.to_host()?.slots())
+    }
+
+    fn narrow(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {
+        let long = self.long.as_ref().and_then(|long| long.values.narrow());
+        Some(self.values.narrow()?.and(long, ((Ptr::NULL, 0), (Ptr::NULL, 0))))
+    }
+
+    fn codes(&self) -> Option<Arrays<Numbers<u8>>> {
+        let long = self.long.as_ref().and_then(|long| long.values.codes());
+        Some([self.values.codes()?, long.unwrap_or((Ptr::NULL, 0))])
+    }
+
+    fn write_dictionary(&self, queue: &Queue, dictionary: &[T]) -> Result<(), Error> {
+        self.dictionary.write(queue, dictionary)
     }
 }
 

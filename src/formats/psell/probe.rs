@@ -1,9 +1,11 @@
 //! Size of a matrix as packed SELL: estimated from a sample of its slices, without packing.
 
-use super::rows::RowStats;
-use super::{SHARED, together};
+use super::host::{Chunk, SlicedRows};
+use super::index::{Chooser, LANES};
+use super::sizes::SliceSizes;
+use super::{Order, Packing};
 use crate::Scalar;
-use crate::encoding::{Chooser, Chunk, LANES, Order, Packing, SliceSizes, SlicedRows};
+use crate::analysis::{Analysis, RowStats, SHARED, together};
 use crate::matrix::CsrView;
 use rayon::prelude::*;
 
@@ -48,14 +50,14 @@ const LONG: (f64, u32) = (4.0, 64);
 /// the matrix, one entry in 16 but no more than 2¹⁶, and one in 32 of a matrix of up to 2¹⁶
 /// entries. If slices are alike the error is within a few per cent.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Packability {
+pub(crate) struct Probe {
     /// Threshold of long rows: rows with more entries are measured separately. At most
-    /// [`Packing::MAX_LONG`], less if few rows are much longer than the others.
-    pub long: u32,
+    /// [`Packing::MAX_SPLIT`], less if few rows are much longer than the others.
+    pub(crate) split: u32,
     /// Size with the rows in natural order.
-    pub natural: SliceSizes,
+    pub(crate) natural: SliceSizes,
     /// Size with the rows sorted by length in windows of 512.
-    pub sorted: SliceSizes,
+    pub(crate) sorted: SliceSizes,
     /// The whole pattern, of a small matrix.
     whole: Option<Pattern>,
 }
@@ -68,64 +70,71 @@ struct Pattern {
     ncols: usize,
 }
 
-impl Packability {
+impl Probe {
+    /// The probe of an analysed matrix.
+    pub(crate) fn of(analysis: &Analysis) -> &Self {
+        analysis.probes.get().expect("every format probes every matrix")
+    }
+
     /// Measures `a`, which has the row statistics `rows`.
-    pub fn of<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats) -> Self {
-        let long = long(rows);
+    pub(crate) fn new<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats) -> Self {
+        let split = threshold(rows);
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
-        let all = SlicedRows { row_ptr, col_idx, perm: None, ncols, long };
+        let all = SlicedRows { row_ptr, col_idx, perm: None, ncols, split };
         if a.nrows() + a.nnz() <= EXACT {
             let pattern = Pattern { row_ptr: row_ptr.to_vec(), col_idx: col_idx.to_vec(), ncols };
             let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
-            let (natural, sorted) = (pattern.sizes(natural, long), pattern.sizes(sorted, long));
-            return Self { long, natural, sorted, whole: Some(pattern) };
+            let (natural, sorted) = (pattern.sizes(natural, split), pattern.sizes(sorted, split));
+            return Self { split, natural, sorted, whole: Some(pattern) };
         }
         let (slices, entries) =
-            (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(long));
+            (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
         let estimated = |sample: Vec<Chunk>| SliceSizes::estimated(&sample, slices, entries);
         let (natural, sorted) = (|| estimated(natural(all)), || estimated(sorted(all)));
         let (natural, sorted) =
             if a.nnz() < SHARED { (natural(), sorted()) } else { rayon::join(natural, sorted) };
-        Self { long, natural, sorted, whole: None }
+        Self { split, natural, sorted, whole: None }
     }
 
     /// True if every slice was measured.
-    pub fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         self.whole.is_some()
     }
 
-    /// Size with the rows in an order, and rows longer than `long` stored separately. If only a
+    /// Size with the rows in an order, and rows longer than `split` stored separately. If only a
     /// sample was measured, sorted windows of all sizes are assumed to be alike.
-    pub(crate) fn sizes(&self, rows: &RowStats, order: Order, long: u32) -> SliceSizes {
+    pub(crate) fn sizes(&self, rows: &RowStats, order: Order, split: u32) -> SliceSizes {
         let measured = match order {
             Order::Natural => self.natural,
             Order::Windows(_) => self.sorted,
         };
         match &self.whole {
-            _ if long == self.long && matches!(order, Order::Natural | Order::Windows(WINDOW)) => {
+            _ if split == self.split
+                && matches!(order, Order::Natural | Order::Windows(WINDOW)) =>
+            {
                 measured
             }
-            Some(pattern) => pattern.sizes(order, long),
-            None => measured.scaled_to(rows.histogram.entries_up_to(long)),
+            Some(pattern) => pattern.sizes(order, split),
+            None => measured.scaled_to(rows.histogram.entries_up_to(split)),
         }
     }
 }
 
 impl Pattern {
-    fn sizes(&self, order: Order, long: u32) -> SliceSizes {
+    fn sizes(&self, order: Order, split: u32) -> SliceSizes {
         let Self { row_ptr, col_idx, ncols } = self;
-        let perm = order.short_rows(row_ptr, long);
-        SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols: *ncols, long }.sizes()
+        let perm = order.short_rows(row_ptr, split);
+        SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols: *ncols, split }.sizes()
     }
 }
 
 /// Length beyond which the rows of a matrix are long rows.
-fn long(rows: &RowStats) -> u32 {
+fn threshold(rows: &RowStats) -> u32 {
     let (times, least) = LONG;
     // Plans state a threshold of long rows if some rows exceed the capacity of a slice.
-    let long = (times * rows.mean).ceil().min(f64::from(Packing::MAX_LONG - 1)) as u32;
-    let long = long.max(least);
-    if rows.max > long { long } else { Packing::MAX_LONG }
+    let split = (times * rows.mean).ceil().min(f64::from(Packing::MAX_SPLIT - 1)) as u32;
+    let split = split.max(least);
+    if rows.max > split { split } else { Packing::MAX_SPLIT }
 }
 
 /// The numbers below `count`, in an order in which any first few are spread evenly.
@@ -191,7 +200,7 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
     let chunk = |w: usize| {
         let window = window(w);
         let row_ptr = &rows.row_ptr[window.start..=window.end];
-        let perm = Order::Windows(WINDOW).short_rows(row_ptr, rows.long);
+        let perm = Order::Windows(WINDOW).short_rows(row_ptr, rows.split);
         let sorted = SlicedRows { row_ptr, perm: perm.as_deref(), ..rows };
         let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
         let slices = window.len().div_ceil(LANES);
@@ -207,9 +216,8 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Host;
     use super::*;
-    use crate::analysis::Analysis;
-    use crate::encoding::PackedSlices;
     use crate::matrix::{CsrMatrix, gallery};
 
     fn generate(spec: &str) -> CsrMatrix<f32> {
@@ -217,11 +225,10 @@ mod tests {
     }
 
     /// Bytes of index and values in `f32`, estimated and exact.
-    fn bytes(a: &CsrMatrix<f32>, order: Order, long: u32) -> (u64, u64) {
+    fn bytes(a: &CsrMatrix<f32>, order: Order, split: u32) -> (u64, u64) {
         let analysis = Analysis::of(a.view());
-        let told = analysis.packing.sizes(&analysis.rows, order, long);
-        let packed =
-            PackedSlices::pack(a.view(), order, Packing { long, ..Packing::default() }).unwrap();
+        let told = Probe::of(&analysis).sizes(&analysis.rows, order, split);
+        let packed = Host::pack(a.view(), order, Packing { split, ..Packing::default() }).unwrap();
         let found = size_of_val(&*packed.index) + packed.values.bytes();
         (told.index_bytes + told.value_bytes(4), found as u64)
     }
@@ -232,16 +239,16 @@ mod tests {
             ["poisson2d,n=40", "banded,rows=600", "webbase,rows=2k", "circuit,rows=2k", "fem3d,n=4"]
         {
             let a = generate(spec);
-            assert!(Analysis::of(a.view()).packing.is_exact(), "{spec}: {} entries", a.nnz());
+            assert!(Probe::of(&Analysis::of(a.view())).is_exact(), "{spec}: {} entries", a.nnz());
             for order in [
                 Order::Natural,
                 Order::Windows(7),
                 Order::Windows(WINDOW),
                 Order::Windows(usize::MAX),
             ] {
-                for long in [3, 100, Packing::MAX_LONG] {
-                    let (told, found) = bytes(&a, order, long);
-                    assert_eq!(told, found, "{spec}, {order:?}, {long}");
+                for split in [3, 100, Packing::MAX_SPLIT] {
+                    let (told, found) = bytes(&a, order, split);
+                    assert_eq!(told, found, "{spec}, {order:?}, {split}");
                 }
             }
         }
@@ -254,10 +261,11 @@ mod tests {
         for (entries, most) in [(400_000, 0.06), (50_000, 0.12)] {
             for entry in gallery::suite().filter(|spec| spec.entry().name != "small") {
                 let a = entry.scaled_to(entries).generate::<f32>().unwrap();
-                let packing = Analysis::of(a.view()).packing;
+                let analysis = Analysis::of(a.view());
+                let packing = Probe::of(&analysis);
                 assert!(!packing.is_exact());
                 for order in [Order::Natural, Order::Windows(WINDOW)] {
-                    let (told, found) = bytes(&a, order, packing.long);
+                    let (told, found) = bytes(&a, order, packing.split);
                     let error = told as f64 / found as f64 - 1.0;
                     assert!(
                         error.abs() < most,
@@ -280,28 +288,29 @@ mod tests {
             (0..96).map(col).collect(),
             vec![1.0f32; 96],
         );
-        let packing = Analysis::of(a.unwrap().view()).packing;
+        let analysis = Analysis::of(a.unwrap().view());
+        let packing = Probe::of(&analysis);
         assert_eq!(packing.natural.entries_by_kind, [64, 0, 32, 0]);
         assert_eq!(
             (packing.natural.index_bytes, packing.natural.slices, packing.natural.depth),
             (16 + 64, 3, 1)
         );
         assert_eq!(packing.sorted.entries_by_kind, [0, 64, 32, 0]);
-        assert_eq!((packing.natural.guarded, packing.long), (0, Packing::MAX_LONG));
+        assert_eq!((packing.natural.guarded, packing.split), (0, Packing::MAX_SPLIT));
     }
 
     #[test]
     fn rows_are_long_beside_short_ones_only() {
-        let long_of = |lengths: &[u32]| long(&RowStats::of(1 << 20, lengths));
-        assert_eq!(long_of(&[5000; 100]), Packing::MAX_LONG);
+        let long_of = |lengths: &[u32]| threshold(&RowStats::of(1 << 20, lengths));
+        assert_eq!(long_of(&[5000; 100]), Packing::MAX_SPLIT);
         let mut lengths = vec![8; 10_000];
         lengths[77] = 65;
         assert_eq!(long_of(&lengths), 64);
         lengths[77] = 64;
-        assert_eq!(long_of(&lengths), Packing::MAX_LONG);
+        assert_eq!(long_of(&lengths), Packing::MAX_SPLIT);
         lengths[..2000].fill(900);
         assert_eq!(long_of(&lengths), 746, "four times the mean of 186.4, rounded up");
-        assert_eq!(long_of(&[20_000; 9]), Packing::MAX_LONG - 1, "no slice holds them");
+        assert_eq!(long_of(&[20_000; 9]), Packing::MAX_SPLIT - 1, "no slice holds them");
     }
 
     #[test]

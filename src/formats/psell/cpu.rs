@@ -1,10 +1,10 @@
 //! Products with packed SELL on the CPU: the lanes of a slice are SIMD lanes.
 
+use super::Stored;
+use super::host::Host;
 use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
-use super::slices::PackedSlices;
-use super::value::Stored;
 use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts, widened};
 use crate::precision::{Bf16, F16, Narrow};
 use crate::{Precision, Scalar};
@@ -18,12 +18,12 @@ const AHEAD: usize = 256;
 /// per step. Half a cache line.
 const ASK_BYTES: usize = 32;
 
-impl<T: Scalar> PackedSlices<T> {
+impl<T: Scalar> Host<T> {
     /// Computes `y = A x`. `y` is overwritten without being read, and its bits do not depend on the
     /// number of threads.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked it.
-    pub(crate) fn spmv(&self, x: &[T], y: &mut [T]) {
+    pub(crate) fn product(&self, x: &[T], y: &mut [T]) {
         let y = Output::new(y);
         // SAFETY: the matrix was checked and the caller checked the vectors; the arrays hold values
         // at all positions.
@@ -42,7 +42,7 @@ trait Multiply<T: Scalar> {
     ///
     /// # Safety
     ///
-    /// `values` are those of this part; the vectors are as in [`PackedSlices::spmv`].
+    /// `values` are those of this part; the vectors are as in [`Host::product`].
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>);
 }
 
@@ -73,7 +73,7 @@ unsafe fn multiply<T: Scalar>(
     }
 }
 
-impl<T: Scalar> Multiply<T> for PackedSlices<T> {
+impl<T: Scalar> Multiply<T> for Host<T> {
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         // SAFETY: the caller's promise; parts share no slice, and slices share no row.
         unsafe { run_parts(&self.parts, &Slices { a: self, values, x, y }) };
@@ -217,7 +217,7 @@ impl<T: Scalar> Source<T> for Same<T> {
 
 /// Kernel over a range of slices.
 struct Slices<'a, T, S> {
-    a: &'a PackedSlices<T>,
+    a: &'a Host<T>,
     values: S,
     x: &'a [T],
     y: Output<T>,
