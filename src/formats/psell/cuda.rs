@@ -149,12 +149,12 @@ impl<T: Scalar> Values<T> {
     /// Name of the kernel file for the values.
     fn file(&self) -> &'static str {
         match self {
-            Self::Plain(_) => "packed_plain",
-            Self::Codes(_) => "packed_coded",
-            Self::Halves(Precision::Bf16, _) => "packed_bf16",
-            Self::Halves(..) => "packed_f16",
-            Self::Singles(_) => "packed_f32",
-            Self::Same => "packed_same",
+            Self::Plain(_) => "psell_spmv_plain",
+            Self::Codes(_) => "psell_spmv_coded",
+            Self::Halves(Precision::Bf16, _) => "psell_spmv_bf16",
+            Self::Halves(..) => "psell_spmv_f16",
+            Self::Singles(_) => "psell_spmv_f32",
+            Self::Same => "psell_spmv_same",
         }
     }
 }
@@ -195,7 +195,7 @@ impl<T: Scalar> Long<T> {
     }
 }
 
-/// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/packed.cuh`.
+/// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/psell_spmv.cuh`.
 const BATCH: usize = 8;
 
 /// Cost of a batch of steps, and of one more warp in the grid, in microseconds.
@@ -283,7 +283,7 @@ impl<T: Scalar> Uploaded<T> {
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
         let module = Module::of(file, residency);
         let shift = if residency.streams() { 0 } else { sharing(&headers)? };
-        let module = if shift > 0 { module.split() } else { module };
+        let module = if shift > 0 { module.shared() } else { module };
         let name = format!("{file}{diagonal}_v{group}_{}", T::KIND);
         let kernel = RowKernel::new(gpu, module, residency, name)?;
         Ok(Self {
@@ -338,7 +338,7 @@ impl<T: Scalar> Uploaded<T> {
                 rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
             }
         };
-        // SAFETY: these are the parameters of all kernels in packed.cuh; the vectors are the
+        // SAFETY: these are the parameters of all kernels in psell_spmv.cuh; the vectors are the
         // caller's promise.
         unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x)).arg(self.shift)) }
     }

@@ -40,12 +40,12 @@ impl<T: Scalar> Spmm<T> {
     /// Errors of kernel compilation.
     pub(crate) fn new(matrix: Arc<Uploaded<T>>, gpu: Gpu) -> Result<Self, Error> {
         let file = match matrix.values {
-            Values::Plain(_) => "multi_plain",
-            Values::Codes(_) => "multi_coded",
-            Values::Halves(Precision::Bf16, _) => "multi_bf16",
-            Values::Halves(..) => "multi_f16",
-            Values::Singles(_) => "multi_f32",
-            Values::Same => "multi_same",
+            Values::Plain(_) => "psell_spmm_plain",
+            Values::Codes(_) => "psell_spmm_coded",
+            Values::Halves(Precision::Bf16, _) => "psell_spmm_bf16",
+            Values::Halves(..) => "psell_spmm_f16",
+            Values::Singles(_) => "psell_spmm_f32",
+            Values::Same => "psell_spmm_same",
         };
         let headers = matrix.headers.to_vec()?;
         let group = if is_grouped(&headers, matrix.group) { matrix.group } else { 1 };
@@ -97,7 +97,7 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
         };
         let launch = launch.arg(pieces as u32).arg(sums.on(queue)?).arg(done.on(queue)?);
         let launch = vectors.args(launch, unit).arg(shift);
-        // SAFETY: these are the parameters of all kernels in multi.cuh. Every row has one lane per
+        // SAFETY: these are the parameters of all kernels in psell_spmm.cuh. Every row has one lane per
         // unit, and every piece has room for as many sums; the counters are zero before and
         // afterwards. The vectors are the caller's promise.
         unsafe { kernel.launch(queue, launch) }

@@ -1,6 +1,6 @@
 //! Sliding-window SpMM for matrices all of whose slices are diagonal: blocks process consecutive
 //! slices, with the columns that they need in ring buffers in shared memory. See
-//! `kernels/march.cu`.
+//! `kernels/psell_window.cu`.
 //!
 //! ```text
 //! deltas of all slices   -131 -130 -129   -1 0 1   129 130 131     9-point stencil,
@@ -26,18 +26,18 @@ use std::collections::{BTreeMap, BTreeSet};
 const COLUMN: usize = 32;
 
 /// Largest and smallest number of consumer warps of a block, which multiply. These and the
-/// following constants are the same as in `kernels/march.cu`.
-const MARCHERS: usize = 14;
+/// following constants are the same as in `kernels/psell_window.cu`.
+const CONSUMERS: usize = 14;
 const FEWEST: usize = 6;
 
 /// Number of producer warps, which load columns.
-const BRINGERS: usize = 2;
+const PRODUCERS: usize = 2;
 
 /// Number of stages: steps whose columns a ring buffer holds.
 const DEPTH: usize = 2;
 
 /// Halo: places behind the end of a ring buffer that repeat its beginning.
-const BEYOND: usize = LANES / 2;
+const HALO: usize = LANES / 2;
 
 /// Largest number of slots of a slice, and bytes that a warp stores for a slot.
 const SLOTS: usize = LANES;
@@ -67,7 +67,7 @@ pub(super) struct Window {
     headers: Buffer<Header>,
     index: Buffer<u32>,
     starts: Buffer<i32>,
-    rings: Rings,
+    buffers: Buffers,
     /// Largest size of the values of a slice, in bytes.
     most: usize,
     blocks: u32,
@@ -75,42 +75,42 @@ pub(super) struct Window {
 
 /// Ring buffers of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Rings {
-    stretches: usize,
+struct Buffers {
+    bands: usize,
     /// Columns from the first to the last of the longest band, rounded up so that every step begins
     /// at a line of the ring buffer.
     span: usize,
     /// Number of consumer warps.
-    marchers: usize,
+    consumers: usize,
 }
 
-impl Rings {
+impl Buffers {
     /// Places of even, or of odd, columns in a ring buffer.
     const fn half(&self) -> usize {
-        (self.span + DEPTH * self.marchers * LANES) / 2
+        (self.span + DEPTH * self.consumers * LANES) / 2
     }
 
     /// Shared memory of a block in bytes, for slices with at most `most` bytes of values.
     const fn bytes(&self, most: usize) -> usize {
-        let rings = self.stretches * 2 * (self.half() + BEYOND) * COLUMN;
-        rings + self.marchers * (2 * most + SLOTS * SLOT)
+        let buffers = self.bands * 2 * (self.half() + HALO) * COLUMN;
+        buffers + self.consumers * (2 * most + SLOTS * SLOT)
     }
 
     const fn threads(&self) -> u32 {
-        ((self.marchers + BRINGERS) * LANES) as u32
+        ((self.consumers + PRODUCERS) * LANES) as u32
     }
 }
 
 /// A matrix in the layout of the sliding-window kernel.
 #[derive(Debug, PartialEq, Eq)]
-struct Route {
+struct WindowLayout {
     /// Headers with the size of the values in bytes in place of the base.
     headers: Vec<Header>,
     /// Index with places in the ring buffers in place of deltas.
     index: Vec<u32>,
     /// First delta of every band.
     starts: Vec<i32>,
-    rings: Rings,
+    buffers: Buffers,
     most: usize,
 }
 
@@ -151,7 +151,7 @@ fn is_passable(shape: Shape) -> bool {
     shape.kind == Kind::Diagonal && shape.width <= SLOTS
 }
 
-impl Route {
+impl WindowLayout {
     /// Converts slices with values of `value` bytes each, for `shared` bytes of shared memory per
     /// block. `None` if the shared memory is not sufficient, if there are no or too many diagonals,
     /// or if too few entries share the columns of a band. The shapes of all slices are supported.
@@ -174,7 +174,7 @@ impl Route {
             _ => padded(distinct[&header.index_at].entries() * value),
         };
         let most = headers.iter().map(bytes).max()?;
-        let (starts, rings) = stretches(&deltas, most, shared)?;
+        let (starts, buffers) = bands(&deltas, most, shared)?;
         let all: usize = headers.iter().map(bytes).sum();
         if all / value < headers.len() * LANES * starts.len() * ENTRIES {
             return None;
@@ -194,34 +194,36 @@ impl Route {
                 places[at] = place(&starts, delta.cast_signed());
             }
         }
-        Some(Self { headers, index: places, starts, rings, most })
+        Some(Self { headers, index: places, starts, buffers, most })
     }
 }
 
 /// Encodes the place of a slot's column: half of its place in the ring buffer in the low 16 bits;
 /// above them twice the number of the band, plus one for an odd place.
 fn place(starts: &[i32], delta: i32) -> u32 {
-    let stretch = starts.partition_point(|&start| start <= delta) - 1;
-    let place = (delta - starts[stretch]) as u32;
-    place >> 1 | (stretch as u32 * 2 + (place & 1)) << 16
+    let band = starts.partition_point(|&start| start <= delta) - 1;
+    let place = (delta - starts[band]) as u32;
+    place >> 1 | (band as u32 * 2 + (place & 1)) << 16
 }
 
 /// Groups ascending deltas into bands of nearby diagonals. Prefers the most consumer warps, then
 /// the fewest bands. `None` if no grouping fits the shared memory.
-fn stretches(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Rings)> {
+fn bands(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Buffers)> {
     let gap = |pair: &[i32]| pair[1].abs_diff(pair[0]);
     let gaps: BTreeSet<u32> = deltas.windows(2).map(gap).chain([0]).collect();
     let with_gaps = |widest: u32| {
         let parts: Vec<&[i32]> = deltas.chunk_by(|a, b| b.abs_diff(*a) <= widest).collect();
         let span = |part: &&[i32]| part[part.len() - 1].abs_diff(part[0]) as usize;
         let span = parts.iter().map(span).max()?.next_multiple_of(LANES / 2);
-        let rings = |marchers| Rings { stretches: parts.len(), span, marchers };
-        let fitting =
-            (FEWEST..=MARCHERS).rev().map(rings).find(|rings| rings.bytes(most) <= shared)?;
+        let buffers = |consumers| Buffers { bands: parts.len(), span, consumers };
+        let fitting = (FEWEST..=CONSUMERS)
+            .rev()
+            .map(buffers)
+            .find(|buffers| buffers.bytes(most) <= shared)?;
         Some((parts.iter().map(|part| part[0]).collect(), fitting))
     };
     let possible = gaps.into_iter().filter_map(with_gaps);
-    possible.max_by_key(|(_, rings)| (rings.marchers, std::cmp::Reverse(rings.stretches)))
+    possible.max_by_key(|(_, buffers)| (buffers.consumers, std::cmp::Reverse(buffers.bands)))
 }
 
 /// True if most columns are still in the L2 cache when another band needs them. Blocks begin at
@@ -261,25 +263,28 @@ impl Window {
         if headers.is_empty() || !headers.iter().all(|header| is_passable(header.shape())) {
             return Ok(None);
         }
-        let kernel = gpu.kernel("march", &format!("march_v{}_{}", matrix.group, T::KIND))?;
+        let kernel =
+            gpu.kernel("psell_window", &format!("psell_window_v{}_{}", matrix.group, T::KIND))?;
         // Machine code built for earlier GPUs, or by a compiler without support for this one, has
         // no barriers and does nothing.
         if gpu.own_shared_memory(kernel)? == 0 {
             return Ok(None);
         }
         let shared = gpu.shared_memory(kernel)? as usize;
-        let Some(route) = Route::of(headers, &matrix.index.to_vec()?, size_of::<T>(), shared)
+        let Some(layout) =
+            WindowLayout::of(headers, &matrix.index.to_vec()?, size_of::<T>(), shared)
         else {
             return Ok(None);
         };
-        let Route { headers, index, starts, rings, most } = route;
-        let blocks = gpu.resident_blocks(kernel, rings.threads(), rings.bytes(most) as u32)?;
-        if headers.len() < blocks as usize * rings.marchers || !meets(&headers, &starts, blocks) {
+        let WindowLayout { headers, index, starts, buffers, most } = layout;
+        let blocks = gpu.resident_blocks(kernel, buffers.threads(), buffers.bytes(most) as u32)?;
+        if headers.len() < blocks as usize * buffers.consumers || !meets(&headers, &starts, blocks)
+        {
             return Ok(None);
         }
         let (headers, index, starts) =
             (gpu.upload(&headers)?, gpu.upload(&index)?, gpu.upload(&starts)?);
-        Ok(Some(Self { kernel, headers, index, starts, rings, most, blocks }))
+        Ok(Some(Self { kernel, headers, index, starts, buffers, most, blocks }))
     }
 
     /// True if the kernel supports the number of vectors: more than one unit, at most two.
@@ -310,14 +315,14 @@ impl Window {
         vectors: DeviceVectors<T>,
     ) -> Result<(), Error> {
         let unit = COLUMN / 2 / size_of::<T>();
-        let launch = Launch::new(self.blocks, self.rings.threads());
-        let launch = launch.with_shared(self.rings.bytes(self.most) as u32);
+        let launch = Launch::new(self.blocks, self.buffers.threads());
+        let launch = launch.with_shared(self.buffers.bytes(self.most) as u32);
         let launch = launch.arg(self.headers.ptr()).arg(matrix.values.ptr()).arg(self.index.ptr());
-        let launch = launch.arg(self.starts.ptr()).arg(self.rings.stretches as u32);
-        let launch = launch.arg(self.rings.half() as u32).arg(self.most as u32);
+        let launch = launch.arg(self.starts.ptr()).arg(self.buffers.bands as u32);
+        let launch = launch.arg(self.buffers.half() as u32).arg(self.most as u32);
         let launch = launch.arg(matrix.nrows as u32).arg(matrix.ncols as u32);
         let launch = vectors.args(launch, unit);
-        // SAFETY: these are the parameters of all kernels in march.cu, which reads no more of `x`
+        // SAFETY: these are the parameters of all kernels in psell_window.cu, which reads no more of `x`
         // than the existing units of columns. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
     }
@@ -359,45 +364,45 @@ mod tests {
     fn stretches_are_as_few_as_leave_room_for_most_warps() {
         let of = |deltas: &[i64]| {
             let deltas: Vec<i32> = deltas.iter().map(|&d| d as i32).collect();
-            stretches(&deltas, 27 * 128, SHARED)
-                .map(|(starts, rings)| (starts, rings.span, rings.marchers))
+            bands(&deltas, 27 * 128, SHARED)
+                .map(|(starts, buffers)| (starts, buffers.span, buffers.consumers))
         };
         assert_eq!(of(&brick(128)), Some((vec![-16_513, -129, 16_255], 272, 14)), "planes");
         assert_eq!(of(&brick(10)), Some((vec![-111], 224, 14)), "all of it");
         assert_eq!(of(&brick(1000)).map(|found| found.0.len()), Some(9), "lines");
         assert_eq!(of(&[-1, 0, 1]), Some((vec![-1], 16, 14)));
         let scattered: Vec<i64> = (0..40).map(|k| k * 100_000).collect();
-        assert_eq!(of(&scattered), None, "too many rings");
+        assert_eq!(of(&scattered), None, "too many buffers");
     }
 
     #[test]
     fn rings_have_room_for_what_is_read() {
-        let (_, rings) = stretches(&[-129, 129], 27 * 128, SHARED).unwrap();
-        assert_eq!((rings.half(), rings.threads()), ((272 + 2 * 14 * 32) / 2, 512));
-        assert_eq!(rings.bytes(3456), 2 * (584 + 16) * 32 + 14 * (2 * 3456 + 512));
-        assert!(rings.bytes(3456) <= SHARED);
+        let (_, buffers) = bands(&[-129, 129], 27 * 128, SHARED).unwrap();
+        assert_eq!((buffers.half(), buffers.threads()), ((272 + 2 * 14 * 32) / 2, 512));
+        assert_eq!(buffers.bytes(3456), 2 * (584 + 16) * 32 + 14 * (2 * 3456 + 512));
+        assert!(buffers.bytes(3456) <= SHARED);
     }
 
     #[test]
     fn places_lead_to_the_columns_of_the_deltas() {
         let deltas = brick(40);
         let a = packed(40 * 40 * 40, &deltas);
-        let route = Route::of(&a.headers, &a.index, 4, SHARED).unwrap();
-        assert_eq!(route.starts, [-1641, -41, 1559]);
-        let middle = route.headers[1000];
-        assert_eq!((middle.base, route.most), (27 * 128, 27 * 128), "bytes of values");
-        let places = &route.index[middle.index_at as usize * 4..][..27];
+        let layout = WindowLayout::of(&a.headers, &a.index, 4, SHARED).unwrap();
+        assert_eq!(layout.starts, [-1641, -41, 1559]);
+        let middle = layout.headers[1000];
+        assert_eq!((middle.base, layout.most), (27 * 128, 27 * 128), "bytes of values");
+        let places = &layout.index[middle.index_at as usize * 4..][..27];
         for (k, (&place, &delta)) in places.iter().zip(&deltas).enumerate() {
-            let (stretch, odd) = ((place >> 17 & 0x3FFF) as usize, place >> 16 & 1);
-            let column = route.starts[stretch] + ((place & 0xFFFF) * 2 + odd) as i32;
+            let (band, odd) = ((place >> 17 & 0x3FFF) as usize, place >> 16 & 1);
+            let column = layout.starts[band] + ((place & 0xFFFF) * 2 + odd) as i32;
             assert_eq!((i64::from(column), place & CHAINED != 0), (delta, k % 3 != 0));
         }
         // The first rows lack the slots below the diagonal; masks are unchanged.
-        let first = route.headers[0];
+        let first = layout.headers[0];
         assert_eq!(first.base as usize, padded(4 * (a.headers[1].value_at as usize * 4)));
         let slots = Slots::of(first.shape(), first.index_at, &a.index);
         let masks = slots.partial.0 + slots.partial.1.len().next_multiple_of(4);
-        assert_eq!(route.index[masks..masks + slots.masks.len()], *slots.masks);
+        assert_eq!(layout.index[masks..masks + slots.masks.len()], *slots.masks);
     }
 
     #[test]
@@ -414,13 +419,13 @@ mod tests {
 
     #[test]
     fn what_shares_no_columns_is_left_to_others() {
-        let route = |deltas: &[i64]| {
+        let layout = |deltas: &[i64]| {
             let a = packed(4000, deltas);
-            Route::of(&a.headers, &a.index, 4, SHARED)
+            WindowLayout::of(&a.headers, &a.index, 4, SHARED)
         };
-        assert!(route(&[-1, 0, 1]).is_none(), "three entries a row");
-        assert!(route(&[-2, -1, 0, 1, 2]).is_some());
-        assert!(Route::of(&[], &[], 4, SHARED).is_none());
+        assert!(layout(&[-1, 0, 1]).is_none(), "three entries a row");
+        assert!(layout(&[-2, -1, 0, 1, 2]).is_some());
+        assert!(WindowLayout::of(&[], &[], 4, SHARED).is_none());
         let wide: Vec<i64> = (0..33).collect();
         let shapes = |deltas: &[i64]| packed(4000, deltas).headers[9].shape();
         assert!(
@@ -431,15 +436,15 @@ mod tests {
 
     #[test]
     fn the_kernels_have_the_same_numbers() {
-        let kernel = include_str!("../../../../kernels/march.cu");
+        let kernel = include_str!("../../../../kernels/psell_window.cu");
         let numbers = [
-            format!("constexpr u32 UNITS = 2, MARCHERS = {MARCHERS}, BRINGERS = {BRINGERS};"),
+            format!("constexpr u32 UNITS = 2, CONSUMERS = {CONSUMERS}, PRODUCERS = {PRODUCERS};"),
             format!("constexpr u32 DEPTH = {DEPTH};"),
             format!("constexpr u32 SLOT_BYTES = {SLOT}, TABLE = WARP * SLOT_BYTES;"),
         ];
         for line in numbers {
             assert!(kernel.contains(&line), "{line}");
         }
-        assert_eq!((COLUMN, BEYOND, SLOTS, CHAINED), (2 * 16, 32 / 2, 32, 1 << 31));
+        assert_eq!((COLUMN, HALO, SLOTS, CHAINED), (2 * 16, 32 / 2, 32, 1 << 31));
     }
 }

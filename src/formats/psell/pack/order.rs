@@ -9,18 +9,18 @@ use super::{Found, Packer};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
-/// Rows that a block sorts in shared memory; `SORTED` in kernels/pack_rows.cu.
+/// Rows that a block sorts in shared memory; `SORTED` in kernels/psell_pack_rows.cu.
 const SORTED: usize = 8192;
 
 /// Rows that a block sorts if windows are small.
 const TOGETHER: usize = 1024;
 
 /// Rows per tile, and values per digit, for sorting larger windows; `DIGIT_TILE` and `DIGITS` in
-/// kernels/pack_rows.cu.
+/// kernels/psell_pack_rows.cu.
 const DIGIT_TILE: usize = 16 * BLOCK as usize;
 const DIGITS: usize = 256;
 
-/// Rows per tile for counting long rows; `LONG_TILE` in kernels/pack_rows.cu.
+/// Rows per tile for counting long rows; `LONG_TILE` in kernels/psell_pack_rows.cu.
 const LONG_TILE: usize = 8 * BLOCK as usize;
 
 /// Prefix sums over the tiles, of long rows, of their pieces and of their entries.
@@ -60,7 +60,7 @@ impl<T: Scalar> Packer<'_, T> {
         let launch = launch.arg(size as u32).arg(bits).arg(perm.ptr());
         // SAFETY: these are the parameters of the kernel; `perm` has an element for every row, and
         // the shared memory of a block holds its windows.
-        unsafe { self.work.run("pack_rows", "pack_sort_windows", launch) }
+        unsafe { self.work.run("psell_pack_rows", "pack_sort_windows", launch) }
     }
 
     /// Sorts by window and length, 8 bits at a time.
@@ -82,9 +82,9 @@ impl<T: Scalar> Packer<'_, T> {
             // SAFETY: these are the parameters of the kernels; there is a count for every digit of
             // every tile, and an element for every row.
             unsafe {
-                self.work.run("pack_rows", "pack_sort_count", launch.arg(counts))?;
+                self.work.run("psell_pack_rows", "pack_sort_count", launch.arg(counts))?;
                 self.work.scan(counts, tiles * DIGITS, 1, all)?;
-                self.work.run("pack_rows", "pack_sort_place", launch.arg(counts).arg(to))?;
+                self.work.run("psell_pack_rows", "pack_sort_place", launch.arg(counts).arg(to))?;
             }
             from = to;
         }
@@ -99,7 +99,7 @@ impl<T: Scalar> Packer<'_, T> {
         // SAFETY: these are the parameters of the kernel; there is a number for every tile and
         // array.
         unsafe {
-            self.work.run("pack_rows", "pack_long_count", self.rows(tiles).arg(sums))?;
+            self.work.run("psell_pack_rows", "pack_long_count", self.rows(tiles).arg(sums))?;
             self.work.scan_tiles(sums, tiles as u32, ARRAYS, totals)?;
         }
         Ok(LongTiles { sums, tiles: tiles as u32 })
@@ -136,9 +136,13 @@ impl<T: Scalar> Packer<'_, T> {
         // SAFETY: these are the parameters of the kernels; the buffers hold as many rows, pieces
         // and entries as were counted.
         unsafe {
-            work.run("pack_rows", "pack_long_rows", launch)?;
-            work.run("pack_rows", "pack_long_pieces", cut.arg(rows as u32).arg(piece_table.ptr()))?;
-            work.run("pack_rows", &format!("pack_long_entries_{}", T::KIND), copied)?;
+            work.run("psell_pack_rows", "pack_long_rows", launch)?;
+            work.run(
+                "psell_pack_rows",
+                "pack_long_pieces",
+                cut.arg(rows as u32).arg(piece_table.ptr()),
+            )?;
+            work.run("psell_pack_rows", &format!("pack_long_entries_{}", T::KIND), copied)?;
         }
         Ok(Some(Long::from_parts(work.gpu, piece_table, col_idx, values)))
     }

@@ -44,7 +44,7 @@ impl<T: Scalar> Packer<'_, T> {
         // SAFETY: these are the parameters of the kernels; all arrays have an element for every
         // slice, and for every part of one.
         unsafe {
-            work.run("pack_slices", "pack_choose", choose)?;
+            work.run("psell_pack_slices", "pack_choose", choose)?;
             self.choose_wide(wide, perm, (encoded, hashes), found)?;
             let shared = match perm.address() {
                 0 => self.share(encoded, hashes)?,
@@ -58,10 +58,10 @@ impl<T: Scalar> Packer<'_, T> {
                 .arg(shared.firsts)
                 .arg(shared.mask);
             let unit = unit.arg(value_size).arg(owners).arg(units).arg(found);
-            work.run("pack_slices", "pack_units", unit)?;
+            work.run("psell_pack_slices", "pack_units", unit)?;
             work.scan(units, slices, 2, found)?;
             let place = over.arg(owners).arg(units).arg(slices as u32).arg(headers.ptr());
-            work.run("pack_slices", "pack_headers", place)?;
+            work.run("psell_pack_slices", "pack_headers", place)?;
         }
         Ok(Chosen { headers, skip, owners, wide })
     }
@@ -81,7 +81,11 @@ impl<T: Scalar> Packer<'_, T> {
         let launch = Launch::over(slices, 1).arg(encoded).arg(hashes).arg(slices as u32);
         // SAFETY: these are the parameters of the kernel, and the caller's promise.
         unsafe {
-            self.work.run("pack_slices", "pack_share", launch.arg(keys).arg(firsts).arg(mask))?
+            self.work.run(
+                "psell_pack_slices",
+                "pack_share",
+                launch.arg(keys).arg(firsts).arg(mask),
+            )?
         };
         Ok(Shared { keys, firsts, mask })
     }
@@ -99,7 +103,7 @@ impl<T: Scalar> Packer<'_, T> {
             launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
         // SAFETY: these are the parameters of the kernel; the index has as many units as were
         // counted. If rows are sorted, no slice is diagonal.
-        unsafe { self.work.run("pack_slices", "pack_slots", launch.arg(index))? };
+        unsafe { self.work.run("psell_pack_slices", "pack_slots", launch.arg(index))? };
         self.write_wide_slots(chosen, index, parts)
     }
 
@@ -126,8 +130,8 @@ impl<T: Scalar> Packer<'_, T> {
         // SAFETY: these are the parameters of the kernels; values and index have as many units as
         // were counted, and there are `parts` parts.
         unsafe {
-            self.work.run("pack_slices", &name, launch(self.slices()))?;
-            self.work.run("pack_slices", &format!("{name}_wide"), wide)
+            self.work.run("psell_pack_slices", &name, launch(self.slices()))?;
+            self.work.run("psell_pack_slices", &format!("{name}_wide"), wide)
         }
     }
 }

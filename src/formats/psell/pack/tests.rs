@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 #[test]
 fn the_kernels_have_the_same_parts() {
-    let kernel = include_str!("../../../../kernels/pack_slice.cuh");
+    let kernel = include_str!("../../../../kernels/psell_pack_slice.cuh");
     assert!(kernel.contains(&format!("constexpr u32 PART = {};", super::wide::PART)));
 }
 

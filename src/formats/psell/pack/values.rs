@@ -38,7 +38,7 @@ impl<T: Scalar> Packer<'_, T> {
         let over = Launch::over(all.len().min(most.blocks() as usize * most.threads() as usize), 1);
         let launch = over.arg(all.ptr()).arg(all.len() as u64).arg(slots).arg(counts);
         // SAFETY: these are the parameters of the kernel.
-        unsafe { self.work.run("pack_rows", &format!("pack_distinct_{}", T::KIND), launch)? };
+        unsafe { self.work.run("psell_pack_rows", &format!("pack_distinct_{}", T::KIND), launch)? };
         let (mut found, mut found_counts) = (Box::new([0; SLOTS]), [0; 2]);
         self.work.read(counts, &mut found_counts)?;
         self.work.read(slots, &mut found[..])?;

@@ -6,7 +6,7 @@ use super::{LANES, Packer};
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
-/// Entries of a row in a part; `PART` in kernels/pack_slice.cuh.
+/// Entries of a row in a part; `PART` in kernels/psell_pack_slice.cuh.
 pub(super) const PART: usize = 192;
 
 /// Parts of wide slices. Those of a slice are adjacent.
@@ -84,12 +84,12 @@ impl<T: Scalar> Packer<'_, T> {
         // caller's promise.
         unsafe {
             let survey = survey.arg(wide.parts).arg(found).arg(encoded);
-            self.work.run("pack_slices", "pack_survey_wide", survey)?;
+            self.work.run("psell_pack_slices", "pack_survey_wide", survey)?;
             if perm.address() == 0 {
                 let count = count.arg(wide.parts).arg(found).arg(encoded).arg(wide.counted);
-                self.work.run("pack_slices", "pack_count_wide", count)?;
+                self.work.run("psell_pack_slices", "pack_count_wide", count)?;
             }
-            self.work.run("pack_slices", "pack_choose_wide", choose)
+            self.work.run("psell_pack_slices", "pack_choose_wide", choose)
         }
     }
 
@@ -111,6 +111,6 @@ impl<T: Scalar> Packer<'_, T> {
             launch.arg(index).arg(chosen.wide.parts).arg(chosen.wide.counted).arg(parts as u32);
         // SAFETY: these are the parameters of the kernel; there are `parts` parts, and the index
         // has as many units as were counted.
-        unsafe { self.work.run("pack_slices", "pack_slots_wide", launch) }
+        unsafe { self.work.run("psell_pack_slices", "pack_slots_wide", launch) }
     }
 }

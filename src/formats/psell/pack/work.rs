@@ -4,7 +4,7 @@ use crate::Error;
 use crate::device::{BLOCK, Buffer, Gpu, Launch, Ptr, Queue};
 use std::cell::RefCell;
 
-/// Numbers per tile of a prefix sum; `TILE` in kernels/pack_rows.cu.
+/// Numbers per tile of a prefix sum; `TILE` in kernels/psell_pack_rows.cu.
 const TILE: usize = 8 * BLOCK as usize;
 
 /// Alignment of pieces of the scratch memory, in bytes.
@@ -108,9 +108,9 @@ impl Work {
         // SAFETY: there is a block for every tile, these are the parameters of both kernels, and
         // the caller's promise.
         unsafe {
-            self.run("pack_rows", "pack_scan_sums", launch)?;
+            self.run("psell_pack_rows", "pack_scan_sums", launch)?;
             self.scan_tiles(sums, tiles, arrays, totals)?;
-            self.run("pack_rows", "pack_scan_numbers", launch)
+            self.run("psell_pack_rows", "pack_scan_numbers", launch)
         }
     }
 
@@ -129,6 +129,6 @@ impl Work {
         let blocks = if tiles == 0 { 0 } else { arrays };
         let launch = Launch::new(blocks, BLOCK).arg(sums).arg(tiles).arg(totals);
         // SAFETY: these are the parameters of the kernel, and the caller's promise.
-        unsafe { self.run("pack_rows", "pack_scan_tiles", launch) }
+        unsafe { self.run("psell_pack_rows", "pack_scan_tiles", launch) }
     }
 }

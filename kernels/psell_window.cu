@@ -1,5 +1,5 @@
 // Sliding-window SpMM for packed SELL whose slices are all diagonal, with the columns of all slices
-// in a few bands along the diagonal: see src/encoding/cuda/march.rs.
+// in a few bands along the diagonal: see src/formats/psell/cuda/window.rs.
 //
 // A block goes through consecutive slices, one slice per consumer warp in each step. The columns of
 // X that a step needs are in shared memory, in a circular buffer per band: each step loads the
@@ -10,21 +10,21 @@
 // second row in the previous slot.
 
 #include "common.cuh"
-#include "packed.cuh"
-#include "multi.cuh"
+#include "psell_spmv.cuh"
+#include "psell_spmm.cuh"
 
 typedef long long i64;
 
-// Units of a column. MARCHERS: maximum number of consumer warps. BRINGERS: number of producer
-// warps. The constants are `WARPS`, `BRINGERS` and so on in march.rs.
-[[maybe_unused]] constexpr u32 UNITS = 2, MARCHERS = 14, BRINGERS = 2;
+// Units of a column. CONSUMERS: maximum number of consumer warps. PRODUCERS: number of producer
+// warps. The constants are `CONSUMERS`, `PRODUCERS` and so on in window.rs.
+[[maybe_unused]] constexpr u32 UNITS = 2, CONSUMERS = 14, PRODUCERS = 2;
 
 // Number of stages: steps whose new columns the buffer holds.
 [[maybe_unused]] constexpr u32 DEPTH = 2;
 
 // Halo: the first positions of the buffer are repeated after its end, so that reads of a warp never
 // wrap around.
-[[maybe_unused]] constexpr u32 BEYOND = WARP / 2;
+[[maybe_unused]] constexpr u32 HALO = WARP / 2;
 
 // Maximum number of slots of a slice: one per lane. TABLE: bytes of a warp's slot table.
 [[maybe_unused]] constexpr u32 SLOT_BYTES = 16, TABLE = WARP * SLOT_BYTES;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void wait_for(u64 *barrier, u32 odd) {
 }
 // Copies `bytes` bytes, an aligned multiple of 16. The phase of the barrier ends when they have
 // arrived.
-__device__ __forceinline__ void copy_stretch(u8 *to, const u8 *from, u32 bytes, u64 *barrier) {
+__device__ __forceinline__ void copy_range(u8 *to, const u8 *from, u32 bytes, u64 *barrier) {
     u32 at = shared_address(barrier);
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
@@ -68,22 +68,22 @@ __device__ __forceinline__ void copy_stretch(u8 *to, const u8 *from, u32 bytes, 
                  : "memory");
 }
 
-// Circular buffers of a block: for each band the even columns, then the odd ones, `half + BEYOND`
+// Circular buffers of a block: for each band the even columns, then the odd ones, `half + HALO`
 // each.
 template <typename U>
-struct Rings {
+struct Buffers {
     u8 *bytes;
     // First column of every band minus the row.
     const int *starts;
-    u32 stretches, half, ncols, units;
+    u32 bands, half, ncols, units;
     Columns<U> x;
 
     // Bytes of the even or of the odd columns.
-    __device__ __forceinline__ u32 part() const { return (half + BEYOND) * u32(UNITS * sizeof(U)); }
+    __device__ __forceinline__ u32 part() const { return (half + HALO) * u32(UNITS * sizeof(U)); }
 
-    __device__ __forceinline__ void bring(u8 *part_at, u32 place, const U *from) const {
+    __device__ __forceinline__ void load_column(u8 *part_at, u32 place, const U *from) const {
         begin_copy(reinterpret_cast<float4 *>(part_at + place * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
-        if (place < BEYOND)
+        if (place < HALO)
             begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
     }
 
@@ -93,7 +93,7 @@ struct Rings {
     __device__ __forceinline__ void fill(u32 row, u32 skip, u32 place, u32 count, u32 thread, u32 threads) const {
         u32 unit = thread % UNITS, odd = thread / UNITS % 2, own = min(unit, units - 1);
 #pragma unroll 1
-        for (u32 s = 0; s < stretches; ++s) {
+        for (u32 s = 0; s < bands; ++s) {
             i64 first = i64(row) + skip + __ldg(starts + s);
             u8 *part_at = bytes + (s * 2 + odd) * part() + unit * sizeof(U);
             u32 h = place + thread / (2 * UNITS), i = thread / UNITS;
@@ -102,11 +102,11 @@ struct Rings {
                 u64 on = u64(threads / UNITS) * u32(x.stride);
 #pragma unroll 4
                 for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS), from += on)
-                    bring(part_at, min(h, h - half), reinterpret_cast<const U *>(from));
+                    load_column(part_at, min(h, h - half), reinterpret_cast<const U *>(from));
             } else {
 #pragma unroll 1
                 for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS))
-                    bring(part_at, min(h, h - half), x.beyond(x.x + own, u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
+                    load_column(part_at, min(h, h - half), x.beyond(x.x + own, u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
             }
         }
     }
@@ -221,36 +221,36 @@ struct Word {
 
 // A grid of as many blocks as run at the same time. In the header of a slice, the bytes of its
 // values take the place of the base. `index` has for every slot the position of its column in the
-// buffers, relative to that of the slice's first row: see march.rs. `most` is the maximum number of
+// buffers, relative to that of the slice's first row: see window.rs. `most` is the maximum number of
 // bytes of values of a slice.
 template <u32 V, typename T, u32 N>
-__device__ __forceinline__ void march(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Rings<Unit<T, N>> rings, u32 most,
+__device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Buffers<Unit<T, N>> buffers, u32 most,
                                       Sums<T> sums) {
-    // Static shared memory of the barriers, by which march.rs recognises that the kernel is not
+    // Static shared memory of the barriers, by which window.rs recognises that the kernel is not
     // empty.
-    __shared__ u64 filled[DEPTH], used[DEPTH], copied[MARCHERS][2];
-    u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, marchers = blockDim.x / WARP - BRINGERS;
-    u32 rows = marchers * WARP, span = rings.half * 2 - DEPTH * rows;
+    __shared__ u64 filled[DEPTH], used[DEPTH], copied[CONSUMERS][2];
+    u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, consumers = blockDim.x / WARP - PRODUCERS;
+    u32 rows = consumers * WARP, span = buffers.half * 2 - DEPTH * rows;
     u64 slices = (u64(nrows) + WARP - 1) / WARP;
     u32 begin = u32(slices * blockIdx.x / gridDim.x), end = u32(slices * (blockIdx.x + 1) / gridDim.x);
-    u32 steps = (end - begin + marchers - 1) / marchers;
+    u32 steps = (end - begin + consumers - 1) / consumers;
     if (threadIdx.x == 0) {
-        for (u32 d = 0; d < DEPTH; ++d) make_barrier(filled + d, BRINGERS * WARP), make_barrier(used + d, marchers);
-        for (u32 w = 0; w < marchers; ++w) make_barrier(copied[w], 1), make_barrier(copied[w] + 1, 1);
+        for (u32 d = 0; d < DEPTH; ++d) make_barrier(filled + d, PRODUCERS * WARP), make_barrier(used + d, consumers);
+        for (u32 w = 0; w < consumers; ++w) make_barrier(copied[w], 1), make_barrier(copied[w] + 1, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    rings.fill(begin * WARP, 0, 0, span + rows, threadIdx.x, blockDim.x);
+    buffers.fill(begin * WARP, 0, 0, span + rows, threadIdx.x, blockDim.x);
     end_copies();
     __syncthreads();
 
-    if (warp >= marchers) {
+    if (warp >= consumers) {
         u32 place = (span + rows) / 2;
         for (u32 t = 1; t < steps; ++t) {
             if (t >= DEPTH) wait_for(used + t % DEPTH, (t / DEPTH - 1) & 1);
-            rings.fill(begin * WARP + t * rows, span, place, rows, threadIdx.x - rows, BRINGERS * WARP);
+            buffers.fill(begin * WARP + t * rows, span, place, rows, threadIdx.x - rows, PRODUCERS * WARP);
             arrive_copied(filled + (t - 1) % DEPTH);
             place += rows / 2;
-            place = min(place, place - rings.half);
+            place = min(place, place - buffers.half);
         }
         end_copies();
         return;
@@ -258,23 +258,23 @@ __device__ __forceinline__ void march(const uint4 *headers, const u8 *values, co
 
     // After the buffers, every warp has space for the values of two slices and for its slot table.
     constexpr u32 COLUMN = UNITS * sizeof(Unit<T, N>);
-    u8 *own = rings.bytes + rings.stretches * 2 * rings.part() + warp * (2 * most + TABLE), *table = own + 2 * most;
+    u8 *own = buffers.bytes + buffers.bands * 2 * buffers.part() + warp * (2 * most + TABLE), *table = own + 2 * most;
     u32 slice = begin + warp, row = lane / UNITS * 2, unit = lane % UNITS, from = warp * (WARP / 2), phases = 0;
-    const u8 *mine = rings.bytes + row / 2 * COLUMN + unit * sizeof(Unit<T, N>);
+    const u8 *mine = buffers.bytes + row / 2 * COLUMN + unit * sizeof(Unit<T, N>);
     auto header_of = [&](u32 s) { return s < end ? __ldg(headers + s) : uint4{0, 0, 0, 0}; };
     auto copy_values = [&](uint4 header, u32 to) {
-        if (lane == 0 && header.z) copy_stretch(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
+        if (lane == 0 && header.z) copy_range(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
     };
-    uint4 header = header_of(slice), next = header_of(slice + marchers);
+    uint4 header = header_of(slice), next = header_of(slice + consumers);
     copy_values(header, 0);
     Word word(index, header, lane);
 #pragma unroll 1
-    for (u32 t = 0; t < steps; ++t, slice += marchers) {
-        uint4 later = header_of(slice + 2 * marchers);
+    for (u32 t = 0; t < steps; ++t, slice += consumers) {
+        uint4 later = header_of(slice + 2 * consumers);
         copy_values(next, ~t & 1);
         Word coming(index, next, lane);
         u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
-        word.note<T>(table, lane, full, width, from, rings.half, rings.part(), COLUMN);
+        word.note<T>(table, lane, full, width, from, buffers.half, buffers.part(), COLUMN);
         __syncwarp();
         if (t > 0) wait_for(filled + (t - 1) % DEPTH, ((t - 1) / DEPTH) & 1);
         if (header.z) {
@@ -285,38 +285,38 @@ __device__ __forceinline__ void march(const uint4 *headers, const u8 *values, co
         __syncwarp();
         if (lane == 0) arrive_at(used + t % DEPTH);
         u64 r = u64(slice) * WARP + row;
-        if (slice < end && unit < rings.units) {
+        if (slice < end && unit < buffers.units) {
             if (r < nrows) sums.put(u32(r), unit, pair.first);
             if (r + 1 < nrows) sums.put(u32(r + 1), unit, pair.second);
         }
         header = next, next = later, word = coming;
         from += rows / 2;
-        from = min(from, from - rings.half);
+        from = min(from, from - buffers.half);
     }
 }
 
-#define MARCH_BODY(V, T, N)                                                                                                              \
+#define WINDOW_BODY(V, T, N)                                                                                                              \
     extern __shared__ float4 shared[];                                                                                                   \
-    Rings<Unit<T, N>> rings{reinterpret_cast<u8 *>(shared), starts, stretches, half, ncols, (vectors + N - 1) / N,                       \
+    Buffers<Unit<T, N>> buffers{reinterpret_cast<u8 *>(shared), starts, bands, half, ncols, (vectors + N - 1) / N,                       \
                             Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))}};                                                   \
-    march<V>(headers, values, index, nrows, rings, most, Sums<T>{y, y_row, y_vector, vectors, whole != 0});
+    multiply_window<V>(headers, values, index, nrows, buffers, most, Sums<T>{y, y_row, y_vector, vectors, whole != 0});
 
 #else
 
 // Earlier GPUs have no such barriers, and earlier compilers do not support them: the kernels are
-// empty there. march.rs detects that and uses multi.cuh instead.
-#define MARCH_BODY(V, T, N)
+// empty there. window.rs detects that and uses psell_spmm.cuh instead.
+#define WINDOW_BODY(V, T, N)
 
 #endif
 
-#define MARCH(NAME, V, T, N)                                                                                                             \
-    KERNEL_OF((MARCHERS + BRINGERS) * WARP, 1) NAME(const uint4 *headers, const u8 *values, const u32 *index, const int *starts,         \
-                                                    u32 stretches, u32 half, u32 most, u32 nrows, u32 ncols, const Unit<T, N> *x,        \
+#define WINDOW(NAME, V, T, N)                                                                                                             \
+    KERNEL_OF((CONSUMERS + PRODUCERS) * WARP, 1) NAME(const uint4 *headers, const u8 *values, const u32 *index, const int *starts,         \
+                                                    u32 bands, u32 half, u32 most, u32 nrows, u32 ncols, const Unit<T, N> *x,        \
                                                     u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, u32 whole) {                 \
-        MARCH_BODY(V, T, N)                                                                                                              \
+        WINDOW_BODY(V, T, N)                                                                                                              \
     }
 
-MARCH(march_v1_f32, 1, float, 4)
-MARCH(march_v4_f32, 4, float, 4)
-MARCH(march_v1_f64, 1, double, 2)
-MARCH(march_v4_f64, 4, double, 2)
+WINDOW(psell_window_v1_f32, 1, float, 4)
+WINDOW(psell_window_v4_f32, 4, float, 4)
+WINDOW(psell_window_v1_f64, 1, double, 2)
+WINDOW(psell_window_v4_f64, 4, double, 2)

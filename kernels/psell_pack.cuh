@@ -1,13 +1,13 @@
-// Packing on a GPU from CSR arrays in its memory: device code shared by pack_rows.cu and
-// pack_slices.cu. Included after common.cuh and packed.cuh. The result is bitwise that of
-// src/encoding on the host, which documents the layout.
+// Packing on a GPU from CSR arrays in its memory: device code shared by psell_pack_rows.cu and
+// psell_pack_slices.cu. Included after common.cuh and psell_spmv.cuh. The result is bitwise that of
+// src/formats/psell on the host, which documents the layout.
 
 // Maximum number of entries of a row in a slice, and its number of bits: `MAX_WIDTH` in
-// src/encoding/index.rs.
+// src/formats/psell/index.rs.
 constexpr u32 WIDTH_BITS = 14;
 constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
 
-// Maximum number of entries of a piece of a long row: `PIECE` in src/encoding/long.rs.
+// Maximum number of entries of a piece of a long row: `PIECE` in src/formats/psell/long.rs.
 [[maybe_unused]] constexpr u32 PIECE = 512;
 
 // Rows of the slices: in the order of `perm`, or in their own order if it is null. Rows with more
@@ -90,7 +90,8 @@ __device__ __forceinline__ Before block_scan(u64 value) {
     return {before + sum - value, all};
 }
 
-// Values of a dictionary: `ValueSet` and `Dictionary` in src/encoding/value.rs.
+// Values of a dictionary: `ValueSet` in src/analysis/value_set.rs, `Dictionary` in
+// src/formats/encoded.rs.
 constexpr u32 DICTIONARY = 256;
 constexpr u32 VALUE_SLOTS = 4 * DICTIONARY;
 

@@ -1,12 +1,14 @@
-// Packed SELL: see src/encoding/mod.rs for the layout. One warp per slice and one lane per row; one warp per piece of a long row.
+// Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per row;
+// one warp per piece of a long row.
 //
-// For the kernels packed_plain.cu, packed_coded.cu, packed_same.cu, packed_bf16.cu, packed_f16.cu and
-// packed_f32.cu, which are separate files because each takes seconds to compile. Included after common.cuh.
+// For the kernels psell_spmv_plain.cu, psell_spmv_coded.cu, psell_spmv_same.cu, psell_spmv_bf16.cu,
+// psell_spmv_f16.cu and psell_spmv_f32.cu, which are separate files because each takes seconds to
+// compile. Included after common.cuh.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
 
-// Alignment in bytes of a slice's values and index: `UNIT` in src/encoding/index.rs.
+// Alignment in bytes of a slice's values and index: `UNIT` in src/formats/psell/index.rs.
 constexpr u32 UNIT = 16;
 
 // Tables of slots are padded to a multiple of this number of words, so that they are loaded together.
@@ -185,9 +187,9 @@ __device__ __forceinline__ void in_batches(u32 count, Step step) {
 // Number of masked slots that are processed together. Each has a mask and a position of its own.
 [[maybe_unused]] constexpr u32 PARTIAL = 4;
 
-// True if several warps share a slice: in modules with SPLIT, for matrices with fewer slices than
+// True if several warps share a slice: in modules with SHARING, for matrices with fewer slices than
 // the GPU has warps, which have registers to spare.
-#ifdef SPLIT
+#ifdef SHARING
 constexpr bool SPLITS = true;
 #else
 constexpr bool SPLITS = false;
@@ -322,7 +324,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
     return sum;
 }
 
-// Kinds of a slice: `Kind` in src/encoding/index.rs.
+// Kinds of a slice: `Kind` in src/formats/psell/index.rs.
 enum { DIAGONAL, RELATIVE8, RELATIVE16, RELATIVE32 };
 
 // Number of steps of a relative slice that are processed together, by slots per step.
@@ -338,7 +340,7 @@ __device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Value
     return relative_sum<N, V, R, u32>(index, values, full, width, shift, lane, x);
 }
 
-// Piece of a long row, the work of a warp: `Piece` in src/encoding/cuda.rs.
+// Piece of a long row, the work of a warp: `Piece` in src/formats/psell/cuda.rs.
 struct Piece {
     u64 begin;
     u32 count;
@@ -480,7 +482,7 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
 // older than Hopper, the axpby epilogue and split slices need a few registers more.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 #define BLOCKS(HOPPER) 4
-#elif defined(SCALED) || defined(SPLIT) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200)
+#elif defined(SCALED) || defined(SHARING) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200)
 #define BLOCKS(HOPPER) (HOPPER - 2)
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define BLOCKS(HOPPER) ((HOPPER) == 8 ? 6 : (HOPPER) - 1)

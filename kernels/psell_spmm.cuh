@@ -1,11 +1,12 @@
-// SpMM for packed SELL: see src/encoding/mod.rs for the layout of the matrix. An element of a
+// SpMM for packed SELL: see src/formats/psell/mod.rs for the layout of the matrix. An element of a
 // vector is identified by its column. The elements of all vectors at one column are contiguous, so
 // that one load fetches several factors of an entry.
 //
 // A lane multiplies with a unit, several adjacent vectors, and a power of two of lanes share a row.
 // The lanes of a warp are in one slice and load its entries together. For the kernels
-// multi_plain.cu, multi_coded.cu, multi_same.cu, multi_bf16.cu, multi_f16.cu and multi_f32.cu.
-// Included after packed.cuh.
+// psell_spmm_plain.cu, psell_spmm_coded.cu, psell_spmm_same.cu, psell_spmm_bf16.cu,
+// psell_spmm_f16.cu and psell_spmm_f32.cu.
+// Included after psell_spmv.cuh.
 
 // Elements of N vectors at one column, or their sums: the unit of one load.
 template <typename T, u32 N>
@@ -128,7 +129,7 @@ constexpr u32 SLOTS = 64 / sizeof(U);
 template <typename T, u32 V>
 constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 
-// Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in packed.cuh; `row` is
+// Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in psell_spmv.cuh; `row` is
 // the unit at the column of the lane's row.
 template <u32 V, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
@@ -174,7 +175,7 @@ __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, 
 }
 
 // Adds the entries of a lane's row in a relative slice with steps of R slots. As `relative_sum` in
-// packed.cuh; columns are relative to that of `x`.
+// psell_spmv.cuh; columns are relative to that of `x`.
 template <u32 V, u32 R, typename I, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
                                              Columns<Unit<T, N>> x) {
@@ -291,7 +292,7 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
 constexpr u32 PREFETCH_SHIFT = 3;
 
 // The first blocks process the pieces of long rows, with one warp per piece. The others process the
-// slices, with `1 << shift` lanes per row. As `packed_rows` in packed.cuh.
+// slices, with `1 << shift` lanes per row. As `packed_rows` in psell_spmv.cuh.
 template <u32 V, typename Values, typename T, u32 N>
 __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, const u8 *__restrict__ values,
                                              const u8 *__restrict__ index, const T *__restrict__ dictionary,

@@ -1,8 +1,8 @@
 // Packing on a GPU: order of the rows, long rows, and prefix sums.
 
 #include "common.cuh"
-#include "packed.cuh"
-#include "pack.cuh"
+#include "psell_spmv.cuh"
+#include "psell_pack.cuh"
 
 // Exclusive prefix sums of several arrays of `count` numbers, stored one after the other. Each tile
 // of TILE numbers has a block, and each array has `tiles` of them.

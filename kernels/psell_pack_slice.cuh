@@ -1,8 +1,8 @@
 // Packing on a GPU: work of a warp on a slice, or on a part of a wide slice, with one row per lane.
-// Included after pack.cuh.
+// Included after psell_pack.cuh.
 
 // Maximum number of slots of a diagonal slice per entry of its longest row: `DIAGONAL_SLOTS` in
-// src/encoding/index.rs.
+// src/formats/psell/index.rs.
 constexpr u32 DIAGONAL_SLOTS = 2;
 
 // Sign bit. Inverting it gives deltas the order of unsigned numbers.
@@ -10,7 +10,7 @@ constexpr u32 SIGN = 0x80000000;
 
 __device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + UNIT - 1) / UNIT * UNIT; }
 
-// Shape of a slice in its header: `Shape` in src/encoding/index.rs.
+// Shape of a slice in its header: `Shape` in src/formats/psell/index.rs.
 struct Shape {
     u32 kind;
     u32 run;
@@ -44,7 +44,7 @@ __device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, con
 }
 
 // Number of entries of a row in a part of a wide slice, a multiple of the run lengths; `PART` in
-// src/encoding/device/wide.rs. A slice with a longer row is wide. A single warp would finish it
+// src/formats/psell/device/wide.rs. A slice with a longer row is wide. A single warp would finish it
 // long after all others, so that each of its parts has a warp.
 constexpr u32 PART = 192;
 static_assert(PART % 6 == 0, "runs are not cut");
@@ -104,7 +104,7 @@ struct Survey {
 };
 
 // Encoding of a relative slice: shape, base, entries and bytes of its index; `Encoded` in
-// src/encoding/index.rs.
+// src/formats/psell/index.rs.
 __device__ __forceinline__ uint4 relative(const Lane &own, const Columns &columns) {
     u32 longest = lanes_max(own.len), shortest = lanes_min(own.len);
     u32 entries = lanes_sum(own.len, WARP);
@@ -210,7 +210,7 @@ __device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, Shap
 }
 
 // Position of the `k`-th of `full` slots that every lane has, in groups of 1 << `group`:
-// src/encoding/layout.rs.
+// src/formats/psell/layout.rs.
 __device__ __forceinline__ u32 full_position(u32 k, u32 full, u32 group) {
     u32 grouped = k >> group << group;
     bool in_group = k < full >> group << group;
