@@ -3,8 +3,8 @@
 //!
 //! A matrix whose values are the numbers of its entries is packed with the same plan; the positions
 //! of these numbers are the slots of the entries. A format therefore only needs to expose its
-//! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; formats that
-//! have them report their slots themselves.
+//! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; formats
+//! that have them report their slots themselves.
 
 use super::encoded::{Narrowed, Storage, coded, narrowed};
 use super::placed::keep;

@@ -54,12 +54,11 @@ impl<T: Scalar> Chain<T> {
 }
 
 /// Plans whose launches overlap.
-const PLANS: [&str; 6] = [
+const PLANS: [&str; 5] = [
     "csr(balanced)",
     "psell(sigma:512,group:4,split:64)",
     "csr(vector:4)",
     "csr(scalar)",
-    "psell(sigma:1)",
     "psell(sigma:1)",
 ];
 

@@ -254,7 +254,7 @@ fn diagonals_in_runs_take_any_number_of_vectors_in_f64() {
 }
 
 /// Enough slices for the sliding-window SpMM, with one band of columns and with three.
-fn check_marching<T: Scalar>(counts: &'static [usize]) {
+fn check_window<T: Scalar>(counts: &'static [usize]) {
     let planes =
         [-1700, 0, 1700].map(|plane| [-41, 0, 41].map(|line| (plane + line - 1, 3))).concat();
     let matrices = [
@@ -278,9 +278,9 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
                 // Others may lack the shared memory.
                 let instructions = device.spec().instructions;
                 let capability: u32 = instructions.trim_start_matches("sm_").parse().unwrap();
-                let marches = op.memory_bytes() > before;
+                let slides = op.memory_bytes() > before;
                 assert!(
-                    capability >= 120 || marches == (capability >= 90),
+                    capability >= 120 || slides == (capability >= 90),
                     "{text}, {columns} columns on {instructions}"
                 );
             }
@@ -289,7 +289,7 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
 }
 
 #[test]
-fn graphs_of_marching_blocks_own_what_they_use() {
+fn graphs_of_sliding_windows_own_what_they_use() {
     let case = Case::with(diagonals::<f32>(61_003, 61_003, &RUNS), &[8]);
     for device in devices().iter().filter(|device| **device != Device::Cpu) {
         let op = case.operator(device, &"psell(sigma:1)".parse().unwrap());
@@ -316,13 +316,13 @@ fn graphs_of_marching_blocks_own_what_they_use() {
 }
 
 #[test]
-fn blocks_march_through_diagonals_in_f32() {
-    check_marching::<f32>(&[4, 5, 7, 8, 9, 16]);
+fn the_window_slides_along_diagonals_in_f32() {
+    check_window::<f32>(&[4, 5, 7, 8, 9, 16]);
 }
 
 #[test]
-fn blocks_march_through_diagonals_in_f64() {
-    check_marching::<f64>(&[2, 3, 4, 5, 8]);
+fn the_window_slides_along_diagonals_in_f64() {
+    check_window::<f64>(&[2, 3, 4, 5, 8]);
 }
 
 #[test]

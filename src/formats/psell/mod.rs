@@ -1,8 +1,8 @@
 //! Packed SELL: SELL in slices of 32 rows, with columns and values encoded losslessly in as few
 //! bytes as possible, and without padding.
 //!
-//! - `sigma:S`: rows are sorted by length within windows of S rows; 1 keeps the order of the matrix,
-//!   which preserves diagonals.
+//! - `sigma:S`: rows are sorted by length within windows of S rows; 1 keeps the order of the
+//!   matrix, which preserves diagonals.
 //! - `values:packed`: 8-bit codes if the matrix has at most 256 values, none if it has one; exact,
 //!   compared by their bits.
 //! - `values:bf16`, `values:f16`, `values:f32`: the same numbers in fewer bytes if that type holds
@@ -58,8 +58,8 @@
 //! diagonal only with at most twice as many slots as its longest row has entries, and only if every
 //! row number is also a column number, so that a lane that lacks a slot can load that column.
 //!
-//! Rows longer than the plan's `split` are stored outside of the slices, as in CSR, cut into pieces.
-//! They are empty in their slice.
+//! Rows longer than the plan's `split` are stored outside of the slices, as in CSR, cut into
+//! pieces. They are empty in their slice.
 //!
 //! Slices and σ: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014).
 //! Indices in fewer bits: Willcock & Lumsdaine, ICS'06. Diagonals: Bell & Garland, SC'09, §4.1,
@@ -105,8 +105,8 @@ pub(crate) struct Psell;
 /// Candidate windows: no sorting, which preserves diagonals, and a window that fills slices.
 const SIGMAS: [u32; 2] = [1, 512];
 
-/// Least ratio of the bytes of columns of plain SELL to those of packed SELL at which packed SELL is
-/// a candidate.
+/// Least ratio of the bytes of columns of plain SELL to those of packed SELL at which packed SELL
+/// is a candidate.
 const LEAST_GAIN: f64 = 1.1;
 
 /// True if a plan with unchanged values and without separate long rows has column indices as long

@@ -13,11 +13,11 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Returns the rows in this order; rows with more than `long` entries count as empty. `None`
+    /// Returns the rows in this order; rows with more than `split` entries count as empty. `None`
     /// for the natural order.
-    pub(crate) fn short_rows(self, row_ptr: &[usize], long: u32) -> Option<Vec<u32>> {
+    pub(crate) fn short_rows(self, row_ptr: &[usize], split: u32) -> Option<Vec<u32>> {
         let len = |row: u32| match row_ptr[row as usize + 1] - row_ptr[row as usize] {
-            len if len > long as usize => 0,
+            len if len > split as usize => 0,
             len => len as u32,
         };
         match self {

@@ -152,7 +152,8 @@ impl Plan {
     }
 
     /// Kernel that multiplies, by the order of the rows, the encoding of the values and the group;
-    /// with the suffix [`SPLIT_ROWS`](crate::formats::kernel_names::SPLIT_ROWS) if long rows that a slice could hold are stored separately.
+    /// with the suffix [`SPLIT_ROWS`](crate::formats::kernel_names::SPLIT_ROWS) if long rows that a
+    /// slice could hold are stored separately.
     pub(super) fn kernel(&self) -> &'static str {
         /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without
         /// and with separate long rows.

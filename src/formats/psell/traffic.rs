@@ -8,8 +8,7 @@ use crate::analysis::{Analysis, Distinct, value_set::DICTIONARY};
 use crate::device::BLOCK;
 use crate::formats::{ROW_BATCH, Traffic, chain_us, scattered, vector_bytes};
 
-/// Work and memory traffic of one SpMV; exact if the analysis is
-/// ([`Probe`]), otherwise estimated.
+/// Work and memory traffic of one SpMV; exact if the [`Probe`] is, otherwise estimated.
 pub(super) fn of(
     order: Order,
     packing: Packing,

@@ -97,8 +97,8 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
         };
         let launch = launch.arg(pieces as u32).arg(sums.on(queue)?).arg(done.on(queue)?);
         let launch = vectors.args(launch, unit).arg(shift);
-        // SAFETY: these are the parameters of all kernels in psell_spmm.cuh. Every row has one lane per
-        // unit, and every piece has room for as many sums; the counters are zero before and
+        // SAFETY: these are the parameters of all kernels in psell_spmm.cuh. Every row has one lane
+        // per unit, and every piece has room for as many sums; the counters are zero before and
         // afterwards. The vectors are the caller's promise.
         unsafe { kernel.launch(queue, launch) }
     }

@@ -322,8 +322,8 @@ impl Window {
         let launch = launch.arg(self.buffers.half() as u32).arg(self.most as u32);
         let launch = launch.arg(matrix.nrows as u32).arg(matrix.ncols as u32);
         let launch = vectors.args(launch, unit);
-        // SAFETY: these are the parameters of all kernels in psell_window.cu, which reads no more of `x`
-        // than the existing units of columns. The vectors are the caller's promise.
+        // SAFETY: these are the parameters of all kernels in psell_window.cu, which reads no more
+        // of `x` than the existing units of columns. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
     }
 }
