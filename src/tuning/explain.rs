@@ -191,29 +191,27 @@ impl Explanation<'_> {
         self.beside.write(f)
     }
 
-    /// Precisions to which values were rounded and in which they are stored, if different from
-    /// their own type.
+    /// Precisions of rounded and of stored values, if different from their own type.
     fn values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Request { scalar, value_precision, .. } = self.decision.request;
-        let values = match &self.decision.plan {
-            Plan::Psell(plan) => Some(plan.values()),
-            _ => None,
-        };
+        let plan = &self.decision.plan;
+        let values =
+            if let Plan::Psell(plan) = plan { plan.values() } else { ValueEncoding::Plain };
         match (value_precision, values) {
-            (None, Some(ValueEncoding::Narrow(precision))) => {
+            (None, ValueEncoding::Narrow(precision)) => {
                 writeln!(
                     f,
                     "values   in {precision} where it holds all of them, multiplied in {scalar}"
                 )
             }
             (None, _) => Ok(()),
-            (Some(rounded), Some(ValueEncoding::Narrow(precision))) => {
+            (Some(rounded), ValueEncoding::Narrow(precision)) => {
                 writeln!(
                     f,
                     "values   rounded to {rounded}, stored in {precision}, multiplied in {scalar}"
                 )
             }
-            (Some(rounded), Some(ValueEncoding::Packed)) => {
+            (Some(rounded), ValueEncoding::Packed) => {
                 writeln!(
                     f,
                     "values   rounded to {rounded}, stored as codes where they are few, multiplied in {scalar}"
