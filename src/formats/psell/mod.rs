@@ -27,7 +27,7 @@
 //! . x x x .   index    0 1 _ _ (deltas of all lanes)   -1 _ _ _ (other)   2+4 _ _ _ (its lanes)
 //! ```
 //!
-//! A slice of 32 rows, the lanes, has a [`Header`] of 16 bytes and a range in each of two arrays,
+//! A slice of 32 rows, the lanes, has a `Header` of 16 bytes and a range in each of two arrays,
 //! the values and the index. Both ranges begin at multiples of 16 bytes. The gaps between ranges
 //! are zero, and so are 16 bytes behind the last value. Nothing else is padded: a slice has as many
 //! values as its rows have entries, and padding is never multiplied. The lanes past the last row
