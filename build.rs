@@ -30,14 +30,14 @@ const OLDEST: u32 = 70;
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];
 
 /// Prefixes of the kernel files that are also compiled for `y = alpha A x + beta y`.
-const SCALED: [&str; 5] = ["csr", "ell", "jds", "packed_", "sell"];
+const SCALED: [&str; 5] = ["csr", "ell", "jds", "psell_spmv_", "sell"];
 
 /// Prefixes of the kernel files that are also compiled for matrices that do not fit the L2.
 const STREAMED: [&str; 9] =
-    ["blocked", "coo", "csr", "ell", "jds", "multi_", "packed_", "sell", "tiles"];
+    ["blocked", "coo", "csr", "ell", "jds", "psell_spmm_", "psell_spmv_", "sell", "tiles"];
 
 /// Prefixes of the kernel files that are also compiled for matrices of few slices.
-const SPLIT: [&str; 1] = ["packed_"];
+const SHARING: [&str; 1] = ["psell_spmv_"];
 
 /// A kernel file, compiled with some definitions.
 struct Module {
@@ -126,7 +126,7 @@ fn variants(file: &str) -> Vec<(String, String)> {
         [("", "")].into_iter().chain(listed(&SCALED).then_some(("_scaled", "#define SCALED\n")));
     let sizes = [("", "")].into_iter();
     let sizes = sizes.chain(listed(&STREAMED).then_some(("_streamed", "#define STREAMED\n")));
-    let sizes = sizes.chain(listed(&SPLIT).then_some(("_split", "#define SPLIT\n")));
+    let sizes = sizes.chain(listed(&SHARING).then_some(("_shared", "#define SHARING\n")));
     let both = scaled.flat_map(|scaled| sizes.clone().map(move |size| [scaled, size]));
     both.map(|both| (both.map(|(ending, _)| ending).concat(), both.map(|(_, text)| text).concat()))
         .collect()

@@ -17,7 +17,7 @@ const PLANS: [&str; 9] = [
     "csr(balanced)",
     "ell",
     "sell(c:32,sigma:512)",
-    "sell(c:32,sigma:512,index:packed)",
+    "psell(sigma:512)",
     "jds",
     "hyb(width:auto)",
     "tiles",

@@ -7,7 +7,7 @@
 use crate::analysis::{Analysis, Fingerprint, Pattern, Symmetry};
 use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
-use crate::formats::{Multivector, Plan};
+use crate::formats::{self, Multivector, Plan};
 use crate::matrix::gallery::Spec;
 use crate::matrix::market::{self, Reader};
 use crate::matrix::{CsrCow, CsrMatrix, CsrView, Triplets};
@@ -47,7 +47,7 @@ macro_rules! compiled {
 }
 
 compiled! {
-    fn analyze(a: CsrView<'_, Self>) -> Analysis = Analysis::of_impl;
+    fn analyze(a: CsrView<'_, Self>) -> Analysis = formats::analyze;
     fn pattern(a: CsrView<'_, Self>) -> Pattern = Pattern::of_impl;
     fn symmetry(a: CsrView<'_, Self>) -> Symmetry = Symmetry::of_impl;
     fn fingerprint_values(values: &[Self]) -> Fingerprint = Fingerprint::of_values_impl;

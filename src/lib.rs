@@ -114,7 +114,6 @@ pub mod analysis;
 mod compiled;
 #[doc(hidden)]
 pub mod device;
-mod encoding;
 mod error;
 mod files;
 #[doc(hidden)]

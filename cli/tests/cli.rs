@@ -361,7 +361,7 @@ fn values_are_rounded_when_asked_to_and_complex_ones_refused() {
     assert_eq!(applied["value_precision"], "bf16");
     assert_eq!(applied["y"], serde_json::json!([0.10009765625, 70144.0]));
     assert_eq!(json(&["apply", &a, "--json"])[0].get("value_precision"), None);
-    let plan = "sell(index:packed,values:f16)";
+    let plan = "psell(values:f16)";
     let said = stderr(&["apply", &b, "--plan", plan, "--value-precision", "f16", "-v"], 0);
     assert!(said.contains("rounded to f16, stored in f16, multiplied in f64"), "{said}");
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Number of distinct values of a matrix.
 
-use crate::encoding::{DICTIONARY, ValueSet};
+use super::value_set::{DICTIONARY, ValueSet};
 use serde::{Deserialize, Serialize};
 
 /// Number of distinct values of a matrix, counted up to [`LIMIT`](Self::LIMIT). Values are compared

@@ -10,14 +10,14 @@ mod distinct;
 mod fingerprint;
 mod histogram;
 mod locality;
-mod packing;
 mod pattern;
+mod probes;
 mod rows;
 mod slices;
 mod structure;
 mod symmetry;
+pub(crate) mod value_set;
 
-pub use crate::encoding::SliceSizes;
 pub use blocking::{Blocking, Blocks};
 pub(crate) use blocking::{Panel, Rows};
 pub use blocks::BlockFill;
@@ -26,8 +26,8 @@ pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use histogram::{Bin, Histogram};
 pub use locality::Reuse;
-pub use packing::Packability;
 pub use pattern::Pattern;
+pub(crate) use probes::Probes;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
 pub(crate) use slices::SliceSums;
 use slices::Slices;
@@ -42,11 +42,11 @@ use crate::trace::span;
 
 /// Number of rows and of entries below which an analysis runs as a few single-threaded tasks: a
 /// thread pool takes some 100 µs to wake and to wait for.
-const SHARED: usize = 1 << 19;
+pub(crate) const SHARED: usize = 1 << 19;
 
 /// Minimum number of work items per task in a matrix of `size` rows or entries: `least` if the work
 /// is distributed among threads.
-fn together(size: usize, least: usize) -> usize {
+pub(crate) fn together(size: usize, least: usize) -> usize {
     if size < SHARED { usize::MAX } else { least }
 }
 
@@ -74,8 +74,8 @@ pub struct Analysis {
     pub(crate) slices: Slices,
     /// Column contiguity, values and reuse distances.
     pub structure: Structure,
-    /// Estimated size as packed SELL.
-    pub packing: Packability,
+    /// Measurements of the storage formats.
+    pub(crate) probes: Probes,
     /// Estimated work with `x` in blocks. None if the gathers hardly miss the nearest cache.
     pub blocking: Option<Blocking>,
 }
@@ -86,18 +86,25 @@ impl Analysis {
         T::analyze(a)
     }
 
-    pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
+    /// Measures `a`, and with `probe` what the storage formats measure themselves.
+    pub(crate) fn with_probes<T: Scalar>(
+        a: CsrView<'_, T>,
+        probe: impl Fn(CsrView<'_, T>, &RowStats) -> Probes + Send + Sync,
+    ) -> Self {
         let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         if a.nnz().max(a.nrows()) < SHARED {
-            Self::measured(a)
+            Self::measured(a, probe)
         } else {
             // Runs in the pool, whose threads split the tasks further.
-            rayon::scope(|_| Self::measured(a))
+            rayon::scope(|_| Self::measured(a, probe))
         }
     }
 
-    fn measured<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let (mut rows, mut row_lengths, mut packing, mut slices) = Default::default();
+    fn measured<T: Scalar>(
+        a: CsrView<'_, T>,
+        probe: impl Fn(CsrView<'_, T>, &RowStats) -> Probes + Send + Sync,
+    ) -> Self {
+        let (mut rows, mut row_lengths, mut probes, mut slices) = Default::default();
         let (mut reuse, mut continued, mut values) = Default::default();
         // Each of two threads starts with one half, the longer task first, and continues with the
         // rest of the other.
@@ -106,7 +113,7 @@ impl Analysis {
                 let pass = rows::pass(a.row_ptr());
                 rows = RowStats::from_histogram(a.ncols(), pass.histogram, pass.changes);
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
-                packing = Packability::of(a, &rows);
+                probes = probe(a, &rows);
             },
             &mut || continued = Continued::of(a),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
@@ -114,7 +121,7 @@ impl Analysis {
         ]);
         let structure = Structure::new(continued, values, reuse);
         let blocking = Blocking::of(a, &rows, &structure);
-        Self { rows, row_lengths, slices, structure, packing, blocking }
+        Self { rows, row_lengths, slices, structure, probes, blocking }
     }
 
     /// Analysis of a matrix with this pattern and the values of `a`.

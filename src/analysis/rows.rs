@@ -89,6 +89,11 @@ impl Display for RowStats {
 }
 
 impl RowStats {
+    /// True if all rows have the same length.
+    pub(crate) fn is_even(&self) -> bool {
+        self.min == self.max
+    }
+
     /// Measures rows of the given lengths in a matrix with `ncols` columns.
     #[doc(hidden)]
     pub fn of(ncols: usize, row_lengths: &[u32]) -> Self {

@@ -3,7 +3,7 @@
 use super::continued::Continued;
 use super::distinct::Distinct;
 use super::locality::Reuse;
-use crate::encoding::ValueSet;
+use super::value_set::ValueSet;
 use crate::{ExactIn, Scalar};
 use serde::{Deserialize, Serialize};
 

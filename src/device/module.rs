@@ -12,13 +12,13 @@ pub(crate) struct Module {
     scaled: bool,
     /// Compiled with `STREAMED`: for a matrix that does not fit the L2 cache.
     streamed: bool,
-    /// Compiled with `SPLIT`: for a matrix of few slices, each shared by several warps.
-    split: bool,
+    /// Compiled with `SHARING`: for a matrix of few slices, each shared by several warps.
+    shared: bool,
 }
 
 impl From<&'static str> for Module {
     fn from(file: &'static str) -> Self {
-        Self { file, scaled: false, streamed: false, split: false }
+        Self { file, scaled: false, streamed: false, shared: false }
     }
 }
 
@@ -29,9 +29,9 @@ impl Module {
     }
 
     /// The same module for slices shared by several warps. No such module also streams.
-    pub(crate) const fn split(self) -> Self {
+    pub(crate) const fn shared(self) -> Self {
         assert!(!self.streamed);
-        Self { split: true, ..self }
+        Self { shared: true, ..self }
     }
 
     /// The same module for scaled products.
@@ -43,8 +43,8 @@ impl Module {
 impl Display for Module {
     /// Name of the module, as `build.rs` defines it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, scaled, streamed, split } = self;
-        let endings = [(scaled, "_scaled"), (streamed, "_streamed"), (split, "_split")];
+        let Self { file, scaled, streamed, shared } = self;
+        let endings = [(scaled, "_scaled"), (streamed, "_streamed"), (shared, "_shared")];
         f.write_str(file)?;
         endings.iter().filter(|(is, _)| **is).try_for_each(|(_, ending)| f.write_str(ending))
     }

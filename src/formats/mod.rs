@@ -9,47 +9,57 @@ pub mod blocked;
 mod chunks;
 pub mod coo;
 pub mod csr;
+mod device_csr;
+mod device_vectors;
 pub mod ell;
+mod encoded;
 pub mod hyb;
 pub mod jds;
-pub mod packed;
+pub mod kernel_names;
 mod placed;
 mod plan_text;
+pub mod psell;
+mod registry;
 mod scaled;
 pub mod sell;
 mod several;
+mod sorting;
 pub mod tiles;
 mod traffic;
 mod units;
 mod update;
 mod values;
 
-pub(crate) use crate::encoding::DeviceCsr;
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
+pub(crate) use device_csr::DeviceCsr;
+pub(crate) use device_vectors::DeviceVectors;
+pub(crate) use encoded::{EncodedDevice, EncodedHost, Storage};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use scaled::Scaler;
+pub(crate) use several::{DeviceSpmm, HostSpmm, Several, Shape, multiplies_several, several_plan};
 pub use several::{Layout, Multivector};
-pub(crate) use several::{Several, Shape, multiplies_several, several_plan};
+pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub use traffic::Traffic;
 pub(crate) use traffic::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
 pub(crate) use update::{Arrays, NoArrays, Updater};
 
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Residency, Scaling};
-use crate::encoding::{Order, PackedSlices, Packing, Uploaded as Slices};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
+use std::sync::Arc;
 
-registry! {
+registry::registry! {
     csr => Csr,
     ell => Ell,
     sell => Sell,
+    psell => Psell,
     jds => Jds,
     hyb => Hyb,
     coo => Coo,
@@ -70,6 +80,9 @@ pub(crate) trait Format: 'static {
     /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
+    /// Adds what the format measures of a matrix itself, for its candidates and their traffic.
+    fn probe<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &mut Probes) {}
+
     /// Candidate plans for a matrix on a kind of device.
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
 
@@ -79,6 +92,12 @@ pub(crate) trait Format: 'static {
 
     /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
+
+    /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
+    /// measured and `measured` predicts its products. None if it is that one.
+    fn preparation(_: &Self::Plan, _: Target, _measured: &str) -> Option<&'static str> {
+        None
+    }
 
     /// True if [`Format::traffic`] equals the packed size to the byte. Otherwise at most twice as
     /// much is packed.
@@ -108,18 +127,29 @@ pub(crate) trait Format: 'static {
     /// (`tuning::bounds`), and is fitted with `csr(balanced)` to the same matrices.
     fn estimate_us(plan: &Self::Plan, analysis: &Analysis, traffic: &Traffic) -> f64;
 
-    /// Row order and encoding of a plan that is packed SELL and nothing else: such plans a GPU
-    /// packs itself, from CSR. None for other plans.
-    fn slices(_: &Self::Plan) -> Option<(Order, Packing)> {
-        None
-    }
-
     /// Packs a matrix.
     ///
     /// # Errors
     ///
     /// [`Error::PlanLimit`] if the format cannot hold the matrix with such parameters.
     fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
+
+    /// True if a GPU packs a matrix itself, from CSR in its memory.
+    fn packs_on_device(_: &Self::Plan) -> bool {
+        false
+    }
+
+    /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`] and the errors of compiling kernels.
+    fn pack_on_device<T: Scalar>(
+        _: &Self::Plan,
+        _: &DeviceCsr<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        Ok(None)
+    }
 }
 
 /// A matrix packed in one format, in host memory.
@@ -139,8 +169,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Err(NoArrays::NO_PLACES)
     }
 
-    /// The packed SELL matrix, if it is one.
-    fn packed_slices(&mut self) -> Option<&mut PackedSlices<T>> {
+    /// Values that are stored in fewer bytes or as codes, if the format has such values.
+    fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {
         None
     }
 
@@ -154,8 +184,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The rows in CSR, if they are stored so: used for SpMM.
-    fn rows(&self) -> Option<&csr::Host<T>> {
+    /// SpMM with the matrix, if the format has kernels for it.
+    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
         None
     }
 
@@ -225,9 +255,18 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Err(NoArrays::NO_PLACES)
     }
 
-    /// The packed SELL matrix, if it is one: used for SpMM.
-    fn slices(&self) -> Option<&Slices<T>> {
+    /// As [`HostMatrix::encoded_mut`].
+    fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {
         None
+    }
+
+    /// SpMM with the matrix on its GPU, if the format has kernels for it.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU and of compiling kernels.
+    fn spmm(self: Arc<Self>, _: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+        Ok(None)
     }
 
     /// True if an SpMV waits until it is done. Such an SpMV does not run on the queue that it is
@@ -316,133 +355,6 @@ pub(crate) fn from_rows<T: Scalar>(
     // SAFETY: offsets rise by construction, and packed matrices only hold columns of a checked one.
     unsafe { CsrMatrix::new_unchecked(nrows, ncols, row_ptr, col_idx, values) }
 }
-
-macro_rules! registry {
-    ($($module:ident => $Format:ident),+ $(,)?) => {
-        /// The storage formats. Ties between plans are broken in this order.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[non_exhaustive]
-        pub enum FormatKind {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format),+
-        }
-
-        impl FormatKind {
-            /// All formats.
-            #[doc(hidden)]
-            pub const ALL: &'static [Self] = &[$(Self::$Format),+];
-
-            /// Name of the format, as in the spelling of plans.
-            #[doc(hidden)]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$Format => stringify!($module)),+ }
-            }
-
-            /// One spelling of every kind of plan of the format.
-            #[doc(hidden)]
-            pub const fn examples(self) -> &'static [&'static str] {
-                match self { $(Self::$Format => $module::$Format::EXAMPLES),+ }
-            }
-        }
-
-        /// A format and its parameters: the storage of a matrix and its kernels.
-        ///
-        /// `Display` writes and `FromStr` parses its spelling: `sell(c:32,sigma:512)`.
-        #[derive(Debug, Clone, PartialEq)]
-        #[non_exhaustive]
-        pub enum Plan {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format($module::Plan)),+
-        }
-
-        impl Plan {
-            /// Format of the plan.
-            #[doc(hidden)]
-            pub const fn format(&self) -> FormatKind {
-                match self { $(Self::$Format(_) => FormatKind::$Format),+ }
-            }
-
-            /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
-            #[doc(hidden)]
-            pub fn kernel(&self, on: Target) -> &'static str {
-                match self { $(Self::$Format(plan) => $module::$Format::kernel(plan, on)),+ }
-            }
-
-            /// Work and memory traffic of one SpMV under this plan, computed without packing.
-            #[doc(hidden)]
-            pub fn traffic(&self, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
-                match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
-            }
-
-            /// True if [`Plan::traffic`] gives the bytes of the packed matrix exactly. Otherwise at
-            /// most twice as many are packed.
-            #[doc(hidden)]
-            pub fn is_exact(&self, analysis: &Analysis) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
-            }
-
-            /// True if every SpMV under this plan gives the same bits, on every device.
-            pub fn is_deterministic(&self) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
-            }
-
-            /// True if packed values are in the order of the entries, in one array.
-            pub(crate) fn keeps_order(&self) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::keeps_order(plan)),+ }
-            }
-
-            /// True if the plan may be chosen for such a device, and is not only used on request.
-            #[doc(hidden)]
-            pub fn is_eligible(&self, on: Target) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
-            }
-
-            /// Time of an SpMV on an H200, in µs: an estimate from amounts that are exact.
-            pub(crate) fn estimate_us(&self, analysis: &Analysis, traffic: &Traffic) -> f64 {
-                match self.slices() {
-                    Some((_, packing)) => packed::estimate_us(packing, analysis, traffic),
-                    None => match self { $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, traffic)),+ },
-                }
-            }
-
-            /// Candidate plans of all formats on a kind of device, in registry order.
-            #[doc(hidden)]
-            pub fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
-                let mut all = Vec::new();
-                $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
-                all
-            }
-
-            /// Row order and encoding of a plan that is packed SELL and nothing else. None for
-            /// other plans.
-            pub(crate) fn slices(&self) -> Option<(Order, Packing)> {
-                match self { $(Self::$Format(plan) => $module::$Format::slices(plan)),+ }
-            }
-
-            /// Packs a matrix.
-            pub(crate) fn pack<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<Box<dyn HostMatrix<T>>, Error> {
-                match self { $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+ }
-            }
-
-            fn parse(name: &str, args: &mut PlanArgs<'_>) -> Option<Result<Self, Error>> {
-                match name {
-                    $(stringify!($module) => Some($module::$Format::parse(args).map(Self::$Format)),)+
-                    _ => None,
-                }
-            }
-        }
-
-        impl Display for Plan {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Self::$Format(plan) => write!(f, "{}{plan}", stringify!($module))),+ }
-            }
-        }
-
-        #[cfg(test)]
-        mod conformance {
-            $(crate::testing::format_suite!($module, $Format);)+
-        }
-    };
-}
-pub(crate) use registry;
 
 impl Display for FormatKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

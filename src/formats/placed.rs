@@ -1,9 +1,9 @@
 //! A packed matrix, resident in host memory or in GPU memory.
 
-use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler};
+use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler, Storage};
 use crate::device::{Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Precision, Scalar};
+use crate::{Error, Scalar};
 use std::sync::Arc;
 
 /// A packed matrix in the memory of its device.
@@ -34,8 +34,7 @@ impl<T: Scalar> Placed<T> {
         /// Sum of rows and entries below which packing on the host takes less time than the
         /// launches on a GPU.
         const FEWEST: usize = 1 << 16;
-        let packs = plan.slices().is_some_and(|(_, packing)| DeviceCsr::<T>::packs(packing));
-        packs && a.nrows() + a.nnz() >= FEWEST
+        plan.packs_on_device() && a.nrows() + a.nnz() >= FEWEST
     }
 
     /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it.
@@ -44,9 +43,7 @@ impl<T: Scalar> Placed<T> {
     ///
     /// As [`on`](Self::on).
     pub(crate) fn packed_there(plan: &Plan, a: &DeviceCsr<T>) -> Result<Option<Self>, Error> {
-        let Some((order, packing)) = plan.slices() else { return Ok(None) };
-        let packed = a.pack(order, packing)?;
-        Ok(packed.map(|packed| Self::Gpu(a.gpu, Arc::new(packed))))
+        Ok(plan.pack_on_device(a)?.map(|packed| Self::Gpu(a.gpu, packed)))
     }
 
     /// `y = A x`, executed directly on the CPU and enqueued on a GPU.
@@ -156,11 +153,11 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// Precision of the values, if they are stored in fewer bytes.
-    pub(crate) fn narrow(&mut self) -> Option<Precision> {
+    /// How the values are stored.
+    pub(crate) fn storage(&mut self) -> Storage {
         match self {
-            Self::Host(matrix) => matrix.packed_slices()?.narrow(),
-            Self::Gpu(_, matrix) => matrix.slices()?.narrow(),
+            Self::Host(matrix) => matrix.encoded_mut().map_or(Storage::Plain, |a| a.storage()),
+            Self::Gpu(_, matrix) => matrix.encoded().map_or(Storage::Plain, |a| a.storage()),
         }
     }
 

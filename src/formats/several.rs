@@ -6,18 +6,17 @@
 //! loads of a GPU, are copied to row-major order first, some vectors at a time, in a *tile*.
 
 use super::csr::HostVectors;
-use super::packed::{Index, Packing};
 use super::scaled::Scaler;
-use super::{Placed, Plan, csr, sell};
+use super::{DeviceVectors, Placed, Plan, csr, psell};
 use crate::analysis::Analysis;
 use crate::device::cpu::Output;
 use crate::device::{
     BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream,
 };
-use crate::encoding::{self, DeviceVectors};
 use crate::memory::zeroed;
 use crate::{Error, Scalar};
 use rayon::prelude::*;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a tile per column. `WIDTH` in `kernels/tile.cu`.
@@ -122,6 +121,38 @@ impl Shape {
     }
 }
 
+/// SpMM with a matrix in host memory.
+pub(crate) trait HostSpmm<T: Scalar> {
+    /// Computes the SpMM; `y` is overwritten without being read, and its bits do not depend on the
+    /// number of threads.
+    ///
+    /// # Safety
+    ///
+    /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
+    /// and nothing else writes there.
+    unsafe fn multiply(&self, vectors: HostVectors<'_, T>);
+}
+
+/// SpMM with a matrix in GPU memory.
+pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
+    /// Enqueues the SpMM with at most [`DeviceVectors::MOST`] vectors; `y` is overwritten without
+    /// being read.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    ///
+    /// # Safety
+    ///
+    /// `vectors` have a [unit](DeviceVectors::unit), and `x` can be read up to the end of the last
+    /// unit. The memory is that of the matrix's GPU. `x` and `y` do not overlap, and they and
+    /// `self` live until the SpMM is done.
+    unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error>;
+
+    /// Bytes of the arrays made for SpMM.
+    fn bytes(&self) -> u64;
+}
+
 /// Data of SpMMs beside a matrix that supports them.
 #[derive(Debug)]
 pub(crate) enum Several<T: Scalar> {
@@ -131,17 +162,17 @@ pub(crate) enum Several<T: Scalar> {
 }
 
 impl<T: Scalar> Several<T> {
-    /// Creates the data for a matrix of `ncols` columns. None if the matrix is neither CSR nor
-    /// packed SELL.
+    /// Creates the data for a matrix of `ncols` columns. None if its format has no kernels for SpMM
+    /// on its device.
     ///
     /// # Errors
     ///
     /// Errors of compiling kernels.
     pub(crate) fn of(matrix: &Placed<T>, ncols: usize) -> Result<Option<Self>, Error> {
         Ok(match matrix {
-            Placed::Host(matrix) => matrix.rows().map(|_| Self::Host(Mutex::default())),
-            Placed::Gpu(gpu, matrix) => match matrix.slices() {
-                Some(slices) => Some(Self::Gpu(Box::new(OnGpu::new(slices, *gpu, ncols)?))),
+            Placed::Host(matrix) => matrix.spmm().map(|_| Self::Host(Mutex::default())),
+            Placed::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
+                Some(spmm) => Some(Self::Gpu(Box::new(OnGpu::new(spmm, *gpu, ncols)?))),
                 None => None,
             },
         })
@@ -151,7 +182,7 @@ impl<T: Scalar> Several<T> {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Host(_) => 0,
-            Self::Gpu(on_gpu) => on_gpu.several.bytes(),
+            Self::Gpu(on_gpu) => on_gpu.spmm.bytes(),
         }
     }
 }
@@ -160,10 +191,7 @@ impl<T: Scalar> Several<T> {
 pub(crate) fn several_plan(analysis: &Analysis, device: &Device) -> Plan {
     match device {
         Device::Cpu => Plan::Csr(csr::Plan::Scalar),
-        Device::Cuda(_) => {
-            let packing = Packing { long: analysis.packing.long, ..Packing::default() };
-            Plan::Sell(sell::Plan { index: Index::Packed(packing), ..sell::Plan::default() })
-        }
+        Device::Cuda(_) => Plan::Psell(psell::Plan::for_spmm(analysis)),
     }
 }
 
@@ -171,7 +199,7 @@ pub(crate) fn several_plan(analysis: &Analysis, device: &Device) -> Plan {
 pub(crate) fn multiplies_several(plan: &Plan, device: &Device) -> bool {
     match device {
         Device::Cpu => matches!(plan, Plan::Csr(_)),
-        Device::Cuda(_) => matches!(plan, Plan::Sell(sell) if sell.index != Index::Plain),
+        Device::Cuda(_) => matches!(plan, Plan::Psell(_)),
     }
 }
 
@@ -189,12 +217,12 @@ impl<T: Scalar> Placed<T> {
         let (Self::Host(matrix), Several::Host(tiles)) = (self, several) else {
             unreachable!("the caller has a matrix in host memory")
         };
-        let Some(rows) = matrix.rows() else { unreachable!("it was made for a matrix with rows") };
+        let Some(spmm) = matrix.spmm() else { unreachable!("`several` was made for it") };
         let (_, [row, vector]) = shape.strides();
         let multiply = |x: &[T], stride, count, y: &mut [T]| {
             let y = Output::new(y);
             // SAFETY: the lengths are right; `y` is borrowed exclusively.
-            unsafe { rows.multiply_several(HostVectors { x, stride, y, row, vector, count }) };
+            unsafe { spmm.multiply(HostVectors { x, stride, y, row, vector, count }) };
         };
         if shape.layout == Layout::RowMajor {
             return multiply(x, shape.count, shape.count, y);
@@ -229,12 +257,11 @@ impl<T: Scalar> Placed<T> {
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {
-        let (Self::Gpu(_, matrix), Several::Gpu(on_gpu)) = (self, several) else {
+        let (Self::Gpu(..), Several::Gpu(on_gpu)) = (self, several) else {
             unreachable!("the caller has a matrix on a GPU")
         };
-        let Some(slices) = matrix.slices() else { unreachable!("it was made for packed slices") };
         // SAFETY: the caller's promise.
-        unsafe { on_gpu.multiply(slices, queue, shape, x, y) }
+        unsafe { on_gpu.multiply(queue, shape, x, y) }
     }
 
     /// `Y = A X`, or `Y = alpha A X + beta Y` if `scaled` is given; executed directly on the CPU
@@ -311,10 +338,10 @@ fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
     });
 }
 
-/// Data of SpMMs on a GPU beside the packed SELL matrix.
+/// SpMM on a GPU, with the means to bring vectors into row-major order.
 #[derive(Debug)]
-pub(crate) struct OnGpu<T> {
-    several: encoding::Several<T>,
+pub(crate) struct OnGpu<T: Scalar> {
+    spmm: Box<dyn DeviceSpmm<T>>,
     /// Kernel that copies vectors to row-major order.
     kernel: Kernel,
     tile: Scratch<T>,
@@ -324,9 +351,9 @@ impl<T: Scalar> OnGpu<T> {
     /// Number of vectors of a tile.
     const WIDTH: usize = TILE_BYTES / size_of::<T>();
 
-    fn new(slices: &encoding::Uploaded<T>, gpu: Gpu, ncols: usize) -> Result<Self, Error> {
+    fn new(spmm: Box<dyn DeviceSpmm<T>>, gpu: Gpu, ncols: usize) -> Result<Self, Error> {
         Ok(Self {
-            several: slices.several(gpu)?,
+            spmm,
             kernel: gpu.kernel("tile", &format!("tile_{}", T::KIND))?,
             tile: Scratch::new(gpu, ncols * Self::WIDTH),
         })
@@ -336,12 +363,10 @@ impl<T: Scalar> OnGpu<T> {
     ///
     /// # Safety
     ///
-    /// `slices` are those this was made for, `x` and `y` have the lengths given by `shape` and are
-    /// in the GPU's memory; they do not overlap, and they and the matrix live until the SpMM is
-    /// done.
+    /// `x` and `y` have the lengths given by `shape` and are in the GPU's memory; they do not
+    /// overlap, and they and the matrix live until the SpMM is done.
     pub(crate) unsafe fn multiply(
         &self,
-        slices: &encoding::Uploaded<T>,
         queue: &Queue,
         shape: Shape,
         x: Ptr<T>,
@@ -366,7 +391,7 @@ impl<T: Scalar> OnGpu<T> {
                     let width = self.fill(queue, tile, [element, next], shape.ncols, pass)?;
                     DeviceVectors { x: tile, stride: width, ..pass }
                 };
-                slices.multiply_several(&self.several, queue, pass)?;
+                self.spmm.multiply(queue, pass)?;
             }
         }
         Ok(())

@@ -3,16 +3,16 @@
 //!
 //! A matrix whose values are the numbers of its entries is packed with the same plan; the positions
 //! of these numbers are the slots of the entries. A format therefore only needs to expose its
-//! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; they occur
-//! only in packed SELL, which reports its slots itself.
+//! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; formats
+//! that have them report their slots themselves.
 
+use super::encoded::{Narrowed, Storage, coded, narrowed};
 use super::placed::keep;
 use super::units::{PER_THREAD, Units};
 use super::{Access, Placed, Plan};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
-use crate::encoding::{Narrowed, PackedSlices, Uploaded as Slices, coded, narrowed};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
@@ -55,35 +55,8 @@ pub(crate) struct Updater {
     nnz: usize,
     pattern: Fingerprint,
     place: Place,
-    kept: Kept,
+    storage: Storage,
     plan: String,
-}
-
-/// Storage of the values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    /// Unchanged.
-    Plain,
-    /// In fewer bytes.
-    Narrow(Precision),
-    /// As codes of at most this many values; a single value needs no codes.
-    Coded(usize),
-}
-
-impl Kept {
-    fn by<T: Scalar>(matrix: &mut Placed<T>) -> Self {
-        let dictionary = match matrix {
-            Placed::Host(matrix) => {
-                matrix.packed_slices().map_or(0, |slices| slices.dictionary.len())
-            }
-            Placed::Gpu(_, matrix) => matrix.slices().map_or(0, |slices| slices.dictionary().len()),
-        };
-        match (matrix.narrow(), dictionary) {
-            (Some(precision), _) => Self::Narrow(precision),
-            (None, 0) => Self::Plain,
-            (None, values) => Self::Coded(values),
-        }
-    }
 }
 
 /// Slot of every entry, in the memory of the device. None if values are in the order of the
@@ -95,27 +68,27 @@ enum Place {
 }
 
 impl Place {
-    /// Slots of the values of packed SELL with encoded values. None if there are too many to count.
-    fn in_slices<T: Scalar>(matrix: &mut Placed<T>, kept: Kept) -> Result<Option<Self>, Error> {
-        let kind = match kept {
-            Kept::Narrow(Precision::F32) => "f32",
-            Kept::Narrow(_) => "u16",
+    /// Slots of encoded values. None if there are too many to count.
+    fn encoded<T: Scalar>(matrix: &mut Placed<T>, storage: Storage) -> Result<Option<Self>, Error> {
+        let kind = match storage {
+            Storage::Narrow(Precision::F32) => "f32",
+            Storage::Narrow(_) => "u16",
             _ => "u8",
         };
         Ok(match matrix {
-            Placed::Host(_) if kept == Kept::Coded(1) => Some(Self::Host(None)),
-            Placed::Gpu(gpu, _) if kept == Kept::Coded(1) => {
+            Placed::Host(_) if storage == Storage::Coded(1) => Some(Self::Host(None)),
+            Placed::Gpu(gpu, _) if storage == Storage::Coded(1) => {
                 Some(Self::Gpu(None, gpu.kernel("update", "update_u8")?))
             }
             Placed::Host(matrix) => {
-                let places = matrix.packed_slices().and_then(|slices| slices.places());
-                places.map(|places| Self::Host(Some(places)))
+                let slots = matrix.encoded_mut().and_then(|encoded| encoded.slots());
+                slots.map(|slots| Self::Host(Some(slots)))
             }
             Placed::Gpu(gpu, matrix) => {
-                let Some(slices) = matrix.slices() else { return Ok(None) };
-                let Some(places) = slices.to_host()?.places() else { return Ok(None) };
+                let Some(encoded) = matrix.encoded() else { return Ok(None) };
+                let Some(slots) = encoded.slots()? else { return Ok(None) };
                 let kernel = gpu.kernel("update", &format!("update_{kind}"))?;
-                Some(Self::Gpu(Some(Units::upload(*gpu, places)?), kernel))
+                Some(Self::Gpu(Some(Units::upload(*gpu, slots)?), kernel))
             }
         })
     }
@@ -136,16 +109,16 @@ impl Updater {
         edited: bool,
     ) -> Result<Self, Error> {
         let refused = |NoArrays(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
-        let kept = Kept::by(matrix);
+        let storage = matrix.storage();
         let made = |place| Self {
             nnz: a.nnz(),
             pattern: Fingerprint::of(a),
             place,
-            kept,
+            storage,
             plan: plan.to_string(),
         };
-        if kept != Kept::Plain {
-            return Place::in_slices(matrix, kept)?
+        if storage != Storage::Plain {
+            return Place::encoded(matrix, storage)?
                 .map(made)
                 .ok_or_else(|| refused(NoArrays::TOO_MANY));
         }
@@ -206,9 +179,9 @@ impl Updater {
         values: &[T],
     ) -> Result<(), Error> {
         self.check_length(values.len())?;
-        match self.kept {
-            Kept::Plain => {}
-            Kept::Narrow(precision) => {
+        match self.storage {
+            Storage::Plain => {}
+            Storage::Narrow(precision) => {
                 let inexact = |entry: usize| Error::ValueInexact {
                     entry,
                     value: values[entry].to_f64(),
@@ -216,7 +189,7 @@ impl Updater {
                 };
                 return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
             }
-            Kept::Coded(room) => {
+            Storage::Coded(room) => {
                 let reason =
                     if room == 1 { NoArrays::NOT_THE_SAME } else { NoArrays::TOO_MANY_VALUES };
                 let (codes, dictionary) =
@@ -249,7 +222,7 @@ impl Updater {
         match (matrix, &self.place) {
             (Placed::Host(matrix), Place::Host(slots)) => {
                 let slots = slots.as_deref();
-                match (values, matrix.packed_slices().and_then(PackedSlices::narrow_mut)) {
+                match (values, matrix.encoded_mut().and_then(|encoded| encoded.narrow_mut())) {
                     (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
                         scatter(slots, &values, arrays)
                     }
@@ -264,7 +237,7 @@ impl Updater {
                 gpu.synchronize()?;
                 // SAFETY: the arrays have every slot, and nothing else is running.
                 unsafe {
-                    match (values, matrix.slices().and_then(Slices::narrow_values)) {
+                    match (values, matrix.encoded().and_then(|encoded| encoded.narrow())) {
                         (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
                             self.bring(*gpu, &values, arrays)
                         }
@@ -288,21 +261,21 @@ impl Updater {
     ) -> Result<(), Error> {
         match (matrix, &self.place) {
             (Placed::Host(matrix), Place::Host(slots)) => {
-                let slices = matrix.packed_slices().expect("they were there when this was made");
-                if let Some(arrays) = slices.codes_mut() {
+                let encoded = matrix.encoded_mut().expect("it was when this was made");
+                if let Some(arrays) = encoded.codes_mut() {
                     scatter(slots.as_deref(), codes, arrays);
                 }
-                slices.dictionary = dictionary;
+                encoded.set_dictionary(dictionary);
                 Ok(())
             }
             (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
-                let slices = matrix.slices().expect("as above");
-                if let Some(arrays) = slices.codes() {
+                let encoded = matrix.encoded().expect("as above");
+                if let Some(arrays) = encoded.codes() {
                     // SAFETY: the arrays have every slot, and nothing else is running.
                     unsafe { self.bring(*gpu, codes, arrays)? };
                 }
-                slices.dictionary().write(gpu.queue(), &dictionary)
+                encoded.write_dictionary(gpu.queue(), &dictionary)
             }
             _ => unreachable!("a matrix stays on its device"),
         }
@@ -346,7 +319,7 @@ impl Updater {
         else {
             return self.update(matrix, values.host());
         };
-        if self.kept != Kept::Plain {
+        if self.storage != Storage::Plain {
             return Err(self.refused(NoArrays::UNCHECKED));
         }
         let _turn = queue.turn()?;

@@ -223,15 +223,7 @@ fn cells(device: &Device, plan: &str) -> [Cell; 7] {
 /// the parameters that change them.
 fn kind(plan: &Plan) -> String {
     let text = plan.to_string();
-    let told = [
-        "index:packed",
-        "values:packed",
-        "values:bf16",
-        "values:f16",
-        "values:f32",
-        "tail:host",
-        "atomic",
-    ];
+    let told = ["values:packed", "values:bf16", "values:f16", "values:f32", "tail:host", "atomic"];
     let told: Vec<_> = told.into_iter().filter(|parameter| text.contains(parameter)).collect();
     match told.len() {
         0 => format!("`{}`", plan.format()),

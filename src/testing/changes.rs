@@ -176,7 +176,7 @@ fn any_sequence_of_changes_and_products_agrees_with_the_definition() {
 fn copies_that_are_made_while_new_values_are_under_way_hold_them() {
     let a = scattered(500, 500, |row| 20 + row % 7);
     for device in devices() {
-        for plan in ["csr", "ell", "sell(c:32,sigma:1,index:packed)"] {
+        for plan in ["csr", "ell", "psell(sigma:1)"] {
             let plan = Tuning::Fixed(plan.parse().unwrap());
             let mut op = SparseOpBuilder::new()
                 .device(device.clone())

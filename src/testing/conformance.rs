@@ -256,8 +256,8 @@ fn any_matrix() -> impl Strategy<Value = CsrMatrix<f64>> {
     })
 }
 
-/// Any packing of slices.
-fn packed() -> impl Strategy<Value = String> {
+/// Any plan of packed SELL.
+fn psell() -> impl Strategy<Value = String> {
     let values = prop::sample::select(vec![
         "",
         ",values:packed",
@@ -266,8 +266,10 @@ fn packed() -> impl Strategy<Value = String> {
         ",values:f32",
     ]);
     let group = prop::sample::select(vec![1, 4]);
-    (values, group, 1u32..40)
-        .prop_map(|(values, group, long)| format!("index:packed{values},group:{group},long:{long}"))
+    let sigma = prop_oneof![2 => 1u32..100, 1 => Just(1), 1 => Just(u32::MAX - 1)];
+    (sigma, values, group, 1u32..40).prop_map(|(sigma, values, group, split)| {
+        format!("psell(sigma:{sigma}{values},group:{group},split:{split})")
+    })
 }
 
 /// Any admissible plan.
@@ -288,10 +290,7 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         ])
         .prop_map(str::to_owned),
         (1u32..70, 1u32..100).prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")),
-        (prop::sample::select(vec!["ell", "jds"]), packed())
-            .prop_map(|(format, packed)| format!("{format}({packed})")),
-        (1u32..100, packed())
-            .prop_map(|(sigma, packed)| format!("sell(c:32,sigma:{sigma},{packed})")),
+        psell(),
         (1u32..40, host).prop_map(|(width, host)| format!("hyb(width:{width}{host})")),
         (1u32..12, split, each, tail.clone())
             .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})")),

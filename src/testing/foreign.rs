@@ -60,12 +60,7 @@ fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
     let (x, y) =
         (DeviceArray::from_slice(device, &host_x).unwrap(), vec![T::from_f64(f64::NAN); a.nrows()]);
     let y = DeviceArray::from_slice(device, &y).unwrap();
-    let plans = [
-        "csr",
-        "jds",
-        "sell(c:32,sigma:512,index:packed,group:4)",
-        "sell(c:32,sigma:1,index:packed,values:packed,group:4)",
-    ];
+    let plans = ["csr", "jds", "psell(sigma:512,group:4)", "psell(sigma:1,values:packed,group:4)"];
     let fixed = plans.iter().map(|plan| Tuning::Fixed(plan.parse().unwrap()));
     for (i, tuning) in [Tuning::Heuristic].into_iter().chain(fixed).enumerate() {
         let op = arrays.build(&SparseOpBuilder::new().tuning(tuning), &stream, &a, i % 2 == 0);
@@ -103,7 +98,7 @@ fn arrays_of_a_gpu_are_packed_where_they_lie() {
     let Some(device) = devices().iter().find(|device| **device != Device::Cpu) else { return };
     let a = "poisson3d,n=40".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     let (arrays, stream) = (Arrays::of(device, &a), Stream::new(device).unwrap());
-    let tuning = Tuning::Fixed("sell(c:32,sigma:512,index:packed,group:4)".parse().unwrap());
+    let tuning = Tuning::Fixed("psell(sigma:512,group:4)".parse().unwrap());
     let builder = SparseOpBuilder::new().tuning(tuning);
     for wide in [false, true] {
         let op = arrays.build(&builder, &stream, &a, wide);
@@ -169,7 +164,7 @@ fn values_are_rounded_wherever_they_lie() {
     let rounded = a.rounded_to(Precision::F16).unwrap().into_owned();
     for device in devices() {
         let (arrays, stream) = (Arrays::of(device, &a), Stream::new(device).unwrap());
-        for plan in ["sell(index:packed)", "sell(index:packed,values:f16)", "csr"] {
+        for plan in ["psell", "psell(values:f16)", "csr"] {
             let fixed = Tuning::Fixed(plan.parse().unwrap());
             let builder = SparseOpBuilder::new().device(device.clone()).tuning(fixed);
             let op = arrays.build(&builder.value_precision(Precision::F16), &stream, &a, true);

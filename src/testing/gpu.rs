@@ -253,8 +253,7 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
         let narrow = |plan: &str| {
             ["bf16", "f16", "f32"].iter().any(|kind| plan.contains(&format!("values:{kind}")))
         };
-        let packed =
-            |plan: &Plan| plan.to_string().contains("index:packed") && !narrow(&plan.to_string());
+        let packed = |plan: &Plan| plan.format() == FormatKind::Psell && !narrow(&plan.to_string());
         for plan in plans(&a).into_iter().filter(packed) {
             assert!(Placed::packs_there(&plan, a.view()), "{plan} on {spec}");
             let there = Ready::pack(&plan, a.view(), device).unwrap().matrix;
@@ -287,10 +286,10 @@ fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
 fn packing_on_the_gpu_takes_few_products() {
     const MOST: f64 = 40.0;
     const SLICES: [&str; 4] = [
-        "sell(c:32,sigma:1,index:packed,group:4)",
-        "sell(c:32,sigma:512,index:packed,group:4)",
-        "sell(c:32,sigma:512,index:packed,values:packed,group:4,long:256)",
-        "jds(index:packed,group:4)",
+        "psell(sigma:1,group:4)",
+        "psell(sigma:512,group:4)",
+        "psell(sigma:512,values:packed,group:4,split:256)",
+        "psell(sigma:4294967294,group:4)",
     ];
     let Some(device) = gpu() else { return };
     if std::env::var_os(LARGE_VARIABLE).is_none() {
@@ -343,7 +342,7 @@ fn update_times<T: Scalar>() {
         "ell",
         "sell(c:32,sigma:1)",
         "sell(c:32,sigma:512)",
-        "sell(c:32,sigma:512,index:packed,group:4,long:64)",
+        "psell(sigma:512,group:4,split:64)",
         "jds",
         "jds(diagonals)",
         "hyb(width:auto)",

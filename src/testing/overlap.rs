@@ -54,13 +54,12 @@ impl<T: Scalar> Chain<T> {
 }
 
 /// Plans whose launches overlap.
-const PLANS: [&str; 6] = [
+const PLANS: [&str; 5] = [
     "csr(balanced)",
-    "sell(c:32,sigma:512,index:packed,group:4,long:64)",
+    "psell(sigma:512,group:4,split:64)",
     "csr(vector:4)",
     "csr(scalar)",
-    "sell(c:32,sigma:1,index:packed)",
-    "ell(index:packed)",
+    "psell(sigma:1)",
 ];
 
 /// Number of plans in [`PLANS`] that do not process a long row sequentially; they come first.

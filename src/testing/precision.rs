@@ -45,15 +45,14 @@ fn narrow<T: Scalar>(a: &CsrMatrix<T>, precision: Precision) -> CsrMatrix<T> {
     a
 }
 
-const PLANS: [&str; 8] = [
-    "sell(c:32,sigma:1,index:packed,values:P)",
-    "sell(c:32,sigma:1,index:packed,values:P,group:4)",
-    "sell(c:32,sigma:1,index:packed,values:P,group:4,long:3)",
-    "sell(c:32,sigma:40,index:packed,values:P,long:60)",
-    "sell(c:32,sigma:512,index:packed,values:P,group:4)",
-    "ell(index:packed,values:P)",
-    "jds(index:packed,values:P,group:4)",
-    "jds(index:packed,values:P,long:9)",
+const PLANS: [&str; 7] = [
+    "psell(sigma:1,values:P)",
+    "psell(sigma:1,values:P,group:4)",
+    "psell(sigma:1,values:P,group:4,split:3)",
+    "psell(sigma:40,values:P,split:60)",
+    "psell(sigma:512,values:P,group:4)",
+    "psell(sigma:100000,values:P,group:4)",
+    "psell(sigma:100000,values:P,split:9)",
 ];
 
 fn plan(text: &str, precision: Precision) -> Plan {
@@ -112,7 +111,7 @@ fn check_specials<T: Scalar>(precision: Precision) {
             let plan = plan(text, precision);
             let context = format!("{plan} in {} on {device}", T::KIND);
             let mut matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
-            assert_eq!(matrix.narrow(), Some(precision), "{context}");
+            assert_eq!(matrix.storage().precision(), Some(precision), "{context}");
             let unpacked = matrix.unpack().unwrap();
             let exact = |a: &CsrMatrix<T>| a.values().iter().map(|v| v.bits()).collect::<Vec<_>>();
             assert_eq!(exact(&unpacked), exact(&a), "{context}");
@@ -207,13 +206,13 @@ fn check_products<T: Scalar>(op: &SparseOp<T>, a: &CsrMatrix<T>) {
 fn check_rounded<T: Scalar>(precision: Precision) {
     let a = scattered::<T>(900, 700, |row| row % 23);
     let mut rounded = a.rounded_to(precision).unwrap().into_owned();
-    let packed = format!("sell(c:32,sigma:1,index:packed,values:{precision})");
+    let packed = format!("psell(sigma:1,values:{precision})");
     for device in devices() {
-        for plan in ["csr", "ell", "hyb(width:9)", "sell(c:32,sigma:1,index:packed)", &packed] {
+        for plan in ["csr", "ell", "hyb(width:9)", "psell(sigma:1)", &packed] {
             let op = builder(device, plan).value_precision(precision).build(&a).unwrap();
             check_products(&op, &rounded);
             let said = op.explain().to_string();
-            let told = if plan == packed { "stored in" } else { "index:packed,values:" };
+            let told = if plan == packed { "stored in" } else { "`psell(values:" };
             assert!(
                 said.contains(&format!("rounded to {precision}")) && said.contains(told),
                 "{said}"
@@ -282,7 +281,7 @@ fn what_cannot_be_rounded_or_stored_is_refused_and_nothing_changes() {
         assert_eq!(op.unwrap().to_csr().unwrap().values()[17], 65504.0);
         // Without rounding, new values must be exact in the plan's precision.
         a.values_mut()[17] = 2.5;
-        let mut op = builder(device, "sell(index:packed,values:f16)").build(&a).unwrap();
+        let mut op = builder(device, "psell(values:f16)").build(&a).unwrap();
         let mut b = a.clone();
         b.values_mut()[20] = 0.1;
         let refused = op.update_values(b.values()).unwrap_err();
@@ -328,12 +327,12 @@ fn values_that_are_narrow_already_take_fewer_bytes_by_themselves() {
     assert_eq!(analysis.structure.exact_in.narrowest(), Some(Precision::F32));
     let bytes =
         |text: &str| text.parse::<Plan>().unwrap().traffic(&analysis, ScalarKind::F64).matrix_bytes;
-    let plain = bytes("sell(c:32,sigma:1,index:packed)");
-    let narrow = bytes("sell(c:32,sigma:1,index:packed,values:f32)");
+    let plain = bytes("psell(sigma:1)");
+    let narrow = bytes("psell(sigma:1,values:f32)");
     // 4 bytes less per entry; the padding of slices differs by less than 16 bytes each.
     let (nnz, slices) = (a.nnz() as u64, a.nrows().div_ceil(32) as u64);
     assert!(plain - narrow >= 4 * nnz - 16 * slices && plain - narrow <= 4 * nnz + 16 * slices);
-    assert_eq!(bytes("sell(c:32,sigma:1,index:packed,values:f16)"), plain, "as they are");
+    assert_eq!(bytes("psell(sigma:1,values:f16)"), plain, "as they are");
     for device in devices() {
         let builder = SparseOpBuilder::new().device(device.clone());
         let candidates = |op: &SparseOp<f64>| {

@@ -202,13 +202,8 @@ pub(super) fn skewed<T: Scalar>() -> Case<T> {
 }
 
 /// Plans with rows, with slices, with split long rows, and with neither.
-const PLANS: [&str; 5] = [
-    "csr(balanced)",
-    "csr(scalar)",
-    "sell(c:32,sigma:512,index:packed,long:60)",
-    "sell(c:32,sigma:1,index:packed,group:4)",
-    "coo",
-];
+const PLANS: [&str; 5] =
+    ["csr(balanced)", "csr(scalar)", "psell(sigma:512,split:60)", "psell(sigma:1,group:4)", "coo"];
 
 /// Runs of one to five diagonals.
 const RUNS: [(i64, i64); 6] = [(-301, 3), (-64, 2), (-1, 3), (31, 5), (100, 1), (290, 4)];
@@ -240,7 +235,7 @@ fn check_diagonals<T: Scalar>() {
         diagonals::<T>(1003, 1003, &RUNS),
         &[1, 2, 3, 4, 5, 6, 8, 9, 15, 16, 24, 31, 32, 33, 64],
     );
-    for text in ["sell(c:32,sigma:1,index:packed)", "sell(c:32,sigma:1,index:packed,group:4)"] {
+    for text in ["psell(sigma:1)", "psell(sigma:1,group:4)"] {
         for device in devices() {
             let op = case.operator(device, &text.parse().unwrap());
             several(&op, &case, &format!("{text} on diagonals in {} on {device}", T::KIND));
@@ -259,7 +254,7 @@ fn diagonals_in_runs_take_any_number_of_vectors_in_f64() {
 }
 
 /// Enough slices for the sliding-window SpMM, with one band of columns and with three.
-fn check_marching<T: Scalar>(counts: &'static [usize]) {
+fn check_window<T: Scalar>(counts: &'static [usize]) {
     let planes =
         [-1700, 0, 1700].map(|plane| [-41, 0, 41].map(|line| (plane + line - 1, 3))).concat();
     let matrices = [
@@ -269,7 +264,7 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
     ];
     for a in matrices {
         let case = Case::with(a, counts);
-        for text in ["sell(c:32,sigma:1,index:packed)", "sell(c:32,sigma:1,index:packed,group:4)"] {
+        for text in ["psell(sigma:1)", "psell(sigma:1,group:4)"] {
             for device in devices().iter().filter(|device| **device != Device::Cpu) {
                 let op = case.operator(device, &text.parse().unwrap());
                 let before = op.memory_bytes();
@@ -283,9 +278,9 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
                 // Others may lack the shared memory.
                 let instructions = device.spec().instructions;
                 let capability: u32 = instructions.trim_start_matches("sm_").parse().unwrap();
-                let marches = op.memory_bytes() > before;
+                let slides = op.memory_bytes() > before;
                 assert!(
-                    capability >= 120 || marches == (capability >= 90),
+                    capability >= 120 || slides == (capability >= 90),
                     "{text}, {columns} columns on {instructions}"
                 );
             }
@@ -294,10 +289,10 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
 }
 
 #[test]
-fn graphs_of_marching_blocks_own_what_they_use() {
+fn graphs_of_sliding_windows_own_what_they_use() {
     let case = Case::with(diagonals::<f32>(61_003, 61_003, &RUNS), &[8]);
     for device in devices().iter().filter(|device| **device != Device::Cpu) {
-        let op = case.operator(device, &"sell(c:32,sigma:1,index:packed)".parse().unwrap());
+        let op = case.operator(device, &"psell(sigma:1)".parse().unwrap());
         let (stream, x) = (Stream::new(device).unwrap(), case.x(8, Layout::RowMajor));
         let expected = on_device(&op, 8, Layout::RowMajor, &x);
         let x = DeviceVec::from_slice(device, &x).unwrap();
@@ -321,13 +316,13 @@ fn graphs_of_marching_blocks_own_what_they_use() {
 }
 
 #[test]
-fn blocks_march_through_diagonals_in_f32() {
-    check_marching::<f32>(&[4, 5, 7, 8, 9, 16]);
+fn the_window_slides_along_diagonals_in_f32() {
+    check_window::<f32>(&[4, 5, 7, 8, 9, 16]);
 }
 
 #[test]
-fn blocks_march_through_diagonals_in_f64() {
-    check_marching::<f64>(&[2, 3, 4, 5, 8]);
+fn the_window_slides_along_diagonals_in_f64() {
+    check_window::<f64>(&[2, 3, 4, 5, 8]);
 }
 
 #[test]
@@ -386,11 +381,7 @@ fn a_second_packing_is_counted_explained_and_limited() {
         let limited = builder.tuning(Tuning::Fixed("coo".parse().unwrap())).build(&case.a).unwrap();
         let refused = apply_multi(&limited, 2, &x, &mut y, Layout::RowMajor).unwrap_err();
         assert!(matches!(refused, Error::MemoryLimit { limit: 0, .. }), "{refused}");
-        let shared = if *device == Device::Cpu {
-            "csr(balanced)"
-        } else {
-            "sell(c:32,sigma:512,index:packed)"
-        };
+        let shared = if *device == Device::Cpu { "csr(balanced)" } else { "psell(sigma:512)" };
         let op = case.operator(device, &shared.parse().unwrap());
         let before = op.memory_bytes();
         apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();

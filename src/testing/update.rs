@@ -4,6 +4,7 @@ use super::conformance::{devices, product, scattered};
 use super::several::apply_multi;
 use super::{Oracle, chapter, x_vector};
 use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::psell::ValueEncoding;
 use crate::formats::{Placed, Plan, Updater};
 use crate::matrix::{CsrMatrix, gallery};
 use crate::{Error, Layout, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
@@ -21,7 +22,10 @@ fn renewed<T: Scalar>(a: &CsrMatrix<T>, round: f64) -> CsrMatrix<T> {
 
 /// Number of different values that the codes of a plan can represent, if it uses codes.
 fn room<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>) -> Option<usize> {
-    plan.slices().filter(|_| plan.to_string().contains("values:packed"))?;
+    let Plan::Psell(psell) = plan else { return None };
+    if psell.values() != ValueEncoding::Packed {
+        return None;
+    }
     match different(a) {
         0 | 1 => Some(1),
         2..=256 => Some(256),
@@ -67,7 +71,7 @@ pub(super) fn check<T: Scalar>(
             return;
         }
     };
-    let (narrow, room) = (matrix.narrow(), room(plan, a));
+    let (narrow, room) = (matrix.storage().precision(), room(plan, a));
     let checked_on_host = (narrow.is_some() || room.is_some()) && *device != Device::Cpu;
     for round in [1.5, -0.5] {
         let mut b = renewed(a, round);
@@ -119,13 +123,9 @@ fn an_updated_operator_has_the_bits_of_a_new_one() {
     let a = scattered::<f64>(5000, 4000, |row| row % 23);
     let x = x_vector(4000);
     for device in devices() {
-        for plan in [
-            "csr(balanced)",
-            "sell",
-            "hyb(width:9)",
-            "jds(sections:3,tail:4)",
-            "sell(index:packed,group:4)",
-        ] {
+        for plan in
+            ["csr(balanced)", "sell", "hyb(width:9)", "jds(sections:3,tail:4)", "psell(group:4)"]
+        {
             let mut op = operator(device, plan, &a);
             let bytes = op.memory_bytes();
             for round in 1..4 {
@@ -173,9 +173,9 @@ fn entries_of_long_rows_empty_rows_and_permuted_rows_find_their_slots() {
                 "jds(diagonals)",
                 "jds(sections:3,tail:4)",
                 "hyb(width:9)",
-                "sell(c:32,sigma:512,index:packed,group:4,long:64)",
-                "sell(c:32,sigma:512,index:packed,values:f32)",
-                "sell(c:32,sigma:512,index:packed,values:bf16)",
+                "psell(sigma:512,group:4,split:64)",
+                "psell(sigma:512,values:f32)",
+                "psell(sigma:512,values:bf16)",
                 "tiles",
                 "blocked(hot:192)",
             ] {
@@ -256,9 +256,9 @@ fn codes_take_as_many_new_values_as_they_can_name() {
     let x = x_vector(700);
     for device in devices() {
         for (text, few, room) in [
-            ("sell(c:32,sigma:1,index:packed,values:packed)", 5, 256),
-            ("sell(c:32,sigma:512,index:packed,values:packed,group:4,long:64)", 200, 256),
-            ("jds(index:packed,values:packed)", 1, 1),
+            ("psell(sigma:1,values:packed)", 5, 256),
+            ("psell(sigma:512,values:packed,group:4,split:64)", 200, 256),
+            ("psell(sigma:100000,values:packed)", 1, 1),
         ] {
             let mut op = operator(device, text, &of_few(&a, 1.0, few));
             let stream = Stream::new(device).unwrap();
@@ -301,15 +301,9 @@ fn a_graph_updates_and_multiplies() {
     let Some(device) = devices().get(1) else { return };
     let a = scattered::<f64>(5000, 4000, |row| row % 23);
     let x: Vec<f64> = x_vector(4000);
-    for text in [
-        "csr(balanced)",
-        "ell",
-        "hyb(width:9)",
-        "jds(sections:3,tail:4)",
-        "sell(index:packed)",
-        "tiles",
-        "coo",
-    ] {
+    for text in
+        ["csr(balanced)", "ell", "hyb(width:9)", "jds(sections:3,tail:4)", "psell", "tiles", "coo"]
+    {
         let plan: Plan = text.parse().unwrap();
         let stream = Stream::new(device).unwrap();
         let mut values = DeviceVec::from_slice(device, a.values()).unwrap();
@@ -358,7 +352,7 @@ fn copies_of_the_matrix_do_not_outlive_its_values() {
         let stream = Stream::new(device).unwrap();
         // A plan whose own arrays are used for SpMM on the CPU, one for which they are on a GPU,
         // and one for which they are on neither.
-        for plan in ["csr", "sell(c:32,sigma:1,index:packed)", "hyb(width:9)"] {
+        for plan in ["csr", "psell(sigma:1)", "hyb(width:9)"] {
             let mut op = operator(device, plan, &a);
             check_copies(&op, &a);
             let b = renewed(&a, 2.0);

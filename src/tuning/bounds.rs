@@ -84,17 +84,17 @@ mod tests {
         ] {
             assert!(refused(plan, &long, &gpu()), "{plan}");
         }
-        let sliced = "sell(c:32,sigma:512,index:packed,long:64)";
+        let sliced = "psell(sigma:512,split:64)";
         for plan in ["csr(balanced)", "coo", "hyb(width:5)", sliced] {
             assert!(!refused(plan, &long, &gpu()), "{plan}");
         }
-        assert!(refused("sell(c:32,sigma:512,index:packed)", &analysis(1_000_000, 16_000), &gpu()));
+        assert!(refused("psell(sigma:512)", &analysis(1_000_000, 16_000), &gpu()));
     }
 
     #[test]
     fn even_rows_exclude_only_idle_threads_and_atomics() {
         let even = analysis(4_000_000, 5);
-        for plan in ["csr(scalar)", "csr(vector:2)", "ell", "sell(c:32,sigma:1,index:packed)"] {
+        for plan in ["csr(scalar)", "csr(vector:2)", "ell", "psell(sigma:1)"] {
             assert!(!refused(plan, &even, &gpu()), "{plan}");
         }
         assert!(refused("csr(vector:32)", &even, &gpu()) && refused("coo(atomic)", &even, &gpu()));

@@ -4,7 +4,7 @@ use super::decision::{Basis, Candidate, Decision, Race, Request, Verdict};
 use super::scale::Scale;
 use crate::analysis::RowStats;
 use crate::device::Residency;
-use crate::formats::packed::ValueEncoding;
+use crate::formats::psell::ValueEncoding;
 use crate::formats::{FormatKind, Plan};
 use std::fmt::{self, Display};
 
@@ -191,26 +191,27 @@ impl Explanation<'_> {
         self.beside.write(f)
     }
 
-    /// Precisions to which values were rounded and in which they are stored, if different from
-    /// their own type.
+    /// Precisions of rounded and of stored values, if different from their own type.
     fn values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Request { scalar, value_precision, .. } = self.decision.request;
-        let values = self.decision.plan.slices().map(|(_, packing)| packing.values);
+        let plan = &self.decision.plan;
+        let values =
+            if let Plan::Psell(plan) = plan { plan.values() } else { ValueEncoding::Plain };
         match (value_precision, values) {
-            (None, Some(ValueEncoding::Narrow(precision))) => {
+            (None, ValueEncoding::Narrow(precision)) => {
                 writeln!(
                     f,
                     "values   in {precision} where it holds all of them, multiplied in {scalar}"
                 )
             }
             (None, _) => Ok(()),
-            (Some(rounded), Some(ValueEncoding::Narrow(precision))) => {
+            (Some(rounded), ValueEncoding::Narrow(precision)) => {
                 writeln!(
                     f,
                     "values   rounded to {rounded}, stored in {precision}, multiplied in {scalar}"
                 )
             }
-            (Some(rounded), Some(ValueEncoding::Packed)) => {
+            (Some(rounded), ValueEncoding::Packed) => {
                 writeln!(
                     f,
                     "values   rounded to {rounded}, stored as codes where they are few, multiplied in {scalar}"
@@ -218,8 +219,7 @@ impl Explanation<'_> {
             }
             (Some(rounded), _) => writeln!(
                 f,
-                "values   rounded to {rounded}, which this plan stores in {scalar}; ell, jds and sell with \
-                 `index:packed,values:{rounded}` take {} bytes for each",
+                "values   rounded to {rounded}, which this plan stores in {scalar}; `psell(values:{rounded})` takes {} bytes for each",
                 rounded.size()
             ),
         }

@@ -7,7 +7,7 @@ use super::profile::Profile;
 use super::scale::Scale;
 use crate::ScalarKind;
 use crate::device::DeviceSpec;
-use crate::formats::{Plan, Target, Traffic, packed};
+use crate::formats::{Plan, Target, Traffic};
 
 /// A profile, the target device, and the scale factors between them.
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +41,8 @@ impl<'a> Predictor<'a> {
         let cache = profile.cache_bytes * scale.cache;
         let amounts = amounts(traffic, facts, cache, &profile.reach.scaled(scale.cache), device);
         let prediction = profile.of_kernel(scalar, kernel).map(|(kernel, c)| {
-            let packed = packed::prepared_like(plan, kernel, on)
-                .and_then(|like| profile.coefficients(scalar, like));
+            let packed =
+                plan.preparation(on, kernel).and_then(|like| profile.coefficients(scalar, like));
             let c = Coefficients::new(c.terms(), packed.unwrap_or(c).packing());
             let prediction = Prediction::new(&scale.coefficients(&c), traffic, &amounts, device);
             let learned = profile.correction.as_ref();
@@ -66,7 +66,7 @@ mod tests {
     fn values_of_fewer_bytes_are_prepared_by_the_host() {
         let single = "stencil27,n=12".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
         let analysis = Analysis::of(single.widen::<f64>().view());
-        let plan: Plan = "sell(c:32,sigma:1,index:packed,values:f32,group:4)".parse().unwrap();
+        let plan: Plan = "psell(sigma:1,values:f32,group:4)".parse().unwrap();
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
         let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
         profile.device.gpu = Some(gpu);
@@ -83,15 +83,15 @@ mod tests {
             );
             predicted.1.unwrap().prepare / traffic.slots as f64
         };
-        let known = [("sell", 5.0), ("sell.packed.v4", 2.0)];
+        let known = [("sell", 5.0), ("psell.v4", 2.0)];
         assert_eq!(prepare(&known, &plan), 5.0);
         assert_eq!(prepare(&known[1..], &plan), 2.0, "nothing better is known");
         assert_eq!(
-            prepare(&[known[0], known[1], ("sell.packed.f32.v4", 3.0)], &plan),
+            prepare(&[known[0], known[1], ("psell.f32.v4", 3.0)], &plan),
             3.0,
             "measured itself"
         );
-        let wide = "sell(c:32,sigma:1,index:packed,group:4)".parse().unwrap();
+        let wide = "psell(sigma:1,group:4)".parse().unwrap();
         assert_eq!(prepare(&known, &wide), 2.0);
     }
 }

@@ -4,7 +4,8 @@ use super::correction::Correction;
 use super::cost::{Coefficients, Reach};
 use super::record::{Record, Validation};
 use crate::device::{Ceilings, DeviceSpec};
-use crate::formats::{FormatKind, Plan, Target, Weights, coo, jds, packed};
+use crate::formats::kernel_names::fallback_kernels;
+use crate::formats::{FormatKind, Plan, Target, Weights, coo, jds};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -291,8 +292,7 @@ impl Profile {
     ) -> Option<(&str, &Coefficients)> {
         let kernels = self.coefficients.get(&scalar)?;
         let of = |name: &str| kernels.get_key_value(name);
-        let found =
-            of(kernel).or_else(|| packed::fallback_kernels(kernel).find_map(|name| of(&name)));
+        let found = of(kernel).or_else(|| fallback_kernels(kernel).find_map(|name| of(&name)));
         found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 
@@ -390,9 +390,9 @@ mod tests {
 
     #[test]
     fn rows_kept_apart_are_predicted_by_the_kernel_without_them_where_they_were_not_measured() {
-        let plan: Plan = "sell(c:32,sigma:512,index:packed,long:64)".parse().unwrap();
-        let (whole, apart) = ("sell.packed.sorted", plan.kernel(Target::Gpu));
-        assert_eq!(apart, "sell.packed.sorted.long");
+        let plan: Plan = "psell(sigma:512,split:64)".parse().unwrap();
+        let (whole, apart) = ("psell.sorted", plan.kernel(Target::Gpu));
+        assert_eq!(apart, "psell.sorted.split");
         let of = |slot| Coefficients { slot, ..Coefficients::default() };
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
         let mut set = |kernels: &[(&str, f64)]| {
@@ -402,7 +402,7 @@ mod tests {
         };
         assert_eq!(set(&[(whole, 1.0), (apart, 2.0)]), Some((apart.to_owned(), 2.0)));
         assert_eq!(set(&[(whole, 1.0)]), Some((whole.to_owned(), 1.0)));
-        assert_eq!(set(&[("sell.packed", 1.0)]), None);
+        assert_eq!(set(&[("psell", 1.0)]), None);
         assert_eq!(set(&[]), None);
         assert_eq!(set(&[(apart, 2.0)]), Some((apart.to_owned(), 2.0)));
         // In the other direction there is no substitute.
@@ -412,18 +412,17 @@ mod tests {
     #[test]
     fn values_of_fewer_bytes_are_predicted_by_the_kernel_for_values_as_they_are() {
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
-        for (values, wide) in [("f16", "sell.packed"), ("bf16,group:4", "sell.packed.v4")] {
-            let plan: Plan =
-                format!("sell(c:32,sigma:1,index:packed,values:{values})").parse().unwrap();
+        for (values, wide) in [("f16", "psell"), ("bf16,group:4", "psell.v4")] {
+            let plan: Plan = format!("psell(sigma:1,values:{values})").parse().unwrap();
             let own = plan.kernel(Target::Gpu);
             let apart = plan
                 .to_string()
-                .replace(')', ",long:60)")
+                .replace(')', ",split:60)")
                 .parse::<Plan>()
                 .unwrap()
                 .kernel(Target::Gpu);
-            let wide_apart = format!("{wide}.long");
-            assert_eq!(apart, format!("{own}.long"));
+            let wide_apart = format!("{wide}.split");
+            assert_eq!(apart, format!("{own}.split"));
             let mut found = |kernels: &[&str], kernel: &str| {
                 let kernels = kernels
                     .iter()

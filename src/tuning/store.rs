@@ -27,7 +27,7 @@ pub const STORE_VARIABLE: &str = "SPARSEOP_STORE";
 const FOLDER: &str = "sparseop/decisions";
 
 /// Version of the layout of [`Entry`]; an entry of another version is a miss.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Largest number of entries; beyond it the oldest are removed.
 const CAPACITY: usize = 4096;
@@ -385,7 +385,7 @@ mod tests {
 
         let text = |entry: &Entry| ron::to_string(entry).unwrap();
         let path = store.folder().join(key().file());
-        fs::write(&path, text(&entry()).replacen("schema:2", "schema:99", 1)).unwrap();
+        fs::write(&path, text(&entry()).replacen("schema:3", "schema:99", 1)).unwrap();
         assert!(
             matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99"))
         );
@@ -420,7 +420,7 @@ mod tests {
             miss();
         }
         let text = String::from_utf8(whole).unwrap();
-        let nested = format!("(schema: 2, key: {}", "(".repeat(30_000));
+        let nested = format!("(schema: 3, key: {}", "(".repeat(30_000));
         for wrong in [
             text.replace("sell(c:32,sigma:512)", "cell(c:32)"),
             text.replacen("winner: \"sell(c:32,sigma:512)\"", "winner: \"ell\"", 1),

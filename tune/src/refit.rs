@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::device::{Ceilings, DeviceSpec};
-use sparseop::formats::packed::{LONG_ROWS, fallback_kernels};
+use sparseop::formats::kernel_names::{SPLIT_ROWS, fallback_kernels};
 use sparseop::formats::{Plan, Target};
 use sparseop::tuning::correction::{Correction, Feature, Features, features};
 use sparseop::tuning::cost::{self, Amounts, Prediction, Reach, Term};
@@ -310,7 +310,7 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     for (&(scalar, kernel), own) in &observed {
         // Kernels with split long rows add up the pieces in the same code and form one family; each
         // other kernel is a family of its own.
-        let family = if kernel.ends_with(LONG_ROWS) { LONG_ROWS } else { kernel };
+        let family = if kernel.ends_with(SPLIT_ROWS) { SPLIT_ROWS } else { kernel };
         let observations = own.iter().copied().chain(pooled(&observed, scalar, kernel)).collect();
         families.entry((scalar, family)).or_default().push((kernel, observations));
     }

@@ -66,13 +66,11 @@ impl Thresholds {
             || hyb::Plan::new(hyb::Width::Fixed(hyb::fastest(histogram, weights.tail_slots)));
         let hybrid = hybrid.unwrap_or_else(best);
         let sectioned = plans.into_iter().find_map(|plan| match plan {
-            Plan::Jds(jds::Plan::Jagged(plan)) if matches!(plan.layout, Layout::Sections(..)) => {
-                Some(*plan)
-            }
+            Plan::Jds(plan) if matches!(plan.layout, Layout::Sections(..)) => Some(*plan),
             _ => None,
         });
         let split = Split { cost: Some(weights.section_slots), ..Split::default() };
-        let sectioned = sectioned.unwrap_or(jds::Jagged {
+        let sectioned = sectioned.unwrap_or(jds::Plan {
             layout: Layout::Sections(split, jds::Launches::default()),
             tail: None,
         });
@@ -80,7 +78,7 @@ impl Thresholds {
             ell_width: hybrid.width.resolve(histogram, scalar),
             hyb: Plan::Hyb(hybrid),
             sections: sectioned.section_widths(histogram),
-            jds: Plan::Jds(jds::Plan::Jagged(sectioned)),
+            jds: Plan::Jds(sectioned),
         }
     }
 }

@@ -45,7 +45,8 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, megabytes, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;

@@ -22,8 +22,8 @@ mod cuda;
 mod several;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
+    Traffic, Weights, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::partition;
@@ -155,8 +155,8 @@ impl Format for Csr {
         let entries = millions(rows.nnz);
         // Each lane reads lines of its own, in many turns: they do not stay in the L1.
         let turns = rows.mean / lanes as f64;
-        let apart = 0.27 * ((turns - 4.0) / 28.0).clamp(0.0, 4.0)
-            + if turns > 64.0 { 6.0 } else { 0.0 };
+        let apart =
+            0.27 * ((turns - 4.0) / 28.0).clamp(0.0, 4.0) + if turns > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
         let chain = chain_us(traffic, 0.08, 0.05);
         1.0 + 0.16 * megabytes(traffic) + 4.5 * threads + chain + apart * entries
@@ -302,7 +302,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         Ok([&mut self.values, &mut []])
     }
 
-    fn rows(&self) -> Option<&Self> {
+    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
         Some(self)
     }
 

@@ -4,6 +4,7 @@ use super::cpu::{Offset, ask_ahead_of};
 use super::{Host, Offsets, Plan};
 use crate::Scalar;
 use crate::device::cpu::{Kernel, Output, Vector, run_parts};
+use crate::formats::HostSpmm;
 use std::ops::Range;
 
 /// Number of sums that are buffered before they are written if vectors are stored one after the
@@ -25,15 +26,8 @@ pub(crate) struct HostVectors<'a, T> {
     pub(crate) count: usize,
 }
 
-impl<T: Scalar> Host<T> {
-    /// Computes the SpMM; `y` is overwritten without being read, and its bits do not depend on the
-    /// number of threads.
-    ///
-    /// # Safety
-    ///
-    /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
-    /// and nothing else writes there.
-    pub(crate) unsafe fn multiply_several(&self, vectors: HostVectors<'_, T>) {
+impl<T: Scalar> HostSpmm<T> for Host<T> {
+    unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
         // SAFETY: the matrix was checked; parts share no row.
         unsafe {
             match &self.row_ptr {

@@ -12,9 +12,6 @@
 //! does not touch the Inf. Without `lengths` padding is recognised by its column; with them it is
 //! not even read.
 //!
-//! With `index:packed` the rows are stored as packed SELL in slices of 32 instead, in natural
-//! order: see [`packed`].
-//!
 //! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR
 //! (Concurrency and Computation, 2011).
 
@@ -24,15 +21,13 @@ mod cuda;
 
 pub(crate) use cuda::Uploaded;
 
-use super::packed::{self, Index, MaybePacked, Packing};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target,
-    Traffic, Weights, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::device::{Gpu, Residency};
-use crate::encoding::Order;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -49,8 +44,6 @@ pub enum Plan {
     Padded,
     /// `ell(lengths)`: with the length of every row.
     Lengths,
-    /// `ell(index:packed)`: as packed SELL, without padding; see [`packed`].
-    Packed(Packing),
 }
 
 /// Maximum padding ratio of a candidate: measured, ELL wins over CSR only below about 1.2.
@@ -61,32 +54,18 @@ impl Display for Plan {
         match *self {
             Self::Padded => Ok(()),
             Self::Lengths => f.write_str("(lengths)"),
-            Self::Packed(packing) => write!(f, "({})", Index::Packed(packing)),
         }
     }
 }
 
 impl Format for Ell {
     type Plan = Plan;
-    type Host<T: Scalar> = MaybePacked<Host<T>, T>;
+    type Host<T: Scalar> = Host<T>;
 
-    const EXAMPLES: &'static [&'static str] = &[
-        "ell",
-        "ell(lengths)",
-        "ell(index:packed)",
-        "ell(index:packed,values:packed,group:4,long:9)",
-        "ell(index:packed,values:f16,group:4,long:9)",
-    ];
+    const EXAMPLES: &'static [&'static str] = &["ell", "ell(lengths)"];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        match (args.flag("lengths")?, Index::parse(args)?) {
-            (false, Index::Plain) => Ok(Plan::Padded),
-            (true, Index::Plain) => Ok(Plan::Lengths),
-            (false, Index::Packed(packing)) => Ok(Plan::Packed(packing)),
-            (true, Index::Packed(_)) => {
-                Err(args.error("packed slices know their lengths: leave out `lengths`".to_owned()))
-            }
-        }
+        Ok(if args.flag("lengths")? { Plan::Lengths } else { Plan::Padded })
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<Plan> {
@@ -105,19 +84,13 @@ impl Format for Ell {
                 let lengths = analysis.rows.nrows as u64 * size_of::<u32>() as u64;
                 Traffic { matrix_bytes: traffic.matrix_bytes.saturating_add(lengths), ..traffic }
             }
-            Plan::Packed(packing) => packed::traffic(Order::Natural, packing, analysis, scalar),
         }
-    }
-
-    fn is_exact(plan: &Plan, analysis: &Analysis) -> bool {
-        !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
         match *plan {
             Plan::Padded => "ell",
             Plan::Lengths => "ell.lengths",
-            Plan::Packed(packing) => packed::kernel(Order::Natural, packing),
         }
     }
 
@@ -126,19 +99,9 @@ impl Format for Ell {
         2.3 + 0.07 * megabytes(traffic) + chain_us(traffic, 0.057, 0.063) + rows
     }
 
-    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
-        match plan {
-            Plan::Packed(packing) => Some((Order::Natural, *packing)),
-            _ => None,
-        }
-    }
-
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        if let Plan::Packed(packing) = *plan {
-            return MaybePacked::pack(a, Order::Natural, packing);
-        }
         let width = (0..a.nrows()).map(|row| a.row_len(row)).max().unwrap_or(0);
-        Ok(MaybePacked::Plain(Host::of_width(a, width, *plan == Plan::Lengths)))
+        Ok(Host::of_width(a, width, *plan == Plan::Lengths))
     }
 }
 

@@ -27,7 +27,8 @@ mod width;
 pub use width::{Rule, Width, fastest};
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chain_us, coo, ell, megabytes, millions,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    chain_us, coo, ell, megabytes, millions,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;

@@ -1,6 +1,6 @@
 //! JDS on a GPU: one thread per sorted row.
 
-use super::{Host, Jagged, Launches, Layout, Section, Table};
+use super::{Host, Launches, Layout, Plan, Section, Table};
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo};
 use crate::matrix::CsrMatrix;
@@ -12,7 +12,7 @@ const FILE: &str = "jds";
 /// A JDS matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
-    plan: Jagged,
+    plan: Plan,
     ncols: usize,
     perm: Buffer<u32>,
     /// Words of the table: bounds of the diagonals, or the sections.

@@ -18,9 +18,6 @@
 //! A GPU multiplies all sections in one launch or, with `launch:each`, every section in one of its
 //! own, as the chapter does. On the CPU both are the same.
 //!
-//! With `index:packed` the sorted rows are stored as packed SELL in slices of 32 instead: see
-//! [`packed`].
-//!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively
 //! Parallel Processors*, chapter "Sparse Matrix Computation" (sections). The section boundaries are
 //! described in [`Split`].
@@ -31,18 +28,16 @@ mod cuda;
 mod plan;
 mod sections;
 
-pub use plan::{Jagged, Launches, Layout, Plan, Tail};
+pub use plan::{Launches, Layout, Plan, Tail};
 pub use sections::{Method, Split};
 
-use super::packed::{self, MaybePacked};
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target,
-    Traffic, Weights, chain_us, coo, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    chain_us, coo, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{Order, Packing, rows_by_length};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -54,16 +49,13 @@ pub(crate) use sections::DEFAULT_SECTION_SLOTS;
 /// The JDS format.
 pub(crate) struct Jds;
 
-/// Order with all rows in one window.
-const BY_LENGTH: Order = Order::Windows(usize::MAX);
-
 /// Mean row length beyond which no candidates are made: a diagonal then costs more to begin than it
 /// saves.
 const CANDIDATE_WIDTH: u32 = 4096;
 
 impl Format for Jds {
     type Plan = Plan;
-    type Host<T: Scalar> = MaybePacked<Host<T>, T>;
+    type Host<T: Scalar> = Host<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "jds(diagonals)",
@@ -76,10 +68,6 @@ impl Format for Jds {
         "jds(sections:auto,tail:auto)",
         "jds(sections:auto,launch:each)",
         "jds(sections:3,launch:each,tail:2)",
-        "jds(index:packed)",
-        "jds(index:packed,values:packed,group:4,long:9)",
-        "jds(index:packed,values:bf16)",
-        "jds(index:packed,values:f32,group:4,long:9)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
@@ -93,18 +81,10 @@ impl Format for Jds {
         let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
         let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(Tail::Fixed(cut)));
         let tails = whole.into_iter().chain(tail);
-        tails
-            .flat_map(|tail| {
-                layouts.iter().map(move |&layout| Plan::Jagged(Jagged { layout, tail }))
-            })
-            .collect()
+        tails.flat_map(|tail| layouts.iter().map(move |&layout| Plan { layout, tail })).collect()
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
-        let plan = match plan {
-            Plan::Jagged(jagged) => jagged,
-            Plan::Packed(packing) => return packed::traffic(BY_LENGTH, *packing, analysis, scalar),
-        };
         let nrows = analysis.rows.nrows as u64;
         let (histogram, cut) = plan.cut(&analysis.rows.histogram);
         let tail = analysis.rows.histogram.entries_beyond(cut);
@@ -145,20 +125,11 @@ impl Format for Jds {
         }
     }
 
-    fn is_exact(plan: &Plan, analysis: &Analysis) -> bool {
-        !matches!(plan, Plan::Packed(_)) || analysis.packing.is_exact()
-    }
-
     fn eligible(plan: &Plan, on: Target) -> bool {
-        let each = |jagged: &Jagged| matches!(jagged.layout, Layout::Sections(_, Launches::Each));
-        on == Target::Cpu || !matches!(plan, Plan::Jagged(jagged) if each(jagged))
+        on == Target::Cpu || !matches!(plan.layout, Layout::Sections(_, Launches::Each))
     }
 
     fn kernel(plan: &Plan, on: Target) -> &'static str {
-        let plan = match plan {
-            Plan::Jagged(jagged) => jagged,
-            Plan::Packed(packing) => return packed::kernel(BY_LENGTH, *packing),
-        };
         match (plan.layout, on) {
             (Layout::Diagonals, _) => "jds.diagonals",
             (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
@@ -167,35 +138,26 @@ impl Format for Jds {
     }
 
     fn estimate_us(plan: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
-        let Plan::Jagged(jagged) = plan else { return 0.0 };
-        let diagonals = jagged.layout == Layout::Diagonals;
-        let chain = if diagonals { chain_us(traffic, 0.13, 0.03) } else { chain_us(traffic, 0.06, 0.03) };
-        let sections = if diagonals { 0.01 } else { 0.1 } * traffic.groups as f64;
+        let (step, section) = match plan.layout {
+            Layout::Diagonals => (0.13, 0.01),
+            _ => (0.06, 0.1),
+        };
+        let chain = chain_us(traffic, step, 0.03) + section * traffic.groups as f64;
         let rows = 3.0 * millions(analysis.rows.nrows as u64);
         // The COO part is a second launch.
-        let tail = if jagged.tail.is_some() { 4.0 + 25.0 * millions(traffic.tail) } else { 0.0 };
-        2.6 + 0.13 * megabytes(traffic) + chain + sections + rows + tail
-    }
-
-    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
-        match plan {
-            Plan::Packed(packing) => Some((BY_LENGTH, *packing)),
-            Plan::Jagged(_) => None,
-        }
+        let tail = if plan.tail.is_some() { 4.0 + 25.0 * millions(traffic.tail) } else { 0.0 };
+        2.6 + 0.13 * megabytes(traffic) + chain + rows + tail
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        match plan {
-            Plan::Jagged(jagged) => Ok(MaybePacked::Plain(Host::new(jagged, a))),
-            Plan::Packed(packing) => MaybePacked::pack(a, BY_LENGTH, *packing),
-        }
+        Ok(Host::new(plan, a))
     }
 }
 
 /// A JDS matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
-    plan: Jagged,
+    plan: Plan,
     ncols: usize,
     perm: Vec<u32>,
     table: Table,
@@ -217,7 +179,7 @@ enum Table {
 }
 
 impl<T: Scalar> Host<T> {
-    fn new(plan: &Jagged, a: CsrView<'_, T>) -> Self {
+    fn new(plan: &Plan, a: CsrView<'_, T>) -> Self {
         let lengths = (0..a.nrows()).map(|row| a.row_len(row) as u32);
         let perm = rows_by_length(lengths.clone());
         let whole = Histogram::of(&lengths.collect::<Vec<_>>());
@@ -368,7 +330,7 @@ mod tests {
     use crate::testing::chapter;
 
     fn pack(text: &str) -> Host<f32> {
-        let super::super::Plan::Jds(Plan::Jagged(plan)) = text.parse().unwrap() else {
+        let super::super::Plan::Jds(plan) = text.parse().unwrap() else {
             panic!("{text} is not JDS")
         };
         Host::new(&plan, chapter::matrix::<f32>().view())
@@ -403,7 +365,7 @@ mod tests {
             ("jds(sections:1)", vec![3]),
             ("jds(diagonals)", vec![]),
         ] {
-            let super::super::Plan::Jds(Plan::Jagged(plan)) = text.parse().unwrap() else {
+            let super::super::Plan::Jds(plan) = text.parse().unwrap() else {
                 panic!("{text} is not JDS")
             };
             assert_eq!(plan.section_widths(&histogram), expected, "{text}");
@@ -419,8 +381,7 @@ mod tests {
         );
         assert_eq!(spelled("jds(sections:3,launch:fused)").unwrap(), "jds(sections:3)");
         assert!(spelled("jds(diagonals,launch:each)").is_err());
-        assert!(spelled("jds(sections:3,index:packed)").is_err());
-        assert!(spelled("jds(index:packed,tail:4)").is_err());
+        assert!(spelled("jds(index:packed)").is_err());
     }
 
     #[test]

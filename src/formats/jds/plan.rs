@@ -4,22 +4,11 @@ use super::sections::Split;
 use crate::Error;
 use crate::analysis::Histogram;
 use crate::formats::PlanArgs;
-use crate::formats::packed::{Index, Packing};
 use std::fmt::{self, Display};
-
-/// Plan of JDS: the storage of the sorted rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
-    /// `jds(diagonals)` or `jds(sections:…)`.
-    Jagged(Jagged),
-    /// `jds(index:packed)`: as packed SELL, whose slices are sections of 32 rows; see
-    /// [`packed`](crate::formats::packed).
-    Packed(Packing),
-}
 
 /// Plan `jds(diagonals)` or `jds(sections:…)`, each optionally with `tail:…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Jagged {
+pub struct Plan {
     /// Storage of the sorted rows.
     pub layout: Layout,
     /// Length after which rows are cut, the rest going to COO. None keeps every row whole.
@@ -76,8 +65,6 @@ impl Plan {
         let diagonals = args.flag("diagonals")?;
         let split = Split::parse(args)?;
         let launches = args.word("launch", LAUNCHES)?;
-        let index = Index::parse(args)?;
-        let jagged = diagonals || split.is_some() || launches.is_some();
         let layout = match (diagonals, split, launches) {
             (true, None, None) => Layout::Diagonals,
             (false, ..) => {
@@ -94,26 +81,11 @@ impl Plan {
             Some("auto") => Some(Tail::Auto),
             Some(text) => Some(Tail::Fixed(args.to_number("tail", text)?)),
         };
-        match index {
-            Index::Plain => Ok(Plan::Jagged(Jagged { layout, tail })),
-            Index::Packed(packing) if !jagged && tail.is_none() => Ok(Plan::Packed(packing)),
-            Index::Packed(_) => {
-                Err(args.error("with index:packed there are no sections and no tail".to_owned()))
-            }
-        }
+        Ok(Self { layout, tail })
     }
 }
 
 impl Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Jagged(jagged) => jagged.fmt(f),
-            Self::Packed(packing) => write!(f, "({})", Index::Packed(*packing)),
-        }
-    }
-}
-
-impl Display for Jagged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.layout {
             Layout::Diagonals => f.write_str("(diagonals")?,
@@ -128,7 +100,7 @@ impl Display for Jagged {
     }
 }
 
-impl Jagged {
+impl Plan {
     /// Length of the longest row of every section, longest section first, for rows of these
     /// lengths; empty without sections. If rows are cut at a tail, their remaining length counts.
     pub fn section_widths(&self, histogram: &Histogram) -> Vec<u32> {

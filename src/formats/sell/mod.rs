@@ -15,16 +15,12 @@
 //! the slots before `full[s]`; the last slice is padded to `c` lanes. With σ = 1 nothing is sorted
 //! and there is no `perm`.
 //!
-//! With `index:packed` the matrix is stored as packed SELL with slices of 32 rows instead, without
-//! padding and with fewer bytes for columns and values: see [`packed`].
-//!
 //! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
 
 mod access;
 mod cpu;
 mod cuda;
 
-use super::packed::{self, Index, MaybePacked, Packing, ValueEncoding};
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
     chain_us, megabytes, millions, slot_bytes, vector_bytes,
@@ -32,7 +28,6 @@ use super::{
 use crate::analysis::{Analysis, SliceSums};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::encoding::{LANES, Order, sorted_in_windows};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -42,15 +37,13 @@ use std::fmt::{self, Display};
 /// The SELL-C-σ format.
 pub(crate) struct Sell;
 
-/// Plan `sell(c:C,sigma:S)`, with `index:packed` as packed SELL.
+/// Plan `sell(c:C,sigma:S)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Number of rows per slice; 32 in packed SELL.
+    /// Number of rows per slice.
     pub c: u32,
     /// Number of rows per window sorted by length; 1 sorts nothing.
     pub sigma: u32,
-    /// Encoding of the slots.
-    pub index: Index,
 }
 
 /// Maximum number of rows of a slice: keeps `slice_ptr` meaningful and a slice of 32-bit lanes
@@ -70,38 +63,24 @@ const CANDIDATES: [(u32, u32); 6] =
 /// hardly pay for scattering `y` (measured).
 const GPU_CANDIDATES: [(u32, u32); 4] = [(32, 1), (32, 128), (32, 512), (32, 4096)];
 
-/// Candidate windows of packed SELL: no sorting, which preserves diagonals, and a window that fills
-/// slices.
-const PACKED_SIGMAS: [u32; 2] = [1, 512];
-
-/// Least ratio of the slots, or bytes of columns, of plain SELL to those of packed SELL at which
-/// packed SELL is a candidate.
-const LEAST_GAIN: f64 = 1.1;
+/// Maximum padding ratio of slices that count as filled.
+const FILLED: f64 = 1.1;
 
 impl Default for Plan {
     /// `sell(c:32,sigma:512)`.
     fn default() -> Self {
-        Self { c: 32, sigma: 512, index: Index::Plain }
+        Self { c: 32, sigma: 512 }
     }
 }
 
 impl Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "(c:{},sigma:{}", self.c, self.sigma)?;
-        match self.index {
-            Index::Plain => f.write_str(")"),
-            Index::Packed(_) => write!(f, ",{})", self.index),
-        }
+        write!(f, "(c:{},sigma:{})", self.c, self.sigma)
     }
 }
 
 impl Plan {
-    /// Order of the rows.
-    fn order(self) -> Order {
-        if self.sigma > 1 { Order::Windows(self.sigma as usize) } else { Order::Natural }
-    }
-
-    /// Padding of the plain slices.
+    /// Padding of the slices.
     fn slice_sums(self, analysis: &Analysis) -> SliceSums {
         // The sums of the candidate windows are part of the analysis.
         analysis.slices.with(self.c, self.sigma).unwrap_or_else(|| {
@@ -138,24 +117,31 @@ fn lcm(a: usize, b: usize) -> usize {
     a / gcd(a, b) * b
 }
 
-/// True if packed SELL with unchanged values and without separate long rows has column indices as
-/// long as those of plain SELL (within [`LEAST_GAIN`]): a GPU is then faster with plain SELL, if
-/// that is not padded. An H200 took 255 µs with it against 266 for the gallery's `uniform` in
-/// `f64`.
-fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
-    let Index::Packed(
-        packing @ Packing { values: ValueEncoding::Plain, long: Packing::MAX_LONG, .. },
-    ) = plan.index
-    else {
-        return false;
+/// True if the slices of a candidate are hardly padded.
+pub(crate) fn is_filled(analysis: &Analysis, on: Target) -> bool {
+    let most = FILLED * analysis.rows.nnz as f64;
+    candidates(analysis, on).any(|plan| plan.slice_sums(analysis).slots as f64 <= most)
+}
+
+/// Candidate plans for a kind of device.
+fn candidates(analysis: &Analysis, on: Target) -> impl Iterator<Item = Plan> {
+    let plans = match on {
+        Target::Cpu => CANDIDATES.iter(),
+        Target::Gpu => GPU_CANDIDATES.iter(),
     };
-    let sizes = analysis.packing.sizes(&analysis.rows, plan.order(), packing.long);
-    sizes.index_bytes as f64 * LEAST_GAIN >= (sizes.entries * size_of::<u32>() as u64) as f64
+    let plans = plans.map(|&(c, sigma)| Plan { c, sigma });
+    // Rows of one length need no sorting.
+    let even = analysis.rows.is_even();
+    let plans = plans.filter(move |plan| !even || plan.sigma == 1);
+    let affordable = CANDIDATE_PADDING * analysis.rows.nnz as f64;
+    // A bound: sorted slices hold the longest row at least once.
+    let longest = f64::from(analysis.rows.max);
+    plans.filter(move |plan| longest * f64::from(plan.c) <= affordable)
 }
 
 impl Format for Sell {
     type Plan = Plan;
-    type Host<T: Scalar> = MaybePacked<Host<T>, T>;
+    type Host<T: Scalar> = Host<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "sell(c:32,sigma:512)",
@@ -163,16 +149,6 @@ impl Format for Sell {
         "sell(c:2,sigma:4)",
         "sell(c:5,sigma:7)",
         "sell(c:64,sigma:100000)",
-        "sell(c:32,sigma:1,index:packed)",
-        "sell(c:32,sigma:1,index:packed,group:4)",
-        "sell(c:32,sigma:1,index:packed,values:packed,group:4,long:60)",
-        "sell(c:32,sigma:512,index:packed)",
-        "sell(c:32,sigma:40,index:packed,group:4,long:4)",
-        "sell(c:32,sigma:512,index:packed,values:packed)",
-        "sell(c:32,sigma:100000,index:packed,values:packed,group:4)",
-        "sell(c:32,sigma:1,index:packed,values:bf16,group:4)",
-        "sell(c:32,sigma:1,index:packed,values:f32,long:60)",
-        "sell(c:32,sigma:512,index:packed,values:f16)",
     ];
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
@@ -182,47 +158,14 @@ impl Format for Sell {
         if c > MAX_C {
             return Err(args.error(format!("`c` may be at most {MAX_C}, not {c}")));
         }
-        let index = Index::parse(args)?;
-        if index != Index::Plain && c != LANES as u32 {
-            return Err(args.error(format!("`c` is {LANES} in packed slices, not {c}")));
-        }
-        Ok(Plan { c, sigma, index })
+        Ok(Plan { c, sigma })
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
-        let even =
-            analysis.rows.max == analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
-        let plans = match on {
-            Target::Cpu => CANDIDATES.iter(),
-            Target::Gpu => GPU_CANDIDATES.iter(),
-        };
-        let plans = plans.map(|&(c, sigma)| Plan { c, sigma, index: Index::Plain });
-        // Rows of one length need no sorting.
-        let plans = plans.filter(|plan| !even || plan.sigma == 1);
-        let affordable = CANDIDATE_PADDING * analysis.rows.nnz as f64;
-        // A bound: sorted slices hold the longest row at least once.
-        let longest = |plan: &Plan| f64::from(analysis.rows.max) * f64::from(plan.c);
-        let plans = plans.filter(|plan| longest(plan) <= affordable);
-        // Packed SELL has no padding.
-        let packed =
-            PACKED_SIGMAS.iter().filter(|&&sigma| !even || sigma == 1).flat_map(|&sigma| {
-                let index = packed::candidates(analysis, on).into_iter().map(Index::Packed);
-                index.map(move |index| Plan { c: LANES as u32, sigma, index })
-            });
-        let plain: Vec<Plan> = plans.collect();
-        let is_filled = |plan: &Plan| {
-            plan.slice_sums(analysis).slots as f64 <= LEAST_GAIN * analysis.rows.nnz as f64
-        };
-        let any_filled = plain.iter().any(is_filled);
-        let packed =
-            packed.filter(|plan| on == Target::Cpu || !is_as_long(plan, analysis) || !any_filled);
-        plain.iter().copied().chain(packed).collect()
+        candidates(analysis, on).collect()
     }
 
     fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
-        if let Index::Packed(packing) = plan.index {
-            return packed::traffic(plan.order(), packing, analysis, scalar);
-        }
         let nrows = analysis.rows.nrows;
         let SliceSums { slots, guarded, largest } = plan.slice_sums(analysis);
         let slices = nrows.div_ceil(plan.c as usize) as u64;
@@ -243,16 +186,8 @@ impl Format for Sell {
         }
     }
 
-    fn is_exact(plan: &Plan, analysis: &Analysis) -> bool {
-        !matches!(plan.index, Index::Packed(_)) || analysis.packing.is_exact()
-    }
-
     fn kernel(plan: &Plan, _: Target) -> &'static str {
-        match (plan.index, plan.order()) {
-            (Index::Packed(packing), order) => packed::kernel(order, packing),
-            (Index::Plain, Order::Windows(_)) => "sell.sorted",
-            (Index::Plain, Order::Natural) => "sell",
-        }
+        if plan.sigma > 1 { "sell.sorted" } else { "sell" }
     }
 
     fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {
@@ -260,18 +195,8 @@ impl Format for Sell {
         2.7 + 0.2 * megabytes(traffic) + chain_us(traffic, 0.03, 0.017) + slices
     }
 
-    fn slices(plan: &Plan) -> Option<(Order, Packing)> {
-        match plan.index {
-            Index::Packed(packing) => Some((plan.order(), packing)),
-            Index::Plain => None,
-        }
-    }
-
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        match plan.index {
-            Index::Plain => Ok(MaybePacked::Plain(Host::new(*plan, a))),
-            Index::Packed(packing) => MaybePacked::pack(a, plan.order(), packing),
-        }
+        Ok(Host::new(*plan, a))
     }
 }
 
@@ -297,7 +222,9 @@ impl<T: Scalar> Host<T> {
     fn new(plan: Plan, a: CsrView<'_, T>) -> Self {
         let (nrows, c) = (a.nrows(), plan.c as usize);
         let perm = (plan.sigma > 1).then(|| {
-            sorted_in_windows(nrows, plan.sigma as usize, |row| a.row_len(row as usize) as u32)
+            super::sorted_in_windows(nrows, plan.sigma as usize, |row| {
+                a.row_len(row as usize) as u32
+            })
         });
         let row_of = |i: usize| perm.as_ref().map_or(i, |p| p[i] as usize);
         let slices = nrows.div_ceil(c);
@@ -400,14 +327,13 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::gallery;
     use crate::testing::chapter;
 
     const P: u32 = PADDING;
 
     #[test]
     fn the_chapters_matrix() {
-        let plan = Plan { c: 2, sigma: 4, ..Plan::default() };
+        let plan = Plan { c: 2, sigma: 4 };
         let packed = Host::new(plan, chapter::matrix::<f32>().view());
         assert_eq!(packed.perm, Some(vec![2, 0, 3, 1]));
         assert_eq!(packed.slice_ptr, [0, 6, 10]);
@@ -418,26 +344,11 @@ mod tests {
 
     #[test]
     fn unsorted_with_a_slice_that_is_not_full() {
-        let plan = Plan { c: 3, sigma: 1, ..Plan::default() };
+        let plan = Plan { c: 3, sigma: 1 };
         let packed = Host::new(plan, chapter::matrix::<f32>().view());
         assert_eq!(packed.perm, None);
         assert_eq!(packed.slice_ptr, [0, 9, 15]);
         assert_eq!(packed.full, [0, 0]);
         assert_eq!(packed.col_idx, [0, P, 1, 2, P, 2, P, P, 3, 0, P, P, 3, P, P]);
-    }
-
-    #[test]
-    fn packed_slices_with_columns_as_long_as_plain_ones_are_no_candidates_on_a_gpu() {
-        let packed = |spec: &str, on| {
-            let matrix: CsrMatrix<f32> = spec.parse::<gallery::Spec>().unwrap().generate().unwrap();
-            let plans = Sell::candidates(&Analysis::of(matrix.view()), &Weights::default(), on);
-            let packed = plans.iter().filter(|plan| plan.index != Index::Plain);
-            packed.map(|plan| plan.sigma).collect::<Vec<_>>()
-        };
-        // Columns spread over 300,000 leave no slice a narrow index.
-        let wide = "uniform,rows=300000";
-        assert!(packed(wide, Target::Gpu).is_empty());
-        assert!(!packed(wide, Target::Cpu).is_empty());
-        assert_eq!(packed("poisson2d,n=300", Target::Gpu), [1, 1, 512, 512]);
     }
 }

@@ -38,7 +38,8 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights, chunk_rows, chunks, megabytes, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    chunk_rows, chunks, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;

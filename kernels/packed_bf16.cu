@@ -1,9 +1,0 @@
-// Packed SELL with values stored in bf16.
-
-#include "common.cuh"
-#include "packed.cuh"
-
-OVERLAPPING
-
-INSTANCES(packed_bf16, 1, AsBf16, 5, 6, 5, 5)
-INSTANCES(packed_bf16, 4, AsBf16, 8, 5, 5, 5)

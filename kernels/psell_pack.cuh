@@ -1,0 +1,119 @@
+// Packing on a GPU from CSR arrays in its memory: device code shared by psell_pack_rows.cu and
+// psell_pack_slices.cu. Included after common.cuh and psell_spmv.cuh. The result is bitwise that of
+// src/formats/psell on the host, which documents the layout.
+
+// Maximum number of entries of a row in a slice, and its number of bits: `MAX_WIDTH` in
+// src/formats/psell/index.rs.
+constexpr u32 WIDTH_BITS = 14;
+constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
+
+// Maximum number of entries of a piece of a long row: `PIECE` in src/formats/psell/long.rs.
+[[maybe_unused]] constexpr u32 PIECE = 512;
+
+// Rows of the slices: in the order of `perm`, or in their own order if it is null. Rows with more
+// than `limit` entries are long rows, which are empty in their slices.
+struct Rows {
+    const u64 *row_ptr;
+    const u32 *perm;
+    u32 count;
+    u32 limit;
+
+    __device__ __forceinline__ u64 length(u32 row) const { return __ldg(row_ptr + row + 1ull) - __ldg(row_ptr + row); }
+    __device__ __forceinline__ u32 short_length(u32 row) const {
+        u64 len = length(row);
+        return len > limit ? 0 : u32(len);
+    }
+};
+
+// Row of a lane in its slice. Empty if the lane has no row, or a long one.
+struct Lane {
+    u64 begin;
+    u32 len;
+    u32 row;
+    bool apart;
+
+    __device__ __forceinline__ Lane(const Rows &rows, u32 slice) : begin(0), len(0), row(0), apart(false) {
+        u64 i = u64(slice) * WARP + threadIdx.x % WARP;
+        if (i >= rows.count) return;
+        row = rows.perm ? rows.perm[i] : u32(i);
+        begin = __ldg(rows.row_ptr + row);
+        u64 all = rows.length(row);
+        apart = all > rows.limit;
+        len = apart ? 0 : u32(all);
+    }
+};
+
+// Slice of this warp, and whether it exists.
+__device__ __forceinline__ u32 own_slice() { return u32(thread_id() / WARP); }
+__device__ __forceinline__ bool has_slice(u32 rows) { return thread_id() / WARP * WARP < rows; }
+
+__device__ __forceinline__ u32 lane_id() { return threadIdx.x % WARP; }
+__device__ __forceinline__ u32 lanes_before(u32 mask) { return __popc(mask & ((1u << lane_id()) - 1)); }
+
+template <typename Combine>
+__device__ __forceinline__ u32 lanes_combine(u32 value, Combine combine) {
+#pragma unroll
+    for (u32 apart = WARP / 2; apart > 0; apart /= 2) value = combine(value, __shfl_xor_sync(ALL_LANES, value, apart));
+    return value;
+}
+__device__ __forceinline__ u32 lanes_min(u32 value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_min_sync(ALL_LANES, value);
+#else
+    return lanes_combine(value, [](u32 a, u32 b) { return min(a, b); });
+#endif
+}
+__device__ __forceinline__ u32 lanes_max(u32 value) { return ~lanes_min(~value); }
+
+// Exclusive sum over the threads of the block before this one, and total sum.
+struct Before {
+    u64 own;
+    u64 all;
+};
+__device__ __forceinline__ Before block_scan(u64 value) {
+    __shared__ u64 sums[WARPS];
+    u64 sum = value;
+#pragma unroll
+    for (u32 apart = 1; apart < WARP; apart *= 2) {
+        u64 other = __shfl_up_sync(ALL_LANES, sum, apart);
+        if (lane_id() >= apart) sum += other;
+    }
+    // Protects the results of an earlier call.
+    __syncthreads();
+    if (lane_id() == WARP - 1) sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    u64 before = 0, all = 0;
+    for (u32 w = 0; w < WARPS; ++w) {
+        if (w < threadIdx.x / WARP) before += sums[w];
+        all += sums[w];
+    }
+    return {before + sum - value, all};
+}
+
+// Values of a dictionary: `ValueSet` in src/analysis/value_set.rs, `Dictionary` in
+// src/formats/encoded.rs.
+constexpr u32 DICTIONARY = 256;
+constexpr u32 VALUE_SLOTS = 4 * DICTIONARY;
+
+__device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }
+
+// Destination of values: plain values; with `keys`, codes, which are stored beside the keys;
+// nothing if there is no array. B is the type of a value's bits.
+template <typename B>
+struct Sink {
+    void *values;
+    const u64 *keys;
+    const u8 *codes;
+
+    // Number of values per unit.
+    __device__ __forceinline__ u32 per_unit() const { return keys ? UNIT : UNIT / sizeof(B); }
+    __device__ __forceinline__ void put(u64 at, B bits) const {
+        if (!keys) {
+            static_cast<B *>(values)[at] = bits;
+            return;
+        }
+        u32 slot = value_slot(bits);
+        while (__ldg(keys + slot) != bits) slot = (slot + 1) % VALUE_SLOTS;
+        static_cast<u8 *>(values)[at] = __ldg(codes + slot);
+    }
+};

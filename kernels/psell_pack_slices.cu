@@ -1,0 +1,267 @@
+// Packing on a GPU: encoding of every slice, its position, its values and its index. One warp per
+// slice, or per part of a wide slice, with one row per lane.
+
+#include "common.cuh"
+#include "psell_spmv.cuh"
+#include "psell_pack.cuh"
+#include "psell_pack_slice.cuh"
+
+// Zero marks free positions of the table.
+__device__ __forceinline__ u64 table_key(u64 hash) { return hash == 0 ? 1 : hash; }
+
+// Results for the host: words of `Found` in src/formats/psell/pack/mod.rs.
+enum { FOUND_RELATIVE = 5, FOUND_WRONG = 6, FOUND_PARTS = 7 };
+
+// Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal ones
+// computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long rows.
+// Wide slices are only cut into `parts`.
+KERNEL pack_choose(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols, u32 limit, uint4 *encoded, u64 *hashes,
+                   u32 *skip, Part *parts, u64 *found) {
+    u32 slice = own_slice();
+    if (!has_slice(nrows)) return;
+    Lane own(Rows{row_ptr, perm, nrows, limit}, slice);
+    const u32 *cols = col_idx + own.begin;
+    u32 apart = __ballot_sync(ALL_LANES, own.apart);
+    if (lane_id() == 0) skip[slice] = apart;
+    if (is_wide(own)) {
+        u32 count = (lanes_max(own.len) + PART - 1) / PART;
+        u64 at = lane_id() == 0 ? atomicAdd(found + FOUND_PARTS, u64(count)) : 0;
+        at = __shfl_sync(ALL_LANES, at, 0);
+        for (u32 p = lane_id(); p < count; p += WARP) parts[at + p] = {slice, p};
+        // Initial value for the properties of its parts, which are combined there.
+        if (lane_id() == 0) encoded[slice] = make_uint4(ALL_LANES, 0, RISES | TWOS | THREES, 0);
+        return;
+    }
+    Survey survey(cols, own.len, 0, own.len);
+    Columns columns = survey.columns();
+    uint4 chosen = relative(own, columns);
+    Slots slots;
+    u64 end = min((u64(slice) + 1) * WARP, u64(nrows));
+    bool reached = own.len == 0 || (in_reach(survey.first, own.row) && in_reach(survey.last, own.row));
+    if (!perm && end <= ncols && columns.flags & RISES && __all_sync(ALL_LANES, reached)) {
+        u32 most = most_slots(own, chosen);
+        slots.count = visit_slots(own, cols, most, [&](int delta, u32 mask) { slots.add(delta, mask); });
+        chosen = diagonal_or(chosen, slots, most);
+    }
+    if (lane_id() == 0) {
+        encoded[slice] = chosen;
+        hashes[slice] = table_key(slots.hash);
+    }
+}
+
+// Wide slices. The warps of a grid share the parts, whose number only the GPU knows yet.
+template <typename Visit>
+__device__ __forceinline__ void visit_parts(const Part *parts, const u64 *found, Visit visit) {
+    u64 warps = u64(gridDim.x) * WARPS;
+    for (u64 i = thread_id() / WARP; i < found[FOUND_PARTS]; i += warps) visit(i, parts[i]);
+}
+
+// Combines the properties of the columns of all parts.
+KERNEL pack_survey_wide(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found,
+                        uint4 *encoded) {
+    visit_parts(parts, found, [&](u64, Part part) {
+        Lane own(Rows{row_ptr, perm, nrows, limit}, part.slice);
+        Columns columns = Survey(col_idx + own.begin, own.len, part.from(own.len), part.to(own.len)).columns();
+        if (lane_id() == 0) {
+            atomicMin(&encoded[part.slice].x, columns.first);
+            atomicMax(&encoded[part.slice].y, columns.last);
+            atomicAnd(&encoded[part.slice].z, columns.flags);
+        }
+    });
+}
+__device__ __forceinline__ Columns surveyed(const uint4 *encoded, u32 slice) {
+    const u32 *all = reinterpret_cast<const u32 *>(encoded + slice);
+    return {all[0], all[1], all[2]};
+}
+
+// Number of slots of a part that has too many.
+constexpr u32 MANY = ~0u;
+
+// Counts the slots of rows in their order, and those of the slice in the last word of `encoded`,
+// until they are too many.
+KERNEL pack_count_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit, const Part *parts, const u64 *found,
+                       uint4 *encoded, Slots *counted) {
+    // Number of slots after which a warp reads the counts of the others.
+    constexpr u32 ROUND = 32;
+    visit_parts(parts, found, [&](u64 i, Part part) {
+        Lane own(Rows{row_ptr, nullptr, nrows, limit}, part.slice);
+        const u32 *cols = col_idx + own.begin;
+        Columns columns = surveyed(encoded, part.slice);
+        u32 most = most_slots(own, relative(own, columns));
+        Slots slots;
+        slots.count = MANY;
+        u64 end = min((u64(part.slice) + 1) * WARP, u64(nrows));
+        bool reached = own.len == 0 || (in_reach(__ldg(cols), own.row) && in_reach(__ldg(cols + own.len - 1), own.row));
+        if (end <= ncols && columns.flags & RISES && __all_sync(ALL_LANES, reached)) {
+            Lane some = slots_of_part(own, cols, part.number);
+            u32 seen = 0, room = most;
+            u32 count = visit_slots(some, col_idx + some.begin, room, [&](int delta, u32 mask) {
+                slots.add(delta, mask);
+                if (++seen % ROUND != 0) return;
+                u32 all = lane_id() == 0 ? atomicAdd(&encoded[part.slice].w, ROUND) + ROUND : 0;
+                if (__shfl_sync(ALL_LANES, all, 0) > most) room = 0;
+            });
+            if (count <= room) slots.count = count;
+        }
+        if (lane_id() == 0) counted[i] = slots;
+    });
+}
+
+// Chooses the encoding of wide slices. Without `counted` they are not diagonal.
+KERNEL pack_choose_wide(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found, const Slots *counted,
+                        uint4 *encoded, u64 *hashes) {
+    visit_parts(parts, found, [&](u64 i, Part part) {
+        if (part.number != 0) return;
+        Lane own(Rows{row_ptr, perm, nrows, limit}, part.slice);
+        uint4 chosen = relative(own, surveyed(encoded, part.slice));
+        u32 count = (lanes_max(own.len) + PART - 1) / PART;
+        Slots slots;
+        bool many = !counted;
+        for (u32 p = 0; p < count && !many; ++p) {
+            Slots some = counted[i + p];
+            many = some.count == MANY;
+            slots.count += some.count;
+            slots.full += some.full;
+            slots.mix(some.hash);
+        }
+        if (!many) chosen = diagonal_or(chosen, slots, most_slots(own, chosen));
+        __syncwarp();
+        if (lane_id() == 0) {
+            encoded[part.slice] = chosen;
+            hashes[part.slice] = table_key(slots.hash);
+        }
+    });
+}
+
+// Table of slots that slices share: positions for `mask` + 1 hashes, a power of two, and the first
+// slice with each hash, stored as its complement so that zero means none.
+
+__device__ __forceinline__ u64 table_place(u64 hash, u32 mask) { return (hash >> 24) & mask; }
+
+KERNEL pack_share(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys, u32 *firsts, u32 mask) {
+    u64 s = thread_id();
+    if (s >= slices || Shape::of(encoded[s].x).kind != DIAGONAL) return;
+    u64 hash = hashes[s], place = table_place(hash, mask);
+    while (true) {
+        u64 found = __ldcg(keys + place);
+        if (found == 0) found = atomicCAS(keys + place, 0ull, hash);
+        if (found == 0 || found == hash) break;
+        place = (place + 1) & mask;
+    }
+    u32 own = ~u32(s);
+    if (__ldcg(firsts + place) < own) atomicMax(firsts + place, own);
+}
+
+// For every slice the first slice with its index, which is itself for a relative slice, and two
+// arrays: the units of its values, and those of an index of its own.
+KERNEL pack_units(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys, const u32 *firsts, u32 mask, u32 value_size,
+                  u32 *owners, u64 *units, u64 *found) {
+    u64 s = thread_id();
+    if (s >= slices) return;
+    uint4 own = encoded[s];
+    u32 owner = u32(s);
+    if (Shape::of(own.x).kind == DIAGONAL) {
+        u64 hash = hashes[s], place = table_place(hash, mask);
+        while (keys[place] != hash) place = (place + 1) & mask;
+        owner = ~firsts[place];
+        // Different slots with one hash: a later comparison of the slots could read out of bounds.
+        if (encoded[owner].x != own.x) found[FOUND_WRONG] = 1;
+    } else {
+        found[FOUND_RELATIVE] = 1;
+    }
+    owners[s] = owner;
+    units[s] = padded_bytes(own.z * value_size) / UNIT;
+    units[slices + s] = owner == u32(s) ? own.w / UNIT : 0;
+}
+
+// Computes the header of every slice from the prefix sums of the units.
+KERNEL pack_headers(const uint4 *encoded, const u32 *owners, const u64 *units, u32 slices, uint4 *headers) {
+    u64 s = thread_id();
+    if (s >= slices) return;
+    headers[s] = make_uint4(u32(units[s]), u32(units[slices + owners[s]]), encoded[s].y, encoded[s].x);
+}
+
+// Writes the slots of the slices that own their index.
+KERNEL pack_slots(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index) {
+    u32 slice = own_slice();
+    if (!has_slice(nrows)) return;
+    uint4 header = headers[slice];
+    Shape shape = Shape::of(header.w);
+    if (shape.kind != DIAGONAL || owners[slice] != slice) return;
+    Lane own(Rows{row_ptr, nullptr, nrows, limit}, slice);
+    if (!is_wide(own)) put_slots(own, col_idx + own.begin, shape, index + u64(header.y) * UNIT, 0, 0);
+}
+
+// The same for a part of a wide slice.
+KERNEL pack_slots_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index,
+                       const Part *parts, const Slots *counted, u32 count) {
+    u64 i = thread_id() / WARP;
+    if (i >= count) return;
+    Part part = parts[i];
+    uint4 header = headers[part.slice];
+    Shape shape = Shape::of(header.w);
+    if (shape.kind != DIAGONAL || owners[part.slice] != part.slice) return;
+    u32 full = 0, partial = 0;
+    for (u32 p = lane_id(); p < part.number; p += WARP) {
+        const Slots &before = counted[i - part.number + p];
+        full += before.full;
+        partial += before.count - before.full;
+    }
+    Lane own(Rows{row_ptr, nullptr, nrows, limit}, part.slice);
+    Lane some = slots_of_part(own, col_idx + own.begin, part.number);
+    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT, lanes_sum(full, WARP), lanes_sum(partial, WARP));
+}
+
+// Writes the values of a slice, and its index if it is relative. `group` is the binary logarithm of
+// the group. Sets FOUND_WRONG if its slots differ from those of the slice whose index it shares.
+// For wide slices it writes the steps or slots of a part, else all.
+template <bool WIDE, typename B>
+__device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u32 *col_idx, const B *values, const uint4 *headers, u32 group,
+                                            u8 *index, Sink<B> sink, u64 *found) {
+    uint4 header = headers[part.slice];
+    Lane own(rows, part.slice);
+    if (!WIDE && is_wide(own)) return;
+    Shape shape = Shape::of(header.w);
+    const u32 *cols = col_idx + own.begin;
+    u8 *at = index + u64(header.y) * UNIT;
+    u64 first = u64(header.x) * sink.per_unit();
+    values += own.begin;
+    u32 single = shape.full * WARP;
+    if (shape.kind != DIAGONAL) {
+        u32 from = 0, to = shape.width;
+        if (WIDE) {
+            from = min(to, part.number * (PART / shape.run));
+            to = min(to, from + PART / shape.run);
+            single = lanes_sum(min(own.len / shape.run, max(from, shape.full)), WARP);
+        }
+        put_relative(own, cols, values, shape, header.z, at, group, first, sink, from, to, single);
+    } else {
+        Cut from{0, 0, 0}, to{shape.full, shape.width - shape.full, own.len};
+        if (WIDE) {
+            from = cut_slots(own, cols, shape, at, part.number, from, to);
+            to = cut_slots(own, cols, shape, at, part.number + 1, Cut{0, 0, 0}, to);
+            single += lanes_sum(from.next, WARP) - from.full * WARP;
+        }
+        if (!put_diagonal(own, cols, values, shape, at, group, first, sink, from, to, single)) found[FOUND_WRONG] = 1;
+    }
+}
+
+// Launch bounds with registers for all loads of a warp.
+#define WRITE(NAME, B)                                                                                                                   \
+    KERNEL_WITH(4) NAME(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,                  \
+                        const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found) {        \
+        if (!has_slice(nrows)) return;                                                                                                   \
+        write_slice<false, B>({row_ptr, perm, nrows, limit}, {own_slice(), 0}, col_idx, values, headers, group, index,                   \
+                              {stored, keys, codes}, found);                                                                             \
+    }                                                                                                                                    \
+    KERNEL_WITH(4) NAME##_wide(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,           \
+                       const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found,           \
+                       const Part *parts, u32 count) {                                                                                   \
+        u64 i = thread_id() / WARP;                                                                                                      \
+        if (i >= count) return;                                                                                                          \
+        write_slice<true, B>({row_ptr, perm, nrows, limit}, parts[i], col_idx, values, headers, group, index, {stored, keys, codes},     \
+                             found);                                                                                                     \
+    }
+
+WRITE(pack_write_f32, u32)
+WRITE(pack_write_f64, u64)

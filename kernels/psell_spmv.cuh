@@ -1,0 +1,502 @@
+// Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per row;
+// one warp per piece of a long row.
+//
+// For the kernels psell_spmv_plain.cu, psell_spmv_coded.cu, psell_spmv_same.cu, psell_spmv_bf16.cu,
+// psell_spmv_f16.cu and psell_spmv_f32.cu, which are separate files because each takes seconds to
+// compile. Included after common.cuh.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+
+// Alignment in bytes of a slice's values and index: `UNIT` in src/formats/psell/index.rs.
+constexpr u32 UNIT = 16;
+
+// Tables of slots are padded to a multiple of this number of words, so that they are loaded together.
+constexpr u32 WORDS = UNIT / sizeof(u32);
+
+__device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
+
+// Plain values; `at` counts values. BYTES is the size of one.
+template <typename T, bool STAYS_RESIDENT>
+struct Plain {
+    static constexpr u32 CODES = 1, BYTES = sizeof(T);
+    static constexpr bool STAYS = STAYS_RESIDENT;
+    const T *values;
+
+    __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
+    __device__ __forceinline__ void skip_values(u64 count) { values += count; }
+    __device__ __forceinline__ T one(u32 at) const { return fetch<STAYS>(values + at); }
+    __device__ __forceinline__ void four(u32 at, T *out) const {
+        if constexpr (sizeof(T) == 4) {
+            float4 v = fetch<STAYS>(reinterpret_cast<const float4 *>(values + at));
+            out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+        } else {
+            double2 v = fetch<STAYS>(reinterpret_cast<const double2 *>(values + at));
+            double2 w = fetch<STAYS>(reinterpret_cast<const double2 *>(values + at) + 1);
+            out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
+        }
+    }
+};
+
+// Codes of a dictionary, which every block copies to shared memory.
+template <typename T, bool STAYS_RESIDENT>
+struct Coded {
+    static constexpr u32 CODES = 256, BYTES = 1;
+    static constexpr bool STAYS = STAYS_RESIDENT;
+    const u8 *codes;
+    const T *dictionary;
+
+    __device__ __forceinline__ Coded(const u8 *bytes, const T *, const T *shared) : codes(bytes), dictionary(shared) {}
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * UNIT); }
+    __device__ __forceinline__ void skip_values(u64 count) { codes += count; }
+    __device__ __forceinline__ T one(u32 at) const { return dictionary[fetch<STAYS>(codes + at)]; }
+    __device__ __forceinline__ void four(u32 at, T *out) const {
+        uchar4 c = fetch<STAYS>(reinterpret_cast<const uchar4 *>(codes + at));
+        out[0] = dictionary[c.x], out[1] = dictionary[c.y], out[2] = dictionary[c.z], out[3] = dictionary[c.w];
+    }
+};
+
+// Narrow types: type of one number, of four, and conversion to 32 bits.
+struct Bf16 {
+    typedef u16 Bits;
+    typedef ushort4 Four;
+    static __device__ __forceinline__ float widen(u16 bits) { return __uint_as_float(u32(bits) << 16); }
+};
+struct F16 {
+    typedef u16 Bits;
+    typedef ushort4 Four;
+    static __device__ __forceinline__ float widen(u16 bits) {
+        float wide;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
+        return wide;
+    }
+};
+struct F32 {
+    typedef float Bits;
+    typedef float4 Four;
+    static __device__ __forceinline__ float widen(float value) { return value; }
+};
+
+// Values in a narrow type, which holds them exactly; `at` counts values.
+template <typename P, typename T, bool STAYS_RESIDENT>
+struct Widened {
+    static constexpr u32 CODES = 1, BYTES = sizeof(typename P::Bits);
+    static constexpr bool STAYS = STAYS_RESIDENT;
+    const typename P::Bits *values;
+
+    __device__ __forceinline__ Widened(const u8 *bytes, const T *, const T *)
+        : values(reinterpret_cast<const typename P::Bits *>(bytes)) {}
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(typename P::Bits))); }
+    __device__ __forceinline__ void skip_values(u64 count) { values += count; }
+    __device__ __forceinline__ T one(u32 at) const { return P::widen(fetch<STAYS>(values + at)); }
+    __device__ __forceinline__ void four(u32 at, T *out) const {
+        typename P::Four v = fetch<STAYS>(reinterpret_cast<const typename P::Four *>(values + at));
+        out[0] = P::widen(v.x), out[1] = P::widen(v.y), out[2] = P::widen(v.z), out[3] = P::widen(v.w);
+    }
+};
+template <typename T, bool STAYS>
+using AsBf16 = Widened<Bf16, T, STAYS>;
+template <typename T, bool STAYS>
+using AsF16 = Widened<F16, T, STAYS>;
+template <typename T, bool STAYS>
+using AsF32 = Widened<F32, T, STAYS>;
+
+// One value for all entries.
+template <typename T, bool STAYS_RESIDENT>
+struct Same {
+    static constexpr u32 CODES = 1, BYTES = 0;
+    static constexpr bool STAYS = STAYS_RESIDENT;
+    T value;
+
+    __device__ __forceinline__ Same(const u8 *, const T *dictionary, const T *) : value(gather(dictionary)) {}
+    __device__ __forceinline__ void skip(u64) {}
+    __device__ __forceinline__ void skip_values(u64) {}
+    __device__ __forceinline__ T one(u32) const { return value; }
+    __device__ __forceinline__ void four(u32, T *out) const { out[0] = out[1] = out[2] = out[3] = value; }
+};
+
+// Loads N words from an address aligned to UNIT.
+template <u32 N, typename I>
+__device__ __forceinline__ void load_words(const I *words, I *out) {
+#pragma unroll
+    for (u32 g = 0; g < (N + WORDS - 1) / WORDS; ++g) {
+        int4 four = __ldg(reinterpret_cast<const int4 *>(words) + g);
+        I all[WORDS] = {I(four.x), I(four.y), I(four.z), I(four.w)};
+#pragma unroll
+        for (u32 w = 0; w < WORDS; ++w)
+            if (g * WORDS + w < N) out[g * WORDS + w] = all[w];
+    }
+}
+
+// Loads four contiguous indices.
+template <bool STAYS>
+__device__ __forceinline__ void load_four(const u8 *at, u32 *out) {
+    uchar4 c = fetch<STAYS>(reinterpret_cast<const uchar4 *>(at));
+    out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
+}
+template <bool STAYS>
+__device__ __forceinline__ void load_four(const u16 *at, u32 *out) {
+    ushort4 c = fetch<STAYS>(reinterpret_cast<const ushort4 *>(at));
+    out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
+}
+template <bool STAYS>
+__device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
+    uint4 c = fetch<STAYS>(reinterpret_cast<const uint4 *>(at));
+    out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
+}
+
+// Loads the values of N slots that every lane has, from slot `first` on. Groups of V slots are contiguous.
+template <u32 N, u32 V, typename T, typename Values>
+__device__ __forceinline__ void load_full(const Values &values, u32 first, u32 lane, T *out) {
+    constexpr u32 GROUPED = V == 4 ? N / 4 * 4 : 0;
+#pragma unroll
+    for (u32 k = 0; k + 4 <= GROUPED; k += 4) values.four((first + k) * WARP + lane * 4, out + k);
+#pragma unroll
+    for (u32 k = GROUPED; k < N; ++k) out[k] = values.one((first + k) * WARP + lane);
+}
+
+template <u32 N, typename T>
+__device__ __forceinline__ T add_products(T sum, const T *values, const T *factors) {
+#pragma unroll
+    for (u32 k = 0; k < N; ++k) sum += values[k] * factors[k];
+    return sum;
+}
+
+// Calls `step(n, k)`, with a constant n, for k from 0 to `count`: N at a time, then the remainder
+// at once. Fast if `count` is uniform across the warp.
+template <u32 N>
+struct Constant {
+    static constexpr u32 value = N;
+};
+template <u32 N, typename Step>
+__device__ __forceinline__ void rest_at_once(u32 left, u32 k, Step &step) {
+    if constexpr (N > 0) {
+        if (left == N) step(Constant<N>{}, k);
+        else rest_at_once<N - 1>(left, k, step);
+    }
+}
+template <u32 N, typename Step>
+__device__ __forceinline__ void in_batches(u32 count, Step step) {
+    u32 k = 0;
+#pragma unroll 1
+    for (; k + N <= count; k += N) step(Constant<N>{}, k);
+    rest_at_once<N - 1>(count - k, k, step);
+}
+
+// Number of masked slots that are processed together. Each has a mask and a position of its own.
+[[maybe_unused]] constexpr u32 PARTIAL = 4;
+
+// True if several warps share a slice: in modules with SHARING, for matrices with fewer slices than
+// the GPU has warps, which have registers to spare.
+#ifdef SHARING
+constexpr bool SPLITS = true;
+#else
+constexpr bool SPLITS = false;
+#endif
+
+// Steps of a slice that one of several warps processes, from `first` to `end`. Parts are whole batches. The
+// steps of all lanes are padded to whole batches, so that no batch mixes them with masked steps.
+struct SliceSteps {
+    static constexpr u32 BATCH_STEPS = 8;
+    u32 first, end;
+
+    static __device__ __forceinline__ u32 batches(u32 steps) { return (steps + BATCH_STEPS - 1) / BATCH_STEPS * BATCH_STEPS; }
+    // Part of this warp if `1 << shift` warps share a slice.
+    static __device__ __forceinline__ SliceSteps own(u32 full, u32 width, u32 shift) {
+        u32 all = batches(full) + width - full, several = BATCH_STEPS << shift;
+        if (!SPLITS) return {0, all};
+        u32 number = threadIdx.x / WARP & ((1u << shift) - 1);
+        u32 steps = (all + several - 1) / several * BATCH_STEPS;
+        return {min(number * steps, all), min((number + 1) * steps, all)};
+    }
+    // Its part of the steps of all lanes, and of the masked steps, counted from the first of these.
+    __device__ __forceinline__ SliceSteps full(u32 full) const { return {min(first, full), min(end, full)}; }
+    __device__ __forceinline__ SliceSteps partial(u32 full) const {
+        u32 before = batches(full);
+        return {max(first, before) - before, max(end, before) - before};
+    }
+};
+
+// Number of entries of the first `steps` masked steps of a slice.
+__device__ __forceinline__ u32 entries_before(const u32 *masks, u32 steps, u32 lane) {
+    u32 count = 0;
+    for (u32 k = lane; k < steps; k += WARP) count += __popc(__ldg(masks + k));
+    return steps == 0 ? 0 : lanes_sum(count, WARP);
+}
+
+// Sum of a lane over some slots of a diagonal slice. `x` points to the element of the lane's own row.
+template <u32 N, u32 V, typename T, typename Values>
+__device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
+    const int *deltas = reinterpret_cast<const int *>(index);
+    T sum = 0;
+    SliceSteps whole = SliceSteps::own(full, width, shift).full(full);
+    in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
+        constexpr u32 COUNT = decltype(n)::value;
+        u32 k = whole.first + step;
+        int delta[COUNT];
+        T value[COUNT], factor[COUNT];
+        load_words<COUNT>(deltas + k, delta);
+        load_full<COUNT, V>(values, k, lane, value);
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = gather(x + delta[u]);
+        sum = add_products<COUNT>(sum, value, factor);
+    });
+    if (width == full) return sum;
+    SliceSteps some = SliceSteps::own(full, width, shift).partial(full);
+    if (some.first == some.end) return sum;
+    const int *partial_deltas = deltas + padded(full);
+    const u32 *masks = reinterpret_cast<const u32 *>(partial_deltas + padded(width - full));
+    u32 at = full * WARP + entries_before(masks, some.first, lane), bit = 1u << lane;
+    in_batches<PARTIAL>(some.end - some.first, [&](auto n, u32 step) {
+        constexpr u32 COUNT = decltype(n)::value;
+        u32 k = some.first + step;
+        int delta[COUNT];
+        u32 mask[COUNT];
+        T value[COUNT], factor[COUNT];
+        load_words<COUNT>(partial_deltas + k, delta);
+        load_words<COUNT>(masks + k, mask);
+        // A lane without the slot loads the value of the next lane with it, and the factor of its own row.
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) {
+            value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
+            at += __popc(mask[u]);
+        }
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) factor[u] = gather(x + (mask[u] & bit ? delta[u] : 0));
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u)
+            if (mask[u] & bit) sum += value[u] * factor[u];
+    });
+    return sum;
+}
+
+// Sum of a lane over steps of a relative slice, N at a time, of R slots each; `x` is at the base column.
+template <u32 N, u32 V, u32 R, typename I, typename T, typename Values>
+__device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
+    const u32 *masks = reinterpret_cast<const u32 *>(index);
+    const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
+    constexpr u32 GROUP = R == 1 ? V : 1;
+    T sum = 0;
+    SliceSteps whole = SliceSteps::own(full, width, shift).full(full);
+    in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
+        constexpr u32 COUNT = decltype(n)::value;
+        constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
+        u32 k = whole.first + step;
+        u32 col[COUNT];
+        T value[COUNT * R], factor[COUNT * R];
+#pragma unroll
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::STAYS>(indices + (k + u) * WARP + lane * 4, col + u);
+#pragma unroll
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::STAYS>(indices + (k + u) * WARP + lane);
+        load_full<COUNT * R, GROUP>(values, k * R, lane, value);
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = gather(x + col[u / R] + u % R);
+        sum = add_products<COUNT * R>(sum, value, factor);
+    });
+    if (width == full) return sum;
+    SliceSteps some = SliceSteps::own(full, width, shift).partial(full);
+    if (some.first == some.end) return sum;
+    u32 at = full * WARP + entries_before(masks, some.first, lane), bit = 1u << lane;
+    constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
+    in_batches<STEPS>(some.end - some.first, [&](auto n, u32 step) {
+        constexpr u32 COUNT = decltype(n)::value;
+        u32 k = some.first + step;
+        u32 col[COUNT], mask[COUNT];
+        T value[COUNT * R], factor[COUNT * R];
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) mask[u] = __ldg(masks + k + u);
+#pragma unroll
+        for (u32 u = 0; u < COUNT; ++u) {
+            // A lane without the step loads the entry of another lane: every step has one.
+            u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
+            col[u] = fetch<Values::STAYS>(indices + at + place);
+#pragma unroll
+            for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
+            at += lanes;
+        }
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u) factor[u] = gather(x + col[u / R] + u % R);
+#pragma unroll
+        for (u32 u = 0; u < COUNT * R; ++u)
+            if (mask[u / R] & bit) sum += value[u] * factor[u];
+    });
+    return sum;
+}
+
+// Kinds of a slice: `Kind` in src/formats/psell/index.rs.
+enum { DIAGONAL, RELATIVE8, RELATIVE16, RELATIVE32 };
+
+// Number of steps of a relative slice that are processed together, by slots per step.
+template <u32 R>
+constexpr u32 STEPS_OF = R == 1 ? 8 : R == 2 ? 4 : 3;
+
+template <u32 V, u32 R, typename T, typename Values>
+__device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane,
+                                          const T *x) {
+    constexpr u32 N = STEPS_OF<R>;
+    if (kind == RELATIVE16) return relative_sum<N, V, R, u16>(index, values, full, width, shift, lane, x);
+    if (kind == RELATIVE8) return relative_sum<N, V, R, u8>(index, values, full, width, shift, lane, x);
+    return relative_sum<N, V, R, u32>(index, values, full, width, shift, lane, x);
+}
+
+// Piece of a long row, the work of a warp: `Piece` in src/formats/psell/cuda.rs.
+struct Piece {
+    u64 begin;
+    u32 count;
+    u32 row;
+    // First piece of the row, and number of its pieces.
+    u32 first;
+    u32 pieces;
+};
+
+// Long rows: entries as in CSR, cut into pieces.
+template <typename T>
+struct Long {
+    const Piece *pieces;
+    const u32 *cols;
+    const u8 *values;
+    u32 count;
+    // Sum of every piece, and, at the first piece of every row, the number of its finished pieces: 0 between products.
+    T *sums;
+    u32 *done;
+};
+
+// Sums a piece, LONG_ENTRIES per lane at a time. The last warp of a row to finish adds the sums of
+// the row's pieces, always in the same order.
+template <u32 LONG_ENTRIES, typename T, typename Values>
+__device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, OUT(T) y) {
+    Piece piece = rows.pieces[p];
+    T sum = 0;
+#pragma unroll 1
+    for (u32 k = lane; k < piece.count; k += LONG_ENTRIES * WARP) {
+        u32 col[LONG_ENTRIES];
+        T value[LONG_ENTRIES], factor[LONG_ENTRIES];
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u) {
+            u32 at = min(k + u * WARP, piece.count - 1);
+            col[u] = fetch<Values::STAYS>(rows.cols + piece.begin + at);
+            value[u] = values.one(at);
+        }
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u) factor[u] = gather(x + col[u]);
+#pragma unroll
+        for (u32 u = 0; u < LONG_ENTRIES; ++u)
+            if (k + u * WARP < piece.count) sum += value[u] * factor[u];
+    }
+    sum = lanes_sum(sum, WARP);
+    if (piece.pieces > 1) {
+        u32 before = 0;
+        if (lane == 0) {
+            rows.sums[p] = sum;
+            __threadfence();
+            before = atomicInc(rows.done + piece.first, piece.pieces - 1);
+        }
+        if (__shfl_sync(ALL_LANES, before, 0) != piece.pieces - 1) return;
+        __threadfence();
+        sum = 0;
+#pragma unroll 4
+        for (u32 i = lane; i < piece.pieces; i += WARP) sum += __ldcg(rows.sums + piece.first + i);
+        sum = lanes_sum(sum, WARP);
+    }
+    if (lane == 0) put(y, piece.row, sum);
+}
+
+// The first blocks process the pieces of long rows, with one warp per piece. The others process the slices, with `1 << shift` warps
+// per slice. With DIAGONALS all slices are diagonal. `skip` has the mask of lanes with long rows for every slice.
+template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T>
+__device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
+                                            const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
+                                            u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y, u32 shift, u32 resident) {
+    constexpr u32 CODES = Values<T, true>::CODES;
+    __shared__ T shared[CODES];
+    if constexpr (CODES > 1) {
+        end_previous();
+        begin_next();
+        for (u32 c = threadIdx.x; c < CODES; c += BLOCK) shared[c] = gather(dictionary + c);
+        __syncthreads();
+    }
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 long_blocks = (rows.count + WARPS - 1) / WARPS;
+    if (blockIdx.x < long_blocks) {
+        u32 p = blockIdx.x * WARPS + warp;
+        end_previous();
+        begin_next();
+        if (p < rows.count)
+            by_residency(blockIdx.x, resident, [&](auto stays) {
+                Values<T, decltype(stays)::value> own(rows.values, dictionary, shared);
+                own.skip_values(rows.pieces[p].begin);
+                // If registers suffice, a piece takes two rounds.
+                long_piece<SPLITS ? 8 : 4>(rows, own, p, lane, x, y);
+            });
+        return;
+    }
+    if (!SPLITS) shift = 0;
+    u32 slice = ((blockIdx.x - long_blocks) * WARPS + warp) >> shift;
+    bool has_slice = u64(slice) * WARP < nrows;
+    if (!SPLITS && !has_slice) return;
+    T sum = 0;
+    u32 row = min(slice * WARP + lane, nrows - 1);
+    uint4 header = __ldg(headers + (has_slice ? slice : 0));
+    end_previous();
+    begin_next();
+    if (has_slice) {
+        const u8 *at = index + u64(header.y) * UNIT;
+        u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+        if (!DIAGONALS && kind != DIAGONAL && perm) row = fetch<true>(perm + row);
+        by_residency(blockIdx.x, resident, [&](auto stays) {
+            constexpr bool STAYS = decltype(stays)::value;
+            Values<T, STAYS> own(values, dictionary, shared);
+            own.skip(header.x);
+            if (DIAGONALS || kind == DIAGONAL) {
+                sum = diagonal_sum<8, V>(at, own, full, width, shift, lane, x + row);
+            } else if constexpr (!DIAGONALS) {
+                const T *base = x + header.z;
+                if (run == 0) sum = relative_sum<V, 1>(kind, at, own, full, width, shift, lane, base);
+                else if (run == 1) sum = relative_sum<V, 2>(kind, at, own, full, width, shift, lane, base);
+                else sum = relative_sum<V, 3>(kind, at, own, full, width, shift, lane, base);
+            }
+        });
+    }
+    if constexpr (SPLITS) {
+        // Sums of the warps of a slice.
+        __shared__ T part_sums[BLOCK];
+        part_sums[threadIdx.x] = sum;
+        __syncthreads();
+        if ((threadIdx.x / WARP & ((1u << shift) - 1)) != 0 || !has_slice) return;
+        for (u32 part = 1; part < 1u << shift; ++part) sum += part_sums[threadIdx.x + part * WARP];
+    }
+    if (u64(slice) * WARP + lane < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) put(y, row, sum);
+}
+
+#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                 \
+    KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
+                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,   \
+                             T *sums, u32 *done, const T *x, OUT_PARAMETERS(T), u32 shift, u32 resident) {                              \
+        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                        \
+                                          Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT, shift, resident);      \
+    }
+
+// Minimum number of blocks per multiprocessor. Short rows are bound by latency, so that the diagonal kernels,
+// which need few registers, get the highest occupancy without spills. Turing holds half as many threads. GPUs
+// older than Hopper, the axpby epilogue and split slices need a few registers more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+#define BLOCKS(HOPPER) 4
+#elif defined(SCALED) || defined(SHARING) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200)
+#define BLOCKS(HOPPER) (HOPPER - 2)
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define BLOCKS(HOPPER) ((HOPPER) == 8 ? 6 : (HOPPER) - 1)
+// Two kinds of loads need a few more than 40 registers.
+#elif defined(STREAMED)
+#define BLOCKS(HOPPER) ((HOPPER) == 6 ? 5 : (HOPPER))
+#else
+#define BLOCKS(HOPPER) HOPPER
+#endif
+// V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general kernel.
+#define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
+    PACKED(NAME##_diagonal_v##V##_##KIND, BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
+    PACKED(NAME##_v##V##_##KIND, BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)
+// The same for both scalar types.
+#define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, GENERAL_F32, GENERAL_F64)  \
+    INSTANCES_OF(NAME, V, VALUES, float, f32, DIAGONAL_F32, GENERAL_F32)                  \
+    INSTANCES_OF(NAME, V, VALUES, double, f64, DIAGONAL_F64, GENERAL_F64)

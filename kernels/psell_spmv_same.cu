@@ -1,0 +1,9 @@
+// Packed SELL with one value for all entries, stored once.
+
+#include "common.cuh"
+#include "psell_spmv.cuh"
+
+OVERLAPPING
+
+INSTANCES(psell_spmv_same, 1, Same, 8, 6, 6, 5)
+INSTANCES(psell_spmv_same, 4, Same, 8, 6, 6, 5)

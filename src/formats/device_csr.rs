@@ -1,0 +1,63 @@
+//! A CSR matrix in GPU memory, from which a GPU packs.
+
+use crate::device::{Buffer, Device, ForeignCsr, Gpu};
+use crate::matrix::CsrView;
+use crate::{Error, Scalar};
+
+/// A CSR matrix in GPU memory.
+#[derive(Debug)]
+pub(crate) struct DeviceCsr<T> {
+    pub(crate) gpu: Gpu,
+    pub(crate) nrows: usize,
+    pub(crate) ncols: usize,
+    pub(crate) row_ptr: Buffer<usize>,
+    pub(crate) col_idx: Buffer<u32>,
+    pub(crate) values: Buffer<T>,
+}
+
+impl<T: Scalar> DeviceCsr<T> {
+    /// Copies a matrix to GPU memory.
+    ///
+    /// # Errors
+    ///
+    /// Errors of allocation and copies.
+    pub(crate) fn upload(a: CsrView<'_, T>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(Self {
+            gpu,
+            nrows: a.nrows(),
+            ncols: a.ncols(),
+            row_ptr: gpu.upload(a.row_ptr())?,
+            col_idx: gpu.upload(a.col_idx())?,
+            values: gpu.upload(a.values())?,
+        })
+    }
+
+    /// Wraps a matrix that is already in GPU memory, in arrays of another library. `a` is the same
+    /// matrix; its offsets are copied unless those in GPU memory have 64 bits. `None` if the arrays
+    /// are in host memory.
+    ///
+    /// # Errors
+    ///
+    /// Errors of allocation and copies.
+    ///
+    /// # Safety
+    ///
+    /// It is not used after `foreign` is dropped.
+    pub(crate) unsafe fn around(
+        a: CsrView<'_, T>,
+        foreign: &ForeignCsr<T>,
+    ) -> Result<Option<Self>, Error> {
+        let (Device::Cuda(gpu), Some(arrays)) = (foreign.device(), foreign.on_gpu()) else {
+            return Ok(None);
+        };
+        // SAFETY: the caller's promise. 64-bit offsets are the same as those in host memory.
+        let (row_ptr, col_idx, values) = unsafe {
+            let row_ptr = match arrays.row_ptr {
+                Some(there) if size_of::<usize>() == size_of::<u64>() => there.alias(),
+                _ => gpu.upload(a.row_ptr())?,
+            };
+            (row_ptr, arrays.col_idx.alias(), arrays.values.alias())
+        };
+        Ok(Some(Self { gpu: *gpu, nrows: a.nrows(), ncols: a.ncols(), row_ptr, col_idx, values }))
+    }
+}

@@ -1,0 +1,405 @@
+//! Encodings of values: in the matrix's own type, as codes of a dictionary, in a narrower type that
+//! holds all of them exactly, or not at all if all are the same. Values are compared by their bits,
+//! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
+
+use super::Arrays;
+use crate::analysis::value_set::{DICTIONARY, SLOTS, ValueSet, hash};
+use crate::device::cpu::Output;
+use crate::device::{Ptr, Queue};
+use crate::memory::zeroed;
+use crate::{Error, Precision, Scalar};
+use rayon::prelude::*;
+
+/// Bytes that can be read behind the last value of a packed matrix: the rest of a vector.
+const SLACK: usize = 64;
+
+/// Encoder of the values of a matrix.
+#[derive(Debug)]
+pub(crate) enum Coder<T> {
+    /// The values themselves.
+    Plain,
+    /// Codes of at most [`DICTIONARY`] values.
+    Dictionary(Dictionary<T>),
+    /// The same numbers in a narrower precision that holds all of them.
+    Narrow(Precision),
+    /// Nothing is stored: all have the same bits. Zero if there are no values.
+    Same(T),
+}
+
+impl<T: Scalar> Coder<T> {
+    /// The shortest lossless encoding.
+    pub(crate) fn of(values: &[T]) -> Self {
+        Self::of_set(&ValueSet::of(values))
+    }
+
+    /// The shortest lossless encoding, from the distinct values.
+    pub(crate) fn of_set(set: &ValueSet) -> Self {
+        match set.count() {
+            None => Self::Plain,
+            Some(0 | 1) => Self::Same(set.bits().next().map_or(T::ZERO, T::from_bits)),
+            Some(_) => Self::Dictionary(Dictionary::of(set)),
+        }
+    }
+
+    /// The precision, if it is narrower and holds all values; otherwise plain.
+    pub(crate) fn narrow(values: &[T], precision: Precision) -> Self {
+        let all = precision.is_narrower_than(T::KIND) && precision.holds_all(values);
+        if all { Self::Narrow(precision) } else { Self::Plain }
+    }
+
+    /// Size of one stored value, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Plain => size_of::<T>(),
+            Self::Narrow(precision) => precision.size(),
+            Self::Dictionary(_) => 1,
+            Self::Same(_) => 0,
+        }
+    }
+
+    /// Values of the codes: those of the dictionary by their codes, padded with zeros; or the
+    /// single value; empty for numbers.
+    pub(crate) fn into_dictionary(self) -> Vec<T> {
+        match self {
+            Self::Plain | Self::Narrow(_) => Vec::new(),
+            Self::Dictionary(Dictionary { mut values, .. }) => {
+                values.resize(DICTIONARY, T::ZERO);
+                values
+            }
+            Self::Same(value) => vec![value],
+        }
+    }
+}
+
+/// Up to [`DICTIONARY`] values, in the order of their bits, with a hash table of their codes.
+#[derive(Debug)]
+pub(crate) struct Dictionary<T> {
+    values: Vec<T>,
+    keys: Box<[u64; SLOTS]>,
+    codes: Box<[u8; SLOTS]>,
+}
+
+impl<T: Scalar> Dictionary<T> {
+    fn of(set: &ValueSet) -> Self {
+        let mut bits: Vec<u64> = set.bits().collect();
+        bits.sort_unstable();
+        let (mut keys, mut codes, mut used) =
+            (Box::new([0; SLOTS]), Box::new([0; SLOTS]), [false; SLOTS]);
+        // The bits of zero are also the key of free slots, but they come first and take the first
+        // slot of their search.
+        for (code, &bits) in bits.iter().enumerate() {
+            let mut slot = hash(bits);
+            while used[slot] {
+                slot = (slot + 1) % SLOTS;
+            }
+            (keys[slot], codes[slot], used[slot]) = (bits, code as u8, true);
+        }
+        Self { values: bits.into_iter().map(T::from_bits).collect(), keys, codes }
+    }
+
+    /// Keys of the hash table, and their codes.
+    pub(crate) fn table(&self) -> (&[u64], &[u8]) {
+        (&self.keys[..], &self.codes[..])
+    }
+
+    /// Code of a value of the dictionary; unspecified for other values.
+    #[inline]
+    pub(crate) fn code(&self, value: T) -> u8 {
+        let bits = value.bits();
+        let mut slot = hash(bits);
+        while self.keys[slot] != bits {
+            slot = (slot + 1) % SLOTS;
+        }
+        self.codes[slot]
+    }
+}
+
+/// Encoded values. The values of the codes are stored once for the whole matrix: see
+/// [`Coder::into_dictionary`].
+#[derive(Debug, PartialEq)]
+pub(crate) enum Stored<T> {
+    /// The values themselves.
+    Plain(Vec<T>),
+    /// Codes of a dictionary.
+    Codes(Vec<u8>),
+    /// Bits of numbers of a 16-bit precision.
+    Halves(Precision, Vec<u16>),
+    /// 32-bit numbers.
+    Singles(Vec<f32>),
+    /// Nothing: all values are the same.
+    Same,
+}
+
+/// Data of values in 16 bits or in 32 bits.
+#[derive(Debug)]
+pub(crate) enum Narrowed<H, S> {
+    Halves(H),
+    Singles(S),
+}
+
+/// Data of the slices and of the long rows.
+pub(crate) type NarrowedPair<H, S> = Narrowed<[H; 2], [S; 2]>;
+
+impl<H, S> Narrowed<H, S> {
+    /// Combines the data of the slices with those of the long rows, made by the same coder;
+    /// `nothing` if there are no long rows.
+    pub(crate) fn and(self, long: Option<Self>, nothing: (H, S)) -> NarrowedPair<H, S> {
+        match (self, long) {
+            (Self::Halves(own), Some(Self::Halves(long))) => Narrowed::Halves([own, long]),
+            (Self::Singles(own), Some(Self::Singles(long))) => Narrowed::Singles([own, long]),
+            (Self::Halves(own), _) => Narrowed::Halves([own, nothing.0]),
+            (Self::Singles(own), _) => Narrowed::Singles([own, nothing.1]),
+        }
+    }
+}
+
+/// Converts values to a precision. Returns the index of the first value that it does not hold as
+/// the error.
+pub(crate) fn narrowed<T: Scalar>(
+    values: &[T],
+    precision: Precision,
+) -> Result<Narrowed<Vec<u16>, Vec<f32>>, usize> {
+    if let Some(entry) = values.par_iter().position_first(|&value| !precision.holds(value)) {
+        return Err(entry);
+    }
+    let bits = values.par_iter().map(|&value| precision.narrow(value));
+    Ok(match precision {
+        Precision::F32 => Narrowed::Singles(bits.map(f32::from_bits).collect()),
+        Precision::Bf16 | Precision::F16 => {
+            Narrowed::Halves(bits.map(|bits| bits as u16).collect())
+        }
+    })
+}
+
+/// Encodes values as codes and a dictionary. There are no codes if one value stands for all. `None`
+/// if there are more values than `room`, which is 1 or [`DICTIONARY`].
+pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Vec<T>)> {
+    let coder = Coder::of(values);
+    let codes = match &coder {
+        Coder::Same(_) if room == 1 => Vec::new(),
+        Coder::Same(_) => vec![0; values.len()],
+        Coder::Dictionary(dictionary) if room == DICTIONARY => {
+            values.par_iter().map(|&value| dictionary.code(value)).collect()
+        }
+        _ => return None,
+    };
+    let mut dictionary = coder.into_dictionary();
+    dictionary.resize(room, T::ZERO);
+    Some((codes, dictionary))
+}
+
+/// How the values of a packed matrix are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// In the matrix's own type.
+    Plain,
+    /// In a precision of fewer bytes.
+    Narrow(Precision),
+    /// As codes of at most this many values; a single value needs no codes.
+    Coded(usize),
+}
+
+impl Storage {
+    /// Precision of values of fewer bytes.
+    #[cfg(test)]
+    pub(crate) fn precision(self) -> Option<Precision> {
+        match self {
+            Self::Narrow(precision) => Some(precision),
+            Self::Plain | Self::Coded(_) => None,
+        }
+    }
+
+    /// Storage of values with this precision, if it is of fewer bytes, and this many values in the
+    /// dictionary.
+    pub(crate) fn of(narrow: Option<Precision>, dictionary: usize) -> Self {
+        match (narrow, dictionary) {
+            (Some(precision), _) => Self::Narrow(precision),
+            (None, 0) => Self::Plain,
+            (None, values) => Self::Coded(values),
+        }
+    }
+}
+
+/// A matrix in host memory whose values may be stored in fewer bytes or as codes.
+pub(crate) trait EncodedHost<T> {
+    /// How the values are stored.
+    fn storage(&self) -> Storage;
+
+    /// Slot of every entry, counted through the arrays. None if 32 bits cannot count them.
+    fn slots(&self) -> Option<Vec<u32>>;
+
+    /// Arrays of values of fewer bytes.
+    fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>>;
+
+    /// Arrays of codes. None if a single value needs none.
+    fn codes_mut(&mut self) -> Option<Arrays<&mut [u8]>>;
+
+    /// Replaces the values of the codes.
+    fn set_dictionary(&mut self, dictionary: Vec<T>);
+}
+
+/// Address and number of values in GPU memory.
+pub(crate) type Numbers<N> = (Ptr<N>, usize);
+
+/// A matrix in GPU memory whose values may be stored in fewer bytes or as codes.
+pub(crate) trait EncodedDevice<T> {
+    /// How the values are stored.
+    fn storage(&self) -> Storage;
+
+    /// As [`EncodedHost::slots`].
+    ///
+    /// # Errors
+    ///
+    /// Errors of copying from the GPU.
+    fn slots(&self) -> Result<Option<Vec<u32>>, Error>;
+
+    /// Arrays of values of fewer bytes.
+    fn narrow(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>>;
+
+    /// Arrays of codes. None if a single value needs none.
+    fn codes(&self) -> Option<Arrays<Numbers<u8>>>;
+
+    /// Replaces the values of the codes, after what is enqueued.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    fn write_dictionary(&self, queue: &Queue, dictionary: &[T]) -> Result<(), Error>;
+}
+
+impl<T: Scalar> Stored<T> {
+    /// Allocates `len` zeroed values of a coder.
+    pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
+        match coder {
+            Coder::Plain => Self::Plain(with_slack(len)),
+            Coder::Dictionary(_) => Self::Codes(with_slack(len)),
+            Coder::Narrow(Precision::F32) => Self::Singles(with_slack(len)),
+            Coder::Narrow(precision) => Self::Halves(*precision, with_slack(len)),
+            Coder::Same(_) => Self::Same,
+        }
+    }
+
+    /// Returns the value at position `at`.
+    #[inline]
+    pub(crate) fn get(&self, at: usize, dictionary: &[T]) -> T {
+        match self {
+            Self::Plain(values) => values[at],
+            Self::Codes(codes) => dictionary[usize::from(codes[at])],
+            Self::Halves(precision, halves) => precision.widen(u32::from(halves[at])),
+            Self::Singles(singles) => Precision::F32.widen(singles[at].to_bits()),
+            Self::Same => dictionary[0],
+        }
+    }
+
+    /// The values, if they are stored in the matrix's own type.
+    pub(crate) fn plain_mut(&mut self) -> Option<&mut [T]> {
+        match self {
+            Self::Plain(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// The numbers, if they are stored in a narrower precision.
+    pub(crate) fn narrow_mut(&mut self) -> Option<Narrowed<&mut [u16], &mut [f32]>> {
+        match self {
+            Self::Halves(_, halves) => Some(Narrowed::Halves(halves)),
+            Self::Singles(singles) => Some(Narrowed::Singles(singles)),
+            _ => None,
+        }
+    }
+
+    /// The codes, if values are stored as codes.
+    pub(crate) fn codes_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Codes(codes) => Some(codes),
+            _ => None,
+        }
+    }
+
+    /// Precision of the numbers if they are stored in a narrower one.
+    pub(crate) fn narrow(&self) -> Option<Precision> {
+        match self {
+            Self::Halves(precision, _) => Some(*precision),
+            Self::Singles(_) => Some(Precision::F32),
+            _ => None,
+        }
+    }
+
+    /// Number of values in `bytes` bytes.
+    pub(crate) fn per(&self, bytes: usize) -> usize {
+        match self {
+            Self::Plain(_) => bytes / size_of::<T>(),
+            Self::Codes(_) => bytes,
+            Self::Halves(..) => bytes / size_of::<u16>(),
+            Self::Singles(_) => bytes / size_of::<f32>(),
+            Self::Same => 0,
+        }
+    }
+
+    /// Size of all values, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Plain(values) => size_of_val(&**values),
+            Self::Codes(codes) => codes.len(),
+            Self::Halves(_, halves) => size_of_val(&**halves),
+            Self::Singles(singles) => size_of_val(&**singles),
+            Self::Same => 0,
+        }
+    }
+}
+
+/// Output for values that several threads store, each at its own positions.
+pub(crate) enum Sink<'a, T> {
+    Plain(Output<T>),
+    Codes(Output<u8>, &'a Dictionary<T>),
+    Halves(Precision, Output<u16>),
+    Singles(Output<f32>),
+    Same,
+}
+
+impl<'a, T: Scalar> Sink<'a, T> {
+    /// Output into `stored`, which was made for the same coder.
+    pub(crate) fn new(stored: &mut Stored<T>, coder: &'a Coder<T>) -> Self {
+        match (stored, coder) {
+            (Stored::Plain(values), _) => Self::Plain(Output::new(values)),
+            (Stored::Codes(codes), Coder::Dictionary(dictionary)) => {
+                Self::Codes(Output::new(codes), dictionary)
+            }
+            (Stored::Halves(precision, halves), _) => Self::Halves(*precision, Output::new(halves)),
+            (Stored::Singles(singles), _) => Self::Singles(Output::new(singles)),
+            _ => Self::Same,
+        }
+    }
+
+    /// Stores a value at position `at`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Output::set`].
+    #[inline]
+    pub(crate) unsafe fn put(&self, at: usize, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Plain(values) => values.set(at, value),
+                Self::Codes(codes, dictionary) => codes.set(at, dictionary.code(value)),
+                Self::Halves(precision, halves) => halves.set(at, precision.narrow(value) as u16),
+                Self::Singles(singles) => {
+                    singles.set(at, f32::from_bits(Precision::F32.narrow(value)))
+                }
+                Self::Same => {}
+            }
+        }
+    }
+}
+
+/// `len` zeros, followed by [`SLACK`] readable bytes of zeros.
+pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
+    let mut zeros = zeroed(len + SLACK / size_of::<N>());
+    zeros.truncate(len);
+    zeros
+}
+
+#[cfg(test)]
+#[path = "encoded_tests.rs"]
+mod tests;

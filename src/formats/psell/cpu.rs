@@ -1,0 +1,471 @@
+//! Products with packed SELL on the CPU: the lanes of a slice are SIMD lanes.
+
+use super::Stored;
+use super::host::Host;
+use super::index::{Kind, LANES, Shape};
+use super::long::{LongRows, entries};
+use super::slice::Slice;
+use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts, widened};
+use crate::precision::{Bf16, F16, Narrow};
+use crate::{Precision, Scalar};
+use std::ops::Range;
+
+/// Prefetch distance of values and indices: the same as for plain SELL, see
+/// `src/formats/sell/cpu.rs`.
+const AHEAD: usize = 256;
+
+/// Indices are prefetched per vector if a vector of them has at least this many bytes, otherwise
+/// per step. Half a cache line.
+const ASK_BYTES: usize = 32;
+
+impl<T: Scalar> Host<T> {
+    /// Computes `y = A x`. `y` is overwritten without being read, and its bits do not depend on the
+    /// number of threads.
+    ///
+    /// `x` has `ncols` elements and `y` has `nrows`: the caller has checked it.
+    pub(crate) fn product(&self, x: &[T], y: &mut [T]) {
+        let y = Output::new(y);
+        // SAFETY: the matrix was checked and the caller checked the vectors; the arrays hold values
+        // at all positions.
+        unsafe {
+            multiply(self, &self.values, &self.dictionary, x, y);
+            if let Some(long) = &self.long {
+                multiply(long, &long.values, &self.dictionary, x, y);
+            }
+        }
+    }
+}
+
+/// A part of the matrix that can be multiplied, for any representation of its values.
+trait Multiply<T: Scalar> {
+    /// Writes the products to `y`.
+    ///
+    /// # Safety
+    ///
+    /// `values` are those of this part; the vectors are as in [`Host::product`].
+    unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>);
+}
+
+/// Multiplies with stored values.
+///
+/// # Safety
+///
+/// As for [`Multiply::multiply`], with these values.
+unsafe fn multiply<T: Scalar>(
+    a: &impl Multiply<T>,
+    values: &Stored<T>,
+    dictionary: &[T],
+    x: &[T],
+    y: Output<T>,
+) {
+    // SAFETY: the caller's promise; the numbers of a precision are stored as their bits.
+    unsafe {
+        match values {
+            Stored::Plain(values) => a.multiply(Plain(values.as_ptr()), x, y),
+            Stored::Codes(codes) => a.multiply(Codes(codes.as_ptr(), dictionary.as_ptr()), x, y),
+            Stored::Halves(Precision::Bf16, halves) => {
+                a.multiply(Widened(halves.as_ptr().cast::<Bf16>()), x, y);
+            }
+            Stored::Halves(_, halves) => a.multiply(Widened(halves.as_ptr().cast::<F16>()), x, y),
+            Stored::Singles(singles) => a.multiply(Widened(singles.as_ptr()), x, y),
+            Stored::Same => a.multiply(Same(dictionary[0]), x, y),
+        }
+    }
+}
+
+impl<T: Scalar> Multiply<T> for Host<T> {
+    unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
+        // SAFETY: the caller's promise; parts share no slice, and slices share no row.
+        unsafe { run_parts(&self.parts, &Slices { a: self, values, x, y }) };
+    }
+}
+
+/// Values by their positions.
+///
+/// Callers promise that the positions are those of the matrix. Vectors may reach past the last
+/// value: see [`SLACK`](super::SLACK).
+trait Source<T: Scalar>: Copy + Send + Sync {
+    /// The value at `at`.
+    unsafe fn get(self, at: usize) -> T;
+    /// Loads a vector of values from `at`.
+    unsafe fn load<V: Vector<T>>(self, at: usize) -> V;
+    /// Loads successive values from `at` into the lanes of `mask`; the other lanes hold any number.
+    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V;
+    /// Prefetches the values some distance after `at`.
+    fn ask_ahead_of(self, at: usize);
+}
+
+/// Values in the matrix's own type.
+#[derive(Clone, Copy)]
+struct Plain<T>(*const T);
+/// Codes and the dictionary they index.
+#[derive(Clone, Copy)]
+struct Codes<T>(*const u8, *const T);
+/// Narrow numbers, widened when loaded.
+#[derive(Clone, Copy)]
+struct Widened<N>(*const N);
+/// The same value at all positions.
+#[derive(Clone, Copy)]
+struct Same<T>(T);
+
+// SAFETY: the values are only read.
+unsafe impl<T: Sync> Send for Plain<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Plain<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Send for Codes<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Codes<T> {}
+// SAFETY: as above.
+unsafe impl<N: Sync> Send for Widened<N> {}
+// SAFETY: as above.
+unsafe impl<N: Sync> Sync for Widened<N> {}
+
+// SAFETY (every block): the callers' promise.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<T: Scalar> Source<T> for Plain<T> {
+    #[inline(always)]
+    unsafe fn get(self, at: usize) -> T {
+        unsafe { *self.0.add(at) }
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
+        unsafe { V::load(self.0.add(at)) }
+    }
+
+    #[inline(always)]
+    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
+        unsafe { V::expand(mask, self.0.add(at)) }
+    }
+
+    #[inline(always)]
+    fn ask_ahead_of(self, at: usize) {
+        prefetch(self.0.wrapping_add(at + AHEAD));
+    }
+}
+
+// SAFETY (every block): the callers' promise; every code has its value.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<T: Scalar> Source<T> for Codes<T> {
+    #[inline(always)]
+    unsafe fn get(self, at: usize) -> T {
+        unsafe { *self.1.add(usize::from(*self.0.add(at))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
+        unsafe { V::gather_at(V::ALL, self.1, V::indices(self.0.add(at))) }
+    }
+
+    #[inline(always)]
+    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
+        unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, self.0.add(at))) }
+    }
+
+    #[inline(always)]
+    fn ask_ahead_of(self, at: usize) {
+        prefetch(self.0.wrapping_add(at + AHEAD));
+    }
+}
+
+// SAFETY (every block): the callers' promise.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<T: Scalar, N: Narrow> Source<T> for Widened<N> {
+    #[inline(always)]
+    unsafe fn get(self, at: usize) -> T {
+        widened(unsafe { *self.0.add(at) })
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
+        unsafe { V::widen(self.0.add(at)) }
+    }
+
+    #[inline(always)]
+    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
+        unsafe { V::widen_expanded(mask, self.0.add(at)) }
+    }
+
+    #[inline(always)]
+    fn ask_ahead_of(self, at: usize) {
+        prefetch(self.0.wrapping_add(at + AHEAD));
+    }
+}
+
+// SAFETY (every block): nothing is read.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<T: Scalar> Source<T> for Same<T> {
+    #[inline(always)]
+    unsafe fn get(self, _: usize) -> T {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector<T>>(self, _: usize) -> V {
+        unsafe { V::splat(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn expand<V: Vector<T>>(self, _: u32, _: usize) -> V {
+        unsafe { V::splat(self.0) }
+    }
+
+    #[inline(always)]
+    fn ask_ahead_of(self, _: usize) {}
+}
+
+/// Kernel over a range of slices.
+struct Slices<'a, T, S> {
+    a: &'a Host<T>,
+    values: S,
+    x: &'a [T],
+    y: Output<T>,
+}
+
+impl<T: Scalar, S: Source<T>> Kernel<T> for Slices<'_, T, S> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
+        for s in range {
+            // SAFETY: the slice belongs to this part; two or four vectors are its lanes.
+            unsafe {
+                if const { LANES / V::LANES == 2 } {
+                    self.slice::<V, 2>(s);
+                } else {
+                    self.slice::<V, 4>(s);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
+    /// Multiplies a slice whose lanes are `G` vectors.
+    #[inline(always)]
+    unsafe fn slice<V: Vector<T>, const G: usize>(&self, s: usize) {
+        let slice = self.a.slice(s);
+        let Shape { kind, run, .. } = slice.shape;
+        // SAFETY: the entries and columns are those of the slice; the caller's promise.
+        unsafe {
+            if self.a.group > 1 && run == 1 {
+                return self.store_lanes(s, &self.lane_by_lane(&slice));
+            }
+            let sums: [V; G] = match (kind, run) {
+                (Kind::Diagonal, _) => self.diagonal(&slice),
+                (Kind::Relative8, 1) => self.relative::<u8, V, G, 1>(&slice),
+                (Kind::Relative8, 2) => self.relative::<u8, V, G, 2>(&slice),
+                (Kind::Relative8, _) => self.relative::<u8, V, G, 3>(&slice),
+                (Kind::Relative16, 1) => self.relative::<u16, V, G, 1>(&slice),
+                (Kind::Relative16, 2) => self.relative::<u16, V, G, 2>(&slice),
+                (Kind::Relative16, _) => self.relative::<u16, V, G, 3>(&slice),
+                (Kind::Relative32, 1) => self.relative::<u32, V, G, 1>(&slice),
+                (Kind::Relative32, 2) => self.relative::<u32, V, G, 2>(&slice),
+                (Kind::Relative32, _) => self.relative::<u32, V, G, 3>(&slice),
+            };
+            self.store(s, sums);
+        }
+    }
+
+    /// Multiplies a diagonal slice whose slots are stored one at a time.
+    #[inline(always)]
+    unsafe fn diagonal<V: Vector<T>, const G: usize>(&self, slice: &Slice<'_>) -> [V; G] {
+        let x = self.x.as_ptr().wrapping_add(slice.first_row as usize);
+        let [full, partial] = slice.deltas;
+        let mut at = slice.first_value;
+        // SAFETY: the caller's promise.
+        let mut sums = [unsafe { V::zero() }; G];
+        for &delta in full {
+            let x = x.wrapping_offset(delta as i32 as isize);
+            for (g, sum) in sums.iter_mut().enumerate() {
+                self.values.ask_ahead_of(at);
+                // SAFETY: every lane has an entry there.
+                *sum = unsafe {
+                    sum.mul_add(self.values.load(at), V::load(x.wrapping_add(g * V::LANES)))
+                };
+                at += V::LANES;
+            }
+        }
+        for (&delta, &lanes) in partial.iter().zip(slice.masks) {
+            let x = x.wrapping_offset(delta as i32 as isize);
+            for (g, sum) in sums.iter_mut().enumerate() {
+                let mask = lanes >> (g * V::LANES) & V::ALL;
+                // SAFETY: the lanes of the mask have an entry there.
+                unsafe {
+                    let x = V::load_masked(mask, x.wrapping_add(g * V::LANES));
+                    *sum = sum.mul_add_where(mask, self.values.expand(mask, at), x);
+                }
+                at += mask.count_ones() as usize;
+            }
+        }
+        sums
+    }
+
+    /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
+    #[inline(always)]
+    unsafe fn relative<N: Index, V: Vector<T>, const G: usize, const R: usize>(
+        &self,
+        slice: &Slice<'_>,
+    ) -> [V; G] {
+        let x = self.x.as_ptr().wrapping_add(slice.base as usize);
+        let mut indices = slice.indices.as_ptr().cast::<N>();
+        let mut at = slice.first_value;
+        // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
+        unsafe {
+            let mut sums = [V::zero(); G];
+            for _ in 0..slice.shape.full {
+                for (g, sum) in sums.iter_mut().enumerate() {
+                    let from = indices.add(g * V::LANES);
+                    if g == 0 || V::LANES * size_of::<N>() >= ASK_BYTES {
+                        prefetch(from.wrapping_add(AHEAD));
+                    }
+                    let index = V::indices(from);
+                    for slot in 0..R {
+                        let at = at + slot * LANES + g * V::LANES;
+                        self.values.ask_ahead_of(at);
+                        let x = V::gather_at(V::ALL, x.wrapping_add(slot), index);
+                        *sum = sum.mul_add(self.values.load(at), x);
+                    }
+                }
+                indices = indices.add(LANES);
+                at += R * LANES;
+            }
+            for &lanes in slice.masks {
+                let count = lanes.count_ones() as usize;
+                let mut before = 0;
+                for (g, sum) in sums.iter_mut().enumerate() {
+                    let mask = lanes >> (g * V::LANES) & V::ALL;
+                    let index = V::expand_indices(mask, indices.add(before));
+                    for slot in 0..R {
+                        let x = V::gather_at(mask, x.wrapping_add(slot), index);
+                        *sum = sum.mul_add_where(
+                            mask,
+                            self.values.expand(mask, at + slot * count + before),
+                            x,
+                        );
+                    }
+                    before += mask.count_ones() as usize;
+                }
+                indices = indices.add(count);
+                at += R * count;
+            }
+            sums
+        }
+    }
+
+    /// Multiplies any slice whose entries have one index each, entry by entry.
+    unsafe fn lane_by_lane(&self, slice: &Slice<'_>) -> [T; LANES] {
+        let mut sums = [T::ZERO; LANES];
+        slice.visit_columns(self.a.group, |lane, _, at, col| {
+            // SAFETY: an entry of the slice.
+            let value = unsafe { self.values.get(slice.first_value + at) };
+            sums[lane] += value * self.x[col as usize];
+        });
+        sums
+    }
+
+    /// Writes the sums of a slice to its rows.
+    #[inline(always)]
+    unsafe fn store<V: Vector<T>, const G: usize>(&self, s: usize, sums: [V; G]) {
+        let whole =
+            (s + 1) * LANES <= self.a.nrows && self.a.perm.is_none() && self.a.skip.is_none();
+        let mut lanes = [T::ZERO; LANES];
+        // SAFETY: the rows of the slice belong to this part.
+        unsafe {
+            let to = if whole { self.y.at(s * LANES) } else { lanes.as_mut_ptr() };
+            for (g, sum) in sums.into_iter().enumerate() {
+                sum.store(to.add(g * V::LANES));
+            }
+            if !whole {
+                self.store_lanes(s, &lanes);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_lanes(&self, s: usize, sums: &[T; LANES]) {
+        let rows = s * LANES..((s + 1) * LANES).min(self.a.nrows);
+        let skip = self.a.skip.as_ref().map_or(0, |skip| skip[s]);
+        for (lane, i) in rows.enumerate() {
+            if skip >> lane & 1 == 0 {
+                // SAFETY: as above; `perm` is a permutation of the rows.
+                unsafe {
+                    self.y.set(self.a.perm.as_ref().map_or(i, |perm| perm[i] as usize), sums[lane])
+                };
+            }
+        }
+    }
+}
+
+impl<T: Scalar> Multiply<T> for LongRows<T> {
+    // The parts have about the same number of entries and depend on the matrix alone.
+    unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
+        let mut carries = [T::ZERO; MAX_PARTS + 1];
+        let kernel = Long { a: self, values, x, y, carries: Output::new(&mut carries) };
+        // SAFETY: the caller's promise; a row is written by the part with its first piece, and a
+        // carry by its own part.
+        unsafe { run_parts(&self.parts, &kernel) };
+        for (&start, &carry) in self.parts[1..self.parts.len() - 1].iter().zip(&carries[1..]) {
+            let piece = &self.pieces[start];
+            if (piece.first as usize) < start {
+                // SAFETY: all parts are done, and the row has been written.
+                unsafe { y.add(piece.row as usize, carry) };
+            }
+        }
+    }
+}
+
+/// Kernel over a range of pieces of the long rows.
+struct Long<'a, T, S> {
+    a: &'a LongRows<T>,
+    values: S,
+    x: &'a [T],
+    y: Output<T>,
+    carries: Output<T>,
+}
+
+impl<T: Scalar, S: Source<T>> Kernel<T> for Long<'_, T, S> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
+        let LongRows { pieces, parts, .. } = self.a;
+        for row in pieces[range.clone()].chunk_by(|one, next| one.row == next.row) {
+            // SAFETY: the pieces belong to this part; the row belongs to the part of its first
+            // piece.
+            unsafe {
+                let sum = self.dot::<V>(entries(row));
+                if row[0].first as usize >= range.start {
+                    self.y.set(row[0].row as usize, sum);
+                } else {
+                    self.carries.set(parts.partition_point(|&start| start < range.start), sum);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Scalar, S: Source<T>> Long<'_, T, S> {
+    /// Returns the sum of the products of `entries`.
+    #[inline(always)]
+    unsafe fn dot<V: Vector<T>>(&self, entries: Range<usize>) -> T {
+        /// Number of independent partial sums, so that no addition waits for the previous one.
+        const SUMS: usize = 2;
+        let (cols, x) = (self.a.col_idx.as_ptr(), self.x.as_ptr());
+        // SAFETY: columns of a checked matrix are inside `x`; the entries are the caller's promise.
+        unsafe {
+            let mut sums = [V::zero(); SUMS];
+            let mut k = entries.start;
+            while k + SUMS * V::LANES <= entries.end {
+                for sum in &mut sums {
+                    self.values.ask_ahead_of(k);
+                    prefetch(cols.wrapping_add(k + AHEAD));
+                    let x = V::gather_at(V::ALL, x, V::indices(cols.add(k)));
+                    *sum = sum.mul_add(self.values.load(k), x);
+                    k += V::LANES;
+                }
+            }
+            let rest = (k..entries.end).fold(T::ZERO, |sum, k| {
+                sum + self.values.get(k) * *self.x.get_unchecked(*cols.add(k) as usize)
+            });
+            sums.into_iter().fold(rest, |total, sum| total + sum.sum())
+        }
+    }
+}

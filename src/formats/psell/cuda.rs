@@ -1,0 +1,472 @@
+//! Packed SELL on a GPU: one warp per slice, one lane per row, and one warp per piece of a long
+//! row, in a single launch.
+
+mod spmm;
+mod window;
+
+use spmm::Spmm;
+
+use super::host::Host;
+use super::index::LANES;
+use super::long::{LongRows, Piece};
+use super::{Header, Narrowed, NarrowedPair, Stored};
+use crate::device::{
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, Scratch,
+};
+use crate::formats::encoded::Numbers;
+use crate::formats::{
+    Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoArrays, Storage,
+};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Precision, Scalar};
+use std::sync::Arc;
+
+/// A packed SELL matrix in GPU memory.
+#[derive(Debug)]
+pub(crate) struct Uploaded<T> {
+    nrows: usize,
+    ncols: usize,
+    group: usize,
+    headers: Buffer<Header>,
+    values: Values<T>,
+    dictionary: Buffer<T>,
+    index: Buffer<u32>,
+    perm: Option<Buffer<u32>>,
+    skip: Option<Buffer<u32>>,
+    long: Option<Long<T>>,
+    bytes: u64,
+    /// Binary logarithm of the number of warps that share a slice.
+    shift: u32,
+    kernel: RowKernel,
+}
+
+/// Long rows, which are stored outside of the slices.
+#[derive(Debug)]
+pub(super) struct Long<T> {
+    pieces: Buffer<Piece>,
+    col_idx: Buffer<u32>,
+    values: Values<T>,
+    /// Sum of every piece.
+    sums: Scratch<T>,
+    /// Number of finished pieces of a row, at its first piece; zero between products.
+    done: Scratch<u32>,
+}
+
+/// Buffers of a packed matrix.
+pub(super) struct Parts<T> {
+    pub(super) headers: Buffer<Header>,
+    pub(super) values: Values<T>,
+    pub(super) dictionary: Buffer<T>,
+    pub(super) index: Buffer<u32>,
+    pub(super) perm: Option<Buffer<u32>>,
+    pub(super) skip: Option<Buffer<u32>>,
+    pub(super) long: Option<Long<T>>,
+}
+
+/// Values in GPU memory; the variants are those of [`Stored`].
+#[derive(Debug)]
+pub(super) enum Values<T> {
+    Plain(Buffer<T>),
+    Codes(Buffer<u8>),
+    Halves(Precision, Buffer<u16>),
+    Singles(Buffer<f32>),
+    Same,
+}
+
+impl<T: Scalar> Values<T> {
+    fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(match stored {
+            Stored::Plain(values) => Self::Plain(gpu.upload(values)?),
+            Stored::Codes(codes) => Self::Codes(gpu.upload(codes)?),
+            Stored::Halves(precision, halves) => Self::Halves(*precision, gpu.upload(halves)?),
+            Stored::Singles(singles) => Self::Singles(gpu.upload(singles)?),
+            Stored::Same => Self::Same,
+        })
+    }
+
+    fn to_host(&self) -> Result<Stored<T>, Error> {
+        Ok(match self {
+            Self::Plain(values) => Stored::Plain(values.to_vec()?),
+            Self::Codes(codes) => Stored::Codes(codes.to_vec()?),
+            Self::Halves(precision, halves) => Stored::Halves(*precision, halves.to_vec()?),
+            Self::Singles(singles) => Stored::Singles(singles.to_vec()?),
+            Self::Same => Stored::Same,
+        })
+    }
+
+    fn plain(&self) -> Option<(Ptr<T>, usize)> {
+        match self {
+            Self::Plain(values) => Some((values.ptr(), values.len())),
+            _ => None,
+        }
+    }
+
+    fn narrow(&self) -> Option<Narrowed<Numbers<u16>, Numbers<f32>>> {
+        match self {
+            Self::Halves(_, halves) => Some(Narrowed::Halves((halves.ptr(), halves.len()))),
+            Self::Singles(singles) => Some(Narrowed::Singles((singles.ptr(), singles.len()))),
+            _ => None,
+        }
+    }
+
+    /// Precision of the numbers if they are stored in a narrower one.
+    fn precision(&self) -> Option<Precision> {
+        match self {
+            Self::Halves(precision, _) => Some(*precision),
+            Self::Singles(_) => Some(Precision::F32),
+            _ => None,
+        }
+    }
+
+    fn codes(&self) -> Option<Numbers<u8>> {
+        match self {
+            Self::Codes(codes) => Some((codes.ptr(), codes.len())),
+            _ => None,
+        }
+    }
+
+    /// Address of the values; null if they take no bytes.
+    pub(super) fn ptr(&self) -> Ptr<u8> {
+        match self {
+            Self::Plain(values) => Ptr::from_address(values.ptr().address()),
+            Self::Codes(codes) => codes.ptr(),
+            Self::Halves(_, halves) => Ptr::from_address(halves.ptr().address()),
+            Self::Singles(singles) => Ptr::from_address(singles.ptr().address()),
+            Self::Same => Ptr::NULL,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Plain(values) => values.bytes(),
+            Self::Codes(codes) => codes.bytes(),
+            Self::Halves(_, halves) => halves.bytes(),
+            Self::Singles(singles) => singles.bytes(),
+            Self::Same => 0,
+        }
+    }
+
+    /// Name of the kernel file for the values.
+    fn file(&self) -> &'static str {
+        match self {
+            Self::Plain(_) => "psell_spmv_plain",
+            Self::Codes(_) => "psell_spmv_coded",
+            Self::Halves(Precision::Bf16, _) => "psell_spmv_bf16",
+            Self::Halves(..) => "psell_spmv_f16",
+            Self::Singles(_) => "psell_spmv_f32",
+            Self::Same => "psell_spmv_same",
+        }
+    }
+}
+
+impl<T: Scalar> Long<T> {
+    fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
+        let values = Values::new(&long.values, gpu)?;
+        Ok(Self::from_parts(gpu, gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
+    }
+
+    pub(super) fn from_parts(
+        gpu: Gpu,
+        pieces: Buffer<Piece>,
+        col_idx: Buffer<u32>,
+        values: Values<T>,
+    ) -> Self {
+        let count = pieces.len();
+        Self {
+            pieces,
+            col_idx,
+            values,
+            sums: Scratch::new(gpu, count),
+            done: Scratch::cleared(gpu, count),
+        }
+    }
+
+    fn to_host(&self) -> Result<LongRows<T>, Error> {
+        Ok(LongRows {
+            pieces: self.pieces.to_vec()?,
+            col_idx: self.col_idx.to_vec()?,
+            values: self.values.to_host()?,
+            parts: Box::default(),
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pieces.bytes() + self.col_idx.bytes() + self.values.bytes()
+    }
+}
+
+/// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/psell_spmv.cuh`.
+const BATCH: usize = 8;
+
+/// Cost of a batch of steps, and of one more warp in the grid, in microseconds.
+const BATCH_US: f64 = 0.5;
+const WARP_US: f64 = 0.36e-3;
+
+/// Size of a matrix beyond which a part is streamed, on an H200, from where on a batch waits for
+/// memory, and the bytes per microsecond that the memory delivers. A larger matrix has one warp per
+/// slice, and is streamed, unless its chains take longer than its bytes.
+const STREAMED_BYTES: u64 = 38_000_000;
+const MEMORY_BATCH_US: f64 = 1.0;
+const BYTES_PER_US: f64 = 3.5e6;
+
+/// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
+const MOST_SHIFT: u32 = 3;
+
+/// With more slices than this there are enough warps, and the headers are not read.
+const MANY_SLICES: usize = 1 << 15;
+
+/// Binary logarithm of the number of warps that share each slice of a matrix.
+///
+/// A warp processes its steps in batches, one after another; more warps make the chains shorter and
+/// the grid larger. Measured on an H200 over 28 matrices of 30,000 to 5 million entries: a batch
+/// takes 0.5 µs, most of it the latency of loading an index and the element it refers to, and 1000
+/// more warps take 0.36 µs. The rule is the same on every GPU, because the bits of products depend
+/// on it.
+fn sharing(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
+    if headers.len() > MANY_SLICES {
+        return Ok(0);
+    }
+    let steps = headers.to_vec()?.iter().map(|header| header.shape().width).max().unwrap_or(0);
+    Ok(warps_shift(headers.len(), steps, bytes))
+}
+
+/// The same for a matrix of `bytes` bytes in `slices` slices, the widest of which has `steps` steps.
+pub(crate) fn warps_shift(slices: usize, steps: usize, bytes: u64) -> u32 {
+    let chain_us = steps.div_ceil(BATCH) as f64 * MEMORY_BATCH_US;
+    if slices > MANY_SLICES || (bytes > STREAMED_BYTES && chain_us < bytes as f64 / BYTES_PER_US) {
+        return 0;
+    }
+    let cost = |shift: &u32| {
+        let chain = steps.div_ceil(BATCH << shift) as f64;
+        chain * BATCH_US + (slices << shift) as f64 * WARP_US
+    };
+    (0..=MOST_SHIFT).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0)
+}
+
+/// Number of blocks with `warps` warps in total.
+fn blocks(warps: usize) -> u32 {
+    // There are fewer than 2³² rows, so the blocks of pieces and of slices fit 32 bits.
+    warps.div_ceil(BLOCK as usize / LANES) as u32
+}
+
+impl<T: Scalar> Uploaded<T> {
+    /// Copies a packed matrix to GPU memory.
+    ///
+    /// # Errors
+    ///
+    /// Errors of allocation, copies and kernel compilation.
+    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+        let upload =
+            |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
+        let parts = Parts {
+            headers: gpu.upload(&host.headers)?,
+            values: Values::new(&host.values, gpu)?,
+            dictionary: gpu.upload(&host.dictionary)?,
+            index: gpu.upload(&host.index)?,
+            perm: upload(&host.perm)?,
+            skip: upload(&host.skip)?,
+            long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
+        };
+        Self::from_parts(gpu, (host.nrows, host.ncols), host.group, parts, host.is_diagonal())
+    }
+
+    /// Builds the matrix from its buffers. `is_diagonal` selects the kernel for matrices all of
+    /// whose slices are diagonal.
+    ///
+    /// # Errors
+    ///
+    /// Errors of kernel compilation.
+    pub(super) fn from_parts(
+        gpu: Gpu,
+        (nrows, ncols): (usize, usize),
+        group: usize,
+        parts: Parts<T>,
+        is_diagonal: bool,
+    ) -> Result<Self, Error> {
+        let Parts { headers, values, dictionary, index, perm, skip, long } = parts;
+        let (file, diagonal) = (values.file(), if is_diagonal { "_diagonal" } else { "" });
+        let optional = perm.iter().chain(&skip).map(Buffer::bytes).sum::<u64>();
+        let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
+        let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, Long::bytes);
+        let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
+        let shift = sharing(&headers, bytes)?;
+        let (module, residency) = match shift {
+            0 => (Module::of(file, residency), residency),
+            _ => (Module::from(file).shared(), residency.without_streaming()),
+        };
+        let name = format!("{file}{diagonal}_v{group}_{}", T::KIND);
+        let kernel = RowKernel::new(gpu, module, residency, name)?;
+        Ok(Self {
+            nrows,
+            ncols,
+            group,
+            headers,
+            values,
+            dictionary,
+            index,
+            perm,
+            skip,
+            long,
+            bytes,
+            shift,
+            kernel,
+        })
+    }
+
+    /// Enqueues the product, with its result in `out`.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    ///
+    /// # Safety
+    ///
+    /// `x` has `ncols` elements and the output has `nrows`, both in the memory of the matrix's GPU.
+    /// They do not overlap, and they, the factors and the matrix live until the product is done.
+    pub(crate) unsafe fn multiply(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        out: Out<'_, T>,
+    ) -> Result<(), Error> {
+        let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
+        let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
+        let launch = Launch::new(blocks(pieces) + blocks(self.headers.len() << self.shift), BLOCK);
+        let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
+        let launch =
+            launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
+        let launch = launch.arg(self.nrows as u32);
+        let launch = match &self.long {
+            Some(long) => {
+                let rows =
+                    launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr());
+                rows.arg(pieces as u32).arg(long.sums.on(queue)?).arg(long.done.on(queue)?)
+            }
+            None => {
+                let rows =
+                    launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL);
+                rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
+            }
+        };
+        // SAFETY: these are the parameters of all kernels in psell_spmv.cuh; the vectors are the
+        // caller's promise.
+        unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x)).arg(self.shift)) }
+    }
+
+    /// Copies the matrix to host memory, for unpacking.
+    ///
+    /// # Errors
+    ///
+    /// Errors of copies from the GPU.
+    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
+        let download = |array: &Option<Buffer<u32>>| array.as_ref().map(Buffer::to_vec).transpose();
+        Ok(Host {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            group: self.group,
+            headers: self.headers.to_vec()?,
+            values: self.values.to_host()?,
+            dictionary: self.dictionary.to_vec()?,
+            index: self.index.to_vec()?,
+            perm: download(&self.perm)?,
+            skip: download(&self.skip)?,
+            long: self.long.as_ref().map(Long::to_host).transpose()?,
+            parts: Box::default(),
+        })
+    }
+
+    /// Name of the kernel that multiplies with the matrix.
+    #[cfg(test)]
+    pub(super) fn kernel_name(&self) -> String {
+        format!("{:?} {}", self.kernel, self.group)
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::over(y)) }
+    }
+
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        Ok(self.to_host()?.to_csr())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
+        let values = self.values.plain().zip(long).map(|(own, long)| [own, long]);
+        values.ok_or(NoArrays::CODED)
+    }
+
+    fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {
+        Some(self)
+    }
+
+    fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+        Ok(Some(Box::new(Spmm::new(self, gpu)?)))
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn residency(&self) -> Residency {
+        self.kernel.residency()
+    }
+}
+
+impl<T: Scalar> EncodedDevice<T> for Uploaded<T> {
+    fn storage(&self) -> Storage {
+        Storage::of(self.values.precision(), self.dictionary.len())
+    }
+
+    fn slots(&self) -> Result<Option<Vec<u32>>, Error> {
+        Ok(self.to_host()?.slots())
+    }
+
+    fn narrow(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {
+        let long = self.long.as_ref().and_then(|long| long.values.narrow());
+        Some(self.values.narrow()?.and(long, ((Ptr::NULL, 0), (Ptr::NULL, 0))))
+    }
+
+    fn codes(&self) -> Option<Arrays<Numbers<u8>>> {
+        let long = self.long.as_ref().and_then(|long| long.values.codes());
+        Some([self.values.codes()?, long.unwrap_or((Ptr::NULL, 0))])
+    }
+
+    fn write_dictionary(&self, queue: &Queue, dictionary: &[T]) -> Result<(), Error> {
+        self.dictionary.write(queue, dictionary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::warps_shift;
+
+    #[test]
+    fn few_long_slices_are_shared_and_many_or_short_ones_are_not() {
+        assert_eq!(warps_shift(0, 0, 0), 0);
+        assert_eq!(
+            [1, 8].map(|steps| warps_shift(100, steps, 0)),
+            [0; 2],
+            "a batch is not divided"
+        );
+        assert_eq!(warps_shift(639, 305, 20_000_000), 3);
+        assert_eq!(warps_shift(3125, 64, 20_000_000), 1);
+        assert_eq!(warps_shift(3906, 27, 20_000_000), 0);
+        assert_eq!(warps_shift(32_768, 64, 20_000_000), 0);
+        let large = |steps| warps_shift(3700, steps, 50_000_000);
+        assert_eq!([64, 110, 280].map(large), [0, 0, 2], "streamed unless chains take longer");
+    }
+}

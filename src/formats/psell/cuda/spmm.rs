@@ -1,0 +1,137 @@
+//! SpMM with packed SELL on a GPU: several lanes share a row, each with one unit of adjacent
+//! vectors.
+
+use super::super::Header;
+use super::super::long::Piece;
+use super::window::Window;
+use super::{Uploaded, Values, blocks};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Scratch};
+use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors};
+use crate::{Error, Precision, Scalar};
+use std::sync::Arc;
+
+/// True if any slots are stored in groups of `group`. Slots of steps with several slots never are,
+/// nor are fewer slots than a group. If none are, the kernels without groups read the same bytes,
+/// and have enough registers for three steps of three slots at a time (`femrandom` with 8 vectors
+/// in `f32` on an H200: 182 instead of 211 µs).
+fn is_grouped(headers: &[Header], group: usize) -> bool {
+    headers.iter().map(|header| header.shape()).any(|shape| shape.run == 1 && shape.full >= group)
+}
+
+/// SpMM with a packed SELL matrix on its GPU.
+#[derive(Debug)]
+pub(crate) struct Spmm<T> {
+    matrix: Arc<Uploaded<T>>,
+    /// Kernels by unit; see [`DeviceVectors::UNITS`].
+    kernels: Vec<(usize, Kernel)>,
+    /// Sums of every piece of a long row.
+    sums: Scratch<T>,
+    /// Numbers of finished pieces, as for a product with one vector.
+    done: Scratch<u32>,
+    /// Sliding-window SpMM, which is faster for some numbers of vectors if all slices are diagonal.
+    window: Option<Arc<Window>>,
+}
+
+impl<T: Scalar> Spmm<T> {
+    /// Loads the kernels on the matrix's GPU.
+    ///
+    /// # Errors
+    ///
+    /// Errors of kernel compilation.
+    pub(crate) fn new(matrix: Arc<Uploaded<T>>, gpu: Gpu) -> Result<Self, Error> {
+        let file = match matrix.values {
+            Values::Plain(_) => "psell_spmm_plain",
+            Values::Codes(_) => "psell_spmm_coded",
+            Values::Halves(Precision::Bf16, _) => "psell_spmm_bf16",
+            Values::Halves(..) => "psell_spmm_f16",
+            Values::Singles(_) => "psell_spmm_f32",
+            Values::Same => "psell_spmm_same",
+        };
+        let headers = matrix.headers.to_vec()?;
+        let group = if is_grouped(&headers, matrix.group) { matrix.group } else { 1 };
+        let kernel = |&unit: &usize| {
+            let module = Module::of(file, matrix.residency().whole());
+            let kernel = gpu.kernel(module, &format!("{file}_v{group}_{}x{unit}", T::KIND))?;
+            Ok((unit, kernel))
+        };
+        let kernels = DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, Error>>()?;
+        let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
+        let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MOST);
+        // If the GPU does not have enough memory for it, the standard kernel is used.
+        let window = match Window::of(&matrix, &headers, gpu) {
+            Err(Error::GpuMemory { .. }) => None,
+            window => window?.map(Arc::new),
+        };
+        Ok(Self { kernels, sums, done: Scratch::cleared(gpu, pieces), window, matrix })
+    }
+}
+
+impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
+    unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
+        let Self { matrix, kernels, sums, done, window } = self;
+        if let Some(window) = window.as_ref().filter(|window| window.takes(&vectors)) {
+            // A graph owns the memory it uses.
+            if queue.records() {
+                queue.keep(window.clone());
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { window.multiply(matrix, queue, vectors) };
+        }
+        let Some(unit) = vectors.unit() else { unreachable!("the caller has vectors with a unit") };
+        let (_, kernel) = kernels.iter().find(|kernel| kernel.0 == unit).expect("one for each");
+        let shift = vectors.count.div_ceil(unit).next_power_of_two().trailing_zeros();
+        let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
+        let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
+        // As many warps per slice as lanes per row.
+        let launch = Launch::new(blocks(pieces) + blocks(matrix.headers.len() << shift), BLOCK);
+        let launch =
+            launch.arg(matrix.headers.ptr()).arg(matrix.values.ptr()).arg(matrix.index.ptr());
+        let launch = launch.arg(matrix.dictionary.ptr());
+        let launch = launch.arg(or_null(&matrix.perm)).arg(or_null(&matrix.skip));
+        let launch = launch.arg(matrix.nrows as u32);
+        let launch = match &matrix.long {
+            Some(long) => {
+                launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr())
+            }
+            None => launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL),
+        };
+        let launch = launch.arg(pieces as u32).arg(sums.on(queue)?).arg(done.on(queue)?);
+        let launch = vectors.args(launch, unit).arg(shift);
+        // SAFETY: these are the parameters of all kernels in psell_spmm.cuh. Every row has one lane
+        // per unit, and every piece has room for as many sums; the counters are zero before and
+        // afterwards. The vectors are the caller's promise.
+        unsafe { kernel.launch(queue, launch) }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.window.as_ref().map_or(0, |window| window.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{Host, Order, Packing, ValueEncoding};
+    use super::*;
+    use crate::matrix::gallery::Spec;
+
+    #[test]
+    fn where_nothing_is_grouped_the_bytes_are_those_without_groups() {
+        let packed = |spec: &str, values, group| {
+            let a = spec.parse::<Spec>().unwrap().generate::<f32>().unwrap();
+            let packing = Packing { values, group, ..Packing::default() };
+            Host::pack(a.view(), Order::Windows(512), packing).unwrap()
+        };
+        for (spec, values, grouped) in [
+            ("femrandom,nodes=900", ValueEncoding::Plain, false),
+            ("femrandom,nodes=900,values=few", ValueEncoding::Packed, false),
+            ("banded,rows=900", ValueEncoding::Plain, true),
+            ("stencil27,n=9", ValueEncoding::Plain, true),
+        ] {
+            let [single, four] = [1, 4].map(|group| packed(spec, values, group));
+            assert_eq!(is_grouped(&four.headers, 4), grouped, "{spec}");
+            let same = (&single.headers, &single.values, &single.index, &single.dictionary)
+                == (&four.headers, &four.values, &four.index, &four.dictionary);
+            assert_eq!(same, !grouped, "{spec}");
+        }
+    }
+}

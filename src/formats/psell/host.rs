@@ -1,0 +1,387 @@
+//! Packing of a matrix into slices.
+
+use super::index::{ALL, Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padded};
+use super::layout::{Steps, visit_diagonal};
+use super::long::LongRows;
+use super::order::Order;
+use super::{Coder, Header, Packing, Sink, Stored, ValueEncoding, with_slack};
+use crate::device::cpu::{Output, partition};
+use crate::matrix::CsrView;
+use crate::{Error, Scalar};
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Slices that one thread encodes at a time.
+const CHUNK: usize = 64;
+
+/// Smallest number of rows and entries per thread: some 100 µs, the time to wake a thread pool and
+/// to wait for it.
+const TOGETHER: usize = 1 << 16;
+
+/// A packed SELL matrix in host memory.
+#[derive(Debug)]
+pub(crate) struct Host<T> {
+    pub(crate) nrows: usize,
+    pub(crate) ncols: usize,
+    /// Slots per group that is stored lane by lane.
+    pub(crate) group: usize,
+    pub(crate) headers: Vec<Header>,
+    pub(crate) values: Stored<T>,
+    /// Values of the codes; see [`Coder::into_dictionary`].
+    pub(crate) dictionary: Vec<T>,
+    /// Index bytes, stored as words so that all units begin at whole words.
+    pub(crate) index: Vec<u32>,
+    /// Row of every lane; `None` for the natural order.
+    pub(crate) perm: Option<Vec<u32>>,
+    /// Lanes of every slice that hold long rows, which the slice does not write; `None` without
+    /// long rows.
+    pub(crate) skip: Option<Vec<u32>>,
+    pub(crate) long: Option<LongRows<T>>,
+    /// Bounds of the parts, in slices.
+    pub(crate) parts: Box<[usize]>,
+}
+
+impl<T: Scalar> Host<T> {
+    /// Packs a matrix with its rows in an order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PackedTooLarge`] if the slices exceed the range of addresses.
+    pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
+        let Packing { values, group, split } = packing;
+        let group = group as usize;
+        let coder = match values {
+            ValueEncoding::Plain => Coder::Plain,
+            ValueEncoding::Packed => Coder::of(a.values()),
+            ValueEncoding::Narrow(precision) => Coder::narrow(a.values(), precision),
+        };
+        let perm = order.short_rows(a.row_ptr(), split);
+        let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
+        let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, split };
+        let chunks = rows.encode();
+        let placed = Placement::of(&chunks, coder.size())?;
+        let mut stored = Stored::zeroed(&coder, placed.value_units * UNIT / coder.size().max(1));
+        let mut index = with_slack(placed.index_units * UNIT / size_of::<u32>());
+        let writer = Writer {
+            a,
+            rows,
+            group,
+            values_per_unit: stored.per(UNIT),
+            values: Sink::new(&mut stored, &coder),
+            index: Output::new(&mut index),
+        };
+        let write = |(c, (chunk, slices)): (usize, (&Chunk, &[PlacedSlice]))| {
+            for (i, ((encoded, slots), slice)) in chunk.iter().zip(slices).enumerate() {
+                // SAFETY: every slice has its own units, except for slots that it shares and does
+                // not own.
+                unsafe { writer.slice(c * CHUNK + i, encoded, slice, slots) };
+            }
+        };
+        chunks.par_iter().zip(placed.slices.par_chunks(CHUNK)).enumerate().for_each(write);
+        let long = LongRows::of(a, split, &coder);
+        let skip = long.is_some().then(|| rows.skipped());
+        let entries =
+            |s: usize| placed.slices.get(s).map_or(placed.entries, |slice| slice.entries_before);
+        let parts = partition(placed.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
+        let headers = placed.slices.iter().map(|slice| slice.header).collect();
+        let dictionary = coder.into_dictionary();
+        let (nrows, ncols) = (a.nrows(), a.ncols());
+        Ok(Self {
+            nrows,
+            ncols,
+            group,
+            headers,
+            values: stored,
+            dictionary,
+            index,
+            perm,
+            skip,
+            long,
+            parts,
+        })
+    }
+
+    /// True if all slices are diagonal.
+    pub(crate) fn is_diagonal(&self) -> bool {
+        self.headers.iter().all(|header| header.shape().kind == Kind::Diagonal)
+    }
+
+    /// Size of the arrays, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let perm = self.perm.as_ref().map_or(0, |perm| size_of_val(&**perm));
+        let skip = self.skip.as_ref().map_or(0, |skip| size_of_val(&**skip));
+        let slices = size_of_val(&*self.headers) + size_of_val(&*self.index) + self.values.bytes();
+        let long = self.long.as_ref().map_or(0, LongRows::bytes);
+        (perm + skip + slices + size_of_val(&*self.dictionary)) as u64 + long
+    }
+}
+
+/// The rows of a sparsity pattern, arranged in slices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlicedRows<'a> {
+    pub(crate) row_ptr: &'a [usize],
+    pub(crate) col_idx: &'a [u32],
+    /// Rows of the lanes, in order; `None` for the natural order.
+    pub(crate) perm: Option<&'a [u32]>,
+    pub(crate) ncols: usize,
+    /// Rows with more entries are not in the slices.
+    pub(crate) split: u32,
+}
+
+impl<'a> SlicedRows<'a> {
+    /// Number of slices.
+    fn slices(self) -> usize {
+        self.rows().div_ceil(LANES)
+    }
+
+    fn rows(self) -> usize {
+        self.perm.map_or(self.row_ptr.len() - 1, <[u32]>::len)
+    }
+
+    /// Row of a lane; `None` past the last row.
+    fn row(self, s: usize, lane: usize) -> Option<usize> {
+        let i = s * LANES + lane;
+        (i < self.rows()).then(|| self.perm.map_or(i, |perm| perm[i] as usize))
+    }
+
+    fn is_long(self, row: usize) -> bool {
+        self.row_ptr[row + 1] - self.row_ptr[row] > self.split as usize
+    }
+
+    /// Entries of every lane. Empty for a lane without a row in the slices.
+    fn entries(self, s: usize) -> [Range<usize>; LANES] {
+        std::array::from_fn(|lane| match self.row(s, lane) {
+            Some(row) if !self.is_long(row) => self.row_ptr[row]..self.row_ptr[row + 1],
+            _ => 0..0,
+        })
+    }
+
+    /// Row of the first lane if the slice may be diagonal: rows in natural order, each number of
+    /// which is also a column number. A lane without an entry in a slot can then load that column.
+    pub(crate) fn first_row(self, s: usize) -> Option<usize> {
+        let rows = s * LANES..((s + 1) * LANES).min(self.rows());
+        (self.perm.is_none() && rows.end <= self.ncols).then_some(rows.start)
+    }
+
+    /// Columns of every lane.
+    pub(crate) fn columns(self, s: usize) -> Columns<'a> {
+        self.entries(s).map(|entries| &self.col_idx[entries])
+    }
+
+    /// Chooses the encoding of every slice.
+    pub(crate) fn encode(self) -> Vec<Chunk> {
+        let slices = self.slices();
+        let chunk = |c: usize| {
+            let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
+            for s in c * CHUNK..((c + 1) * CHUNK).min(slices) {
+                chunk.push(&mut chooser, &self.columns(s), self.first_row(s));
+            }
+            chunk
+        };
+        let chunks = slices.div_ceil(CHUNK);
+        let least = chunks * TOGETHER / (self.rows() + self.col_idx.len()).max(1);
+        (0..chunks).into_par_iter().with_min_len(least).map(chunk).collect()
+    }
+
+    /// Lanes of every slice that hold long rows.
+    fn skipped(self) -> Vec<u32> {
+        let lanes = |s: usize| {
+            let is_long = |row| self.is_long(row);
+            let lane = |lane: usize| u32::from(self.row(s, lane).is_some_and(is_long)) << lane;
+            (0..LANES).fold(0, |mask, l| mask | lane(l))
+        };
+        (0..self.slices()).into_par_iter().map(lanes).collect()
+    }
+}
+
+/// Some slices, before they are written.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    encoded: Vec<Encoded>,
+    /// Slots of the diagonal slices, in order.
+    slots: Vec<Slot>,
+}
+
+impl Chunk {
+    /// Encodes a slice and adds it; see [`Chooser::choose`].
+    pub(crate) fn push(
+        &mut self,
+        chooser: &mut Chooser,
+        columns: &Columns<'_>,
+        first_row: Option<usize>,
+    ) {
+        let encoded = chooser.choose(columns, first_row);
+        self.encoded.push(encoded);
+        if encoded.shape.kind == Kind::Diagonal {
+            self.slots.extend_from_slice(chooser.slots());
+        }
+    }
+
+    /// The slices, with the slots of the diagonal ones.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Encoded, &[Slot])> {
+        let mut rest = &self.slots[..];
+        self.encoded.iter().map(move |encoded| {
+            let slots;
+            (slots, rest) = rest.split_at(encoded.slots());
+            (encoded, slots)
+        })
+    }
+}
+
+/// Positions of slices.
+struct Placement {
+    slices: Vec<PlacedSlice>,
+    value_units: usize,
+    index_units: usize,
+    entries: u64,
+}
+
+struct PlacedSlice {
+    header: Header,
+    entries_before: u64,
+    /// True if the slice writes its index; false if an earlier slice has the same slots.
+    owns_index: bool,
+}
+
+impl Placement {
+    /// Assigns a position to every slice, in order. Identical slots are stored once.
+    fn of(chunks: &[Chunk], value_size: usize) -> Result<Self, Error> {
+        let mut known: HashMap<&[Slot], u32> = HashMap::new();
+        let (mut slices, mut entries) = (Vec::new(), 0);
+        let (mut value_units, mut index_units) = (0usize, 0usize);
+        // Adjacent slices are often alike, and comparing is faster than hashing.
+        let mut last: Option<(&[Slot], u32)> = None;
+        for chunk in chunks {
+            for (encoded, own) in chunk.iter() {
+                let at = unit(index_units, "indices")?;
+                let index_at = match (encoded.shape.kind, last) {
+                    (Kind::Diagonal, Some((slots, place))) if own == slots => place,
+                    (Kind::Diagonal, _) => *known.entry(own).or_insert(at),
+                    _ => at,
+                };
+                let owns_index = index_at == at;
+                if encoded.shape.kind == Kind::Diagonal {
+                    last = Some((own, index_at));
+                }
+                index_units += if owns_index { encoded.index_bytes as usize / UNIT } else { 0 };
+                let header = Header {
+                    value_at: unit(value_units, "values")?,
+                    index_at,
+                    base: encoded.base,
+                    shape: encoded.shape.to_bits(),
+                };
+                slices.push(PlacedSlice { header, entries_before: entries, owns_index });
+                value_units += padded(encoded.entries as usize * value_size) / UNIT;
+                entries += u64::from(encoded.entries);
+            }
+        }
+        // GPU kernels may load behind the last value for lanes without an entry.
+        value_units += usize::from(value_units > 0);
+        Ok(Self { slices, value_units, index_units, entries })
+    }
+}
+
+/// Converts a position in units to the type of headers.
+fn unit(at: usize, what: &'static str) -> Result<u32, Error> {
+    u32::try_from(at).map_err(|_| Error::PackedTooLarge { what, limit: (UNIT as u64) << u32::BITS })
+}
+
+/// Writes slices into the arrays.
+struct Writer<'a, T> {
+    a: CsrView<'a, T>,
+    rows: SlicedRows<'a>,
+    group: usize,
+    values_per_unit: usize,
+    values: Sink<'a, T>,
+    index: Output<u32>,
+}
+
+impl<T: Scalar> Writer<'_, T> {
+    /// Writes slice `s`. `slots` are its slots if it is diagonal.
+    ///
+    /// # Safety
+    ///
+    /// No other thread writes the slice, nor its index if it owns that.
+    unsafe fn slice(&self, s: usize, encoded: &Encoded, slice: &PlacedSlice, slots: &[Slot]) {
+        let entries = self.rows.entries(s);
+        let columns = entries.clone().map(|entries| &self.a.col_idx()[entries]);
+        let values = entries.map(|entries| &self.a.values()[entries]);
+        let shape = encoded.shape;
+        let first = slice.header.value_at as usize * self.values_per_unit;
+        let index = slice.header.index_at as usize * UNIT;
+        // SAFETY: the positions are those of the slice's values and index, which are the caller's
+        // promise.
+        unsafe {
+            if shape.kind == Kind::Diagonal {
+                let mut next = [0; LANES];
+                visit_diagonal(slots.iter().copied(), shape.full, self.group, |lane, _, at| {
+                    self.values.put(first + at, values[lane][next[lane]]);
+                    next[lane] += 1;
+                });
+                if slice.owns_index {
+                    self.slots(index, shape.full, slots);
+                }
+                return;
+            }
+            let mask = |step: usize| mask(&columns, step * shape.run);
+            Steps::values(shape, self.group).visit(mask, |lane, entry, at| {
+                self.values.put(first + at, values[lane][entry]);
+            });
+            for step in shape.full..shape.width {
+                self.put(index, step - shape.full, mask(step));
+            }
+            let indices = index + padded((shape.width - shape.full) * size_of::<u32>());
+            Steps::indices(shape, self.group).visit(mask, |lane, step, at| {
+                let offset = columns[lane][step * shape.run] - encoded.base;
+                match shape.kind {
+                    Kind::Relative8 => self.put(indices, at, offset as u8),
+                    Kind::Relative16 => self.put(indices, at, offset as u16),
+                    _ => self.put(indices, at, offset),
+                }
+            });
+        }
+    }
+
+    /// Writes the slots of a diagonal slice, `full` of which every lane has, from byte `start` of
+    /// the index.
+    unsafe fn slots(&self, start: usize, full: usize, slots: &[Slot]) {
+        let words = |count: usize| padded(count * size_of::<u32>());
+        let partial = start + words(full);
+        let masks = partial + words(slots.len() - full);
+        let (mut k, mut p) = (0, 0);
+        for slot in slots {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if slot.mask == ALL {
+                    self.put(start, k, slot.delta);
+                    k += 1;
+                } else {
+                    self.put(partial, p, slot.delta);
+                    self.put(masks, p, slot.mask);
+                    p += 1;
+                }
+            }
+        }
+    }
+
+    /// Writes number `at` of those that begin at byte `start` of the index.
+    #[inline(always)]
+    unsafe fn put<N>(&self, start: usize, at: usize, number: N) {
+        // SAFETY: the caller's promise; the bytes of the number lie inside a unit of the index, and
+        // `start` is a multiple of a unit.
+        unsafe {
+            let word = self.index.at(start / size_of::<u32>());
+            word.cast::<N>().add(at).write(number);
+        }
+    }
+}
+
+/// Lanes with more than `entry` entries.
+fn mask(columns: &Columns<'_>, entry: usize) -> u32 {
+    (0..LANES).fold(0, |mask, lane| mask | u32::from(columns[lane].len() > entry) << lane)
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

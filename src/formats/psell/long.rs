@@ -1,0 +1,104 @@
+//! Long rows, too long for slices: stored consecutively as in CSR, and cut into pieces.
+
+use super::{Coder, Sink, Stored};
+use crate::Scalar;
+use crate::device::cpu::{for_each_part, partition};
+use crate::matrix::CsrView;
+use crate::memory::zeroed;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Entries per piece: two rounds of eight entries per lane for a warp of a GPU.
+pub(crate) const PIECE: u64 = 512;
+
+/// A part of a long row; 24 bytes, read by a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Piece {
+    /// First entry, counted over all long rows.
+    pub(crate) begin: u64,
+    /// Number of entries.
+    pub(crate) count: u32,
+    pub(crate) row: u32,
+    /// First piece of the row.
+    pub(crate) first: u32,
+    /// Number of pieces of the row.
+    pub(crate) pieces: u32,
+}
+
+/// The rows longer than a limit: the pieces in the order of the rows, and the entries of all of
+/// them.
+#[derive(Debug)]
+pub(crate) struct LongRows<T> {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) col_idx: Vec<u32>,
+    pub(crate) values: Stored<T>,
+    /// Bounds of the parts, in pieces.
+    pub(crate) parts: Box<[usize]>,
+}
+
+impl<T: Scalar> LongRows<T> {
+    /// Collects the rows of `a` with more than `limit` entries, if any.
+    pub(crate) fn of(a: CsrView<'_, T>, limit: u32, coder: &Coder<T>) -> Option<Self> {
+        let is_long = |&row: &u32| a.row_len(row as usize) > limit as usize;
+        let rows: Vec<u32> = (0..a.nrows() as u32).into_par_iter().filter(is_long).collect();
+        let (mut pieces, mut entries) = (Vec::new(), 0);
+        for &row in &rows {
+            let (first, len) = (pieces.len() as u32, a.row_len(row as usize) as u64);
+            let count = len.div_ceil(PIECE) as u32;
+            pieces.extend((0..len).step_by(PIECE as usize).map(|start| Piece {
+                begin: entries + start,
+                count: (len - start).min(PIECE) as u32,
+                row,
+                first,
+                pieces: count,
+            }));
+            entries += len;
+        }
+        if pieces.is_empty() {
+            return None;
+        }
+        let (mut col_idx, mut values) =
+            (zeroed(entries as usize), Stored::zeroed(coder, entries as usize));
+        let sink = Sink::new(&mut values, coder);
+        let mut start = 0;
+        for &row in &rows {
+            let (cols, vals) = a.row(row as usize);
+            col_idx[start..start + cols.len()].copy_from_slice(cols);
+            for_each_part(&partition(vals.len(), 1, |k| k as u64), |range| {
+                // SAFETY: positions of this row, each in one part.
+                range.for_each(|k| unsafe { sink.put(start + k, vals[k]) });
+            });
+            start += cols.len();
+        }
+        let before = |p: usize| pieces.get(p).map_or(entries, |piece| piece.begin);
+        let parts = partition(pieces.len(), 1, before);
+        Some(Self { pieces, col_idx, values, parts })
+    }
+
+    /// Row numbers, each with the range of its entries.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        self.pieces
+            .chunk_by(|one, next| one.row == next.row)
+            .map(|pieces| (pieces[0].row as usize, entries(pieces)))
+    }
+
+    /// Size of the arrays, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of_val(&*self.pieces) + size_of_val(&*self.col_idx) + self.values.bytes()) as u64
+    }
+}
+
+/// Range of entries of successive pieces.
+pub(crate) fn entries(pieces: &[Piece]) -> Range<usize> {
+    let end = |piece: &Piece| piece.begin as usize + piece.count as usize;
+    pieces.first().map_or(0, |piece| piece.begin as usize)..pieces.last().map_or(0, end)
+}
+
+/// Size of long rows in bytes, for pairs of length and number of rows, when a value takes
+/// `value_size` bytes.
+pub(crate) fn long_bytes(lengths: &[(u32, u64)], value_size: usize) -> u64 {
+    let entry = (size_of::<u32>() + value_size) as u64;
+    let row = |len: u64| len.div_ceil(PIECE) * size_of::<Piece>() as u64 + len * entry;
+    lengths.iter().map(|&(len, rows)| rows * row(u64::from(len))).sum()
+}

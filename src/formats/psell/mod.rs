@@ -1,0 +1,272 @@
+//! Packed SELL: SELL in slices of 32 rows, with columns and values encoded losslessly in as few
+//! bytes as possible, and without padding.
+//!
+//! - `sigma:S`: rows are sorted by length within windows of S rows; 1 keeps the order of the
+//!   matrix, which preserves diagonals.
+//! - `values:packed`: 8-bit codes if the matrix has at most 256 values, none if it has one; exact,
+//!   compared by their bits.
+//! - `values:bf16`, `values:f16`, `values:f32`: the same numbers in fewer bytes if that type holds
+//!   all of them exactly, otherwise unchanged. They are widened when they are read, so that SpMVs
+//!   are computed in the type of the matrix.
+//!   [`SparseOpBuilder::value_precision`](crate::SparseOpBuilder::value_precision) rounds values so
+//!   that the type holds them.
+//! - `group:4`: four consecutive slots of a row together, for the loads of a GPU; on the CPU slower
+//!   than the default, `group:1`.
+//! - `split:L`: rows with more than L entries are long rows, which are stored separately and shared
+//!   by threads; by default those that exceed the capacity of a slice.
+//!
+//! ```text
+//! 3 . 1 .     a slice of 32 rows, of which there are 4, sorted by length:
+//! . . . .     perm     2 0 3 1
+//! . 2 4 1     header   value_at 0, index_at 0, base 0, 8-bit indices, runs of 1, 0 of 3 steps full
+//! 1 . . 1     index    7 7 1 0 (masks: the lanes with a 1st, 2nd, 3rd entry)   1 0 0  2 2 3  3
+//!             values   2 3 1  4 1 1  1
+//!
+//! x x . . .   rows in their order, along diagonals; here a slice of three rows, not of 32:
+//! x x x . .   header   value_at 0, index_at 0, base 0, diagonal, 2 of 3 slots full
+//! . x x x .   index    0 1 _ _ (deltas of all lanes)   -1 _ _ _ (other)   2+4 _ _ _ (its lanes)
+//! ```
+//!
+//! A slice of 32 rows, the lanes, has a `Header` of 16 bytes and a range in each of two arrays,
+//! the values and the index. Both ranges begin at multiples of 16 bytes. The gaps between ranges
+//! are zero, and so are 16 bytes behind the last value. Nothing else is padded: a slice has as many
+//! values as its rows have entries, and padding is never multiplied. The lanes past the last row
+//! are empty.
+//!
+//! *Diagonal* slices consist of rows in natural order with strictly ascending columns. They have
+//! slots: a delta, which is column minus row, and the lanes with an entry there. The index holds
+//! the deltas (i32) of the slots that every lane has, ascending, those of the others, ascending,
+//! and the masks of the others, each of the three padded to 16 bytes. Slices with the same slots
+//! share them.
+//!
+//! *Relative* slices have rows packed to the left. A step is a run of 1, 2 or 3 consecutive columns
+//! of a row; the length of the runs is the same in all rows of the slice and as large as possible.
+//! A step has one index: its first column, in 8 or 16 bits relative to the slice's smallest column,
+//! or in 32 bits relative to 0. The index holds the masks of the steps that some lanes lack, padded
+//! to 16 bytes, then the indices.
+//!
+//! Values have the same order in both. The slots that every lane has come first: groups of `group`
+//! slots lane by lane, those of a lane adjacent, then the remaining ones slot by slot. The other
+//! slots follow slot by slot, those of their lanes without gaps. Indices have the order of values,
+//! one per step. In steps with several slots, `group` counts as 1.
+//!
+//! Values are stored in one of these forms: in the matrix's own type; with `packed`, as codes of a
+//! dictionary of up to 256 values (the array always has 256), or not at all if all have the same
+//! bits; or in a narrower type that holds all of them exactly, and widened when they are read.
+//!
+//! A slice gets the kind with the fewest bytes of index, and a diagonal one in a tie. It is
+//! diagonal only with at most twice as many slots as its longest row has entries, and only if every
+//! row number is also a column number, so that a lane that lacks a slot can load that column.
+//!
+//! Rows longer than the plan's `split` are stored outside of the slices, as in CSR, cut into
+//! pieces. They are empty in their slice.
+//!
+//! Slices and σ: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014).
+//! Indices in fewer bits: Willcock & Lumsdaine, ICS'06. Diagonals: Bell & Garland, SC'09, §4.1,
+//! here for each slice separately.
+
+mod cpu;
+mod cuda;
+mod host;
+mod index;
+mod layout;
+mod long;
+mod order;
+mod pack;
+mod plan;
+mod probe;
+mod sizes;
+mod slice;
+mod traffic;
+mod unpack;
+
+pub use plan::{Plan, ValueEncoding};
+pub(crate) use probe::Probe;
+
+use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
+use super::{
+    Arrays, DeviceCsr, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs, Target,
+    Traffic, Weights, sell,
+};
+use crate::analysis::{Analysis, Probes, RowStats};
+use crate::device::Gpu;
+use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar, ScalarKind};
+use cuda::Uploaded;
+use host::Host;
+use index::{LANES, Shape};
+use order::Order;
+use plan::Packing;
+use std::sync::Arc;
+
+/// The packed SELL format.
+pub(crate) struct Psell;
+
+/// Candidate windows: no sorting, which preserves diagonals, and a window that fills slices.
+const SIGMAS: [u32; 2] = [1, 512];
+
+/// Least ratio of the bytes of columns of plain SELL to those of packed SELL at which packed SELL
+/// is a candidate.
+const LEAST_GAIN: f64 = 1.1;
+
+/// True if a plan with unchanged values and without separate long rows has column indices as long
+/// as those of plain SELL (within [`LEAST_GAIN`]): a GPU is then faster with plain SELL, if that is
+/// not padded. An H200 took 255 µs with it against 266 for the gallery's `uniform` in `f64`.
+fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
+    let packing = plan.packing();
+    if packing.values != ValueEncoding::Plain || packing.split < Packing::MAX_SPLIT {
+        return false;
+    }
+    let sizes = Probe::of(analysis).sizes(&analysis.rows, plan.order(), packing.split);
+    sizes.index_bytes as f64 * LEAST_GAIN >= (sizes.entries * size_of::<u32>() as u64) as f64
+}
+
+impl Format for Psell {
+    type Plan = Plan;
+    type Host<T: Scalar> = Host<T>;
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "psell(sigma:1)",
+        "psell(sigma:1,group:4)",
+        "psell(sigma:1,values:packed,group:4,split:60)",
+        "psell(sigma:1,values:packed,group:4,split:9)",
+        "psell(sigma:512)",
+        "psell(sigma:40,group:4,split:4)",
+        "psell(sigma:512,values:packed)",
+        "psell(sigma:100000)",
+        "psell(sigma:100000,values:packed,group:4)",
+        "psell(sigma:1,values:bf16,group:4)",
+        "psell(sigma:1,values:f16,group:4,split:9)",
+        "psell(sigma:1,values:f32,split:60)",
+        "psell(sigma:512,values:f16)",
+        "psell(sigma:100000,values:f32,group:4,split:9)",
+    ];
+
+    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+        Plan::parse(args)
+    }
+
+    fn probe<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats, probes: &mut Probes) {
+        probes.add(Probe::new(a, rows));
+    }
+
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+        // Rows of one length need no sorting.
+        let sigmas = SIGMAS.iter().filter(|&&sigma| !analysis.rows.is_even() || sigma == 1);
+        let plans = sigmas.flat_map(|&sigma| {
+            let packings = plan::candidates(analysis, on).into_iter();
+            packings.map(move |packing| Plan::of(sigma, packing))
+        });
+        let any_filled = on == Target::Gpu && sell::is_filled(analysis, on);
+        plans.filter(|plan| !any_filled || !is_as_long(plan, analysis)).collect()
+    }
+
+    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+        traffic::of(plan.order(), plan.packing(), analysis, scalar)
+    }
+
+    fn is_exact(_: &Plan, analysis: &Analysis) -> bool {
+        Probe::of(analysis).is_exact()
+    }
+
+    fn kernel(plan: &Plan, _: Target) -> &'static str {
+        plan.kernel()
+    }
+
+    fn preparation(plan: &Plan, on: Target, measured: &str) -> Option<&'static str> {
+        plan.preparation(on, measured)
+    }
+
+    fn estimate_us(plan: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+        traffic::estimate_us(plan.packing(), analysis, traffic)
+    }
+
+    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+        Host::pack(a, plan.order(), plan.packing())
+    }
+
+    fn packs_on_device(plan: &Plan) -> bool {
+        pack::supports(plan.packing())
+    }
+
+    fn pack_on_device<T: Scalar>(
+        plan: &Plan,
+        a: &DeviceCsr<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        let packed = pack::pack(a, plan.order(), plan.packing())?;
+        Ok(packed.map(|packed| Arc::new(packed) as Arc<dyn DeviceMatrix<T>>))
+    }
+}
+
+impl<T: Scalar> HostMatrix<T> for Host<T> {
+    fn spmv(&self, x: &[T], y: &mut [T]) {
+        self.product(x, y);
+    }
+
+    fn unpack(&self) -> CsrMatrix<T> {
+        self.to_csr()
+    }
+
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+        self.plain_mut().ok_or(NoArrays::CODED)
+    }
+
+    fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {
+        Some(self)
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        self.bytes()
+    }
+
+    fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
+        Ok(Box::new(Uploaded::new(self, gpu)?))
+    }
+}
+
+/// Header of a slice; 16 bytes, read by a GPU at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// Position of its values, in units of 16 bytes; 0 if none are stored.
+    pub(crate) value_at: u32,
+    /// Position of its index, in units of 16 bytes.
+    pub(crate) index_at: u32,
+    /// Column that indices are relative to.
+    pub(crate) base: u32,
+    /// Packed shape; see [`Shape::to_bits`].
+    pub(crate) shape: u32,
+}
+
+/// Size of the tables of `slices` slices in bytes, with or without the masks of lanes that hold
+/// long rows.
+pub(crate) const fn slice_table_bytes(slices: u64, skip: bool) -> u64 {
+    let skip = if skip { size_of::<u32>() } else { 0 };
+    slices * (size_of::<Header>() + skip) as u64
+}
+
+impl Header {
+    fn shape(&self) -> Shape {
+        Shape::from_bits(self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::gallery;
+
+    #[test]
+    fn columns_as_long_as_those_of_sell_are_no_candidates_on_a_gpu() {
+        let packed = |spec: &str, on| {
+            let matrix: CsrMatrix<f32> = spec.parse::<gallery::Spec>().unwrap().generate().unwrap();
+            let plans = Psell::candidates(&Analysis::of(matrix.view()), &Weights::default(), on);
+            plans.iter().map(Plan::sigma).collect::<Vec<_>>()
+        };
+        // Columns spread over 300,000 leave no slice a narrow index.
+        let wide = "uniform,rows=300000";
+        assert!(packed(wide, Target::Gpu).is_empty());
+        assert!(!packed(wide, Target::Cpu).is_empty());
+        assert_eq!(packed("poisson2d,n=300", Target::Gpu), [1, 1, 512, 512]);
+    }
+}

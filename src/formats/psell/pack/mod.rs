@@ -1,0 +1,189 @@
+//! Packing on a GPU, from CSR arrays in its memory. The buffers are the same, bit for bit, as those
+//! of a matrix packed on the host.
+//!
+//! A matrix takes about fifteen launches and, unless values are packed, two synchronisations:
+//!
+//! 1. The rows are sorted and the long rows counted.
+//! 2. A warp per slice, or per part of a wide slice, chooses how the slice is stored.
+//! 3. Slices with the same slots are matched in a hash table.
+//! 4. Prefix sums give every slice its position.
+//! 5. The host reads the sums and allocates the arrays, and the slices are written.
+
+mod order;
+mod slices;
+mod values;
+mod wide;
+mod work;
+
+use super::cuda::{Parts, Uploaded};
+use super::index::{LANES, UNIT};
+use super::order::Order;
+use super::{Packing, ValueEncoding};
+use crate::device::{Buffer, Ptr};
+use crate::formats::DeviceCsr;
+use crate::{Error, Scalar};
+use wide::Chosen;
+use work::Work;
+
+/// Packs a matrix in GPU memory. `None` if the host has to pack it, because it is too large for the
+/// addresses of slices, because different slots have the same hash, or because values are to be
+/// stored in a narrower precision.
+///
+/// # Errors
+///
+/// Errors of allocation, launches and kernel compilation.
+pub(super) fn pack<T: Scalar>(
+    a: &DeviceCsr<T>,
+    order: Order,
+    packing: Packing,
+) -> Result<Option<Uploaded<T>>, Error> {
+    if !supports(packing) {
+        return Ok(None);
+    }
+    let limit = packing.split;
+    Packer { work: Work::new(a.gpu, room(a, limit))?, a, limit }.pack(order, packing)
+}
+
+/// True if a GPU packs so: offsets are copied unchanged, and values are not narrowed.
+pub(super) fn supports(packing: Packing) -> bool {
+    size_of::<usize>() == size_of::<u64>() && !matches!(packing.values, ValueEncoding::Narrow(_))
+}
+
+/// Scratch memory that is sufficient for most matrices, in bytes.
+fn room<T>(a: &DeviceCsr<T>, limit: u32) -> usize {
+    const ROW: usize = size_of::<u32>();
+    // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
+    const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
+    const SMALL: usize = 1 << 16;
+    let parts = wide::most_parts(a.nrows, a.col_idx.len(), limit);
+    a.nrows * ROW + a.nrows.div_ceil(LANES) * SLICE + wide::bytes(parts) + SMALL
+}
+
+/// Sums found before anything is written. The kernels use the same layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+struct Found {
+    value_units: u64,
+    index_units: u64,
+    long_rows: u64,
+    long_pieces: u64,
+    long_entries: u64,
+    /// Not zero if a slice is not diagonal.
+    relative: u64,
+    /// Not zero if slices with the same hash have different slots.
+    wrong: u64,
+    /// Number of parts of wide slices.
+    parts: u64,
+}
+
+impl Found {
+    const NOTHING: Self = Self {
+        value_units: 0,
+        index_units: 0,
+        long_rows: 0,
+        long_pieces: 0,
+        long_entries: 0,
+        relative: 0,
+        wrong: 0,
+        parts: 0,
+    };
+
+    /// Position of the first number of the long rows.
+    const LONG: usize = 2;
+
+    /// True if the sums fit the fields of headers and pieces.
+    fn fits(&self) -> bool {
+        // One unit is added behind the last value.
+        let most = u64::from(u32::MAX);
+        self.wrong == 0
+            && self.value_units < most
+            && self.index_units < most
+            && self.long_pieces < most
+    }
+}
+
+/// A matrix that is being packed.
+struct Packer<'a, T> {
+    work: Work,
+    a: &'a DeviceCsr<T>,
+    /// Rows with more entries are long rows, stored outside of the slices.
+    limit: u32,
+}
+
+impl<T: Scalar> Packer<'_, T> {
+    fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
+        let Self { work, a, .. } = self;
+        let found = work.cleared::<u64>(size_of::<Found>() / size_of::<u64>())?;
+        let perm = self.order(order)?;
+        let perm_ptr = perm.as_ref().map_or(Ptr::NULL, Buffer::ptr);
+        let coder = self.coder(packing.values)?;
+        let tiles = self.count_long(found.add(Found::LONG))?;
+        let chosen = self.choose(perm_ptr, coder.size() as u32, found)?;
+        let sums = self.found(found)?;
+        if !sums.fits() {
+            return Ok(None);
+        }
+        let index = work.output::<u32>(sums.index_units as usize * UNIT / size_of::<u32>())?;
+        // Kernels may load behind the last value for lanes without an entry.
+        let units = sums.value_units as usize + usize::from(sums.value_units > 0);
+        let values = self.room_for(&coder, units * UNIT / coder.size().max(1))?;
+        let table = self.table(&coder)?;
+        let parts = sums.parts as usize;
+        self.write_slots(&chosen, index.ptr(), parts)?;
+        self.write(
+            &chosen,
+            (perm_ptr, packing.group),
+            index.ptr(),
+            (&values, &table),
+            (found, parts),
+        )?;
+        let long = self.long(&sums, tiles, &coder, &table)?;
+        let dictionary = a.gpu.upload(&coder.into_dictionary())?;
+        // Waits for all launches.
+        if self.found(found)?.wrong != 0 {
+            return Ok(None);
+        }
+        let Chosen { headers, skip, .. } = chosen;
+        let parts = Parts {
+            headers,
+            values,
+            dictionary,
+            index,
+            perm,
+            skip: long.is_some().then_some(skip),
+            long,
+        };
+        let shape = (a.nrows, a.ncols);
+        Uploaded::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0)
+            .map(Some)
+    }
+
+    /// Reads the sums that the kernels have found so far. Waits for them.
+    fn found(&self, found: Ptr<u64>) -> Result<Found, Error> {
+        let mut sums = [Found::NOTHING];
+        self.work.read(Ptr::<Found>::from_address(found.address()), &mut sums)?;
+        Ok(sums[0])
+    }
+
+    fn nrows(&self) -> u32 {
+        // Row numbers have 32 bits.
+        self.a.nrows as u32
+    }
+
+    fn ncols(&self) -> u32 {
+        // There are at most 2³² columns, which are compared with rows.
+        u32::try_from(self.a.ncols).unwrap_or(u32::MAX)
+    }
+
+    fn slices(&self) -> usize {
+        self.a.nrows.div_ceil(LANES)
+    }
+
+    /// Row offsets in the type of the kernels.
+    fn row_ptr(&self) -> Ptr<u64> {
+        Ptr::from_address(self.a.row_ptr.ptr().address())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! Wide slices: slices with a row so long that a single warp would finish it long after all others.
+//! Each part of a wide slice has its own warp.
+
+use super::super::Header;
+use super::{LANES, Packer};
+use crate::device::{Buffer, Launch, Ptr};
+use crate::{Error, Scalar};
+
+/// Entries of a row in a part; `PART` in kernels/psell_pack_slice.cuh.
+pub(super) const PART: usize = 192;
+
+/// Parts of wide slices. Those of a slice are adjacent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wide {
+    /// Slice and number of every part.
+    pub(super) parts: Ptr<[u32; 2]>,
+    /// Slots of every part in the natural order: their number, the number that every lane has, and
+    /// a hash.
+    counted: Ptr<[u64; 2]>,
+    most: usize,
+}
+
+/// Encoded slices, before they are written.
+pub(super) struct Chosen {
+    pub(super) headers: Buffer<Header>,
+    /// Lanes of every slice that hold long rows.
+    pub(super) skip: Buffer<u32>,
+    /// For every slice, the first slice with the same index.
+    pub(super) owners: Ptr<u32>,
+    pub(super) wide: Wide,
+}
+
+/// Largest number of parts of slices with `nrows` rows and `nnz` entries.
+pub(super) fn most_parts(nrows: usize, nnz: usize, limit: u32) -> usize {
+    let limit = limit as usize;
+    // The last part of a row may be short, but only after another part.
+    if limit <= PART {
+        0
+    } else {
+        (2 * nnz / PART).min(nrows.div_ceil(LANES) * limit.div_ceil(PART))
+    }
+}
+
+/// Scratch memory for `parts` parts, in bytes.
+pub(super) const fn bytes(parts: usize) -> usize {
+    parts * (size_of::<[u32; 2]>() + size_of::<[u64; 2]>())
+}
+
+impl<T: Scalar> Packer<'_, T> {
+    /// Allocates room for the largest possible number of parts.
+    pub(super) fn wide(&self, perm: Ptr<u32>) -> Result<Wide, Error> {
+        let most = most_parts(self.a.nrows, self.a.col_idx.len(), self.limit);
+        let counted = if perm.address() == 0 { self.work.take(most)? } else { Ptr::NULL };
+        Ok(Wide { parts: self.work.take(most)?, counted, most })
+    }
+
+    /// Chooses the encoding of wide slices. Only the GPU knows the numbers of their parts.
+    ///
+    /// # Safety
+    ///
+    /// `found`, `encoded` and `hashes` are as left by the kernel that chose the encoding of the
+    /// other slices.
+    pub(super) unsafe fn choose_wide(
+        &self,
+        wide: Wide,
+        perm: Ptr<u32>,
+        (encoded, hashes): (Ptr<[u32; 4]>, Ptr<u64>),
+        found: Ptr<u64>,
+    ) -> Result<(), Error> {
+        /// Blocks per multiprocessor; a warp without a part ends at once.
+        const BLOCKS: usize = 5;
+        if wide.most == 0 {
+            return Ok(());
+        }
+        let blocks = Launch::over(wide.most, LANES as u32).blocks();
+        let blocks = blocks.min((BLOCKS * self.a.gpu.multiprocessors()) as u32);
+        let over = Launch::new(blocks, crate::device::BLOCK).arg(self.row_ptr());
+        let col_idx = self.a.col_idx.ptr();
+        let survey = over.arg(col_idx).arg(perm).arg(self.nrows()).arg(self.limit);
+        let count = over.arg(col_idx).arg(self.nrows()).arg(self.ncols()).arg(self.limit);
+        let choose = over.arg(perm).arg(self.nrows()).arg(self.limit).arg(wide.parts).arg(found);
+        let choose = choose.arg(wide.counted).arg(encoded).arg(hashes);
+        // SAFETY: these are the parameters of the kernels; there is room for all parts, and the
+        // caller's promise.
+        unsafe {
+            let survey = survey.arg(wide.parts).arg(found).arg(encoded);
+            self.work.run("psell_pack_slices", "pack_survey_wide", survey)?;
+            if perm.address() == 0 {
+                let count = count.arg(wide.parts).arg(found).arg(encoded).arg(wide.counted);
+                self.work.run("psell_pack_slices", "pack_count_wide", count)?;
+            }
+            self.work.run("psell_pack_slices", "pack_choose_wide", choose)
+        }
+    }
+
+    /// Writes the slots of `parts` parts whose slices own theirs.
+    pub(super) fn write_wide_slots(
+        &self,
+        chosen: &Chosen,
+        index: Ptr<u32>,
+        parts: usize,
+    ) -> Result<(), Error> {
+        if chosen.wide.counted.address() == 0 {
+            return Ok(());
+        }
+        let launch =
+            Launch::over(parts, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
+        let launch =
+            launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
+        let launch =
+            launch.arg(index).arg(chosen.wide.parts).arg(chosen.wide.counted).arg(parts as u32);
+        // SAFETY: these are the parameters of the kernel; there are `parts` parts, and the index
+        // has as many units as were counted.
+        unsafe { self.work.run("psell_pack_slices", "pack_slots_wide", launch) }
+    }
+}

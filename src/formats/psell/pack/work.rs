@@ -1,0 +1,134 @@
+//! Scratch memory, launches and prefix sums for packing on a GPU.
+
+use crate::Error;
+use crate::device::{BLOCK, Buffer, Gpu, Launch, Ptr, Queue};
+use std::cell::RefCell;
+
+/// Numbers per tile of a prefix sum; `TILE` in kernels/psell_pack_rows.cu.
+const TILE: usize = 8 * BLOCK as usize;
+
+/// Alignment of pieces of the scratch memory, in bytes.
+const ALIGNMENT: usize = 256;
+
+/// Scratch memory of a matrix that is being packed: mostly one allocation, because each takes as
+/// long as a product.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) gpu: Gpu,
+    memory: RefCell<Memory>,
+}
+
+#[derive(Debug)]
+struct Memory {
+    chunks: Vec<Buffer<u8>>,
+    /// Bytes of the last chunk in use.
+    taken: usize,
+}
+
+impl Work {
+    /// Allocates `bytes` bytes of scratch memory at once.
+    pub(super) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
+        let memory = Memory { chunks: vec![gpu.unset(bytes)?], taken: 0 };
+        Ok(Self { gpu, memory: RefCell::new(memory) })
+    }
+
+    fn queue(&self) -> &'static Queue {
+        self.gpu.queue()
+    }
+
+    /// Returns uninitialised memory for `len` elements, valid until `self` is dropped.
+    pub(super) fn take<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
+        let mut memory = self.memory.borrow_mut();
+        let bytes = (len * size_of::<N>()).next_multiple_of(ALIGNMENT);
+        if memory.chunks.last().is_none_or(|chunk| chunk.len() - memory.taken < bytes) {
+            memory.chunks.push(self.gpu.unset(bytes)?);
+            memory.taken = 0;
+        }
+        let start = memory.chunks.last().map_or(0, |chunk| chunk.ptr().address());
+        let ptr = Ptr::from_address(start + memory.taken as u64);
+        memory.taken += bytes;
+        Ok(ptr)
+    }
+
+    /// Returns memory for `len` elements and enqueues its zeroing.
+    pub(super) fn cleared<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
+        let ptr = self.take(len)?;
+        // SAFETY: `len` elements, which live until `self` is dropped, after all enqueued work.
+        unsafe { self.queue().clear(ptr, len)? };
+        Ok(ptr)
+    }
+
+    /// Allocates memory that outlives `self`, and enqueues its zeroing.
+    pub(super) fn output<N: Copy>(&self, len: usize) -> Result<Buffer<N>, Error> {
+        let buffer = self.gpu.unset(len)?;
+        // SAFETY: `len` elements; freeing them waits.
+        unsafe { self.queue().clear(buffer.ptr(), len)? };
+        Ok(buffer)
+    }
+
+    /// Copies from the GPU, after everything enqueued.
+    pub(super) fn read<N: Copy>(&self, from: Ptr<N>, to: &mut [N]) -> Result<(), Error> {
+        // SAFETY: callers read memory that they took; the wait outlasts the copy.
+        unsafe { self.queue().copy_out(to, from)? };
+        self.queue().synchronize()
+    }
+
+    /// Enqueues a kernel of `kernels/<module>.cu`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::launch`](crate::device::Kernel::launch).
+    pub(super) unsafe fn run(
+        &self,
+        module: &'static str,
+        name: &str,
+        launch: Launch,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.kernel(module, name)?.launch(self.queue(), launch) }
+    }
+
+    /// Replaces each of `arrays` adjacent arrays of `count` numbers by its exclusive prefix sums,
+    /// and writes the totals to `totals`, which are zero.
+    ///
+    /// # Safety
+    ///
+    /// The numbers and totals are in the memory of the GPU.
+    pub(super) unsafe fn scan(
+        &self,
+        numbers: Ptr<u64>,
+        count: usize,
+        arrays: u32,
+        totals: Ptr<u64>,
+    ) -> Result<(), Error> {
+        let tiles = count.div_ceil(TILE) as u32;
+        let sums = self.take::<u64>((tiles * arrays) as usize)?;
+        let launch =
+            Launch::new(tiles * arrays, BLOCK).arg(numbers).arg(count as u64).arg(tiles).arg(sums);
+        // SAFETY: there is a block for every tile, these are the parameters of both kernels, and
+        // the caller's promise.
+        unsafe {
+            self.run("psell_pack_rows", "pack_scan_sums", launch)?;
+            self.scan_tiles(sums, tiles, arrays, totals)?;
+            self.run("psell_pack_rows", "pack_scan_numbers", launch)
+        }
+    }
+
+    /// The same for arrays of few numbers, one block per array.
+    ///
+    /// # Safety
+    ///
+    /// As for [`scan`](Self::scan).
+    pub(super) unsafe fn scan_tiles(
+        &self,
+        sums: Ptr<u64>,
+        tiles: u32,
+        arrays: u32,
+        totals: Ptr<u64>,
+    ) -> Result<(), Error> {
+        let blocks = if tiles == 0 { 0 } else { arrays };
+        let launch = Launch::new(blocks, BLOCK).arg(sums).arg(tiles).arg(totals);
+        // SAFETY: these are the parameters of the kernel, and the caller's promise.
+        unsafe { self.run("psell_pack_rows", "pack_scan_tiles", launch) }
+    }
+}

@@ -1,0 +1,277 @@
+//! Plans of packed SELL: their spelling, their kernels, and the candidate encodings.
+
+use super::{Order, Probe};
+use crate::analysis::{Analysis, Distinct};
+use crate::formats::{PlanArgs, Target};
+use crate::{Error, Precision};
+use std::fmt::{self, Display};
+
+/// Plan `psell(sigma:S)`, with `values`, `group` and `split` unless they are the defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Number of rows per window sorted by length; 1 sorts nothing.
+    sigma: u32,
+    packing: Packing,
+}
+
+/// Encoding of the slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packing {
+    /// Encoding of the values.
+    pub(crate) values: ValueEncoding,
+    /// Slots of a row that are stored adjacently if every row of the slice has them: 1 or 4.
+    pub(crate) group: u32,
+    /// Rows with more entries are long rows, stored outside of the slices; at most
+    /// [`Packing::MAX_SPLIT`].
+    pub(crate) split: u32,
+}
+
+/// Encoding of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueEncoding {
+    /// In the matrix's own type.
+    Plain,
+    /// As codes of a dictionary if there are at most 256 values, not at all if there is one,
+    /// otherwise in the matrix's own type.
+    Packed,
+    /// In a narrower precision if it holds all of them exactly, otherwise in the matrix's own type.
+    /// Products are computed in the matrix's own type.
+    Narrow(Precision),
+}
+
+/// Values of `values`.
+const VALUES: &[(&str, ValueEncoding)] = &[
+    ("plain", ValueEncoding::Plain),
+    ("packed", ValueEncoding::Packed),
+    ("bf16", ValueEncoding::Narrow(Precision::Bf16)),
+    ("f16", ValueEncoding::Narrow(Precision::F16)),
+    ("f32", ValueEncoding::Narrow(Precision::F32)),
+];
+
+impl Display for ValueEncoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(VALUES.iter().find(|word| word.1 == *self).expect("every encoding is listed").0)
+    }
+}
+
+impl Packing {
+    /// Length of the longest rows that slices can hold.
+    pub(crate) const MAX_SPLIT: u32 = super::index::MAX_WIDTH;
+
+    /// Allowed values of [`group`](Self::group).
+    pub(crate) const GROUPS: [u32; 2] = [1, 4];
+}
+
+impl Default for Packing {
+    /// Plain values, one slot at a time, all rows in slices that slices can hold.
+    fn default() -> Self {
+        Self { values: ValueEncoding::Plain, group: 1, split: Self::MAX_SPLIT }
+    }
+}
+
+impl Plan {
+    /// Window of [`Plan::default`].
+    const SIGMA: u32 = 512;
+
+    /// Creates a plan.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PlanText`] if `sigma` is 0, `group` is not 1 or 4, or `split` is more than a slice
+    /// can hold.
+    #[doc(hidden)]
+    pub fn new(sigma: u32, values: ValueEncoding, group: u32, split: u32) -> Result<Self, Error> {
+        // The spelling has the checks.
+        let plan = Self { sigma, packing: Packing { values, group, split } };
+        match format!("psell{plan}").parse()? {
+            super::super::Plan::Psell(plan) => Ok(plan),
+            _ => unreachable!("its spelling names its format"),
+        }
+    }
+
+    /// Plan with a packing whose parameters are admissible.
+    pub(super) fn of(sigma: u32, packing: Packing) -> Self {
+        Self { sigma, packing }
+    }
+
+    /// Plan for SpMM with an analysed matrix.
+    pub(crate) fn for_spmm(analysis: &Analysis) -> Self {
+        let packing = Packing { split: Probe::of(analysis).split, ..Packing::default() };
+        Self { sigma: Self::SIGMA, packing }
+    }
+
+    /// Number of rows per window sorted by length; 1 sorts nothing.
+    #[doc(hidden)]
+    pub fn sigma(&self) -> u32 {
+        self.sigma
+    }
+
+    /// Encoding of the values.
+    #[doc(hidden)]
+    pub fn values(&self) -> ValueEncoding {
+        self.packing.values
+    }
+
+    /// Slots of a row that are stored adjacently if every row of the slice has them: 1 or 4.
+    #[doc(hidden)]
+    pub fn group(&self) -> u32 {
+        self.packing.group
+    }
+
+    /// Length beyond which rows are stored outside of the slices.
+    #[doc(hidden)]
+    pub fn split(&self) -> u32 {
+        self.packing.split
+    }
+
+    /// Encoding of the slots.
+    pub(super) fn packing(&self) -> Packing {
+        self.packing
+    }
+
+    /// Order of the rows.
+    pub(super) fn order(&self) -> Order {
+        if self.sigma > 1 { Order::Windows(self.sigma as usize) } else { Order::Natural }
+    }
+
+    /// Parses the arguments between the parentheses.
+    pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
+        let default = Packing::default();
+        let sigma = args.number("sigma")?.unwrap_or(Self::SIGMA);
+        let values = args.word("values", VALUES)?.unwrap_or(default.values);
+        let group = args.number("group")?.unwrap_or(default.group);
+        let split = args.number("split")?.unwrap_or(default.split);
+        if !Packing::GROUPS.contains(&group) {
+            return Err(args.error(format!("`group` may be 1 or 4, not {group}")));
+        }
+        if split > Packing::MAX_SPLIT {
+            let most = Packing::MAX_SPLIT;
+            return Err(args.error(format!("`split` may be at most {most}, not {split}")));
+        }
+        Ok(Self { sigma, packing: Packing { values, group, split } })
+    }
+
+    /// Kernel that multiplies, by the order of the rows, the encoding of the values and the group;
+    /// with the suffix [`SPLIT_ROWS`](crate::formats::kernel_names::SPLIT_ROWS) if long rows that a
+    /// slice could hold are stored separately.
+    pub(super) fn kernel(&self) -> &'static str {
+        /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without
+        /// and with separate long rows.
+        macro_rules! names {
+            ($encoding:literal) => {
+                names!(@orders "psell", "psell.sorted", $encoding)
+            };
+            (@orders $natural:literal, $sorted:literal, $encoding:literal) => {
+                [names!(@groups $natural, $encoding), names!(@groups $sorted, $encoding)]
+            };
+            (@groups $order:literal, $encoding:literal) => {
+                [
+                    [concat!($order, $encoding), concat!($order, $encoding, ".split")],
+                    [concat!($order, $encoding, ".v4"), concat!($order, $encoding, ".v4.split")],
+                ]
+            };
+        }
+        let Packing { values, group, split } = self.packing;
+        let names = match values {
+            ValueEncoding::Plain => names!(""),
+            ValueEncoding::Packed => names!(".dict"),
+            ValueEncoding::Narrow(Precision::Bf16) => names!(".bf16"),
+            ValueEncoding::Narrow(Precision::F16) => names!(".f16"),
+            ValueEncoding::Narrow(Precision::F32) => names!(".f32"),
+        };
+        let sorted = usize::from(self.order() != Order::Natural);
+        names[sorted][usize::from(group != 1)][usize::from(split < Packing::MAX_SPLIT)]
+    }
+
+    /// Kernel whose matrices are prepared like those of the plan, if products are predicted by the
+    /// kernel `measured` for values of another size: values of fewer bytes are packed by the host,
+    /// also for a GPU, and uploaded like those of plain SELL.
+    pub(super) fn preparation(&self, on: Target, measured: &str) -> Option<&'static str> {
+        let ValueEncoding::Narrow(precision) = self.packing.values else { return None };
+        let differs = on == Target::Gpu && !measured.contains(precision.name());
+        differs.then_some(if self.order() == Order::Natural { "sell" } else { "sell.sorted" })
+    }
+}
+
+impl Default for Plan {
+    /// `psell(sigma:512)`.
+    fn default() -> Self {
+        Self { sigma: Self::SIGMA, packing: Packing::default() }
+    }
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Packing { values, group, split }, default) = (self.packing, Packing::default());
+        write!(f, "(sigma:{}", self.sigma)?;
+        if values != default.values {
+            write!(f, ",values:{values}")?;
+        }
+        if group != default.group {
+            write!(f, ",group:{group}")?;
+        }
+        if split != default.split {
+            write!(f, ",split:{split}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Candidate encodings: on the CPU single slots, which are vectors; on a GPU also four consecutive
+/// slots of a row, which a thread loads together, and codes only in this form. Values are packed if
+/// there are few distinct ones; if there are many and a type of fewer bytes holds them, that type
+/// is a candidate too. Rows that are much longer than others are stored separately.
+pub(super) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
+    let (plain, packed): (&[u32], &[u32]) = match on {
+        Target::Cpu => (&[1], &[1]),
+        Target::Gpu => (&[1, 4], &[4]),
+    };
+    let few = analysis.structure.distinct_values != Distinct::Many;
+    let packed = if few { packed } else { &[] };
+    let narrowest = if few { None } else { analysis.structure.exact_in.narrowest() };
+    let with = |values| plain.iter().map(move |&group| (values, group));
+    let all = with(ValueEncoding::Plain)
+        .chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
+    let all = all.chain(narrowest.map(ValueEncoding::Narrow).into_iter().flat_map(with));
+    let split = Probe::of(analysis).split;
+    all.map(|(values, group)| Packing { values, group, split }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_left_out_but_for_the_window() {
+        let spelled = |text: &str| text.parse::<crate::formats::Plan>().map(|p| p.to_string());
+        assert_eq!(spelled("psell").unwrap(), "psell(sigma:512)");
+        let all = "psell(sigma:1,values:packed,group:4,split:60)";
+        assert_eq!(spelled(all).unwrap(), all);
+        let most = Packing::MAX_SPLIT;
+        let default = format!("psell(sigma:7,values:plain,group:1,split:{most})");
+        assert_eq!(spelled(&default).unwrap(), "psell(sigma:7)");
+        for wrong in ["psell(group:2)", "psell(sigma:0)", "psell(c:32)", "psell(index:packed)"] {
+            assert!(spelled(wrong).is_err(), "{wrong}");
+        }
+        assert!(spelled(&format!("psell(split:{})", most + 1)).is_err());
+    }
+
+    #[test]
+    fn plans_are_checked_when_they_are_made() {
+        let new = |sigma, group, split| Plan::new(sigma, ValueEncoding::Packed, group, split);
+        assert_eq!(new(3, 4, 9).unwrap().to_string(), "(sigma:3,values:packed,group:4,split:9)");
+        assert!([new(0, 4, 9), new(3, 2, 9), new(3, 4, 1 << 20)].iter().all(Result::is_err));
+    }
+
+    #[test]
+    fn kernels_are_named_after_order_values_group_and_split() {
+        let kernel = |text: &str| text.parse::<crate::formats::Plan>().unwrap().kernel(Target::Gpu);
+        assert_eq!(kernel("psell(sigma:1)"), "psell");
+        assert_eq!(kernel("psell(sigma:2,split:9)"), "psell.sorted.split");
+        assert_eq!(
+            kernel("psell(sigma:2,values:packed,group:4,split:9)"),
+            "psell.sorted.dict.v4.split"
+        );
+        assert_eq!(kernel("psell(sigma:1,values:bf16,group:4)"), "psell.bf16.v4");
+    }
+}

@@ -1,0 +1,119 @@
+//! Sizes of slices, computed without writing them.
+
+use super::host::{Chunk, SlicedRows};
+use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
+use std::collections::{HashMap, HashSet};
+
+/// Contents and sizes of the slices of a matrix, or of a sample of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SliceSizes {
+    /// Number of slices of 32 rows.
+    pub(crate) slices: u64,
+    /// Number of entries in slices, without those of long rows.
+    pub(crate) entries: u64,
+    /// Number of these entries in diagonal slices, and in slices with indices of 8, 16 and 32 bits.
+    pub(crate) entries_by_kind: [u64; Kind::COUNT],
+    /// Bytes of indices, masks and slots.
+    pub(crate) index_bytes: u64,
+    /// Bytes of values of 1, 2, 4 and 8 bytes each, with the padding between slices.
+    pub(crate) value_bytes: [u64; VALUE_SIZES.len()],
+    /// Lanes of slots that some lanes lack.
+    pub(crate) guarded: u64,
+    /// Largest number of slots of a slice.
+    pub(crate) depth: u64,
+}
+
+/// Sizes of a stored value, other than zero.
+const VALUE_SIZES: [usize; 4] = [1, 2, 4, 8];
+
+impl SliceSizes {
+    /// Bytes of values of `size` bytes each, with the padding between and behind slices; 0 if
+    /// values take no bytes.
+    pub(crate) fn value_bytes(&self, size: usize) -> u64 {
+        let bytes =
+            VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
+        if bytes == 0 { 0 } else { bytes + UNIT as u64 }
+    }
+
+    /// Adds a slice. The index bytes of a diagonal slice are not added, because slices may share
+    /// them.
+    fn add(&mut self, encoded: &Encoded) {
+        let shape = encoded.shape;
+        self.slices += 1;
+        self.entries += u64::from(encoded.entries);
+        self.entries_by_kind[shape.kind as usize] += u64::from(encoded.entries);
+        self.index_bytes +=
+            if shape.kind == Kind::Diagonal { 0 } else { u64::from(encoded.index_bytes) };
+        for (bytes, size) in self.value_bytes.iter_mut().zip(VALUE_SIZES) {
+            *bytes += padded(encoded.entries as usize * size) as u64;
+        }
+        self.guarded += ((shape.width - shape.full) * shape.run * LANES) as u64;
+        self.depth = self.depth.max((shape.width * shape.run) as u64);
+    }
+
+    /// Adds slices and returns the slots of the diagonal ones.
+    fn add_all<'a>(&mut self, chunks: &'a [Chunk]) -> Vec<&'a [Slot]> {
+        let mut all = Vec::new();
+        for (encoded, slots) in chunks.iter().flat_map(Chunk::iter) {
+            self.add(encoded);
+            all.extend((encoded.shape.kind == Kind::Diagonal).then_some(slots));
+        }
+        all
+    }
+
+    /// Estimates the sizes of `slices` slices with `entries` entries from a sample of them.
+    ///
+    /// All sizes except the depth scale with the entries. The share of diagonal slices outside of
+    /// the sample with slots that are new to it is taken to be the share of slices in the sample
+    /// whose slots occur once: the probability of an unseen species is about the share of species
+    /// seen once (Good, Biometrika 40, 1953).
+    pub(crate) fn estimated(sample: &[Chunk], slices: u64, entries: u64) -> Self {
+        let mut sizes = Self::default();
+        let mut times: HashMap<&[Slot], u32> = HashMap::new();
+        for slots in sizes.add_all(sample) {
+            *times.entry(slots).or_default() += 1;
+        }
+        let sum = |met: &dyn Fn(u32) -> bool| {
+            let slots = times.iter().filter(|(_, times)| met(**times));
+            slots.map(|(slots, _)| slot_bytes(slots) as u64).sum::<u64>()
+        };
+        let known = sum(&|_| true);
+        let unseen = sum(&|times| times == 1) as f64
+            * (entries as f64 / sizes.entries.max(1) as f64 - 1.0).max(0.0);
+        // Half a unit of padding on average.
+        let padding = if entries == 0 { 0 } else { slices * UNIT as u64 / 2 };
+        let scaled = sizes.scaled_to(entries);
+        Self {
+            slices,
+            index_bytes: scaled.index_bytes + known + unseen as u64,
+            value_bytes: VALUE_SIZES.map(|size| entries * size as u64 + padding),
+            ..scaled
+        }
+    }
+
+    /// Scales the sizes to slices with `entries` entries.
+    pub(crate) fn scaled_to(self, entries: u64) -> Self {
+        let scale = entries as f64 / self.entries.max(1) as f64;
+        let scaled = |amount: u64| (amount as f64 * scale).round() as u64;
+        Self {
+            entries,
+            entries_by_kind: self.entries_by_kind.map(scaled),
+            index_bytes: scaled(self.index_bytes),
+            value_bytes: self.value_bytes.map(scaled),
+            guarded: scaled(self.guarded),
+            ..self
+        }
+    }
+}
+
+impl SlicedRows<'_> {
+    /// Sizes of all slices, exactly as packing produces them.
+    pub(crate) fn sizes(self) -> SliceSizes {
+        let chunks = self.encode();
+        let mut sizes = SliceSizes::default();
+        let different: HashSet<&[Slot]> = sizes.add_all(&chunks).into_iter().collect();
+        sizes.index_bytes +=
+            different.into_iter().map(|slots| slot_bytes(slots) as u64).sum::<u64>();
+        sizes
+    }
+}

@@ -1,0 +1,76 @@
+//! Work and memory traffic of one SpMV with packed SELL.
+
+use super::long::long_bytes;
+use super::plan::Packing;
+use super::{LANES, Order, Probe, ValueEncoding, cuda, slice_table_bytes};
+use crate::ScalarKind;
+use crate::analysis::{Analysis, Distinct, value_set::DICTIONARY};
+use crate::device::BLOCK;
+use crate::formats::{Traffic, megabytes, millions, scattered, vector_bytes};
+
+/// Work and memory traffic of one SpMV; exact if the [`Probe`] is, otherwise estimated.
+pub(super) fn of(
+    order: Order,
+    packing: Packing,
+    analysis: &Analysis,
+    scalar: ScalarKind,
+) -> Traffic {
+    let (rows, nrows) = (&analysis.rows, analysis.rows.nrows as u64);
+    let (value_size, dictionary) = match (packing.values, analysis.structure.distinct_values) {
+        (ValueEncoding::Narrow(precision), _)
+            if analysis.structure.exact_in.contains(precision) =>
+        {
+            (precision.size(), 0)
+        }
+        (ValueEncoding::Plain | ValueEncoding::Narrow(_), _) | (_, Distinct::Many) => {
+            (scalar.size(), 0)
+        }
+        (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => (0, 1),
+        (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
+    };
+    let coded = dictionary > 1;
+    let sizes = Probe::of(analysis).sizes(rows, order, packing.split);
+    let classes = rows.histogram.classes();
+    let long = &classes[classes.partition_point(|&(len, _)| len <= packing.split)..];
+    let long_rows = long.iter().map(|&(_, rows)| rows).sum::<u64>();
+    let (perm, window) = match order {
+        Order::Natural => (0, 1),
+        Order::Windows(window) => (nrows * size_of::<u32>() as u64, window as u64),
+    };
+    let arrays = slice_table_bytes(sizes.slices, long_rows > 0) + perm;
+    let lanes = LANES as u64;
+    Traffic {
+        matrix_bytes: arrays
+            + sizes.index_bytes
+            + sizes.value_bytes(value_size)
+            + dictionary * scalar.size() as u64
+            + long_bytes(long, value_size),
+        vector_bytes: vector_bytes(analysis, scalar),
+        slots: sizes.entries,
+        gathered: sizes.entries - sizes.entries_by_kind[0],
+        guarded: sizes.guarded,
+        tail: rows.nnz - rows.histogram.entries_up_to(packing.split),
+        decoded: if coded { rows.nnz } else { 0 },
+        rows: nrows,
+        branchless: nrows,
+        scattered: scattered(nrows, window),
+        groups: sizes.slices + long_rows,
+        serial: (sizes.depth * lanes).min(sizes.entries),
+        depth: sizes.depth,
+        overlapping: nrows.div_ceil(u64::from(BLOCK)),
+        ..Traffic::default()
+    }
+}
+
+/// Estimated time of an SpMV on an H200, in µs. If there are few slices, several warps share one.
+pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, traffic: &Traffic) -> f64 {
+    /// Steps that a warp processes at a time.
+    const BATCH: u64 = 8;
+    let rows = &analysis.rows;
+    let (slices, steps) = (rows.nrows.div_ceil(LANES), traffic.depth as usize);
+    let shift = cuda::warps_shift(slices, steps, traffic.matrix_bytes);
+    let chain = 0.8 * traffic.depth.div_ceil(BATCH << shift) as f64;
+    let masked = 0.8 * millions(traffic.guarded);
+    let long = if rows.max > packing.split { 1.5 } else { 0.0 };
+    1.5 + 0.17 * megabytes(traffic) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
+}

@@ -1,0 +1,149 @@
+//! The macro that makes the types of all formats from their list.
+
+/// Declares `FormatKind` and `Plan` with a variant for each format of the list, from its module and
+/// its unit struct, and the functions that call the format of a plan.
+macro_rules! registry {
+    ($($module:ident => $Format:ident),+ $(,)?) => {
+        /// The storage formats. Ties between plans are broken in this order.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum FormatKind {
+            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format),+
+        }
+
+        impl FormatKind {
+            /// All formats.
+            #[doc(hidden)]
+            pub const ALL: &'static [Self] = &[$(Self::$Format),+];
+
+            /// Name of the format, as in the spelling of plans.
+            #[doc(hidden)]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$Format => stringify!($module)),+ }
+            }
+
+            /// One spelling of every kind of plan of the format.
+            #[doc(hidden)]
+            pub const fn examples(self) -> &'static [&'static str] {
+                match self { $(Self::$Format => $module::$Format::EXAMPLES),+ }
+            }
+        }
+
+        /// A format and its parameters: the storage of a matrix and its kernels.
+        ///
+        /// `Display` writes and `FromStr` parses its spelling: `sell(c:32,sigma:512)`.
+        #[derive(Debug, Clone, PartialEq)]
+        #[non_exhaustive]
+        pub enum Plan {
+            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format($module::Plan)),+
+        }
+
+        impl Plan {
+            /// Format of the plan.
+            #[doc(hidden)]
+            pub const fn format(&self) -> FormatKind {
+                match self { $(Self::$Format(_) => FormatKind::$Format),+ }
+            }
+
+            /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
+            #[doc(hidden)]
+            pub fn kernel(&self, on: Target) -> &'static str {
+                match self { $(Self::$Format(plan) => $module::$Format::kernel(plan, on)),+ }
+            }
+
+            /// Work and memory traffic of one SpMV under this plan, computed without packing.
+            #[doc(hidden)]
+            pub fn traffic(&self, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+                match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
+            }
+
+            /// True if [`Plan::traffic`] gives the bytes of the packed matrix exactly. Otherwise at
+            /// most twice as many are packed.
+            #[doc(hidden)]
+            pub fn is_exact(&self, analysis: &Analysis) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
+            }
+
+            /// True if every SpMV under this plan gives the same bits, on every device.
+            pub fn is_deterministic(&self) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
+            }
+
+            /// True if packed values are in the order of the entries, in one array.
+            pub(crate) fn keeps_order(&self) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::keeps_order(plan)),+ }
+            }
+
+            /// True if the plan may be chosen for such a device, and is not only used on request.
+            #[doc(hidden)]
+            pub fn is_eligible(&self, on: Target) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
+            }
+
+            /// Time of an SpMV on an H200, in µs: an estimate from amounts that are exact.
+            pub(crate) fn estimate_us(&self, analysis: &Analysis, traffic: &Traffic) -> f64 {
+                match self { $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, traffic)),+ }
+            }
+
+            /// Candidate plans of all formats on a kind of device, in registry order.
+            #[doc(hidden)]
+            pub fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
+                all
+            }
+
+            /// Kernel whose matrices are prepared like those of the plan, if that is not the kernel
+            /// `measured`, which predicts its products.
+            pub(crate) fn preparation(&self, on: Target, measured: &str) -> Option<&'static str> {
+                match self { $(Self::$Format(plan) => $module::$Format::preparation(plan, on, measured)),+ }
+            }
+
+            /// Packs a matrix.
+            pub(crate) fn pack<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<Box<dyn HostMatrix<T>>, Error> {
+                match self { $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+ }
+            }
+
+            /// True if a GPU packs a matrix itself, from CSR in its memory.
+            pub(crate) fn packs_on_device(&self) -> bool {
+                match self { $(Self::$Format(plan) => $module::$Format::packs_on_device(plan)),+ }
+            }
+
+            /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
+            pub(crate) fn pack_on_device<T: Scalar>(
+                &self,
+                a: &DeviceCsr<T>,
+            ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+                match self { $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a)),+ }
+            }
+
+            fn parse(name: &str, args: &mut PlanArgs<'_>) -> Option<Result<Self, Error>> {
+                match name {
+                    $(stringify!($module) => Some($module::$Format::parse(args).map(Self::$Format)),)+
+                    _ => None,
+                }
+            }
+        }
+
+        /// Measures a matrix for every choice.
+        pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
+            Analysis::with_probes(a, |a, rows| {
+                let mut probes = Probes::default();
+                $($module::$Format::probe(a, rows, &mut probes);)+
+                probes
+            })
+        }
+
+        impl Display for Plan {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$Format(plan) => write!(f, "{}{plan}", stringify!($module))),+ }
+            }
+        }
+
+        #[cfg(test)]
+        mod conformance {
+            $(crate::testing::format_suite!($module, $Format);)+
+        }
+    };
+}
+pub(crate) use registry;
