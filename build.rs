@@ -145,7 +145,8 @@ fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
         Err(reason) => {
             let reason = reason.lines().next().unwrap_or_default();
             println!(
-                "cargo::warning={name} does not work ({reason}): GPU kernels will be compiled when they are first used"
+                "cargo::warning={name} does not work ({reason}): GPU kernels will be compiled when \
+                 they are first used"
             );
             Ok(None)
         }
@@ -216,7 +217,8 @@ fn table(
         }
         writeln!(
             code,
-            "    Embedded {{ name: {name:?}, source: include_str!({source:?}), hash: {hash:?}, cubins: &[{cubins}], ptx: {ptx} }},"
+            "    Embedded {{ name: {name:?}, source: include_str!({source:?}), hash: {hash:?}, \
+             cubins: &[{cubins}], ptx: {ptx} }},"
         )?;
     }
     let hash = xxh3_128(identity.as_bytes());

@@ -487,7 +487,8 @@ mod tests {
                 for precision in Precision::ALL {
                     let Some(rounded) = precision.round(value) else { continue };
                     prop_assert!(precision.holds(rounded));
-                    prop_assert_eq!(precision.widen::<f64>(precision.narrow(rounded)).to_bits(), rounded.to_bits());
+                    let widened = precision.widen::<f64>(precision.narrow(rounded));
+                    prop_assert_eq!(widened.to_bits(), rounded.to_bits());
                     prop_assert_eq!(precision.holds(value), rounded.to_bits() == value.to_bits());
                     prop_assert_eq!(precision.holds_all(&[rounded, value]), precision.holds(value));
                 }

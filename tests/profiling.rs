@@ -160,7 +160,8 @@ fn spans_that_nobody_records_cost_next_to_nothing() {
     let others = Recorder { level: Level::DEBUG, seen: Arc::default(), within: Mutex::default() };
     with_default(others, || recorded = product(&op, &x, &mut y));
     println!(
-        "a product with {} entries: {unrecorded:.1} ns with nobody who records, {recorded:.1} ns with somebody who leaves products out",
+        "a product with {} entries: {unrecorded:.1} ns without a subscriber, {recorded:.1} ns with \
+         one that ignores products",
         a.nnz()
     );
     // A lost time slice takes a thousand times as much.

@@ -1,4 +1,4 @@
-//! Products and new values.
+//! Products, and updates of the values.
 
 use crate::failure::{Failure, guarded};
 use crate::memory::{check_apart, input, output, reference};
@@ -10,7 +10,7 @@ use sparseop::device::DeviceView;
 use sparseop::{Device, DeviceVec, Layout, Multivector, Scalar, SparseOp, Stream};
 use std::ffi::c_void;
 
-/// Which product.
+/// Kind of a product.
 #[derive(Clone, Copy)]
 enum Product {
     Plain,
@@ -19,7 +19,7 @@ enum Product {
     Several { count: usize, layout: Layout },
 }
 
-/// The vectors of a product, in elements of the operator's kind.
+/// Vectors of a product, with elements of the operator's scalar type.
 #[derive(Clone, Copy)]
 struct Vectors {
     x: *const c_void,
@@ -28,11 +28,12 @@ struct Vectors {
     y_len: usize,
 }
 
-/// y = A x with vectors in host memory, of the operator's kind: ncols elements and nrows. `y` is overwritten without being read.
+/// y = A x with vectors in host memory, of the operator's scalar type: ncols elements of `x` and
+/// nrows of `y`. `y` is overwritten without being read.
 ///
 /// # Safety
 ///
-/// The operator is alive, and the vectors have so many elements.
+/// The operator is alive, and the vectors have as many elements as stated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_apply(
     operator: *const sparseop_operator,
@@ -45,7 +46,7 @@ pub unsafe extern "C" fn sparseop_apply(
     guarded(|| unsafe { on_host(operator, Product::Plain, Vectors { x, x_len, y, y_len }) })
 }
 
-/// y = alpha A x + beta y, as in BLAS: with beta = 0 nothing of `y` is read. Otherwise as sparseop_apply.
+/// y = alpha A x + beta y, as in BLAS: `y` is not read if beta = 0. Otherwise as sparseop_apply.
 ///
 /// # Safety
 ///
@@ -65,8 +66,8 @@ pub unsafe extern "C" fn sparseop_apply_with(
     guarded(|| unsafe { on_host(operator, product, Vectors { x, x_len, y, y_len }) })
 }
 
-/// y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the first such product, unless that was announced
-/// with SPARSEOP_TRANSPOSE. Otherwise as sparseop_apply.
+/// y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the
+/// first such product, or at creation with SPARSEOP_TRANSPOSE. Otherwise as sparseop_apply.
 ///
 /// # Safety
 ///
@@ -83,8 +84,8 @@ pub unsafe extern "C" fn sparseop_apply_transpose(
     guarded(|| unsafe { on_host(operator, Product::Transposed, Vectors { x, x_len, y, y_len }) })
 }
 
-/// Y = A X for `count` vectors at once, in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the lengths are those of all vectors together.
-/// Otherwise as sparseop_apply.
+/// Y = A X for `count` vectors (SpMM), in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the
+/// lengths are those of all vectors together. Otherwise as sparseop_apply.
 ///
 /// # Safety
 ///
@@ -106,12 +107,14 @@ pub unsafe extern "C" fn sparseop_apply_multi(
     })
 }
 
-/// y = A x with vectors in the memory of the operator's GPU, enqueued on the stream: neither copied nor waited for. For an operator on the
-/// CPU the stream is NULL and the vectors are in host memory.
+/// y = A x with vectors in the memory of the operator's GPU, enqueued on the stream: neither
+/// copied nor waited for. For an operator on the CPU the stream is NULL and the vectors are in
+/// host memory.
 ///
 /// # Safety
 ///
-/// The operator and the stream are alive; the vectors have so many elements and live until the product is done.
+/// The operator and the stream are alive; the vectors have as many elements as stated and live
+/// until the product is complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_apply_device(
     operator: *const sparseop_operator,
@@ -168,7 +171,7 @@ pub unsafe extern "C" fn sparseop_apply_transpose_device(
     })
 }
 
-/// Y = A X for `count` vectors at once; otherwise as sparseop_apply_device and sparseop_apply_multi.
+/// Y = A X for `count` vectors; otherwise as sparseop_apply_device and sparseop_apply_multi.
 ///
 /// # Safety
 ///
@@ -191,11 +194,12 @@ pub unsafe extern "C" fn sparseop_apply_multi_device(
     })
 }
 
-/// Replaces the values of all entries, in the order in which they were given; the pattern stays. See SPARSEOP_UPDATABLE.
+/// Replaces the values of all entries, in the order of the arrays of the matrix; the pattern
+/// stays. See SPARSEOP_UPDATABLE.
 ///
 /// # Safety
 ///
-/// The operator is alive, and there are so many values.
+/// The operator is alive, and there are as many values as stated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_update_values(
     operator: *mut sparseop_operator,
@@ -211,8 +215,8 @@ pub unsafe extern "C" fn sparseop_update_values(
     })
 }
 
-/// Replaces the values by some in the memory of the operator's GPU; only enqueued on the stream, as products are. Otherwise as
-/// sparseop_update_values and sparseop_apply_device.
+/// Replaces the values by an array in the memory of the operator's GPU, enqueued on the stream.
+/// Otherwise as sparseop_update_values and sparseop_apply_device.
 ///
 /// # Safety
 ///
@@ -229,7 +233,8 @@ pub unsafe extern "C" fn sparseop_update_values_device(
         let mut operator = unsafe { reference("operator", operator)? }.write();
         either!(&mut *operator, op => {
             // SAFETY: as above.
-            let (stream, values) = unsafe { (stream_for(op.device(), stream)?, view(op, values, len)?) };
+            let (stream, values) = unsafe
+                { (stream_for(op.device(), stream)?, view(op, values, len)?) };
             op.update_values_device(&stream, &values)?;
         });
         Ok(())
@@ -301,7 +306,8 @@ unsafe fn on_device(
     // SAFETY: the caller's promise.
     let operator = unsafe { reference("operator", operator)? }.read();
     // SAFETY: as above.
-    either!(&*operator, op => unsafe { enqueue(op, &stream_for(op.device(), stream)?, product, vectors) })
+    either!(&*operator, op
+        => unsafe { enqueue(op, &stream_for(op.device(), stream)?, product, vectors) })
 }
 
 /// # Safety
@@ -333,7 +339,7 @@ unsafe fn enqueue<T: Scalar>(
     Ok(())
 }
 
-/// A vector on the operator's device that is only read.
+/// An input vector on the operator's device.
 ///
 /// # Safety
 ///
@@ -347,11 +353,11 @@ unsafe fn view<T: Scalar>(
     Ok(unsafe { DeviceView::from_raw(op.device(), pointer.expose_provenance() as u64, len)? })
 }
 
-/// The stream of a product; on the CPU there need be none.
+/// Stream of a product; may be absent on the CPU.
 ///
 /// # Safety
 ///
-/// It is alive, if there is one.
+/// The stream is NULL or alive.
 unsafe fn stream_for(device: &Device, stream: *const sparseop_stream) -> Result<Stream, Failure> {
     if stream.is_null() && *device == Device::Cpu {
         return Ok(Stream::new(device)?);

@@ -1,4 +1,4 @@
-//! What C may get wrong, and vectors on every device.
+//! Misuse from C, and vectors on every device.
 
 use crate::failure::{Failure, guarded};
 use crate::memory::copy_text;

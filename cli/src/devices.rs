@@ -6,12 +6,13 @@ use serde::Serialize;
 use sparseop::Device;
 use sparseop::device::GpuSpec;
 
-/// What products can run on, and if no GPU is used, why
+/// Available devices, with the reason if there is no usable GPU
 ///
-/// The first device listed under the name `cpu` is always there. SPARSEOP_DEVICE=cpu in the environment keeps every product on it.
+/// The device `cpu` is always available and listed first. The environment variable
+/// SPARSEOP_DEVICE=cpu restricts `auto` to it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// The matrices a subcommand works on.
 #[derive(Debug, clap::Args)]
 pub(super) struct Matrices {
-    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; a value may be a range,
+    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; values may be ranges:
     /// seed=1..4 (1, 2, 3) or seed=1..=4
     #[arg(value_name = "MATRIX", required = true, value_parser = several())]
     matrices: Vec<Given>,
@@ -165,7 +165,7 @@ impl Source {
                 read
             }
         };
-        console.detail(|| format!("{} is there after {}", self.name(), duration(seconds)));
+        console.detail(|| format!("{} loaded in {}", self.name(), duration(seconds)));
         Ok(matrix?)
     }
 }

@@ -56,7 +56,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
     for (args, expected) in [
         (&["bench", "a.mtx", "--plans", "auto,sel(c:32)"][..], "did you mean `sell`?"),
         (&["bench", "a.mtx", "--tuning", "calibrated"], "heuristic, calibrate"),
-        (&["bench", "a.mtx", "--race-seconds", "0"], "a number of seconds above 0"),
+        (&["bench", "a.mtx", "--calibration-seconds", "0"], "a number of seconds above 0"),
         (&["bench", "a.mtx", "--baselines", "cuspars"], "possible values: sprs, cusparse, none"),
         (&["bench", "a.mtx", "--seconds", "0"], "a number of seconds above 0"),
         (&["bench", "a.mtx", "--cache", "lukewarm"], "possible values: warm, company, cold"),

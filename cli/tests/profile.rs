@@ -69,7 +69,7 @@ fn check_passes_what_is_in_order() {
     let shown: Value =
         serde_json::from_str(&stdout(&["profile", "show", "--json", &path])).unwrap();
     if shown["current_kernels"] == true {
-        assert_eq!(stdout(&bars), format!("{path}: in order\n"));
+        assert_eq!(stdout(&bars), format!("{path}: ok\n"));
     }
     assert!(
         failing(&["profile", "check", &path, "--any-device", "--bars", "1,1,1"])
@@ -112,12 +112,12 @@ fn a_damaged_profile_of_the_user_is_told_and_passed_over() {
     let file = damaged.to_str().unwrap();
     let args = ["analyze", "gallery:small"];
     let (out, _) = run(&args, "SPARSEOP_PROFILE", file);
-    assert!(out.contains("built in as cpu") && out.contains("passed over: profile"), "{out}");
+    assert!(out.contains("built in as cpu") && out.contains("skipped: profile"), "{out}");
     let (out, _) = run(&["analyze", "gallery:small", "--json"], "SPARSEOP_PROFILE", file);
     let json: Value = serde_json::from_str(&out).unwrap();
     assert!(json["profile"]["warnings"][0].as_str().unwrap().contains("damaged.ron"));
     let (_, err) = run(&["apply", "gallery:small", "-v"], "SPARSEOP_PROFILE", file);
-    assert!(err.contains("passed over: "), "{err}");
+    assert!(err.contains("skipped: "), "{err}");
     // The same in the user's folder, on platforms that take it from XDG_CONFIG_HOME.
     if cfg!(unix) {
         let profiles = folder.path().join("sparseop/profiles");
@@ -126,6 +126,6 @@ fn a_damaged_profile_of_the_user_is_told_and_passed_over() {
         fs::copy("../tests/data/profile.ron", profiles.join("good.ron")).unwrap();
         let (out, _) =
             run(&["profile", "show"], "XDG_CONFIG_HOME", folder.path().to_str().unwrap());
-        assert!(out.contains("passed over: ") && out.contains("damaged.ron"), "{out}");
+        assert!(out.contains("skipped: ") && out.contains("damaged.ron"), "{out}");
     }
 }

@@ -412,7 +412,8 @@ proptest! {
         let (b, mut x) = (x_vector::<f64>(n), vec![0.0; n]);
         let report = SolverBuilder::new(Method::Cg).build(&op).unwrap().solve(&b, &mut x).unwrap();
         prop_assert_eq!(report.outcome, Outcome::Converged);
-        prop_assert!(report.iterations <= n + 5, "{} iterations for {} unknowns", report.iterations, n);
+        let iterations = report.iterations;
+        prop_assert!(iterations <= n + 5, "{} iterations for {} unknowns", iterations, n);
         prop_assert!(residual(&a, &b, &x) <= 1e-8);
     }
 }

@@ -301,7 +301,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_lengths(
-            row_lengths in prop::collection::vec(prop_oneof![8 => 0u32..9, 2 => 120u32..140, 1 => 0u32..5000], 0..600),
+            row_lengths in prop::collection::vec(
+                prop_oneof![8 => 0u32..9, 2 => 120u32..140, 1 => 0u32..5000],
+                0..600,
+            ),
         ) {
             check(&row_lengths);
         }

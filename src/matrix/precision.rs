@@ -124,8 +124,8 @@ mod tests {
             matrix(vec![0.1, 7.0, -1e6]).rounded_to(Precision::F16).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "the value of entry 2, at row 2 and column 1, is -1e6, beyond the largest finite number of f16, \
-             6.5504e4; scale the matrix, or choose bf16, which has the range of f32"
+            "the value of entry 2, at row 2 and column 1, is -1e6, beyond the largest finite \
+             number of f16, 6.5504e4; scale the matrix, or choose bf16, which has the range of f32"
         );
         let refused = matrix(vec![1e300, 7.0, 1.0]).rounded_to(Precision::F32).unwrap_err();
         assert!(

@@ -140,7 +140,8 @@ mod tests {
             let ends = rows.iter().scan(0, |end, row| { *end += row.len(); Some(*end) });
             let row_ptr = std::iter::once(0).chain(ends).collect();
             let entries = rows.iter().flatten();
-            let (col_idx, values) = entries.map(|&(col, v)| ((col % n) as u32, f64::from(v))).unzip();
+            let (col_idx, values) =
+                entries.map(|&(col, v)| ((col % n) as u32, f64::from(v))).unzip();
             let a = CsrMatrix::try_new(m, n, row_ptr, col_idx, values).unwrap();
             prop_assert_eq!(a.transpose(), slowly(a.view()));
         }

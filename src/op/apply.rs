@@ -158,7 +158,8 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// ```compile_fail
     /// # use sparseop::{DeviceVec, Error, SparseOp, Stream};
-    /// fn squared(op: &SparseOp<f64>, stream: &Stream, y: &mut DeviceVec<f64>) -> Result<(), Error> {
+    /// type Vector = DeviceVec<f64>;
+    /// fn squared(op: &SparseOp<f64>, stream: &Stream, y: &mut Vector) -> Result<(), Error> {
     ///     op.apply_device_with(stream, 1.0, &*y, 1.0, y)
     /// }
     /// ```

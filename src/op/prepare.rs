@@ -7,7 +7,7 @@ use crate::device::{Device, DeviceSpec};
 use crate::formats::Placed;
 use crate::matrix::CsrView;
 use crate::trace::span;
-use crate::tuning::calibrate::{Limits, calibrate, field, stakes};
+use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
 use crate::tuning::plan_timer::{DevicePlanTimer, Ready, Source};
@@ -53,7 +53,7 @@ impl SparseOpBuilder {
         let predicted = decision.basis == Basis::Predicted;
         if self.tuning == Tuning::Calibrate && predicted && self.pays(&mut decision, device, &spec)
         {
-            let (ready, seconds) = self.race(device, source, analysis, &mut decision)?;
+            let (ready, seconds) = self.timing_run(device, source, analysis, &mut decision)?;
             if let Some(shelf) = shelf {
                 shelf.keep(&mut decision, &spec);
             }
@@ -87,8 +87,11 @@ impl SparseOpBuilder {
     /// True if a timing run is expected to pay, or is requested without a number of products.
     /// Otherwise the reason is recorded in the decision.
     fn pays(&self, decision: &mut Decision, device: &Device, spec: &DeviceSpec) -> bool {
-        let (gain, cost) =
-            stakes(decision, &field(decision, spec), self.calibration.policy(device));
+        let (gain, cost) = expected_gain_and_cost(
+            decision,
+            &shortlist(decision, spec),
+            self.calibration.policy(device),
+        );
         let pays = self.calibration.always || self.expected_calls.is_none() || gain >= cost;
         if !pays {
             decision.basis = Basis::Unpaid { gain, cost };
@@ -98,7 +101,7 @@ impl SparseOpBuilder {
 
     /// Times the candidates nearest to the predicted one. Returns the winner and the seconds of
     /// everything except packing it.
-    fn race<T: Scalar>(
+    fn timing_run<T: Scalar>(
         &self,
         device: &Device,
         source: Source<'_, T>,
@@ -116,11 +119,11 @@ impl SparseOpBuilder {
             memory: settings.memory(memory_limit, device.memory()?),
             calls: expected_calls,
         };
-        let field = field(decision, &spec);
-        let (ready, race) =
-            calibrate(&timer, &clock, &field, limits, settings.policy(device), settings.cold)?;
-        let seconds = race.seconds;
-        decision.settle(Basis::Raced(race), analysis, &spec);
+        let shortlist = shortlist(decision, &spec);
+        let (ready, timing_run) =
+            calibrate(&timer, &clock, &shortlist, limits, settings.policy(device), settings.cold)?;
+        let seconds = timing_run.seconds;
+        decision.settle(Basis::Timed(timing_run), analysis, &spec);
         span.record("plan", display(&decision.plan));
         Ok((ready, seconds))
     }
@@ -131,17 +134,17 @@ impl Shelf {
     /// the decision.
     fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
         let found = self.store.find(&self.key, spec).and_then(|entry| {
-            match decision.objection(&entry.race.winner, analysis, spec) {
+            match decision.objection(&entry.timing_run.winner, analysis, spec) {
                 Some(objection) => {
-                    Err(Miss::Inadmissible(format!("{}, {objection}", entry.race.winner)))
+                    Err(Miss::Inadmissible(format!("{}, {objection}", entry.timing_run.winner)))
                 }
                 None => Ok(entry),
             }
         });
         match found {
-            Ok(Entry { race, when, .. }) => {
+            Ok(Entry { timing_run, when, .. }) => {
                 let age = unix_seconds().saturating_sub(when);
-                decision.settle(Basis::Remembered { race, age }, analysis, spec);
+                decision.settle(Basis::Remembered { timing_run, age }, analysis, spec);
             }
             Err(miss) => decision.store = Some(miss.to_string()),
         }
@@ -149,8 +152,8 @@ impl Shelf {
 
     /// Stores the result of a timing run. The outcome is recorded in the decision.
     fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
-        let Some(race) = decision.race().cloned() else { return };
-        let kept = self.store.keep(&Entry::now(self.key, spec, race));
+        let Some(timing_run) = decision.timing_run().cloned() else { return };
+        let kept = self.store.keep(&Entry::now(self.key, spec, timing_run));
         let now = match kept {
             Ok(()) => format!("now it is, in {}", self.store.folder().display()),
             Err(error) => format!("nor can it be: {error}"),

@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use tracing::field::display;
 
 /// Reason why values in GPU memory cannot replace values that were rounded.
-const ROUNDED_ON_HOST: &str = "its values are rounded, and whether those in the memory of the GPU can be is not known there; `update_values` takes \
-                               them from the host";
+const ROUNDED_ON_HOST: &str = "its values are rounded, and the range of values in GPU memory is \
+                               not checked; `update_values` takes them from the host";
 
 impl<T: Scalar> SparseOp<T> {
     /// Replaces the values of all entries; the pattern is fixed, and nothing is analysed, chosen or

@@ -8,7 +8,7 @@ use crate::formats::{DeviceCsr, FormatKind, Placed, Plan, Updater};
 use crate::matrix::CsrMatrix;
 use crate::tuning::caches::CacheState;
 use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
-use crate::tuning::stopwatch::turn;
+use crate::tuning::stopwatch::time_batch;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
 
@@ -357,7 +357,8 @@ fn update_times<T: Scalar>() {
     }
     let mut slow = Vec::new();
     eprintln!(
-        "| matrix | type | plan | update, µs | CSR product, µs | ratio |\n| --- | --- | --- | --- | --- | --- |"
+        "| matrix | type | plan | update, µs | CSR product, µs | ratio |\n| --- | --- | --- | \
+         --- | --- | --- |"
     );
     for class in ["stencil27", "fem3d", "femrandom", "banded", "webbase", "rmat"] {
         let entry =
@@ -377,7 +378,8 @@ fn update_times<T: Scalar>() {
             let mut matrix = timer.pack(&plan).unwrap().matrix;
             let updater = Updater::new(&plan, &mut matrix, a.view(), false).unwrap();
             let mut once = || {
-                turn(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap() / 20.0
+                time_batch(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap()
+                    / 20.0
             };
             let update = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
             let line = format!(

@@ -114,26 +114,24 @@ impl Term {
     /// Description of the term, to follow "more time for".
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::Call => "starting",
-            Self::Wake => "waking threads",
+            Self::Call => "launch overhead",
+            Self::Wake => "thread wake-up",
             Self::Slots => "stored slots",
-            Self::Chains => "sums that wait for one another",
-            Self::Guards => "looking for padding",
-            Self::Strides => "following many columns at once",
-            Self::Decodes => "looking values up",
+            Self::Chains => "dependent additions",
+            Self::Guards => "padding masks",
+            Self::Strides => "concurrent column streams",
+            Self::Decodes => "dictionary lookups",
             Self::Tail => "the COO part",
             Self::Rows => "row sums",
-            Self::Scatter => "rows out of their order",
-            Self::Uneven => "rows of changing length",
+            Self::Scatter => "permuted rows",
+            Self::Uneven => "changes of the row length",
             Self::Groups => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
-            Self::Crowd => "sharing multiprocessors with the launch before",
-            Self::Launches => "launching further kernels",
-            Self::Depth => {
-                "the longest row or slice, which keeps a thread busy while the others wait"
-            }
-            Self::Apart => "the pieces of the longest row, which lies apart",
-            Self::Stream => "bytes from memory",
+            Self::Crowd => "SM contention with the previous launch",
+            Self::Launches => "further kernel launches",
+            Self::Depth => "the longest row or slice of one thread",
+            Self::Apart => "pieces of the longest row, multiplied separately",
+            Self::Stream => "memory traffic",
         }
     }
 }
@@ -160,7 +158,8 @@ macro_rules! coefficients {
             pub const NAMES: [&'static str; Term::COUNT] = [$(stringify!($name)),+];
 
             /// Names of the coefficients of packing, in the order of [`packed`].
-            pub const PACKING_NAMES: [&'static str; PACKED] = ["pack_slot", "pack_row", "pack_call"];
+            pub const PACKING_NAMES: [&'static str; PACKED] =
+                ["pack_slot", "pack_row", "pack_call"];
 
             /// Coefficients of the product, in the order of [`Term::ALL`].
             pub const fn terms(&self) -> [f64; Term::COUNT] {

@@ -135,7 +135,8 @@ impl Profile {
 
     fn other_schema(schema: u32) -> String {
         format!(
-            "its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop tune`"
+            "its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop \
+             tune`"
         )
     }
 
@@ -145,7 +146,8 @@ impl Profile {
         const MOST: f64 = 1e15;
         if !self.names().all(is_plain) {
             return Some(format!(
-                "its names must be printable and have at most {MAX_NAME} characters, as those of devices do"
+                "its names must be printable and have at most {MAX_NAME} characters, as those of \
+                 devices do"
             ));
         }
         let mut kernels = self.coefficients.values().flatten();

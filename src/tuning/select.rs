@@ -193,7 +193,8 @@ fn nothing_fits(candidates: &[Candidate], profile: &Profile, request: &Request) 
         _ => Error::Profile {
             origin: format!("of {}, {}", profile.device, profile.date),
             message: format!(
-                "it has no usable measurements in {}; make one that has with `sparseop tune`, or use the built-in one",
+                "it has no usable measurements in {}; make one that has with `sparseop tune`, or \
+                 use the built-in one",
                 request.scalar
             ),
         },

@@ -5,7 +5,7 @@
 //! not writable, decisions are not stored. Entries are written atomically, so that any number of
 //! processes can share a folder.
 
-use super::decision::{Race, Request};
+use super::decision::{Request, TimingRun};
 use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
@@ -27,7 +27,7 @@ pub const STORE_VARIABLE: &str = "SPARSEOP_STORE";
 const FOLDER: &str = "sparseop/decisions";
 
 /// Version of the layout of [`Entry`]; an entry of another version is a miss.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Largest number of entries; beyond it the oldest are removed.
 const CAPACITY: usize = 4096;
@@ -125,19 +125,19 @@ pub struct Entry {
     /// Time of the timing run, in seconds since 1970.
     pub when: u64,
     /// Result of the timing run.
-    pub race: Race,
+    pub timing_run: TimingRun,
 }
 
 impl Entry {
     /// An entry for the result of a timing run on a device.
-    pub fn new(key: Key, device: &DeviceSpec, when: u64, race: Race) -> Self {
+    pub fn new(key: Key, device: &DeviceSpec, when: u64, timing_run: TimingRun) -> Self {
         let kernels = device.kernels().to_owned();
-        Self { schema: SCHEMA, key, kernels, driver: driver(device), when, race }
+        Self { schema: SCHEMA, key, kernels, driver: driver(device), when, timing_run }
     }
 
     /// An entry for a timing run that ended now.
-    pub fn now(key: Key, device: &DeviceSpec, race: Race) -> Self {
-        Self::new(key, device, unix_seconds(), race)
+    pub fn now(key: Key, device: &DeviceSpec, timing_run: TimingRun) -> Self {
+        Self::new(key, device, unix_seconds(), timing_run)
     }
 
     /// Reason why the entry cannot be used for `key` on a device; `None` if it can.
@@ -152,7 +152,9 @@ impl Entry {
         if self.driver != driver(device) {
             return stale("another driver");
         }
-        if self.race.timed_plan(&self.race.winner).is_none() || self.race.cold != key.cold {
+        if self.timing_run.timed_plan(&self.timing_run.winner).is_none()
+            || self.timing_run.cold != key.cold
+        {
             return Some(Miss::Damaged("its parts do not fit together".to_owned()));
         }
         None
@@ -291,7 +293,7 @@ mod tests {
     }
 
     /// A timing run of two plans, one of which failed.
-    fn race() -> Race {
+    fn timing_run() -> TimingRun {
         let timed_plan = |plan: &str, median: Option<f64>, outcome| TimedPlan {
             plan: plan.parse().unwrap(),
             prepare: median,
@@ -301,14 +303,14 @@ mod tests {
             outcome,
         };
         let failed = Outcome::Failed { reason: "it was \"too\" slow".to_owned() };
-        Race {
+        TimingRun {
             winner: "sell(c:32,sigma:512)".parse().unwrap(),
             cold: false,
             timed_plans: vec![
                 timed_plan("csr", None, failed),
                 timed_plan("sell(c:32,sigma:512)", Some(1e-5), Outcome::Won),
             ],
-            heats: 1,
+            groups: 1,
             seconds: 0.5,
             packing: 0.25,
             held_bytes: 200,
@@ -317,7 +319,7 @@ mod tests {
     }
 
     fn entry() -> Entry {
-        Entry::new(key(), &Device::Cpu.spec(), 1_800_000_000, race())
+        Entry::new(key(), &Device::Cpu.spec(), 1_800_000_000, timing_run())
     }
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -396,11 +398,10 @@ mod tests {
         let gpu =
             |driver: &str| GpuSpec { l2_bytes: 1, memory_bytes: 1, driver: driver.to_owned() };
         let on = |driver: &str| DeviceSpec { gpu: Some(gpu(driver)), ..Device::Cpu.spec() };
-        store.keep(&Entry::new(key(), &on("12.9"), 0, race())).unwrap();
+        store.keep(&Entry::new(key(), &on("12.9"), 0, timing_run())).unwrap();
         assert!(store.find(&key(), &on("12.9")).is_ok());
-        assert!(
-            matches!(store.find(&key(), &on("13.0")), Err(Miss::Stale(reason)) if reason.contains("driver"))
-        );
+        let other = store.find(&key(), &on("13.0"));
+        assert!(matches!(other, Err(Miss::Stale(reason)) if reason.contains("driver")));
     }
 
     #[test]
@@ -420,7 +421,7 @@ mod tests {
             miss();
         }
         let text = String::from_utf8(whole).unwrap();
-        let nested = format!("(schema: 2, key: {}", "(".repeat(30_000));
+        let nested = format!("(schema: 3, key: {}", "(".repeat(30_000));
         for wrong in [
             text.replace("sell(c:32,sigma:512)", "cell(c:32)"),
             text.replacen("winner: \"sell(c:32,sigma:512)\"", "winner: \"ell\"", 1),
@@ -485,7 +486,7 @@ mod tests {
                         let found = store
                             .find(&key(), &Device::Cpu.spec())
                             .expect("always there, always whole");
-                        assert_eq!(found.race, race());
+                        assert_eq!(found.timing_run, timing_run());
                     }
                 });
             }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::device::DeviceSpec;
 use sparseop::formats::{Plan, Target};
-use sparseop::tuning::decision::Race;
+use sparseop::tuning::decision::TimingRun;
 use sparseop::tuning::record::Regret;
 use sparseop::tuning::stopwatch::Samples;
 use statrs::statistics::{Data, OrderStatistics};
@@ -77,14 +77,14 @@ impl Calibrated {
     /// its operator and [`rivals`] in the second timing run. `None` without rivals or without
     /// rounds.
     pub fn of(
-        race: &Race,
+        timing_run: &TimingRun,
         measured: &Measured,
         device: &DeviceSpec,
         operator: &Samples,
         rivals: &[(Plan, Samples)],
     ) -> Option<Self> {
         let least = measured.fastest(Target::of(device))?.product;
-        let predicted = measured.runs.iter().find(|run| run.plan == *race.predicted());
+        let predicted = measured.runs.iter().find(|run| run.plan == *timing_run.predicted());
         let times = |rival: &Samples, rounds| paired(operator, rival, rounds);
         let in_one_half =
             rivals.iter().filter_map(|rival| Some((rival, times(&rival.1, Rounds::Even)?)));
@@ -94,10 +94,10 @@ impl Calibrated {
             plan: plan.clone(),
             product_us: samples.median() * 1e6,
         };
-        let (chosen, fastest) = (timed(&race.winner, operator), timed(plan, samples));
-        let why = || match race.timed_plan(&fastest.plan) {
+        let (chosen, fastest) = (timed(&timing_run.winner, operator), timed(plan, samples));
+        let why = || match timing_run.timed_plan(&fastest.plan) {
             Some(timed_plan) => format!("the fastest one: {}", timed_plan.outcome),
-            None => "the fastest one was not raced".to_owned(),
+            None => "the fastest one was not on the shortlist".to_owned(),
         };
         Some(Self {
             matrix: measured.matrix.clone(),
@@ -109,8 +109,8 @@ impl Calibrated {
             why: (chosen.plan != fastest.plan).then(why),
             chosen,
             fastest,
-            timed_plans: race.timed_plans.len(),
-            seconds: race.seconds,
+            timed_plans: timing_run.timed_plans.len(),
+            seconds: timing_run.seconds,
         })
     }
 }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// A timing run in which the second of [`PLANS`] wins over the first.
-    fn race() -> Race {
+    fn timing_run() -> TimingRun {
         let plans = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
         let timed_plan = |(plan, outcome): (&Plan, Outcome)| TimedPlan {
             plan: plan.clone(),
@@ -217,7 +217,7 @@ mod tests {
             rounds: 5,
             outcome,
         };
-        Race {
+        TimingRun {
             winner: plans[1].clone(),
             cold: false,
             timed_plans: plans
@@ -225,7 +225,7 @@ mod tests {
                 .zip([Outcome::Tied { ratio: 1.0 }, Outcome::Won])
                 .map(timed_plan)
                 .collect(),
-            heats: 1,
+            groups: 1,
             seconds: 0.5,
             packing: 0.0,
             held_bytes: 0,
@@ -237,7 +237,7 @@ mod tests {
     /// plan wins the calibration; the second timing run gives the same times.
     fn calibrated(class: &str, nnz: u64, times: [u32; 3]) -> Calibrated {
         let measured = measured(class, nnz, &times.map(|time| f64::from(time) * 1024.0));
-        let race = race();
+        let timing_run = timing_run();
         let spec = Device::Cpu.spec();
         let times = |plan: &Plan| {
             let run = measured.runs.iter().find(|run| run.plan == *plan).unwrap();
@@ -245,14 +245,14 @@ mod tests {
         };
         let rivals: Vec<_> =
             rivals(&measured, &spec).into_iter().map(|plan| (plan.clone(), times(&plan))).collect();
-        Calibrated::of(&race, &measured, &spec, &times(&race.winner), &rivals).unwrap()
+        Calibrated::of(&timing_run, &measured, &spec, &times(&timing_run.winner), &rivals).unwrap()
     }
 
     #[test]
     fn an_operator_is_charged_what_it_takes_beside_the_fastest() {
         let missed = calibrated("b", 200_000, [6, 5, 4]);
         assert_eq!((missed.regret, missed.predicted_regret), (1.25, Some(1.5)));
-        assert_eq!(missed.why.as_deref(), Some("the fastest one was not raced"));
+        assert_eq!(missed.why.as_deref(), Some("the fastest one was not on the shortlist"));
         assert!((missed.chosen.product_us / missed.fastest.product_us - 1.25).abs() < 1e-12);
         let mistaken = calibrated("b", 200_000, [4, 5, 6]);
         assert!(mistaken.why.unwrap().contains("1.000 times as long: a tie"));
@@ -278,8 +278,13 @@ mod tests {
         let rivals = [(2, [0.5, 1.0]), (3, [0.9, 0.9])];
         let rivals = rivals.map(|(plan, times)| (PLANS[plan].parse().unwrap(), samples(&times)));
         let measured = measured("b", 200_000, &[6.0, 5.0, 4.0]);
-        let found =
-            Calibrated::of(&race(), &measured, &Device::Cpu.spec(), &samples(&[1.0; 2]), &rivals);
+        let found = Calibrated::of(
+            &timing_run(),
+            &measured,
+            &Device::Cpu.spec(),
+            &samples(&[1.0; 2]),
+            &rivals,
+        );
         assert_eq!(found.unwrap().regret, 1.0);
     }
 

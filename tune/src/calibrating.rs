@@ -10,7 +10,7 @@ use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
 use sparseop::tuning::profile::Profile;
-use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, race, turn};
+use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, time_batch, time_interleaved};
 use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ pub fn judge<T: Scalar>(
     policy: Policy,
 ) -> Result<Option<Calibrated>> {
     let device = op.device();
-    let its_race = op.decision().race().context("the calibration has run no race")?;
+    let timing_run = op.decision().timing_run().context("the calibration has timed no plans")?;
     let pack = |plan: Plan| {
         SparseOpBuilder::new()
             .device(device.clone())
@@ -108,15 +108,15 @@ pub fn judge<T: Scalar>(
     let all: Vec<&SparseOp<T>> = std::iter::once(op).chain(&rivals).collect();
     let (stream, product) = (&stream, &product);
     let mut turns: Vec<_> =
-        all.iter().map(|&op| move |repeats| turn(stream, repeats, || product(op))).collect();
+        all.iter().map(|&op| move |repeats| time_batch(stream, repeats, || product(op))).collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
     // Half of the rounds determine the fastest plan, the other half the regret.
     let policy = Policy { min_rounds: 2 * policy.min_rounds, ..policy };
     let mut samples: Vec<Samples> =
-        race(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
+        time_interleaved(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
     let operator = samples.remove(0);
     let rivals: Vec<_> = rivals.iter().map(|op| op.plan().clone()).zip(samples).collect();
-    Ok(Calibrated::of(its_race, measured, &device.spec(), &operator, &rivals))
+    Ok(Calibrated::of(timing_run, measured, &device.spec(), &operator, &rivals))
 }
 
 impl HeldOut {

@@ -19,7 +19,7 @@ pub struct Campaign<'a> {
     /// Policy of a timing run.
     pub policy: Policy,
     /// Number of timing runs of each matrix, which is packed once for all of them.
-    pub races: usize,
+    pub timing_runs: usize,
     /// Store of decisions, read and written; `None` to ignore earlier decisions and store none.
     pub store: Option<Store>,
     /// Calibration of each matrix, if its regret is to be measured.
@@ -44,7 +44,7 @@ impl<'a> Campaign<'a> {
     /// calibration.
     pub fn new(device: &'a Device) -> Self {
         let policy = Policy::of(device);
-        Self { device, policy, races: 1, store: None, calibrating: None }
+        Self { device, policy, timing_runs: 1, store: None, calibrating: None }
     }
 
     /// Times every plan of a matrix, recorded under the given name and class. The last decision is
@@ -71,8 +71,8 @@ impl<'a> Campaign<'a> {
         let before = before.map_err(|error| note("remembered", error.into())).ok();
         let also: Vec<Plan> =
             before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
-        let (device, policy, races) = (self.device, self.policy, self.races);
-        let subject = Subject { matrix, class, device, policy, races, also: &also };
+        let (device, policy, timing_runs) = (self.device, self.policy, self.timing_runs);
+        let subject = Subject { matrix, class, device, policy, timing_runs, also: &also };
         let mut trial = Trial::of(a.view(), &analysis, subject)?;
         let repeat = before.and_then(|(known, key)| {
             let (repeat, kept) = self.decided(&trial, &known, key)?;
@@ -81,7 +81,7 @@ impl<'a> Campaign<'a> {
             }
             repeat
         });
-        let measured = trial.races.swap_remove(0);
+        let measured = trial.timing_runs.swap_remove(0);
         let judge = |op: &SparseOp<T>| calibrating::judge(op, a, &analysis, &measured, policy);
         let calibrated = op.as_ref().map(judge).and_then(|calibrated| {
             calibrated.map_err(|error| note("judged by its calibration", error)).ok().flatten()
@@ -102,7 +102,7 @@ impl<'a> Campaign<'a> {
         let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
         // A damaged or outdated entry counts as none, and is replaced.
         let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
-        let remembered = entry.map(|entry| entry.race.winner);
+        let remembered = entry.map(|entry| entry.timing_run.winner);
         Ok((Known { predicted, remembered }, key))
     }
 
@@ -116,11 +116,12 @@ impl<'a> Campaign<'a> {
     ) -> Option<(Option<Repeat>, Result<(), Error>)> {
         let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
         let decisions = trial.decisions(known)?;
-        let race = decisions.successive.last().and_then(|winner| trial.race(known, winner));
-        let kept = match (&self.store, race) {
-            (Some(store), Some(race)) => store.keep(&Entry::now(key, &spec, race)),
+        let timing_run =
+            decisions.successive.last().and_then(|winner| trial.timing_run(known, winner));
+        let kept = match (&self.store, timing_run) {
+            (Some(store), Some(timing_run)) => store.keep(&Entry::now(key, &spec, timing_run)),
             _ => Ok(()),
         };
-        Some((Repeat::of(&trial.races, &decisions, calls, &spec), kept))
+        Some((Repeat::of(&trial.timing_runs, &decisions, calls, &spec), kept))
     }
 }

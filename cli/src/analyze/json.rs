@@ -106,8 +106,8 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         plan: &candidate.plan,
         predicted_us: candidate.prediction.map(|p| p.product() / 1e3),
         measured_us: decision
-            .race()
-            .and_then(|race| race.timed_plan(&candidate.plan)?.median)
+            .timing_run()
+            .and_then(|timing_run| timing_run.timed_plan(&candidate.plan)?.median)
             .map(|s| s * 1e6),
         matrix_bytes: candidate.traffic.matrix_bytes,
         padding_ratio: candidate.traffic.padding_ratio(nnz),

@@ -13,7 +13,7 @@ use sprs::CsMatViewI;
 use sprs::prod::mul_acc_mat_vec_csr;
 use std::rc::Rc;
 
-/// What the plans are compared with.
+/// Baseline of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Baseline {
     /// The product of the crate sprs, on one thread of the CPU
@@ -174,8 +174,12 @@ macro_rules! peers {
         impl Peers for $type {
             fn sprs<'a>(a: CsrView<'a, Self>) -> Result<Product<'a, Self>, String> {
                 let shape = (a.nrows(), a.ncols());
-                let matrix = CsMatViewI::<$type, u32, usize>::try_new(shape, a.row_ptr(), a.col_idx(), a.values());
-                let matrix = matrix.map_err(|(_, _, _, error)| format!("sprs does not take the matrix: {error}"))?;
+                let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
+                let matrix =
+                    CsMatViewI::<$type, u32, usize>::try_new(shape, row_ptr, col_idx, a.values());
+                let matrix = matrix.map_err(|(_, _, _, error)| {
+                    format!("sprs does not accept the matrix: {error}")
+                })?;
                 Ok(Box::new(move |x, y| {
                     y.fill(0.0);
                     mul_acc_mat_vec_csr(matrix, x, y);

@@ -12,7 +12,7 @@ use sparseop::formats::Traffic;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::caches::{CacheState, Caches};
 use sparseop::tuning::explain::PackedBeside;
-use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, race};
+use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, time_interleaved};
 use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::rc::Rc;
 
@@ -254,7 +254,7 @@ fn time<T: Scalar>(
     let mut batches: Vec<_> =
         ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = batches.iter_mut().map(|b| b as _).collect();
-    race(&mut batches, policy)
+    time_interleaved(&mut batches, policy)
 }
 
 /// Cuts the plans into groups of at most `limit` bytes each, if possible. The first plan is in

@@ -8,8 +8,8 @@ use anyhow::Result;
 use sparseop::tuning::decision::Decision;
 use sparseop::{Plan, Scalar, Tuning};
 
-/// Returns the page's data of one matrix: `results` of `comparison`, and the `decision` that `words`
-/// explain.
+/// Returns the page's data of one matrix: `results` of `comparison`, and the `decision` that
+/// `words` explain.
 ///
 /// # Errors
 ///

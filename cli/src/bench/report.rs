@@ -399,7 +399,8 @@ mod tests {
         };
         report.runs.push(Run::Measured(one));
         (0..2).for_each(|_| summary.add(&report));
-        let means = "plain CSR, geometric mean over 2 matrices: auto 2.00, ell 2.00, fastest plan 2.00, csr(scalar) 1.00";
+        let means = "plain CSR, geometric mean over 2 matrices: auto 2.00, ell 2.00, fastest plan \
+                     2.00, csr(scalar) 1.00";
         assert!(summary.text().contains(means), "{}", summary.text());
         let table = report.table().unwrap();
         let line = table.lines().find(|line| line.starts_with("one vector")).unwrap();
@@ -417,7 +418,8 @@ mod tests {
         assert!(table.contains("<- auto\n") && table.contains("<- calibrated\n"), "{table}");
         assert_eq!(
             summary.text(),
-            "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto 4.00, coo 2.00\n"
+            "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto \
+             4.00, coo 2.00\n"
         );
     }
 }

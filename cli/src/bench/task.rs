@@ -9,13 +9,13 @@ use sparseop_testkit::{Oracle, x_vector};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How several vectors stand in memory.
+/// Layout of several vectors in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum LayoutArg {
-    /// Side by side: element i of all vectors, then element i + 1
+    /// Row-major: element i of all vectors, then element i + 1
     Row,
-    /// One after the other
+    /// Column-major: one vector after the other
     Column,
 }
 
@@ -28,14 +28,14 @@ impl From<LayoutArg> for Layout {
     }
 }
 
-/// What timed products find in the last cache.
+/// State of the last-level cache before timed products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum CacheArg {
-    /// What the product itself leaves there: batches of products behind at least 3 that are not timed
+    /// As the product itself leaves it: batches of products after at least 3 warm-up products
     Warm,
-    /// Other data before each batch, as between two steps of a solver
+    /// Filled with other data before each batch, as between two steps of a solver
     Company,
-    /// Other data before each product; products are timed one by one
+    /// Filled with other data before each product; products are timed one by one
     Cold,
 }
 

@@ -15,24 +15,25 @@ use std::path::{Path, PathBuf};
 /// Number of listed matrices, those with the largest regret.
 const WORST: usize = 5;
 
-/// What a profile says: the device, how well it fits this one, its regret by class and its coefficients
+/// Contents of a profile: device, fit to this device, regret by class, coefficients
 ///
-/// Regret is the time of the chosen plan over that of the fastest: 1 is perfect. Held out: chosen by coefficients that were fitted to
-/// other classes of matrices. Without FILE: the profile that is used here, and what was passed over.
+/// Regret is the time of the chosen plan over that of the fastest; 1 is optimal. Held-out choices
+/// use coefficients fitted to other classes of matrices. Without FILE: the profile in use, and the
+/// profiles that were skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sparseop profile show                    the one that is used here
-  sparseop profile show --device cpu       the one that is used on the CPU
-  sparseop profile show mine.ron --json    everything in it, for a program to read")]
+  sparseop profile show                    the profile in use
+  sparseop profile show --device cpu       the profile in use on the CPU
+  sparseop profile show mine.ron --json    everything, as JSON")]
 pub(super) struct Args {
     /// Profiles, in RON
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What they are held against: auto, cpu, cuda or cuda:N; when not given, what is there of their kind
+    /// Device to compare with: auto, cpu, cuda or cuda:N [default: the first of the profile's kind]
     #[arg(long, value_name = "DEVICE", value_parser = DeviceArg::parse)]
     device: Option<DeviceArg>,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -88,7 +89,7 @@ fn used(args: &Args, console: &Console) -> Result<()> {
         } else {
             let mut out = format!("used on {device} in {scalar}: {}\n", found.origin);
             for warning in &found.warnings {
-                writeln!(out, "passed over: {warning}")?;
+                writeln!(out, "skipped: {warning}")?;
             }
             if let Some(folder) = lookup::user_folder() {
                 writeln!(
@@ -126,24 +127,20 @@ fn show(file: &Path, args: &Args, console: &Console) -> Result<()> {
 
 fn text(out: &mut String, profile: &Profile, fit: Option<Fit>) -> fmt::Result {
     writeln!(out, "device       {}", device_line(&profile.device))?;
-    writeln!(out, "fit          {}", fit.map_or("there is no such device here", Fit::describe))?;
+    writeln!(out, "fit          {}", fit.map_or("no such device here", Fit::describe))?;
     let current =
         if is_current(profile) { "those of this program" } else { "not those of this program" };
     writeln!(out, "kernels      {}, {current}", profile.kernels)?;
     writeln!(out, "made         {}, {}", profile.date, printable(&profile.command))?;
     let reached = ceilings(&profile.ceilings).map(|(what, value)| format!("{what} {value}"));
     writeln!(out, "ceilings     {}", reached.join(", "))?;
-    writeln!(
-        out,
-        "cache        {} MB stay from one product to the next",
-        rounded(profile.cache_bytes * 1e-6)
-    )?;
+    writeln!(out, "cache        {} MB kept between products", rounded(profile.cache_bytes * 1e-6))?;
     records(out, &profile.records)?;
     writeln!(out)?;
     *out += &regrets(profile);
     worst(out, &profile.records)?;
     for (scalar, kernels) in &profile.coefficients {
-        writeln!(out, "\nnanoseconds for one of each, in {scalar}")?;
+        writeln!(out, "\ncoefficients in {scalar}, ns")?;
         *out += &coefficients(kernels.iter().map(|(kernel, c)| (kernel.as_str(), c)));
     }
     writeln!(out)
@@ -158,7 +155,7 @@ fn records(out: &mut String, records: &[Record]) -> fmt::Result {
         records.iter().flat_map(|record| &record.runs).filter(|run| run.failed.is_some()).count();
     writeln!(
         out,
-        "records      {} of a matrix in one precision, {runs} runs, {failed} of them failed",
+        "records      {}, one per matrix and precision; {runs} runs, {failed} failed",
         records.len()
     )
 }

@@ -65,7 +65,9 @@ fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
     html! {
         p class="legend" {
             @if any(|run| run.chosen) { span { i class="swatch chosen" {} "chosen plan" } }
-            @if any(|run| run.format.is_some() && !run.chosen) { span { i class="swatch own" {} "other plans" } }
+            @if any(|run| run.format.is_some() && !run.chosen) {
+                span { i class="swatch own" {} "other plans" }
+            }
             @if any(|run| run.format.is_none()) { span { i class="swatch peer" {} "baselines" } }
             @if any(|run| run.measured.is_some() && run.predicted.is_some()) {
                 span { i class="key" { "◆" } "predicted" }
@@ -73,7 +75,8 @@ fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
             @if let Some(bandwidth) = matrix.bandwidth {
                 span {
                     i class="swatch line roofline" {}
-                    "roofline: the plan's bytes at " (format!("{:.1}", bandwidth / 1e9)) " GB/s, the measured speed of a copy in memory; a cache may beat it"
+                    "roofline: the plan's bytes at the measured copy bandwidth of "
+                    (format!("{:.1}", bandwidth / 1e9)) " GB/s; cached data may exceed it"
                 }
             }
         }
@@ -118,11 +121,13 @@ impl<'a> Chart<'a> {
     fn draw(&self) -> Markup {
         let height = self.bottom + BOTTOM;
         let said = self.in_words();
+        let tick_y = px(self.bottom + 16.0);
         let heads =
             [if self.matrix.is_measured() { "median" } else { "predicted" }, "GB/s", "of roofline"];
         html! {
             div class="scroll" {
-                svg class="bars" role="img" aria-label=(said) viewBox={ "0 0 " (WIDTH) " " (px(height)) } {
+                svg class="bars" role="img" aria-label=(said)
+                    viewBox={ "0 0 " (WIDTH) " " (px(height)) } {
                     @for (x, head) in COLUMNS.iter().zip(heads) {
                         text class="head" x=(x) y=(TOP - 10.0) text-anchor="end" { (head) }
                     }
@@ -130,13 +135,19 @@ impl<'a> Chart<'a> {
                         @let x = self.scale.at(tick);
                         line class="grid" x1=(x) x2=(x) y1=(TOP) y2=(px(self.bottom)) {}
                         @if tick > 0.0 {
-                            text class="tick" x=(x) y=(px(self.bottom + 16.0)) text-anchor="middle" { (time_label(tick)) }
+                            text class="tick" x=(x) y=(tick_y) text-anchor="middle" {
+                                (time_label(tick))
+                            }
                         } @else {
-                            text class="tick" x=(x) y=(px(self.bottom + 16.0)) text-anchor="middle" { "0" }
+                            text class="tick" x=(x) y=(tick_y) text-anchor="middle" { "0" }
                         }
                     }
-                    @for (i, &(run, time)) in self.rows.iter().enumerate() { (self.row(i, run, time)) }
-                    @if self.matrix.bandwidth.is_some() { path class="roofline" d=(self.roofline()) {} }
+                    @for (i, &(run, time)) in self.rows.iter().enumerate() {
+                        (self.row(i, run, time))
+                    }
+                    @if self.matrix.bandwidth.is_some() {
+                        path class="roofline" d=(self.roofline()) {}
+                    }
                 }
             }
         }
@@ -161,17 +172,26 @@ impl<'a> Chart<'a> {
             cell(self.matrix.roofline(run), |least| format!("{:.0} %", least / time * 100.0));
         let text = px(middle + 4.0);
         let cut = time > self.scale.to();
+        let predicted = run.predicted.filter(|&p| run.measured.is_some() && p <= self.scale.to());
         html! {
             g {
                 title { (run.name) ": " (duration(time)) }
-                text class=(if run.chosen { "name chosen" } else { "name" }) x="0" y=(text) { (shortened(&run.name)) }
-                rect class=(kind) x=(px(self.left)) y=(top) width=(px((end - self.left).max(1.0))) height=(BAR) {}
-                @if cut {
-                    path class="cut" d={ "M" (px(end - 14.0)) " " (px(top + BAR + 2.0)) "l5 " (-BAR - 4.0) "m4 0l-5 " (BAR + 4.0) } {}
+                text class=(if run.chosen { "name chosen" } else { "name" }) x="0" y=(text) {
+                    (shortened(&run.name))
                 }
-                @if let (Some(_), Some(predicted)) = (run.measured, run.predicted.filter(|&p| p <= self.scale.to())) {
+                rect class=(kind) x=(px(self.left)) y=(top) width=(px((end - self.left).max(1.0)))
+                    height=(BAR) {}
+                @if cut {
+                    path class="cut" d={
+                        "M" (px(end - 14.0)) " " (px(top + BAR + 2.0))
+                        "l5 " (-BAR - 4.0) "m4 0l-5 " (BAR + 4.0)
+                    } {}
+                }
+                @if let Some(predicted) = predicted {
                     @let x = self.scale.at(predicted);
-                    path class="predicted" d={ "M" (px(x - 4.0)) " " (px(middle)) "l4 -4l4 4l-4 4z" } {}
+                    path class="predicted" d={
+                        "M" (px(x - 4.0)) " " (px(middle)) "l4 -4l4 4l-4 4z"
+                    } {}
                 }
                 @for (x, number) in COLUMNS.iter().zip([duration(time), rate, share]) {
                     text class="number" x=(x) y=(text) text-anchor="end" { (number) }

@@ -107,8 +107,14 @@ pub(super) fn draw(matrix: &Matrix) -> Markup {
                 span { i class="swatch rows" {} "share of the rows" }
                 span { i class="swatch entries" {} "share of the entries" }
                 @if let Some(at) = &matrix.thresholds {
-                    span { i class="swatch line ell" {} "ELL width " (at.ell_width) " of " code { (at.hyb) } }
-                    span { i class="swatch line section" {} (sections_in_words(at)) " of " code { (at.jds) } }
+                    span {
+                        i class="swatch line ell" {}
+                        "ELL width " (at.ell_width) " of " code { (at.hyb) }
+                    }
+                    span {
+                        i class="swatch line section" {}
+                        (sections_in_words(at)) " of " code { (at.jds) }
+                    }
                 }
             }
             svg role="img" aria-label=(said) viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } {
@@ -164,7 +170,9 @@ impl<'a> Chart<'a> {
             @for tick in self.y.ticks(TICKS) {
                 @let at = self.y.at(tick);
                 line class="grid" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(at) y2=(at) {}
-                text class="tick" x=(LEFT - 6.0) y=(px(at + 4.0)) text-anchor="end" { (tick_label(tick)) }
+                text class="tick" x=(LEFT - 6.0) y=(px(at + 4.0)) text-anchor="end" {
+                    (tick_label(tick))
+                }
             }
             @for (i, bin) in self.bins.iter().enumerate() { (self.bin(i, bin)) }
             line class="base" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(base) y2=(base) {}
@@ -180,12 +188,16 @@ impl<'a> Chart<'a> {
         let bar = |class: &str, x: f64, share: f64| {
             let base = self.base;
             let height = (base - self.y.at(share)).max(if share > 0.0 { LEAST } else { 0.0 });
-            html! { rect class=(class) x=(px(x)) y=(px(base - height)) width=(px(width)) height=(px(height)) {} }
+            html! {
+                rect class=(class) x=(px(x)) y=(px(base - height)) width=(px(width))
+                    height=(px(height)) {}
+            }
         };
         html! {
             g class="bin" {
                 title {
-                    "rows of " (label(bin)) ": " (grouped(bin.rows)) " (" (percent(rows)) "), with " (grouped(bin.entries)) " entries ("
+                    "rows of " (label(bin)) ": " (grouped(bin.rows)) " (" (percent(rows))
+                    "), with " (grouped(bin.entries)) " entries ("
                     (percent(entries)) ")"
                 }
                 (bar("rows", left, rows))
@@ -201,7 +213,10 @@ impl<'a> Chart<'a> {
             @for (i, bin) in self.bins.iter().enumerate() {
                 @let x = px(self.left(i) + self.step / 2.0);
                 @if self.slanted {
-                    text class="tick" x=(x) y=(y) text-anchor="end" transform={ "rotate(-40 " (x) " " (y) ")" } { (label(bin)) }
+                    text class="tick" x=(x) y=(y) text-anchor="end"
+                        transform={ "rotate(-40 " (x) " " (y) ")" } {
+                        (label(bin))
+                    }
                 } @else {
                     text class="tick" x=(x) y=(y) text-anchor="middle" { (label(bin)) }
                 }
@@ -230,13 +245,18 @@ impl<'a> Chart<'a> {
             @for width in boundaries {
                 @let x = self.after(width);
                 line class=(class) x1=(x) x2=(x) y1=(TOP) y2=(base) {
-                    title { "A section of " (at.jds) " ends here: rows of more than " (width) " entries, and others" }
+                    title {
+                        "Section boundary of " (at.jds) ": rows of more than " (width) " entries"
+                    }
                 }
             }
             line class="ell" x1=(ell) x2=(ell) y1=(TOP - 6.0) y2=(base) {
-                title { (at.hyb) " keeps " (at.ell_width) " entries of a row in ELL, and the rest in COO" }
+                title {
+                    (at.hyb) " stores " (at.ell_width) " entries of a row in ELL, the rest in COO"
+                }
             }
-            text class="ell" x=(ell) y=(TOP - 10.0) text-anchor=(if ell > WIDTH / 2.0 { "end" } else { "start" }) {
+            text class="ell" x=(ell) y=(TOP - 10.0)
+                text-anchor=(if ell > WIDTH / 2.0 { "end" } else { "start" }) {
                 "ELL width " (at.ell_width)
             }
         }

@@ -25,10 +25,11 @@ use sparseop::{Device, ScalarKind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Where the page goes, if there is to be one.
+/// Path of the page, if requested.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReportArg {
-    /// Also write a page with pictures: row lengths, pattern, times against the roofline, predictions, regret
+    /// Also write a page with pictures: row lengths, pattern, times against the roofline,
+    /// predictions, regret
     #[arg(long = "report", value_name = "FILE.html")]
     path: Option<PathBuf>,
 }

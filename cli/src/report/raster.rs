@@ -80,12 +80,16 @@ impl Raster {
         html! {
             figure class="pattern" {
                 h4 { "Pattern" }
-                svg role="img" aria-label=(said) viewBox={ "0 0 " (SIDE + MARGIN + 2.0) " " (px(height + MARGIN + 2.0)) } {
-                    text x=(px(MARGIN + width / 2.0)) y="16" text-anchor="middle" { (ncols) " columns" }
+                svg role="img" aria-label=(said)
+                    viewBox={ "0 0 " (SIDE + MARGIN + 2.0) " " (px(height + MARGIN + 2.0)) } {
+                    text x=(px(MARGIN + width / 2.0)) y="16" text-anchor="middle" {
+                        (ncols) " columns"
+                    }
                     text x="16" y=(middle) text-anchor="middle" transform=(turn) { (nrows) " rows" }
                     @if self.density.is_some() {
                         image class="pixels" x=(MARGIN) y=(MARGIN) width=(width) height=(height)
-                            preserveAspectRatio="none" href={ "data:image/png;base64," (self.image) } {}
+                            preserveAspectRatio="none"
+                            href={ "data:image/png;base64," (self.image) } {}
                     }
                     rect class="frame" x=(MARGIN) y=(MARGIN) width=(width) height=(height) {}
                 }

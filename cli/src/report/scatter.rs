@@ -73,7 +73,9 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
         figure class="scatter" {
             h4 { "Predicted against measured" }
             p class="legend" {
-                @for kind in formats() { span { i class={ "swatch dot " (colour(*kind)) } {} (kind) } }
+                @for kind in formats() {
+                    span { i class={ "swatch dot " (colour(*kind)) } {} (kind) }
+                }
             }
             svg role="img" aria-label=(said) viewBox={ "0 0 " (SIDE) " " (SIDE) } {
                 (grid(&x, &y))
@@ -83,8 +85,13 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
                     @if points.len() <= NAMED {
                         g class={ "points " (colour(*kind)) } {
                             @for p in of_kind() {
-                                circle class=[p.run.chosen.then_some("chosen")] cx=(x.at(p.predicted)) cy=(y.at(p.measured)) r="4" {
-                                    title { (p.matrix) ", " (p.run.name) ": " (duration(p.predicted)) " predicted, " (duration(p.measured)) " measured" }
+                                circle class=[p.run.chosen.then_some("chosen")]
+                                    cx=(x.at(p.predicted)) cy=(y.at(p.measured)) r="4" {
+                                    title {
+                                        (p.matrix) ", " (p.run.name) ": "
+                                        (duration(p.predicted)) " predicted, "
+                                        (duration(p.measured)) " measured"
+                                    }
                                 }
                             }
                         }
@@ -93,7 +100,10 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
                     }
                 }
             }
-            figcaption { (within) " of " (plans) " within a factor of " (BAND) " (dashed). Above the diagonal, slower than predicted." }
+            figcaption {
+                (within) " of " (plans) " within a factor of " (BAND) " (dashed). "
+                "Above the diagonal, slower than predicted."
+            }
         }
     }
 }
@@ -112,12 +122,21 @@ fn grid(x: &Scale, y: &Scale) -> Markup {
             @let (across, down) = (x.at(tick), y.at(tick));
             line class="grid" x1=(across) x2=(across) y1=(TOP) y2=(bottom) {}
             line class="grid" x1=(LEFT) x2=(right) y1=(down) y2=(down) {}
-            text class="tick" x=(across) y=(bottom + 16.0) text-anchor="middle" { (time_label(tick)) }
-            text class="tick" x=(LEFT - 6.0) y=(px(down + 4.0)) text-anchor="end" { (time_label(tick)) }
+            text class="tick" x=(across) y=(bottom + 16.0) text-anchor="middle" {
+                (time_label(tick))
+            }
+            text class="tick" x=(LEFT - 6.0) y=(px(down + 4.0)) text-anchor="end" {
+                (time_label(tick))
+            }
         }
         rect class="frame" x=(LEFT) y=(TOP) width=(right - LEFT) height=(bottom - TOP) {}
-        text class="axis" x=(px((LEFT + right) / 2.0)) y=(SIDE - 8.0) text-anchor="middle" { "predicted" }
-        text class="axis" x="12" y=(middle) text-anchor="middle" transform={ "rotate(-90 12 " (middle) ")" } { "measured" }
+        text class="axis" x=(px((LEFT + right) / 2.0)) y=(SIDE - 8.0) text-anchor="middle" {
+            "predicted"
+        }
+        text class="axis" x="12" y=(middle) text-anchor="middle"
+            transform={ "rotate(-90 12 " (middle) ")" } {
+            "measured"
+        }
     }
 }
 
@@ -127,8 +146,10 @@ fn diagonals((least, most): (f64, f64), x: &Scale, y: &Scale) -> Markup {
     html! {
         line class="diagonal" x1=(x.at(least)) y1=(y.at(least)) x2=(x.at(most)) y2=(y.at(most)) {}
         @if near {
-            line class="band" x1=(x.at(least)) y1=(y.at(least * BAND)) x2=(x.at(most / BAND)) y2=(y.at(most)) {}
-            line class="band" x1=(x.at(least * BAND)) y1=(y.at(least)) x2=(x.at(most)) y2=(y.at(most / BAND)) {}
+            line class="band" x1=(x.at(least)) y1=(y.at(least * BAND)) x2=(x.at(most / BAND))
+                y2=(y.at(most)) {}
+            line class="band" x1=(x.at(least * BAND)) y1=(y.at(least)) x2=(x.at(most))
+                y2=(y.at(most / BAND)) {}
         }
     }
 }

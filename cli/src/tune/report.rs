@@ -2,7 +2,7 @@
 //! as JSON.
 
 use super::super::console::{Left, Right, duration, table};
-use super::races::{self, WORST};
+use super::timing_runs::{self, WORST};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::tuning::cost::Term;
@@ -132,14 +132,15 @@ impl Run<'_> {
         let how = |name: &str, regret: &Regret| {
             let Regret { matrices, geometric_mean, p95, worst } = regret;
             format!(
-                "{name} over {matrices} matrices: geometric mean {geometric_mean:.3}, 95th percentile {p95:.3}, worst {worst:.3}\n"
+                "{name} over {matrices} matrices: geometric mean {geometric_mean:.3}, 95th \
+                 percentile {p95:.3}, worst {worst:.3}\n"
             )
         };
-        out += &how("regret", &validation.in_sample);
+        out += &how("in-sample regret", &validation.in_sample);
         if let Some(held_out) = &validation.held_out {
-            out += &how("held out by class", held_out);
+            out += &how("held-out regret by class", held_out);
         }
-        for (_, text) in self.races() {
+        for (_, text) in self.timing_runs() {
             out += "\n";
             out += &text;
         }
@@ -147,13 +148,13 @@ impl Run<'_> {
     }
 
     /// Reports about timing runs, with their headings.
-    pub(super) fn races(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let calibrations = self.calibrations.as_ref().map(races::calibrations);
-        let repeatability = self.repeatability.as_ref().map(races::repeatability);
-        let calibrations = calibrations.map(|text| ("How well calibration chooses", text));
+    pub(super) fn timing_runs(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let calibrations = self.calibrations.as_ref().map(timing_runs::calibrations);
+        let repeatability = self.repeatability.as_ref().map(timing_runs::repeatability);
+        let calibrations = calibrations.map(|text| ("Regret of calibration", text));
         calibrations
             .into_iter()
-            .chain(repeatability.map(|text| ("How well decisions repeat", text)))
+            .chain(repeatability.map(|text| ("Repeatability of decisions", text)))
     }
 
     fn worst(&self) -> String {
@@ -179,7 +180,7 @@ impl Run<'_> {
             ("regret", Right),
             ("chosen", Left),
             ("fastest", Left),
-            ("why", Left),
+            ("cause", Left),
         ];
         table(&columns, worst) + "\n"
     }
@@ -199,7 +200,8 @@ impl Run<'_> {
         let Measured { matrix, scalar, facts, class, .. } = &self.measured[choice.measured];
         let regret = choice.regret;
         let what = format!(
-            "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret {regret:.3}: {}\n",
+            "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret \
+             {regret:.3}: {}\n",
             facts.nrows,
             facts.ncols,
             facts.nnz,
@@ -239,7 +241,7 @@ fn terms(choice: &Choice) -> String {
         p.prediction.filter(|p| p.imbalance > 0.0).map(|p| format!("{:.2}", p.imbalance * 1e-3))
     });
     if !(a.is_empty() && b.is_empty()) {
-        add("work that cannot be shared", [none(), a, none(), b]);
+        add("load imbalance", [none(), a, none(), b]);
     }
     let [a, b] = of(|p| p.prediction.map(|p| format!("x {:.3}", p.correction)));
     add("correction", [none(), a, none(), b]);
@@ -262,10 +264,12 @@ fn terms(choice: &Choice) -> String {
 fn why(choice: &Choice) -> String {
     let ratio = |p: &Predicted| p.prediction.map(|prediction| prediction.product() / p.product);
     match (ratio(&choice.chosen), ratio(&choice.fastest)) {
-        (_, None) => "nothing is known of the fastest one's kernel".to_owned(),
+        (_, None) => "the kernel of the fastest plan is not in the profile".to_owned(),
         (Some(chosen), Some(fastest)) if chosen.ln().abs() >= fastest.ln().abs() => {
-            format!("the chosen one was predicted {chosen:.2} times its time")
+            format!("predicted over measured time of the chosen plan: {chosen:.2}")
         }
-        (_, Some(fastest)) => format!("the fastest one was predicted {fastest:.2} times its time"),
+        (_, Some(fastest)) => {
+            format!("predicted over measured time of the fastest plan: {fastest:.2}")
+        }
     }
 }

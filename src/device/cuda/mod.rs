@@ -164,8 +164,8 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
     let bound = gpu.bind().map_err(|e| e.to_string());
     let queue =
         bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
-            // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the first
-            // error is the one to report.
+            // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the
+            // first error is the one to report.
             let _ = unsafe { result::primary_ctx::release(device) };
         })?;
     gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");

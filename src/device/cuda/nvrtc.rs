@@ -25,7 +25,8 @@ type Create = unsafe extern "C" fn(
 const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
 
 /// The reason why NVRTC is not available.
-const MISSING: &str = "NVRTC was not found; put the folder of libnvrtc.so, which comes with CUDA and with the Python package \
+const MISSING: &str = "NVRTC was not found; put the folder of libnvrtc.so, which comes with CUDA \
+                       and with the Python package \
                        nvidia-cuda-nvrtc, on LD_LIBRARY_PATH";
 
 /// The functions of the library.

@@ -151,7 +151,8 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: "fem3d",
-        structure: "elasticity on an n x n x n grid: 3 unknowns a node, 27-point coupling by full 3 x 3 blocks",
+        structure: "elasticity on an n x n x n grid: 3 unknowns a node, 27-point coupling by full \
+                    3 x 3 blocks",
         parameters: &[size("n", 64, "nodes along a side")],
         scales: true,
         in_suite: true,
@@ -211,7 +212,8 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: "webbase",
-        structure: "power-law rows; 70 % of the entries within 300 of the diagonal, the rest in few columns",
+        structure: "power-law rows; 70 % of the entries within 300 of the diagonal, the rest in \
+                    few columns",
         parameters: &[size("rows", 4_000_000, "rows and columns")],
         scales: true,
         in_suite: true,
@@ -289,7 +291,8 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: RANDOM,
-        structure: "anything: the seed draws size, shape, row lengths and their order, columns, blocks and values",
+        structure: "anything: the seed draws size, shape, row lengths and their order, columns, \
+                    blocks and values",
         parameters: &[size("nnz", 0, "entries; 0: as the seed draws, 60 thousand to 10 million")],
         scales: true,
         in_suite: false,

@@ -183,10 +183,10 @@ fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
     }
 }
 
-const COMPLEX: &str = "complex matrices are not supported; store the real and the imaginary part as two real \
-                       matrices and combine their products";
-const HERMITIAN: &str = "hermitian matrices are not supported; a real hermitian matrix is symmetric, write `symmetric` \
-                         instead";
+const COMPLEX: &str = "complex matrices are not supported; store the real and the imaginary part \
+                       as two real matrices and combine their products";
+const HERMITIAN: &str = "hermitian matrices are not supported; a real hermitian matrix is \
+                         symmetric, write `symmetric` instead";
 
 fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     let (word_shown, hint) = (excerpt(word.as_bytes()), suggestion(word, known.iter().copied()));

@@ -222,13 +222,16 @@ proptest! {
         numbers in prop::collection::vec(prop::sample::select(vec![0.0, 1e-300, 1.0, 1e12]), 18),
         cache in prop::sample::select(vec![1.0, 1e15]),
         threads in prop::sample::select(vec![1, usize::MAX]),
-        spec in prop::sample::select(vec!["dense,n=0", "poisson2d,n=40", "webbase,rows=2k", "circuit,rows=2k"]),
+        spec in prop::sample::select(vec![
+            "dense,n=0", "poisson2d,n=40", "webbase,rows=2k", "circuit,rows=2k",
+        ]),
     ) {
         let mut profile = measured(DeviceSpec { threads, ..here() });
         profile.cache_bytes = cache;
         for (i, c) in profile.coefficients.values_mut().flat_map(|k| k.values_mut()).enumerate() {
             let number = |at: usize| numbers[(at + i) % numbers.len()];
-            *c = crate::tuning::cost::Coefficients::new(std::array::from_fn(number), [16, 17, 18].map(number));
+            let packing = [16, 17, 18].map(number);
+            *c = crate::tuning::cost::Coefficients::new(std::array::from_fn(number), packing);
         }
         let text = ron::to_string(&profile).unwrap();
         let profile = Arc::new(Profile::parse("hostile", &text).unwrap());

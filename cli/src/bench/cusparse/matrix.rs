@@ -141,7 +141,8 @@ impl Arrays {
         let needed = (count * (index + size_of::<T>()) + offsets.len() * index) as u64;
         if needed > limit {
             return Err(Failure::Refused(format!(
-                "cusparse sell needs {needed} bytes for the packed matrix, but the limit is {limit} bytes"
+                "cusparse sell needs {needed} bytes for the packed matrix, but the limit is \
+                 {limit} bytes"
             )));
         }
         let (columns, values) = slots(a, HEIGHT, &offsets);
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(read::<f32>(values, 7), [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
         let kept = Rc::downgrade(columns);
         drop((csr, coo));
-        assert!(kept.upgrade().is_none(), "nobody uses it any more");
+        assert!(kept.upgrade().is_none(), "no user is left");
     }
 
     #[test]

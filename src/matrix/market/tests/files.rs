@@ -190,7 +190,8 @@ fn written_text_is_plain_and_replaces_what_was_there() {
         t.push(row, col, value).unwrap();
     }
     write(&path, t.to_csr().view()).unwrap();
-    let text = "%%MatrixMarket matrix coordinate real general\n2 12 5\n1 2 1e-20\n1 12 -0.1\n2 1 1\n2 4 16777216\n2 5 3e20\n";
+    let text = "%%MatrixMarket matrix coordinate real general\n2 12 5\n1 2 1e-20\n1 12 -0.1\n2 1 \
+                1\n2 4 16777216\n2 5 3e20\n";
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     #[cfg(unix)]
     {

@@ -13,10 +13,10 @@ fn an_interval_is_that_of_students_distribution() {
     let a: Vec<f64> = [0.18f64, 0.19, 0.20, 0.21, 0.22].map(f64::exp).to_vec();
     let found = ratio(&a, &[1.0; 5]);
     let half = 15.5441 * 0.015_811_39 / 5f64.sqrt();
-    let (low, high) = found.interval(CONFIDENCE);
+    let (low, high) = found.interval(ELIMINATE_CONFIDENCE);
     assert!((found.mean - 0.2).abs() < 1e-12);
     assert!((low - (0.2 - half)).abs() < 1e-4 && (high - (0.2 + half)).abs() < 1e-4, "{found:?}");
-    assert!(found.is_slower() && !found.is_faster(BAND, CONFIDENCE) && !found.is_tie());
+    assert!(found.is_slower() && !found.is_faster(BAND, ELIMINATE_CONFIDENCE) && !found.is_tie());
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn too_few_rounds_and_times_of_nothing_say_nothing() {
 fn drift_that_hits_both_does_not_widen_the_interval() {
     let a: Vec<f64> = (0..10).map(|round| 1.05 * 1.3f64.powi(round)).collect();
     let b: Vec<f64> = (0..10).map(|round| 1.3f64.powi(round)).collect();
-    assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster(BAND, CONFIDENCE));
+    assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster(BAND, ELIMINATE_CONFIDENCE));
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn an_outlier_weighs_no_more_than_an_ordinary_round() {
     let noisy = |slow: f64| [1.03, 1.031, 1.029, 1.0302, 1.0298, 1.03, 1.0301, slow];
     let clean = ratio(&noisy(1.031), &[1.0; 8]);
     let hit = ratio(&noisy(80.0), &[1.0; 8]);
-    let high = |ratio: &Ratio| ratio.interval(CONFIDENCE).1;
+    let high = |ratio: &Ratio| ratio.interval(ELIMINATE_CONFIDENCE).1;
     assert!(hit.is_slower() && (high(&hit) - high(&clean)).abs() < 0.01, "{hit:?} {clean:?}");
 }
 
@@ -55,11 +55,11 @@ fn results(times: &[&[f64]]) -> Vec<Result<Samples, Error>> {
 
 #[test]
 fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
-    let wins = |times: [f64; 3], incumbent| {
+    let wins = |times: [f64; 3], baseline| {
         let results = results(&[&[times[0]; 9], &[times[1]; 9], &[times[2]; 9]]);
-        Judge::new(vec![0.0; 3]).winner(&results, incumbent, |i| [0.0, 2.0, 1.0][i])
+        Judge::new(vec![0.0; 3]).winner(&results, baseline, |i| [0.0, 2.0, 1.0][i])
     };
-    let (predicted, remembered) = (Incumbent::Predicted(0), Incumbent::Remembered(0));
+    let (predicted, remembered) = (TimingBaseline::Predicted(0), TimingBaseline::Remembered(0));
     assert_eq!(wins([1.008, 1.0, 1.2], predicted), Some(0));
     assert_eq!(wins([1.02, 1.0, 1.2], predicted), Some(1));
     assert_eq!(wins([1.02, 1.0, 1.2], remembered), Some(0));
@@ -71,7 +71,7 @@ fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
     );
     assert_eq!(wins([1.05, 1.0, 1.03], predicted), Some(1));
     assert_eq!(
-        wins([1.03, 1.0, 1.2], Incumbent::Remembered(7)),
+        wins([1.03, 1.0, 1.2], TimingBaseline::Remembered(7)),
         Some(1),
         "one that failed stands for nothing"
     );
@@ -86,7 +86,7 @@ fn who_was_sent_home_by_one_that_does_not_win_may_win() {
     let results = results(&[&[1.0; 20], &second, &[0.85; 5]]);
     let mut judge = Judge::new(vec![0.0; 3]);
     judge.out[2] = true;
-    assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
+    assert_eq!(judge.winner(&results, TimingBaseline::Predicted(0), |i| i as f64), Some(2));
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn who_beats_one_that_beats_the_incumbent_wins() {
     let results = results(&[&[1.0; 5], &[0.9; 40], &third]);
     let mut judge = Judge::new(vec![0.0; 3]);
     judge.out[0] = true;
-    assert!(!judge.ratio(&results, 2, 0).unwrap().is_faster(BAND, ENOUGH));
-    assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
+    assert!(!judge.ratio(&results, 2, 0).unwrap().is_faster(BAND, ACCEPT_CONFIDENCE));
+    assert_eq!(judge.winner(&results, TimingBaseline::Predicted(0), |i| i as f64), Some(2));
 }
 
 /// SplitMix64, and normal numbers from pairs of its numbers.
@@ -140,20 +140,21 @@ fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
     let predicted = (0..PLANS).min_by(|&a, &b| predictions[a].total_cmp(&predictions[b])).unwrap();
     let (mut fresh, mut successive, mut remembered) = (Vec::new(), Vec::new(), None);
     for _ in 0..10 {
-        let race: Vec<Vec<f64>> = times
+        let rounds: Vec<Vec<f64>> = times
             .iter()
             .map(|time| {
                 let time = time * dice.normal(sigma / 2.0).exp();
                 (0..20).map(|_| time * dice.noise(sigma)).collect()
             })
             .collect();
-        let results = results(&race.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let decide = |incumbent| {
+        let results = results(&rounds.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let decide = |baseline| {
             let judge = Judge::new(vec![0.0; PLANS]);
-            judge.winner(&results, incumbent, |i| predictions[i]).unwrap()
+            judge.winner(&results, baseline, |i| predictions[i]).unwrap()
         };
-        let standing = remembered.map_or(Incumbent::Predicted(predicted), Incumbent::Remembered);
-        fresh.push(times[decide(Incumbent::Predicted(predicted))] / least);
+        let standing =
+            remembered.map_or(TimingBaseline::Predicted(predicted), TimingBaseline::Remembered);
+        fresh.push(times[decide(TimingBaseline::Predicted(predicted))] / least);
         remembered = Some(decide(standing));
         successive.push(times[decide(standing)] / least);
     }
