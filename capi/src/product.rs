@@ -21,7 +21,7 @@ enum Product {
 
 /// Vectors of a product, with elements of the operator's scalar type.
 #[derive(Clone, Copy)]
-struct Vectors {
+struct ProductVectors {
     x: *const c_void,
     x_len: usize,
     y: *mut c_void,
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn sparseop_apply(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, Product::Plain, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe { on_host(operator, Product::Plain, ProductVectors { x, x_len, y, y_len }) })
 }
 
 /// y = alpha A x + beta y, as in BLAS: `y` is not read if beta = 0. Otherwise as sparseop_apply.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn sparseop_apply_with(
 ) -> sparseop_status {
     let product = Product::Scaled { alpha, beta };
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, product, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) })
 }
 
 /// y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the
@@ -81,7 +81,9 @@ pub unsafe extern "C" fn sparseop_apply_transpose(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, Product::Transposed, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe {
+        on_host(operator, Product::Transposed, ProductVectors { x, x_len, y, y_len })
+    })
 }
 
 /// Y = A X for `count` vectors (SpMM), in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the
@@ -103,7 +105,7 @@ pub unsafe extern "C" fn sparseop_apply_multi(
     guarded(|| {
         let product = several(count, layout)?;
         // SAFETY: the caller's promise.
-        unsafe { on_host(operator, product, Vectors { x, x_len, y, y_len }) }
+        unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) }
     })
 }
 
@@ -126,7 +128,7 @@ pub unsafe extern "C" fn sparseop_apply_device(
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
     guarded(|| unsafe {
-        on_device(operator, stream, Product::Plain, Vectors { x, x_len, y, y_len })
+        on_device(operator, stream, Product::Plain, ProductVectors { x, x_len, y, y_len })
     })
 }
 
@@ -148,7 +150,9 @@ pub unsafe extern "C" fn sparseop_apply_with_device(
 ) -> sparseop_status {
     let product = Product::Scaled { alpha, beta };
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_device(operator, stream, product, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe {
+        on_device(operator, stream, product, ProductVectors { x, x_len, y, y_len })
+    })
 }
 
 /// y = A^T x; otherwise as sparseop_apply_device and sparseop_apply_transpose.
@@ -167,7 +171,7 @@ pub unsafe extern "C" fn sparseop_apply_transpose_device(
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
     guarded(|| unsafe {
-        on_device(operator, stream, Product::Transposed, Vectors { x, x_len, y, y_len })
+        on_device(operator, stream, Product::Transposed, ProductVectors { x, x_len, y, y_len })
     })
 }
 
@@ -190,7 +194,7 @@ pub unsafe extern "C" fn sparseop_apply_multi_device(
     guarded(|| {
         let product = several(count, layout)?;
         // SAFETY: the caller's promise.
-        unsafe { on_device(operator, stream, product, Vectors { x, x_len, y, y_len }) }
+        unsafe { on_device(operator, stream, product, ProductVectors { x, x_len, y, y_len }) }
     })
 }
 
@@ -261,7 +265,7 @@ fn several(count: usize, layout: u32) -> Result<Product, Failure> {
 unsafe fn on_host(
     operator: *const sparseop_operator,
     product: Product,
-    vectors: Vectors,
+    vectors: ProductVectors,
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let operator = unsafe { reference("operator", operator)? }.read();
@@ -275,7 +279,7 @@ unsafe fn on_host(
 unsafe fn multiply<T: Scalar>(
     op: &SparseOp<T>,
     product: Product,
-    Vectors { x, x_len, y, y_len }: Vectors,
+    ProductVectors { x, x_len, y, y_len }: ProductVectors,
 ) -> Result<(), Failure> {
     check_apart::<T>(x, x_len, y, y_len)?;
     // SAFETY: the caller's promise, and they have nothing in common.
@@ -301,7 +305,7 @@ unsafe fn on_device(
     operator: *const sparseop_operator,
     stream: *const sparseop_stream,
     product: Product,
-    vectors: Vectors,
+    vectors: ProductVectors,
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let operator = unsafe { reference("operator", operator)? }.read();
@@ -317,7 +321,7 @@ unsafe fn enqueue<T: Scalar>(
     op: &SparseOp<T>,
     stream: &Stream,
     product: Product,
-    Vectors { x, x_len, y, y_len }: Vectors,
+    ProductVectors { x, x_len, y, y_len }: ProductVectors,
 ) -> Result<(), Failure> {
     check_apart::<T>(x, x_len, y, y_len)?;
     // SAFETY: the caller's promise, and they have nothing in common.

@@ -1,8 +1,8 @@
 //! `sparseop apply`.
 
-use super::choice::Choice;
+use super::choice::ChoiceArgs;
 use super::console::{Console, duration};
-use super::matrix_arg::{Source, parser};
+use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::matrix::market;
@@ -24,7 +24,7 @@ Examples:
 pub(super) struct Args {
     /// A Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
-    matrix: Source,
+    matrix: MatrixSource,
     /// Vector x: a Matrix Market file of one column, or one number per line [default: all ones]
     #[arg(long, value_name = "FILE")]
     x: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 /// The product as JSON.

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Choice of the plan")]
-pub(super) struct Choice {
+#[command(next_help_heading = "ChoiceArgs of the plan")]
+pub(super) struct ChoiceArgs {
     /// Device of the products: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceArg::parse)]
     device: DeviceArg,
@@ -66,7 +66,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
 }
 
-impl Choice {
+impl ChoiceArgs {
     /// The device.
     pub(super) fn device(&self) -> Result<Device> {
         self.device.get()

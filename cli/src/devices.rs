@@ -19,7 +19,7 @@ pub(super) struct Args {
 
 /// A line of the listing.
 #[derive(Serialize)]
-struct Line {
+struct DeviceLine {
     device: String,
     name: String,
     instructions: String,
@@ -79,7 +79,7 @@ fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
     let gpu = spec.gpu.take();
     let gpu = gpu.map(|spec| GpuLine { spec, copy_bandwidth: bandwidth, copy_error });
     let (name, instructions, threads) = (spec.name, spec.instructions, spec.threads);
-    console.print_json(&Line { device: device.to_string(), name, instructions, threads, gpu })
+    console.print_json(&DeviceLine { device: device.to_string(), name, instructions, threads, gpu })
 }
 
 /// Prints the entry of a device that is not available.

@@ -20,11 +20,11 @@ Examples:
   sparseop analyze gallery:circuit,rows=30k          the same without a file")]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: GalleryCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum GalleryCommand {
     /// Generators and their sizes in the benchmark suite, or the given matrices
     List {
         /// NAME[,key=value...]; values may be ranges: seed=1..4 (1, 2, 3) or seed=1..=4
@@ -49,9 +49,13 @@ enum Command {
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     match &args.command {
-        Command::List { specs, json } => list(&specs.concat(), *json, console),
-        Command::Write { spec, file, dtype: ScalarKind::F32 } => write::<f32>(spec, file, console),
-        Command::Write { spec, file, dtype: ScalarKind::F64 } => write::<f64>(spec, file, console),
+        GalleryCommand::List { specs, json } => list(&specs.concat(), *json, console),
+        GalleryCommand::Write { spec, file, dtype: ScalarKind::F32 } => {
+            write::<f32>(spec, file, console)
+        }
+        GalleryCommand::Write { spec, file, dtype: ScalarKind::F64 } => {
+            write::<f64>(spec, file, console)
+        }
     }
 }
 
@@ -60,14 +64,14 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 struct Listed {
     name: String,
     structure: String,
-    parameters: Vec<Parameter>,
+    parameters: Vec<ListedParameter>,
     nrows: usize,
     ncols: usize,
     nnz: usize,
 }
 
 #[derive(Serialize)]
-struct Parameter {
+struct ListedParameter {
     key: &'static str,
     meaning: &'static str,
     default: usize,
@@ -83,7 +87,7 @@ fn list(given: &[Spec], json: bool, console: &Console) -> Result<()> {
         for (spec, structure) in listed {
             let parameters = spec.entry().parameters.iter();
             let parameters = parameters
-                .map(|p| Parameter { key: p.key, meaning: p.meaning, default: p.default })
+                .map(|p| ListedParameter { key: p.key, meaning: p.meaning, default: p.default })
                 .collect();
             let (name, shape) = (spec.to_string(), spec.shape());
             let (nrows, ncols, nnz) = (shape.nrows, shape.ncols, shape.nnz);

@@ -1,8 +1,8 @@
 //! `sparseop rank`.
 
-use super::choice::Choice;
+use super::choice::ChoiceArgs;
 use super::console::{Console, Left, Right, duration, table};
-use super::matrix_arg::{Source, parser};
+use super::matrix_arg::{MatrixSource, parser};
 use super::solve::{at_least_one, parse_tolerance};
 use anyhow::Result;
 use serde::Serialize;
@@ -27,7 +27,7 @@ Examples:
 pub(super) struct Args {
     /// A square Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_name = "GRAPH", value_parser = parser())]
-    graph: Source,
+    graph: MatrixSource,
     /// Number of pages to print, highest rank first
     #[arg(long, value_name = "K", default_value_t = 10)]
     top: usize,
@@ -47,7 +47,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 /// The ranking as JSON.
@@ -68,11 +68,11 @@ struct Ranked {
     residual: f64,
     prepare_seconds: f64,
     seconds: f64,
-    top: Vec<Page>,
+    top: Vec<RankedPage>,
 }
 
 #[derive(Serialize)]
-struct Page {
+struct RankedPage {
     page: usize,
     rank: f64,
 }
@@ -115,7 +115,7 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     let top = ranking
         .top(args.top)
         .into_iter()
-        .map(|(page, rank)| Page { page: page + 1, rank: rank.to_f64() });
+        .map(|(page, rank)| RankedPage { page: page + 1, rank: rank.to_f64() });
     let residual = ranking.history.last().copied().unwrap_or(0.0);
     if args.json {
         console.print_json(&Ranked {
@@ -141,7 +141,8 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
             op.plan(),
             op.device()
         ));
-        let rows = top.map(|Page { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
+        let rows =
+            top.map(|RankedPage { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
         console.print(&table(&[("page", Right), ("rank", Left)], rows))?;
     }
     if let Err(failure) = ranking.converged() {

@@ -1,8 +1,8 @@
 //! `sparseop solve`.
 
-use super::choice::Choice;
+use super::choice::ChoiceArgs;
 use super::console::{Console, duration};
-use super::matrix_arg::{Source, parser};
+use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
@@ -36,7 +36,7 @@ Examples:
 pub(super) struct Args {
     /// A square matrix: a Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
-    matrix: Source,
+    matrix: MatrixSource,
     /// Iterative method
     #[arg(long, value_name = "METHOD", default_value = "cg")]
     method: Name,
@@ -79,7 +79,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 /// Methods of `--method`.
@@ -142,7 +142,7 @@ struct Timing {
 }
 
 /// Result of either kind of solver.
-struct Done<T> {
+struct SolveResult<T> {
     x: Vec<T>,
     history: Vec<f64>,
     outcome: Outcome,
@@ -263,7 +263,7 @@ fn solve_system<T: Scalar>(
     a: &CsrMatrix<T>,
     op: &SparseOp<T>,
     console: &Console,
-) -> Result<Done<T>> {
+) -> Result<SolveResult<T>> {
     let method = match args.method {
         Name::Bicgstab => Method::BiCgStab,
         Name::Gmres => Method::Gmres { restart: args.restart as usize },
@@ -299,7 +299,7 @@ fn solve_system<T: Scalar>(
     let report = report?;
     let failure = report.clone().converged().err();
     let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
-    Ok(Done {
+    Ok(SolveResult {
         x,
         history,
         outcome,
@@ -314,7 +314,11 @@ fn solve_system<T: Scalar>(
     })
 }
 
-fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Done<T>> {
+fn find_eigenvalue<T: Scalar>(
+    args: &Args,
+    op: &SparseOp<T>,
+    console: &Console,
+) -> Result<SolveResult<T>> {
     // Not all ones, which are an eigenvector of many graphs: fixed numbers without a pattern.
     let start: Vec<T> = (0..op.ncols())
         .map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract()))
@@ -324,7 +328,7 @@ fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) 
     bar.finish_and_clear();
     let pair = pair?;
     let failure = pair.clone().converged().err();
-    Ok(Done {
+    Ok(SolveResult {
         residual: pair.residual(),
         x: pair.vector,
         history: pair.history,
@@ -366,7 +370,7 @@ fn time<T: Scalar>(
 fn print_result<T: Scalar>(
     args: &Args,
     op: &SparseOp<T>,
-    done: &Done<T>,
+    done: &SolveResult<T>,
     timing: Option<Timing>,
     console: &Console,
 ) -> Result<()> {

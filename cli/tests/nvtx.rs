@@ -38,7 +38,7 @@ fn ranges(folder: &Path, blind: bool) -> Vec<String> {
 }
 
 #[test]
-fn ranges_are_those_of_the_spans_while_a_profiler_looks() {
+fn ranges_are_those_of_the_spans_with_a_profiler() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("nvtx.c");
     fs::write(&source, SOURCE).unwrap();

@@ -7,7 +7,7 @@
 
 use super::Histogram;
 use super::histogram::Counts;
-use super::slices::{Slices, TASK};
+use super::slices::{SortedSlices, TASK};
 use super::together;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -191,7 +191,7 @@ pub(super) struct Pass {
     pub(super) row_lengths: Vec<u32>,
     pub(super) histogram: Histogram,
     pub(super) changes: u64,
-    pub(super) slices: Slices,
+    pub(super) slices: SortedSlices,
 }
 
 /// Reads the offsets once: the length of every row, the histogram, the number of changes, and the
@@ -221,7 +221,7 @@ pub(super) fn pass(row_ptr: &[usize]) -> Pass {
 struct Part {
     changes: u64,
     counts: Counts,
-    slices: Slices,
+    slices: SortedSlices,
 }
 
 impl Part {
@@ -302,7 +302,7 @@ mod tests {
         let pass = pass(&row_ptr);
         assert_eq!(pass.row_lengths, lengths);
         assert_eq!((pass.histogram, pass.changes), (Histogram::of(lengths), changes(lengths)));
-        let (mut slices, mut counts) = (Slices::default(), Counts::default());
+        let (mut slices, mut counts) = (SortedSlices::default(), Counts::default());
         lengths.chunks(TASK).for_each(|rows| slices.add(rows, &mut counts));
         assert_eq!(pass.slices, slices);
     }

@@ -1,6 +1,6 @@
 //! Parallel transposition.
 
-use super::assemble::{Buckets, Entry, Repeated, Run, to_csr};
+use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
 use super::{CsrMatrix, CsrView};
 use crate::Scalar;
 use rayon::prelude::*;
@@ -26,7 +26,7 @@ impl<T: Scalar> CsrView<'_, T> {
     pub(crate) fn transpose_impl(self) -> CsrMatrix<T> {
         let buckets = Buckets::new(self.ncols());
         let starts: Vec<usize> = (0..self.nnz()).step_by(RUN).collect();
-        let run = |sequence: &mut Vec<Entry<T>>, start: usize| {
+        let run = |sequence: &mut Vec<MatrixEntry<T>>, start: usize| {
             let end = (start + RUN).min(self.nnz());
             let mut row = self.row_ptr().partition_point(|&p| p <= start) - 1;
             sequence.clear();
@@ -34,9 +34,9 @@ impl<T: Scalar> CsrView<'_, T> {
                 while self.row_ptr()[row + 1] <= k {
                     row += 1;
                 }
-                Entry { row: self.col_idx()[k], col: row as u32, value: self.values()[k] }
+                MatrixEntry { row: self.col_idx()[k], col: row as u32, value: self.values()[k] }
             }));
-            Run::new(buckets, sequence)
+            SortedRun::new(buckets, sequence)
         };
         let runs: Vec<_> = starts.into_par_iter().map_init(Vec::new, run).collect();
         to_csr(self.ncols(), self.nrows(), buckets, &runs, Repeated::Kept)

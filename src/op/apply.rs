@@ -1,7 +1,7 @@
 //! SpMV, plain and with axpby epilogue.
 
 use super::SparseOp;
-use super::stage::Stage;
+use super::stage::StagingBuffers;
 use crate::device::{DeviceVec, Factor, Gpu, Ptr, Queue, Scaling, Stream};
 use crate::formats::Placed;
 use crate::trace::{Entered, span};
@@ -205,7 +205,8 @@ impl<T: Scalar> SparseOp<T> {
         product: impl FnOnce(&Queue, Ptr<T>, Ptr<T>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut stage = free.map_or_else(|| Stage::new(gpu, self.nrows, self.ncols), Ok)?;
+        let mut stage =
+            free.map_or_else(|| StagingBuffers::new(gpu, self.nrows, self.ncols), Ok)?;
         // After an error the staging buffers are not reused.
         stage.through(x, y, read, product)?;
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);

@@ -10,9 +10,9 @@ use crate::trace::span;
 use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
-use crate::tuning::plan_timer::{DevicePlanTimer, Ready, Source};
+use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
-use crate::tuning::store::{Entry, Key, Miss, STORE_VARIABLE, Store};
+use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
 use crate::{Error, Scalar};
 use tracing::field::display;
 
@@ -24,9 +24,9 @@ pub(super) struct Prepared<T: Scalar> {
 }
 
 /// Entry of a decision store: the store and the key of the decision.
-struct Shelf {
+struct StoreEntry {
     store: Store,
-    key: Key,
+    key: DecisionKey,
 }
 
 impl SparseOpBuilder {
@@ -34,7 +34,7 @@ impl SparseOpBuilder {
     pub(super) fn prepare<T: Scalar>(
         &self,
         device: &Device,
-        source: Source<'_, T>,
+        source: PackSource<'_, T>,
         analysis: &Analysis,
     ) -> Result<Prepared<T>, Error> {
         let (spec, a) = (device.spec(), source.a);
@@ -70,7 +70,7 @@ impl SparseOpBuilder {
         analysis: &Analysis,
         spec: &DeviceSpec,
         decision: &mut Decision,
-    ) -> Option<Shelf> {
+    ) -> Option<StoreEntry> {
         if !self.remember || decision.fixed {
             return None;
         }
@@ -80,8 +80,9 @@ impl SparseOpBuilder {
             return None;
         };
         let (structure, cold) = (Fingerprint::of(a), self.calibration.cold);
-        let key = Key::new(structure, analysis, spec, &decision.request, self.memory_limit, cold);
-        Some(Shelf { store, key })
+        let key =
+            DecisionKey::new(structure, analysis, spec, &decision.request, self.memory_limit, cold);
+        Some(StoreEntry { store, key })
     }
 
     /// True if a timing run is expected to pay, or is requested without a number of products.
@@ -104,7 +105,7 @@ impl SparseOpBuilder {
     fn timing_run<T: Scalar>(
         &self,
         device: &Device,
-        source: Source<'_, T>,
+        source: PackSource<'_, T>,
         analysis: &Analysis,
         decision: &mut Decision,
     ) -> Result<(Ready<Placed<T>>, f64), Error> {
@@ -129,7 +130,7 @@ impl SparseOpBuilder {
     }
 }
 
-impl Shelf {
+impl StoreEntry {
     /// Loads the stored plan, if there is one that may be chosen now. The outcome is recorded in
     /// the decision.
     fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
@@ -142,7 +143,7 @@ impl Shelf {
             }
         });
         match found {
-            Ok(Entry { timing_run, when, .. }) => {
+            Ok(StoredDecision { timing_run, when, .. }) => {
                 let age = unix_seconds().saturating_sub(when);
                 decision.settle(Basis::Remembered { timing_run, age }, analysis, spec);
             }
@@ -153,7 +154,7 @@ impl Shelf {
     /// Stores the result of a timing run. The outcome is recorded in the decision.
     fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
         let Some(timing_run) = decision.timing_run().cloned() else { return };
-        let kept = self.store.keep(&Entry::now(self.key, spec, timing_run));
+        let kept = self.store.keep(&StoredDecision::now(self.key, spec, timing_run));
         let now = match kept {
             Ok(()) => format!("now it is, in {}", self.store.folder().display()),
             Err(error) => format!("nor can it be: {error}"),

@@ -1,6 +1,6 @@
 //! New values on the same pattern.
 
-use super::multi::Several;
+use super::multi::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Updater};
@@ -154,7 +154,7 @@ impl<T: Scalar> SparseOp<T> {
     /// Drops packings made from the previous values; they are packed again when they are needed.
     pub(super) fn forget_copies(&mut self) {
         self.transposed = OnceCell::new();
-        if !self.several.get().is_some_and(Several::is_shared) {
+        if !self.several.get().is_some_and(SpmmPacking::is_shared) {
             self.several = OnceCell::new();
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel:
 //! entries, padding, row sums, slices, gathers that miss the caches, bytes that stream from memory.
-//! Amounts are computed from [`Traffic`] and [`Facts`]. They are exact except for the padding of
+//! Amounts are computed from [`Traffic`] and [`MatrixFeatures`]. They are exact except for the padding of
 //! tiles, the size of blocks, and the packing of large matrices. Coefficients come from a
 //! [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
 //! amounts are counted against, and a factor for effects that a sum cannot express (see
@@ -11,7 +11,7 @@
 //!
 //! Coefficients measured on another device are scaled first: see [`Scale`](super::scale::Scale).
 
-use super::facts::Facts;
+use super::facts::MatrixFeatures;
 use crate::device::{DeviceSpec, cpu};
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};
@@ -278,7 +278,7 @@ impl Reach {
 /// Computes the amounts of one product on a device with a last-level cache of `cache_bytes`.
 pub fn amounts(
     traffic: &Traffic,
-    facts: &Facts,
+    facts: &MatrixFeatures,
     cache_bytes: f64,
     reach: &Reach,
     device: &DeviceSpec,
@@ -405,7 +405,13 @@ mod tests {
 
     /// Amounts of split long rows, the longest with `max` entries.
     fn amounts_of(max: u32, tail: u64, device: &DeviceSpec) -> Amounts {
-        let facts = Facts { nrows: 100, nnz: 1000, max, changes: 100, ..Facts::default() };
+        let facts = MatrixFeatures {
+            nrows: 100,
+            nnz: 1000,
+            max,
+            changes: 100,
+            ..MatrixFeatures::default()
+        };
         let traffic = Traffic { rows: 100, branchless: 100, tail, ..Traffic::default() };
         amounts(&traffic, &facts, 1e6, &Reach::usual(device), device)
     }

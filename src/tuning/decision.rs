@@ -85,7 +85,7 @@ pub enum Verdict {
     /// The profile has no coefficients for its kernel.
     Unknown,
     /// It was timed in a calibration and did not win.
-    Timed(Outcome),
+    Timed(TimingOutcome),
 }
 
 /// Main reason why a plan is slower.
@@ -225,13 +225,13 @@ pub struct TimedPlan {
     /// Number of recorded rounds.
     pub rounds: usize,
     /// Outcome of the timing run for this plan.
-    pub outcome: Outcome,
+    pub outcome: TimingOutcome,
 }
 
 /// Outcome of a timing run for one plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum TimingOutcome {
     /// The winner.
     Won,
     /// Not distinguishable from the winner of its group.
@@ -264,7 +264,7 @@ pub enum Outcome {
     NoTime,
 }
 
-impl Display for Outcome {
+impl Display for TimingOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Won => f.write_str("measured fastest"),

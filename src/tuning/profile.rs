@@ -63,7 +63,7 @@ fn is_plain(name: &str) -> bool {
 
 /// Part common to all schemas.
 #[derive(Deserialize)]
-struct Header {
+struct SchemaVersion {
     schema: u32,
 }
 
@@ -122,7 +122,8 @@ impl Profile {
         let profile: Self = match ron::from_str(text) {
             Ok(profile) => profile,
             // A profile of another schema has other fields.
-            Err(error) => match ron::from_str::<Header>(text).map_err(not_a_profile)?.schema {
+            Err(error) => match ron::from_str::<SchemaVersion>(text).map_err(not_a_profile)?.schema
+            {
                 SCHEMA => return Err(not_a_profile(error)),
                 other => return Err(fail(Self::other_schema(other))),
             },

@@ -7,7 +7,7 @@
 //! determines the fastest of them, and the rounds between determine by how much: among many similar
 //! plans, chance favours one, and its advantage would otherwise add to the regret of the operator.
 
-use crate::offline::{Measured, Run};
+use crate::offline::{Measured, PlanRun};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::device::DeviceSpec;
@@ -36,8 +36,9 @@ pub fn rivals(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
     const MOST: usize = 8;
     let on = Target::of(device);
     let Some(fastest) = measured.fastest(on) else { return Vec::new() };
-    let is_near = |run: &&Run| run.plan.is_eligible(on) && run.product <= NEAR * fastest.product;
-    let mut near: Vec<&Run> = measured.runs.iter().filter(is_near).collect();
+    let is_near =
+        |run: &&PlanRun| run.plan.is_eligible(on) && run.product <= NEAR * fastest.product;
+    let mut near: Vec<&PlanRun> = measured.runs.iter().filter(is_near).collect();
     near.sort_by(|a, b| a.product.total_cmp(&b.product));
     near.into_iter().take(MOST).map(|run| run.plan.clone()).collect()
 }
@@ -182,14 +183,14 @@ mod tests {
     use super::*;
     use sparseop::device::Device;
     use sparseop::formats::Traffic;
-    use sparseop::tuning::decision::{Outcome, TimedPlan};
-    use sparseop::tuning::facts::Facts;
+    use sparseop::tuning::decision::{TimedPlan, TimingOutcome};
+    use sparseop::tuning::facts::MatrixFeatures;
 
     const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];
 
     /// Timing run of every plan of a matrix, with the nanoseconds of each of [`PLANS`].
     fn measured(class: &str, nnz: u64, times: &[f64]) -> Measured {
-        let run = |(plan, &product): (&&str, &f64)| Run {
+        let run = |(plan, &product): (&&str, &f64)| PlanRun {
             plan: plan.parse().unwrap(),
             traffic: Traffic::default(),
             product,
@@ -200,7 +201,7 @@ mod tests {
             class: class.to_owned(),
             fingerprint: Default::default(),
             scalar: ScalarKind::F32,
-            facts: Facts { nnz, ..Facts::default() },
+            facts: MatrixFeatures { nnz, ..MatrixFeatures::default() },
             runs: PLANS.iter().zip(times).map(run).collect(),
             failed: Vec::new(),
         }
@@ -209,7 +210,7 @@ mod tests {
     /// A timing run in which the second of [`PLANS`] wins over the first.
     fn timing_run() -> TimingRun {
         let plans = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
-        let timed_plan = |(plan, outcome): (&Plan, Outcome)| TimedPlan {
+        let timed_plan = |(plan, outcome): (&Plan, TimingOutcome)| TimedPlan {
             plan: plan.clone(),
             prepare: None,
             median: None,
@@ -222,7 +223,7 @@ mod tests {
             cold: false,
             timed_plans: plans
                 .iter()
-                .zip([Outcome::Tied { ratio: 1.0 }, Outcome::Won])
+                .zip([TimingOutcome::Tied { ratio: 1.0 }, TimingOutcome::Won])
                 .map(timed_plan)
                 .collect(),
             groups: 1,

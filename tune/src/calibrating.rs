@@ -2,7 +2,7 @@
 //! run.
 
 use crate::calibrated::{self, Calibrated};
-use crate::measurements::Header;
+use crate::measurements::MeasurementsHeader;
 use crate::offline::Measured;
 use crate::refit;
 use anyhow::{Context, Result, bail};
@@ -38,7 +38,11 @@ impl Calibrating {
     /// # Errors
     ///
     /// An error if the measurements are of another device.
-    pub fn held_out(header: &Header, measured: Vec<Measured>, device: &Device) -> Result<Self> {
+    pub fn held_out(
+        header: &MeasurementsHeader,
+        measured: Vec<Measured>,
+        device: &Device,
+    ) -> Result<Self> {
         let (theirs, ours) = (&header.provenance.device.name, device.spec().name);
         if *theirs != ours {
             bail!("the measurements to hold classes out of are of {theirs}, and this is {ours}");

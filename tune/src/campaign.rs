@@ -9,7 +9,7 @@ use crate::trial::{Known, Subject, Trial};
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::stopwatch::Policy;
-use sparseop::tuning::store::{Entry, Key, Store};
+use sparseop::tuning::store::{DecisionKey, Store, StoredDecision};
 use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder};
 
 /// The settings of a campaign on one device.
@@ -28,7 +28,7 @@ pub struct Campaign<'a> {
 
 /// Results of one matrix.
 #[derive(Debug)]
-pub struct Found {
+pub struct CampaignResult {
     /// Times of the first timing run.
     pub measured: Measured,
     /// Agreement of the timing runs; `None` if no plan can be chosen.
@@ -58,7 +58,7 @@ impl<'a> Campaign<'a> {
         a: &CsrMatrix<T>,
         matrix: &str,
         class: &str,
-    ) -> Result<Found, Error> {
+    ) -> Result<CampaignResult, Error> {
         let analysis = Analysis::of(a.view());
         let mut problems = Vec::new();
         let mut note = |what: &str, error: anyhow::Error| {
@@ -86,7 +86,7 @@ impl<'a> Campaign<'a> {
         let calibrated = op.as_ref().map(judge).and_then(|calibrated| {
             calibrated.map_err(|error| note("judged by its calibration", error)).ok().flatten()
         });
-        Ok(Found { measured, repeat, calibrated, problems })
+        Ok(CampaignResult { measured, repeat, calibrated, problems })
     }
 
     /// The decision for the default request, and the decision in the store under its key.
@@ -95,11 +95,11 @@ impl<'a> Campaign<'a> {
         structure: Fingerprint,
         analysis: &Analysis,
         scalar: ScalarKind,
-    ) -> Result<(Known, Key), Error> {
+    ) -> Result<(Known, DecisionKey), Error> {
         let spec = self.device.spec();
         let predicted =
             SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
-        let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
+        let key = DecisionKey::new(structure, analysis, &spec, &predicted.request, None, false);
         // A damaged or outdated entry counts as none, and is replaced.
         let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
         let remembered = entry.map(|entry| entry.timing_run.winner);
@@ -112,14 +112,16 @@ impl<'a> Campaign<'a> {
         &self,
         trial: &Trial,
         known: &Known,
-        key: Key,
+        key: DecisionKey,
     ) -> Option<(Option<Repeat>, Result<(), Error>)> {
         let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
         let decisions = trial.decisions(known)?;
         let timing_run =
             decisions.successive.last().and_then(|winner| trial.timing_run(known, winner));
         let kept = match (&self.store, timing_run) {
-            (Some(store), Some(timing_run)) => store.keep(&Entry::now(key, &spec, timing_run)),
+            (Some(store), Some(timing_run)) => {
+                store.keep(&StoredDecision::now(key, &spec, timing_run))
+            }
             _ => Ok(()),
         };
         Some((Repeat::of(&trial.timing_runs, &decisions, calls, &spec), kept))

@@ -5,7 +5,7 @@
 //! one before as its baseline, as runs of `sparseop tune` with a store do. *Fresh*: each timing run
 //! starts with the prediction as its baseline, as without a store.
 
-use crate::offline::{Measured, Run};
+use crate::offline::{Measured, PlanRun};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::device::DeviceSpec;
@@ -62,7 +62,7 @@ impl Repeat {
         device: &DeviceSpec,
     ) -> Option<Self> {
         let (first, on) = (timing_runs.first()?, Target::of(device));
-        let cost = |run: &Run| run.product + run.prepare / calls.max(1) as f64;
+        let cost = |run: &PlanRun| run.product + run.prepare / calls.max(1) as f64;
         let time = |plan: &Plan| {
             let times = timing_runs
                 .iter()
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use sparseop::device::Device;
     use sparseop::formats::Traffic;
-    use sparseop::tuning::facts::Facts;
+    use sparseop::tuning::facts::MatrixFeatures;
 
     const PLANS: [&str; 3] = ["csr(scalar)", "ell", "coo"];
 
@@ -200,7 +200,7 @@ mod tests {
 
     /// A timing run of three plans, the second with a preparation of 1000 ns.
     fn timing_run(times: [f64; 3], nnz: u64) -> Measured {
-        let run = |(place, product): (usize, f64)| Run {
+        let run = |(place, product): (usize, f64)| PlanRun {
             plan: plan(place),
             traffic: Traffic::default(),
             product,
@@ -211,7 +211,7 @@ mod tests {
             class: "b".to_owned(),
             fingerprint: Default::default(),
             scalar: ScalarKind::F32,
-            facts: Facts { nnz, ..Facts::default() },
+            facts: MatrixFeatures { nnz, ..MatrixFeatures::default() },
             runs: times.into_iter().enumerate().map(run).collect(),
             failed: Vec::new(),
         }

@@ -1,15 +1,15 @@
 //! Timing runs of offline tuning: every plan of a matrix is packed once and timed once or several
 //! times, and decisions are derived from the times.
 
-use crate::offline::{Measured, Run};
+use crate::offline::{Measured, PlanRun};
 use crate::repeat::Decisions;
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Device;
 use sparseop::formats::{FormatKind, Plan, Target, Traffic, Weights};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::tuning::calibrate::{Judge, TimingBaseline};
-use sparseop::tuning::decision::{Decision, Outcome, Request, TimedPlan, TimingRun};
-use sparseop::tuning::facts::Facts;
+use sparseop::tuning::decision::{Decision, Request, TimedPlan, TimingOutcome, TimingRun};
+use sparseop::tuning::facts::MatrixFeatures;
 use sparseop::tuning::stopwatch::{
     Clock, Policy, Samples, TimedBatch, WallClock, time_interleaved_until,
 };
@@ -98,7 +98,7 @@ impl Trial {
             class: subject.class.to_owned(),
             fingerprint: Fingerprint::of(a),
             scalar: T::KIND,
-            facts: Facts::from(analysis),
+            facts: MatrixFeatures::from(analysis),
             runs: Vec::new(),
             failed: Vec::new(),
         };
@@ -159,7 +159,7 @@ impl Trial {
             for (((plan, traffic), matrix), samples) in packed.iter().zip(results) {
                 match samples {
                     Ok(samples) => {
-                        measured.runs.push(Run {
+                        measured.runs.push(PlanRun {
                             plan: plan.clone(),
                             traffic: *traffic,
                             product: samples.median() * 1e9,
@@ -198,7 +198,7 @@ impl Trial {
         let timings =
             self.timings(self.timing_runs.len() - 1, known.predicted.request.expected_calls);
         let winner = timings.runs.iter().position(|run| run.plan == *winner)?;
-        let timed_plan = |(i, run): (usize, &&Run)| {
+        let timed_plan = |(i, run): (usize, &&PlanRun)| {
             let outcome = timings.judge.outcome(&timings.results, i, winner);
             let mut timed_plan = TimedPlan {
                 plan: run.plan.clone(),
@@ -215,7 +215,7 @@ impl Trial {
         };
         let mut timed_plans: Vec<TimedPlan> =
             timings.runs.iter().enumerate().map(timed_plan).collect();
-        let is_open = |timed_plan: &TimedPlan| timed_plan.outcome == Outcome::Undecided;
+        let is_open = |timed_plan: &TimedPlan| timed_plan.outcome == TimingOutcome::Undecided;
         let decided = !timed_plans.iter().any(is_open);
         // A stable sort: first the predicted plan, if it was timed.
         timed_plans.sort_by_key(|timed_plan| timed_plan.plan != known.predicted.plan);
@@ -246,7 +246,7 @@ impl Trial {
 
 /// A finished timing run.
 struct Timings<'a> {
-    runs: Vec<&'a Run>,
+    runs: Vec<&'a PlanRun>,
     results: Vec<Result<Samples, Error>>,
     judge: Judge,
 }

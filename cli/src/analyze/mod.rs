@@ -4,9 +4,9 @@ mod json;
 mod page;
 mod text;
 
-use super::choice::{Choice, How};
+use super::choice::{ChoiceArgs, How};
 use super::console::Console;
-use super::matrix_arg::{Matrices, Source};
+use super::matrix_arg::{Matrices, MatrixSource};
 use super::report::{Page, ReportArg};
 use anyhow::Result;
 use sparseop::analysis::{Analysis, Fingerprint, Histogram, Pattern, Symmetry};
@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[command(flatten)]
     report: ReportArg,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -77,7 +77,7 @@ struct Took {
 
 fn analyze<T: Scalar>(
     args: &Args,
-    source: &Source,
+    source: &MatrixSource,
     page: Option<&mut Page>,
     console: &Console,
 ) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::{Findings, padding_ratio};
 use crate::console::{Left, Right, duration, percent, table};
 use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTIPLES};
-use sparseop::tuning::explain::{Beside, Explanation, size};
+use sparseop::tuning::explain::{AuxiliaryPackings, Explanation, size};
 use std::fmt::{self, Write};
 
 /// Number of lines of the histogram.
@@ -36,7 +36,7 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
         decision: &findings.decision,
         preparation: None,
         residency: None,
-        beside: Beside::default(),
+        beside: AuxiliaryPackings::default(),
     };
     writeln!(out, "\n{explanation}")?;
     took(&mut out, findings)?;

@@ -10,15 +10,15 @@ mod plans;
 mod report;
 mod task;
 
-use super::choice::{Choice, parse_seconds};
+use super::choice::{ChoiceArgs, parse_seconds};
 use super::console::Console;
-use super::matrix_arg::{Matrices, Source};
+use super::matrix_arg::{Matrices, MatrixSource};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
 use baseline::{Baseline, Peer, Peers, Task};
 use comparison::{Comparison, compare};
 use plans::{Asked, Plans};
-use report::{PrepareUs, Report, Summary};
+use report::{BenchReport, PrepareUs, Summary};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
@@ -26,7 +26,7 @@ use sparseop::tuning::decision::Decision;
 use sparseop::tuning::explain::{Explanation, Preparation, size};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Plan, ScalarKind, SparseOpBuilder, Tuning};
-use task::{CacheArg, LayoutArg, Several};
+use task::{CacheArg, LayoutArg, MultivectorShape};
 
 /// Timing of the requested plans and baselines, after a check of their results
 ///
@@ -89,7 +89,7 @@ pub(super) struct Args {
     #[command(flatten)]
     report: ReportArg,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -117,17 +117,21 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 impl Args {
     /// The task that the arguments describe.
     fn task(&self) -> Task {
-        let several = |count| Several { count: usize::from(count), layout: self.layout.into() };
-        Task { several: self.vectors.map_or(Several::ONE, several), transposed: self.transpose }
+        let several =
+            |count| MultivectorShape { count: usize::from(count), layout: self.layout.into() };
+        Task {
+            several: self.vectors.map_or(MultivectorShape::ONE, several),
+            transposed: self.transpose,
+        }
     }
 }
 
 fn bench<T: Peers>(
     args: &Args,
-    source: &Source,
+    source: &MatrixSource,
     page: Option<&mut Page>,
     console: &Console,
-) -> Result<Report> {
+) -> Result<BenchReport> {
     let (builder, task) = (args.choice.builder()?, args.task());
     let loaded = args.choice.rounded(source.load::<T>(console)?)?;
     let transposed = task.transposed.then(|| loaded.transpose());
@@ -178,7 +182,7 @@ fn bench<T: Peers>(
             console.error(&format!("{}: {error}", source.name()));
         }
     }
-    let report = Report {
+    let report = BenchReport {
         matrix: source.name(),
         nrows: a.nrows(),
         ncols: a.ncols(),

@@ -82,7 +82,7 @@ impl Bars {
 
 /// A problem of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Problem {
+struct ProfileProblem {
     /// Kind of the problem: `unreadable`, `kernels`, `device`, `missing`, `failed`, `outlier`,
     /// `regret`.
     what: &'static str,
@@ -92,10 +92,10 @@ struct Problem {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line {
+struct CheckedProfile {
     file: String,
     ok: bool,
-    problems: Vec<Problem>,
+    problems: Vec<ProfileProblem>,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -104,7 +104,11 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         let problems = check(file, args)?;
         bad += usize::from(!problems.is_empty());
         if args.json {
-            console.print_json(&Line { file: name(file), ok: problems.is_empty(), problems })?;
+            console.print_json(&CheckedProfile {
+                file: name(file),
+                ok: problems.is_empty(),
+                problems,
+            })?;
         } else {
             console.print(&text(&name(file), &problems)?)?;
         }
@@ -116,26 +120,29 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     Ok(())
 }
 
-fn text(file: &str, problems: &[Problem]) -> Result<String> {
+fn text(file: &str, problems: &[ProfileProblem]) -> Result<String> {
     if problems.is_empty() {
         return Ok(format!("{file}: ok\n"));
     }
     let mut out = format!("{file}:\n");
-    for Problem { what, why } in problems {
+    for ProfileProblem { what, why } in problems {
         writeln!(out, "  {what:<11}{why}")?;
     }
     Ok(out)
 }
 
 /// Returns all problems of a file.
-fn check(file: &Path, args: &Args) -> Result<Vec<Problem>> {
+fn check(file: &Path, args: &Args) -> Result<Vec<ProfileProblem>> {
     let profile = match Profile::read(file) {
         Ok(profile) => profile,
         Err(error) => {
-            return Ok(vec![Problem { what: "unreadable", why: printable(&error.to_string()) }]);
+            return Ok(vec![ProfileProblem {
+                what: "unreadable",
+                why: printable(&error.to_string()),
+            }]);
         }
     };
-    let mut problems: Vec<Problem> = kernels(&profile).into_iter().collect();
+    let mut problems: Vec<ProfileProblem> = kernels(&profile).into_iter().collect();
     if !(args.any_device || profile.is_generic()) {
         problems.extend(device(&profile, args)?);
     }
@@ -147,16 +154,16 @@ fn check(file: &Path, args: &Args) -> Result<Vec<Problem>> {
     Ok(problems)
 }
 
-fn kernels(profile: &Profile) -> Option<Problem> {
+fn kernels(profile: &Profile) -> Option<ProfileProblem> {
     let ours = profile.device.kernels();
     let why = format!(
         "measured with kernels {}, this program has {ours}: make it again with `sparseop tune`",
         profile.kernels
     );
-    (!is_current(profile)).then_some(Problem { what: "kernels", why })
+    (!is_current(profile)).then_some(ProfileProblem { what: "kernels", why })
 }
 
-fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
+fn device(profile: &Profile, args: &Args) -> Result<Option<ProfileProblem>> {
     let measured = &profile.device;
     let why = match device_for(profile, args.device.as_ref())? {
         None => format!(
@@ -171,10 +178,10 @@ fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
         }
         Some(device) => format!("measured on {measured}, and {device} is {}", device.spec()),
     };
-    Ok(Some(Problem { what: "device", why: printable(&why) }))
+    Ok(Some(ProfileProblem { what: "device", why: printable(&why) }))
 }
 
-fn missing(profile: &Profile) -> Vec<Problem> {
+fn missing(profile: &Profile) -> Vec<ProfileProblem> {
     let absent =
         ScalarKind::ALL.into_iter().filter(|&scalar| !scalars(profile).any(|s| s == scalar));
     let mut whys: Vec<String> =
@@ -188,14 +195,14 @@ fn missing(profile: &Profile) -> Vec<Problem> {
             ));
         }
     }
-    whys.into_iter().map(|why| Problem { what: "missing", why }).collect()
+    whys.into_iter().map(|why| ProfileProblem { what: "missing", why }).collect()
 }
 
 /// The first few problems of a kind, and the number of the others.
-fn first_few(what: &'static str, whys: Vec<String>) -> Vec<Problem> {
+fn first_few(what: &'static str, whys: Vec<String>) -> Vec<ProfileProblem> {
     let more = whys.len().saturating_sub(SHOWN);
     let rest = (more > 0).then(|| format!("and {more} more"));
-    whys.into_iter().take(SHOWN).chain(rest).map(|why| Problem { what, why }).collect()
+    whys.into_iter().take(SHOWN).chain(rest).map(|why| ProfileProblem { what, why }).collect()
 }
 
 /// Name of a run in messages.
@@ -203,7 +210,7 @@ fn run_name(record: &Record, run: &RecordedRun) -> String {
     printable(&format!("{} in {}, {}", record.matrix, record.scalar, run.plan))
 }
 
-fn failed(records: &[Record]) -> Vec<Problem> {
+fn failed(records: &[Record]) -> Vec<ProfileProblem> {
     let runs = records.iter().flat_map(|record| record.runs.iter().map(move |run| (record, run)));
     let failures = runs.filter_map(|(record, run)| {
         let reason = run.failed.as_ref()?;
@@ -214,7 +221,7 @@ fn failed(records: &[Record]) -> Vec<Problem> {
 
 /// Runs that are faster than the device can read, and matrices whose fastest run is slower than the
 /// device's lower bound.
-fn outliers(profile: &Profile) -> Vec<Problem> {
+fn outliers(profile: &Profile) -> Vec<ProfileProblem> {
     let Some(ceiling) = profile.ceilings.copy_bandwidth else { return Vec::new() };
     let bandwidth = |run: &RecordedRun| {
         let from_memory = run.traffic_bytes as f64 > FROM_MEMORY * profile.cache_bytes;
@@ -241,7 +248,7 @@ fn outliers(profile: &Profile) -> Vec<Problem> {
     first_few("outlier", whys)
 }
 
-fn regret(profile: &Profile, bars: Bars) -> Option<Problem> {
+fn regret(profile: &Profile, bars: Bars) -> Option<ProfileProblem> {
     let regret: &Regret = profile.validation.judged();
     let found = [regret.geometric_mean, regret.p95, regret.worst];
     let names = ["geometric mean", "95th percentile", "worst"];
@@ -251,5 +258,5 @@ fn regret(profile: &Profile, bars: Bars) -> Option<Problem> {
         .collect();
     let how = if profile.validation.held_out.is_some() { "held-out" } else { "in-sample" };
     (!exceeding.is_empty())
-        .then(|| Problem { what: "regret", why: format!("{how} {}", exceeding.join(", ")) })
+        .then(|| ProfileProblem { what: "regret", why: format!("{how} {}", exceeding.join(", ")) })
 }

@@ -94,12 +94,12 @@ struct Choices {
     /// They choose different plans that are equally good by the times of B.
     tied: usize,
     /// They choose different plans, and A's is worse.
-    different: Vec<Choice>,
+    different: Vec<DifferentChoice>,
 }
 
 /// A matrix on which the profiles choose differently.
 #[derive(Debug, Serialize)]
-struct Choice {
+struct DifferentChoice {
     matrix: String,
     dtype: ScalarKind,
     a: String,
@@ -201,7 +201,7 @@ fn choices(a: &[Record], b: &[Record]) -> Choices {
             choices.tied += 1;
         } else {
             let (matrix, dtype) = (printable(&theirs.matrix), theirs.scalar);
-            choices.different.push(Choice {
+            choices.different.push(DifferentChoice {
                 matrix,
                 dtype,
                 a: printable(plan_a),

@@ -29,11 +29,11 @@ Examples:
   sparseop profile generic models/nvidia-h200.ron --out models/generic.ron")]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: ProfileCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ProfileCommand {
     Show(show::Args),
     Check(check::Args),
     Diff(diff::Args),
@@ -57,10 +57,10 @@ struct GenericArgs {
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     match &args.command {
-        Command::Show(args) => show::run(args, console),
-        Command::Check(args) => check::run(args, console),
-        Command::Diff(args) => diff::run(args, console),
-        Command::Generic(args) => generic(args),
+        ProfileCommand::Show(args) => show::run(args, console),
+        ProfileCommand::Check(args) => check::run(args, console),
+        ProfileCommand::Diff(args) => diff::run(args, console),
+        ProfileCommand::Generic(args) => generic(args),
     }
 }
 

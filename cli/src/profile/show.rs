@@ -6,7 +6,7 @@ use crate::console::{Console, Left, Right, cause_chain, is_broken_pipe, table};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::tuning::cost::Coefficients;
-use sparseop::tuning::lookup::{self, Found, Origin};
+use sparseop::tuning::lookup::{self, Origin, ResolvedProfile};
 use sparseop::tuning::profile::Fit;
 use sparseop::tuning::record::{Record, Regret};
 use std::fmt::{self, Write};
@@ -40,7 +40,7 @@ pub(super) struct Args {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ShownProfile<'a> {
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'a Origin>,
@@ -70,7 +70,7 @@ fn used(args: &Args, console: &Console) -> Result<()> {
         args.device.as_ref().map_or_else(|| "auto".parse().map_err(Into::into), DeviceArg::get)?;
     let spec = device.spec();
     // Usually the same for all scalar types. If profiles differ, all of them are shown.
-    let mut shown: Option<Found> = None;
+    let mut shown: Option<ResolvedProfile> = None;
     for scalar in ScalarKind::ALL {
         let found = lookup::find(&device, scalar, None)?;
         if shown.as_ref().is_some_and(|before| before.origin == found.origin) {
@@ -78,7 +78,7 @@ fn used(args: &Args, console: &Console) -> Result<()> {
         }
         let fit = found.profile.fit(&spec);
         if args.json {
-            console.print_json(&Line {
+            console.print_json(&ShownProfile {
                 file: None,
                 origin: Some(&found.origin),
                 fit: Some(fit),
@@ -111,7 +111,7 @@ fn show(file: &Path, args: &Args, console: &Console) -> Result<()> {
     let profile = Profile::read(file)?;
     let fit = device_for(&profile, args.device.as_ref())?.map(|device| profile.fit(&device.spec()));
     if args.json {
-        return console.print_json(&Line {
+        return console.print_json(&ShownProfile {
             file: Some(name(file)),
             origin: None,
             fit,
@@ -168,7 +168,7 @@ fn regrets(profile: &Profile) -> String {
         [name, regret.matrices.to_string()].into_iter().chain(numbers).collect::<Vec<_>>()
     };
     let mut lines = vec![line("in-sample".to_owned(), &validation.in_sample)];
-    lines.extend(validation.held_out.iter().map(|regret| line("held out".to_owned(), regret)));
+    lines.extend(validation.held_out.iter().map(|regret| line("held-out".to_owned(), regret)));
     lines.extend(validation.calibrated.iter().map(|regret| line("calibrated".to_owned(), regret)));
     let classes = validation.held_out_classes.iter();
     lines.extend(classes.map(|(class, regret)| line(format!("  {class}"), regret)));

@@ -1,7 +1,7 @@
 //! Bar chart of the times of plans and baselines, fastest first, with the roofline.
 
-use super::axis::{Scale, px, time_label};
-use super::{Matrix, Run, cell};
+use super::axis::{AxisScale, px, time_label};
+use super::{Matrix, PlottedRun, cell};
 use crate::console::duration;
 use maud::{Markup, html};
 use std::fmt::Write;
@@ -41,7 +41,7 @@ const TICKS: f64 = 5.0;
 
 /// Draws the bars, a legend and the list of plans without a time.
 pub(super) fn draw(matrix: &Matrix) -> Markup {
-    let mut rows: Vec<(&Run, f64)> =
+    let mut rows: Vec<(&PlottedRun, f64)> =
         matrix.runs.iter().filter_map(|run| Some((run, run.time()?))).collect();
     rows.sort_by(|a, b| a.1.total_cmp(&b.1));
     let title =
@@ -53,15 +53,15 @@ pub(super) fn draw(matrix: &Matrix) -> Markup {
                 p { "Nothing was timed." }
             } @else {
                 (legend(matrix, &rows))
-                (Chart::new(matrix, rows).draw())
+                (BarChart::new(matrix, rows).draw())
             }
             (untimed(matrix))
         }
     }
 }
 
-fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
-    let any = |test: fn(&Run) -> bool| rows.iter().any(|row| test(row.0));
+fn legend(matrix: &Matrix, rows: &[(&PlottedRun, f64)]) -> Markup {
+    let any = |test: fn(&PlottedRun) -> bool| rows.iter().any(|row| test(row.0));
     html! {
         p class="legend" {
             @if any(|run| run.chosen) { span { i class="swatch chosen" {} "chosen plan" } }
@@ -85,7 +85,7 @@ fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
 
 /// Lists the plans without a bar and those that were not eligible, with the reasons.
 fn untimed(matrix: &Matrix) -> Markup {
-    let remarks: Vec<(&Run, &String)> =
+    let remarks: Vec<(&PlottedRun, &String)> =
         matrix.runs.iter().filter_map(|run| Some((run, run.remark.as_ref()?))).collect();
     html! {
         @if !remarks.is_empty() {
@@ -97,23 +97,23 @@ fn untimed(matrix: &Matrix) -> Markup {
 }
 
 /// The rows and the layout of the chart.
-struct Chart<'a> {
+struct BarChart<'a> {
     matrix: &'a Matrix,
-    rows: Vec<(&'a Run, f64)>,
-    scale: Scale,
+    rows: Vec<(&'a PlottedRun, f64)>,
+    scale: AxisScale,
     left: f64,
     bottom: f64,
 }
 
-impl<'a> Chart<'a> {
-    fn new(matrix: &'a Matrix, rows: Vec<(&'a Run, f64)>) -> Self {
+impl<'a> BarChart<'a> {
+    fn new(matrix: &'a Matrix, rows: Vec<(&'a PlottedRun, f64)>) -> Self {
         let longest = rows.iter().map(|(run, _)| run.name.chars().count()).max().unwrap_or(0);
         let left = (longest.min(LONGEST_NAME) + 1) as f64 * CHARACTER;
         let limit = rows.iter().map(|row| row.1).fold(f64::INFINITY, f64::min) * OVERLONG;
         let drawn =
             rows.iter().flat_map(|&(run, time)| [Some(time), matrix.roofline(run)]).flatten();
         let most = drawn.map(|time| time.min(limit)).fold(0.0, f64::max);
-        let scale = Scale::linear((0.0, most), (left, WIDTH - NUMBERS));
+        let scale = AxisScale::linear((0.0, most), (left, WIDTH - NUMBERS));
         let bottom = TOP + rows.len() as f64 * ROW;
         Self { matrix, rows, scale, left, bottom }
     }
@@ -158,11 +158,11 @@ impl<'a> Chart<'a> {
         TOP + (i as f64 + 0.5) * ROW
     }
 
-    fn row(&self, i: usize, run: &Run, time: f64) -> Markup {
+    fn row(&self, i: usize, run: &PlottedRun, time: f64) -> Markup {
         let middle = Self::middle(i);
         let kind = match run {
-            Run { chosen: true, .. } => "bar chosen",
-            Run { format: Some(_), .. } => "bar own",
+            PlottedRun { chosen: true, .. } => "bar chosen",
+            PlottedRun { format: Some(_), .. } => "bar own",
             _ => "bar peer",
         };
         let end = self.scale.at(time);

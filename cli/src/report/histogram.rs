@@ -1,6 +1,6 @@
 //! Histogram of row lengths: rows and entries by length, and the thresholds of HYB and JDS.
 
-use super::axis::{Scale, px};
+use super::axis::{AxisScale, px};
 use super::{Matrix, grouped};
 use crate::console::percent;
 use maud::{Markup, html};
@@ -91,7 +91,7 @@ pub(super) fn draw(matrix: &Matrix) -> Markup {
     if bins.is_empty() {
         return Markup::default();
     }
-    let chart = Chart::new(&bins, matrix);
+    let chart = HistogramChart::new(&bins, matrix);
     let rows = &matrix.rows;
     let said = format!(
         "Histogram of row lengths from {} to {}, mean {:.1}, in {} bins",
@@ -133,7 +133,7 @@ fn sections_in_words(at: &Thresholds) -> String {
 }
 
 /// The bins and the layout of the chart.
-struct Chart<'a> {
+struct HistogramChart<'a> {
     bins: &'a [Bin],
     rows: f64,
     entries: f64,
@@ -141,11 +141,11 @@ struct Chart<'a> {
     slanted: bool,
     /// Vertical position of the bars' base.
     base: f64,
-    y: Scale,
+    y: AxisScale,
     step: f64,
 }
 
-impl<'a> Chart<'a> {
+impl<'a> HistogramChart<'a> {
     fn new(bins: &'a [Bin], matrix: &Matrix) -> Self {
         let (rows, entries) = (matrix.rows.nrows.max(1) as f64, matrix.rows.nnz.max(1) as f64);
         let shares =
@@ -154,7 +154,7 @@ impl<'a> Chart<'a> {
         let longest = bins.iter().map(|bin| label(bin).chars().count()).max().unwrap_or(0);
         let slanted = longest as f64 * CHARACTER > step;
         let base = HEIGHT - if slanted { BOTTOM.1 } else { BOTTOM.0 };
-        let y = Scale::linear((0.0, shares.fold(0.0, f64::max)), (base, TOP));
+        let y = AxisScale::linear((0.0, shares.fold(0.0, f64::max)), (base, TOP));
         Self { bins, rows, entries, slanted, base, y, step }
     }
 

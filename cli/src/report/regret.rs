@@ -1,6 +1,6 @@
 //! Regret: time of the chosen plan over that of the fastest.
 
-use super::axis::{Scale, px};
+use super::axis::{AxisScale, px};
 use super::{Matrix, cell};
 use maud::{Markup, html};
 use statrs::statistics::{Data, OrderStatistics};
@@ -71,8 +71,8 @@ pub(super) fn curve(matrices: &[Matrix]) -> Markup {
     let Some(all) = Ratios::of(regrets.iter().map(|r| r.1)).filter(|all| all.count > 1) else {
         return Markup::default();
     };
-    let x = Scale::linear((0.0, regrets.len() as f64), (LEFT, WIDTH - RIGHT));
-    let scale = if all.most > LINEAR_TO { Scale::logarithmic } else { Scale::linear };
+    let x = AxisScale::linear((0.0, regrets.len() as f64), (LEFT, WIDTH - RIGHT));
+    let scale = if all.most > LINEAR_TO { AxisScale::logarithmic } else { AxisScale::linear };
     let y = scale((1.0, all.most.max(LEAST_RANGE)), (HEIGHT - BOTTOM, TOP));
     let place = |(i, &(_, regret)): (usize, &(&Matrix, f64))| (x.at(i as f64 + 0.5), y.at(regret));
     let corners = regrets.iter().enumerate().map(place).map(|(x, y)| format!("{x},{y}"));
@@ -113,7 +113,7 @@ pub(super) fn curve(matrices: &[Matrix]) -> Markup {
     }
 }
 
-fn axes(y: &Scale) -> Markup {
+fn axes(y: &AxisScale) -> Markup {
     let base = HEIGHT - BOTTOM;
     let middle = px((TOP + base) / 2.0);
     html! {

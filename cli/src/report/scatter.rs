@@ -1,7 +1,7 @@
 //! Scatter plot of predicted against measured times.
 
-use super::axis::{Scale, px, time_label};
-use super::{Matrix, Run};
+use super::axis::{AxisScale, px, time_label};
+use super::{Matrix, PlottedRun};
 use crate::console::duration;
 use maud::{Markup, html};
 use sparseop::formats::FormatKind;
@@ -37,7 +37,7 @@ pub(super) struct Point<'a> {
     measured: f64,
     format: FormatKind,
     matrix: &'a str,
-    run: &'a Run,
+    run: &'a PlottedRun,
 }
 
 /// Points of a matrix: the runs with both times.
@@ -56,8 +56,8 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
     if points.is_empty() {
         return Markup::default();
     }
-    let x = Scale::logarithmic((least, most), (LEFT, SIDE - RIGHT));
-    let y = Scale::logarithmic((least, most), (SIDE - BOTTOM, TOP));
+    let x = AxisScale::logarithmic((least, most), (LEFT, SIDE - RIGHT));
+    let y = AxisScale::logarithmic((least, most), (SIDE - BOTTOM, TOP));
     let plans = if points.len() == 1 {
         "1 product".to_owned()
     } else {
@@ -114,7 +114,7 @@ fn colour(kind: FormatKind) -> String {
     format!("series-{}", place % COLOURS)
 }
 
-fn grid(x: &Scale, y: &Scale) -> Markup {
+fn grid(x: &AxisScale, y: &AxisScale) -> Markup {
     let (right, bottom) = (SIDE - RIGHT, SIDE - BOTTOM);
     let middle = px((TOP + bottom) / 2.0);
     html! {
@@ -141,7 +141,7 @@ fn grid(x: &Scale, y: &Scale) -> Markup {
 }
 
 /// Draws the diagonal, and the lines at a factor from it.
-fn diagonals((least, most): (f64, f64), x: &Scale, y: &Scale) -> Markup {
+fn diagonals((least, most): (f64, f64), x: &AxisScale, y: &AxisScale) -> Markup {
     let near = most / BAND > least;
     html! {
         line class="diagonal" x1=(x.at(least)) y1=(y.at(least)) x2=(x.at(most)) y2=(y.at(most)) {}
@@ -155,7 +155,7 @@ fn diagonals((least, most): (f64, f64), x: &Scale, y: &Scale) -> Markup {
 }
 
 /// Draws all points as one path of lines without length, whose round ends are the dots.
-fn dots<'a>(points: impl Iterator<Item = &'a Point<'a>>, x: &Scale, y: &Scale) -> String {
+fn dots<'a>(points: impl Iterator<Item = &'a Point<'a>>, x: &AxisScale, y: &AxisScale) -> String {
     points.fold(String::new(), |mut path, p| {
         // Writing to a string does not fail.
         let _ = write!(path, "M{} {}h0", x.at(p.predicted), y.at(p.measured));

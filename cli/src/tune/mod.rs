@@ -6,10 +6,10 @@ mod timing_runs;
 
 use super::choice::{DeviceArg, dtype_parser, parse_seconds};
 use super::console::{Console, cause_chain, duration};
-use super::matrix_arg::{self, Given, Source};
+use super::matrix_arg::{self, MatrixArg, MatrixSource};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
-use report::Run;
+use report::TuningReport;
 use sparseop::analysis::Fingerprint;
 use sparseop::device::Ceilings;
 use sparseop::tuning::ceilings;
@@ -18,9 +18,9 @@ use sparseop::tuning::store::Store;
 use sparseop::{Device, Scalar, ScalarKind};
 use sparseop_tune::calibrated::{Calibrated, Calibrations};
 use sparseop_tune::calibrating::Calibrating;
-use sparseop_tune::campaign::{Campaign, Found};
+use sparseop_tune::campaign::{Campaign, CampaignResult};
 use sparseop_tune::collection::{self, Classes};
-use sparseop_tune::measurements::{self, Header, Journal, Kept, Opened};
+use sparseop_tune::measurements::{self, Journal, MeasurementsHeader, Opened, StoredMeasurements};
 use sparseop_tune::offline::Measured;
 use sparseop_tune::refit::{self, Provenance};
 use sparseop_tune::repeat::{Repeat, Repeatability};
@@ -52,7 +52,7 @@ pub(super) struct Args {
     /// seed=1..4 (1, 2, 3) or seed=1..=4
     #[arg(value_name = "MATRIX", value_parser = matrix_arg::several())]
     #[arg(required_unless_present_any = ["suite", "sweep", "from"])]
-    matrices: Vec<Given>,
+    matrices: Vec<MatrixArg>,
     /// Number of entries of each of the fifteen matrices of the gallery's suite, measured too
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     suite: Vec<usize>,
@@ -132,7 +132,7 @@ fn parse_duration(text: &str) -> Result<f64, String> {
 
 /// Measurements of this run and of earlier ones.
 struct Collected {
-    header: Header,
+    header: MeasurementsHeader,
     measured: Vec<Measured>,
     reused: usize,
     left_out: Vec<String>,
@@ -159,7 +159,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
             measure_all(args, out, classes.unwrap_or_default(), console)?
         }
         _ => {
-            let Kept { header, mut measured, .. } = read_kept(&args.from, console)?;
+            let StoredMeasurements { header, mut measured, .. } = read_kept(&args.from, console)?;
             if let Some(classes) = classes {
                 classes.assign(&mut measured);
             }
@@ -212,7 +212,7 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     let out = args.out.as_ref().map(|out| out.display().to_string());
     let repeatability = (args.repeat > 1).then(|| Repeatability::of(args.repeat.into(), &repeats));
     let (measured, left_out, refit) = (&measured, &left_out, &refit);
-    let run = Run { measured, reused, left_out, refit, out, repeatability, calibrations };
+    let run = TuningReport { measured, reused, left_out, refit, out, repeatability, calibrations };
     if let Some(mut page) = page {
         run.timing_runs().for_each(|(heading, text)| page.say(heading, text));
         run.matrices().for_each(|matrix| page.add(matrix));
@@ -232,7 +232,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     // After the first few rounds only the candidates near the fastest continue.
     let rounds = Policy { warmup: 1, min_rounds: 10, max_rounds: 50, ..Policy::of(&device) };
     let policy = Policy { seconds: args.seconds, ..rounds };
-    let header = Header::new(format!("{policy:?}"), provenance(&device, console));
+    let header = MeasurementsHeader::new(format!("{policy:?}"), provenance(&device, console));
     for scalar in &scalars {
         match scalar {
             ScalarKind::F32 => load_kernels::<f32>(&device)?,
@@ -332,7 +332,7 @@ fn provenance(device: &Device, console: &Console) -> Provenance {
 
 /// A matrix to measure.
 struct Item {
-    source: Source,
+    source: MatrixSource,
     name: String,
     class: String,
 }
@@ -341,8 +341,8 @@ struct Item {
 fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item>> {
     let given = args.matrices.iter().flat_map(|given| given.expand_or_report(console));
     let generated =
-        collection::generated(&args.suite, &args.sweep).into_iter().map(Source::Gallery);
-    let item = |source: Source| {
+        collection::generated(&args.suite, &args.sweep).into_iter().map(MatrixSource::Gallery);
+    let item = |source: MatrixSource| {
         let name = source.name();
         Item { class: classes.of(&name), name, source }
     };
@@ -354,7 +354,7 @@ fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item
 }
 
 /// Reads stored measurements, with a warning for every file that was read in part.
-fn read_kept(files: &[PathBuf], console: &Console) -> Result<Kept> {
+fn read_kept(files: &[PathBuf], console: &Console) -> Result<StoredMeasurements> {
     let kept = measurements::read_all(files)?;
     kept.incomplete.iter().for_each(|sentence| console.warn(sentence));
     Ok(kept)
@@ -371,7 +371,7 @@ fn calibrating(
     if files.is_empty() {
         return Ok(Calibrating::default());
     }
-    let Kept { header, mut measured, .. } = read_kept(files, console)?;
+    let StoredMeasurements { header, mut measured, .. } = read_kept(files, console)?;
     classes.assign(&mut measured);
     let spinner = console.spinner("fitting".to_owned());
     let calibrating = Calibrating::held_out(&header, measured, device);
@@ -385,9 +385,9 @@ fn measure<T: Scalar>(
     item: &Item,
     known: Option<&Measured>,
     console: &Console,
-) -> Result<Option<Found>> {
+) -> Result<Option<CampaignResult>> {
     // The specification of a generated matrix determines its structure.
-    if known.is_some() && matches!(item.source, Source::Gallery(_)) {
+    if known.is_some() && matches!(item.source, MatrixSource::Gallery(_)) {
         return Ok(None);
     }
     let a = item.source.load::<T>(console)?;

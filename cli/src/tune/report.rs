@@ -9,7 +9,7 @@ use sparseop::tuning::cost::Term;
 use sparseop::tuning::record::{Regret, Validation};
 use sparseop_tune::calibrated::Calibrations;
 use sparseop_tune::offline::Measured;
-use sparseop_tune::refit::{Choice, Predicted, Refit};
+use sparseop_tune::refit::{JudgedChoice, Predicted, Refit};
 use sparseop_tune::repeat::Repeatability;
 
 /// One line of `--json`.
@@ -36,18 +36,18 @@ struct Worst<'a> {
     class: &'a str,
     dtype: ScalarKind,
     regret: f64,
-    chosen: Outcome,
-    fastest: Outcome,
+    chosen: PlanTimes,
+    fastest: PlanTimes,
 }
 
 #[derive(Serialize)]
-struct Outcome {
+struct PlanTimes {
     plan: String,
     product_us: f64,
     predicted_us: Option<f64>,
 }
 
-impl From<&Predicted> for Outcome {
+impl From<&Predicted> for PlanTimes {
     fn from(p: &Predicted) -> Self {
         let predicted_us = p.prediction.map(|prediction| prediction.product() * 1e-3);
         Self { plan: p.plan.to_string(), product_us: p.product * 1e-3, predicted_us }
@@ -55,7 +55,7 @@ impl From<&Predicted> for Outcome {
 }
 
 /// Data of a tuning run.
-pub(super) struct Run<'a> {
+pub(super) struct TuningReport<'a> {
     /// All measurements.
     pub(super) measured: &'a [Measured],
     /// Number of measurements from an earlier run.
@@ -73,13 +73,13 @@ pub(super) struct Run<'a> {
 }
 
 /// The choices, worst first. Equal ones are in the order of the measurements.
-pub(super) fn by_regret(refit: &Refit) -> Vec<&Choice> {
-    let mut choices: Vec<&Choice> = refit.choices.iter().collect();
+pub(super) fn by_regret(refit: &Refit) -> Vec<&JudgedChoice> {
+    let mut choices: Vec<&JudgedChoice> = refit.choices.iter().collect();
     choices.sort_by(|a, b| b.regret.total_cmp(&a.regret));
     choices
 }
 
-impl Run<'_> {
+impl TuningReport<'_> {
     pub(super) fn json(&self) -> Json<'_> {
         let profile = &self.refit.profile;
         let worst = by_regret(self.refit).into_iter().take(WORST).map(|choice| {
@@ -158,7 +158,7 @@ impl Run<'_> {
     }
 
     fn worst(&self) -> String {
-        let row = |choice: &&Choice| {
+        let row = |choice: &&JudgedChoice| {
             let m = &self.measured[choice.measured];
             let time = |p: &Predicted| format!("{} {}", p.plan, duration(p.product * 1e-9));
             vec![
@@ -196,7 +196,7 @@ impl Run<'_> {
     }
 
     /// Compares prediction and time of a choice, term by term.
-    pub(super) fn explain(&self, choice: &Choice) -> String {
+    pub(super) fn explain(&self, choice: &JudgedChoice) -> String {
         let Measured { matrix, scalar, facts, class, .. } = &self.measured[choice.measured];
         let regret = choice.regret;
         let what = format!(
@@ -213,7 +213,7 @@ impl Run<'_> {
 }
 
 /// Terms of the chosen and of the fastest plan.
-fn terms(choice: &Choice) -> String {
+fn terms(choice: &JudgedChoice) -> String {
     let us = |ns: f64| format!("{:.2}", ns * 1e-3);
     let both = [&choice.chosen, &choice.fastest];
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -261,7 +261,7 @@ fn terms(choice: &Choice) -> String {
 }
 
 /// Cause of a wrong choice: the prediction with the larger error.
-fn why(choice: &Choice) -> String {
+fn why(choice: &JudgedChoice) -> String {
     let ratio = |p: &Predicted| p.prediction.map(|prediction| prediction.product() / p.product);
     match (ratio(&choice.chosen), ratio(&choice.fastest)) {
         (_, None) => "the kernel of the fastest plan is not in the profile".to_owned(),

@@ -1,8 +1,8 @@
 //! Registry of generators: names, parameters, defaults, listing and parsing follow from it.
 
-use super::pattern::Pattern;
+use super::pattern::GeneratedPattern;
 use super::regular::{ROAD_SHARE, Stencil, dense, road};
-use super::structure::Structure;
+use super::structure::RandomStructure;
 use super::{Spec, irregular};
 use crate::matrix::MAX_DIMENSION;
 
@@ -24,7 +24,7 @@ pub struct Entry {
     /// Shape and expected nonzeros for given sizes and seed.
     pub(super) shape: fn(&[usize], u64) -> Shape,
     /// Places of the entries for given sizes and seed.
-    pub(super) pattern: fn(&[usize], u64) -> Pattern,
+    pub(super) pattern: fn(&[usize], u64) -> GeneratedPattern,
 }
 
 /// A size parameter of a generator.
@@ -296,7 +296,7 @@ pub(super) static ENTRIES: [Entry; 17] = [
         parameters: &[size("nnz", 0, "entries; 0: as the seed draws, 60 thousand to 10 million")],
         scales: true,
         in_suite: false,
-        shape: |s, seed| Structure::draw(s[0], seed).shape(),
-        pattern: |s, seed| Structure::draw(s[0], seed).pattern(seed),
+        shape: |s, seed| RandomStructure::draw(s[0], seed).shape(),
+        pattern: |s, seed| RandomStructure::draw(s[0], seed).pattern(seed),
     },
 ];

@@ -8,7 +8,7 @@
 //! distribution for winsorised samples.
 
 use crate::Error;
-use crate::tuning::decision::{Outcome, TIMING_BAND as BAND};
+use crate::tuning::decision::{TIMING_BAND as BAND, TimingOutcome};
 use crate::tuning::stopwatch::Samples;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
@@ -236,16 +236,21 @@ impl Judge {
     }
 
     /// Outcome for candidate `i` of a timing run won by `winner`.
-    pub fn outcome(&self, results: &[Result<Samples, Error>], i: usize, winner: usize) -> Outcome {
+    pub fn outcome(
+        &self,
+        results: &[Result<Samples, Error>],
+        i: usize,
+        winner: usize,
+    ) -> TimingOutcome {
         if let Err(error) = &results[i] {
-            return Outcome::Failed { reason: error.to_string() };
+            return TimingOutcome::Failed { reason: error.to_string() };
         }
         let early = self.out[i];
         match self.ratio(results, i, winner).map(|ratio| ratio.mean.exp()) {
-            _ if i == winner => Outcome::Won,
-            Some(ratio) if early || ratio > 1.0 + BAND => Outcome::Slower { ratio, early },
-            Some(ratio) => Outcome::Tied { ratio },
-            None => Outcome::Undecided,
+            _ if i == winner => TimingOutcome::Won,
+            Some(ratio) if early || ratio > 1.0 + BAND => TimingOutcome::Slower { ratio, early },
+            Some(ratio) => TimingOutcome::Tied { ratio },
+            None => TimingOutcome::Undecided,
         }
     }
 }

@@ -11,7 +11,7 @@ mod settle;
 mod tests;
 
 use super::caches::CacheState;
-use super::decision::{Candidate, Decision, Outcome, TimedPlan, TimingRun, Verdict};
+use super::decision::{Candidate, Decision, TimedPlan, TimingOutcome, TimingRun, Verdict};
 use super::plan_timer::{PlanTimer, Ready};
 use super::profile::Fit;
 use super::stopwatch::{Clock, Policy, Samples, TimedBatch, time_interleaved_until};
@@ -179,7 +179,7 @@ pub(crate) fn calibrate<A: PlanTimer>(
         median: None,
         spread: None,
         rounds: 0,
-        outcome: Outcome::Undecided,
+        outcome: TimingOutcome::Undecided,
     };
     let timing_run = TimingRun {
         winner: shortlist[0].plan.clone(),
@@ -232,7 +232,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
             baseline = self.time_group(group)?;
         }
         let (place, ready) = baseline;
-        self.timing_run.timed_plans[place].outcome = Outcome::Won;
+        self.timing_run.timed_plans[place].outcome = TimingOutcome::Won;
         self.timing_run.winner = self.shortlist[place].plan.clone();
         let own = ready.pack + ready.upload;
         let prepared: f64 =
@@ -250,7 +250,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
                 Ok(ready) => return Ok(self.packed(place, ready)),
                 Err(error) => {
                     self.timing_run.timed_plans[place].outcome =
-                        Outcome::Failed { reason: error.to_string() };
+                        TimingOutcome::Failed { reason: error.to_string() };
                     failure.get_or_insert(error);
                 }
             }
@@ -278,9 +278,9 @@ impl<A: PlanTimer> Calibrator<'_, A> {
             let left = self.limits.memory.saturating_sub(held);
             let takes = candidate.prediction.map_or(0.0, |p| p.prepare * 1e-9);
             let refusal = if needed > left {
-                Some(Outcome::NoRoom { needed, left })
+                Some(TimingOutcome::NoRoom { needed, left })
             } else if self.clock.seconds() + takes > until {
-                Some(Outcome::NoTime)
+                Some(TimingOutcome::NoTime)
             } else {
                 None
             };
@@ -292,7 +292,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
                     Ok(ready) => group.push(self.packed(place, ready)),
                     Err(error) => {
                         self.timing_run.timed_plans[place].outcome =
-                            Outcome::Failed { reason: error.to_string() };
+                            TimingOutcome::Failed { reason: error.to_string() };
                     }
                 },
             }

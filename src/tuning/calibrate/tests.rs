@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 /// Behaviour of a plan on the scripted device. Bytes and the prediction are those of its candidate.
 #[derive(Debug, Clone, Copy, Default)]
-struct Law {
+struct ScriptedPlan {
     /// Seconds of a product.
     product: f64,
     /// Seconds of packing.
@@ -27,7 +27,7 @@ struct Law {
 const PLANS: [&str; 4] = ["ell", "sell", "jds", "csr(scalar)"];
 
 struct Script {
-    laws: [Law; 4],
+    laws: [ScriptedPlan; 4],
     bytes: [u64; 4],
     /// Relative noise of the times of products.
     noise: f64,
@@ -43,9 +43,9 @@ struct Script {
 }
 
 /// A packed matrix: its index. It is counted as held until it is dropped.
-struct Packed<'a>(usize, &'a Script);
+struct HeldPlan<'a>(usize, &'a Script);
 
-impl Drop for Packed<'_> {
+impl Drop for HeldPlan<'_> {
     fn drop(&mut self) {
         self.1.held.set(self.1.held.get() - self.1.bytes[self.0]);
     }
@@ -58,9 +58,9 @@ impl Clock for &Script {
 }
 
 impl<'a> PlanTimer for &'a Script {
-    type Packed = Packed<'a>;
+    type Packed = HeldPlan<'a>;
 
-    fn pack(&self, plan: &Plan) -> Result<Ready<Packed<'a>>, Error> {
+    fn pack(&self, plan: &Plan) -> Result<Ready<HeldPlan<'a>>, Error> {
         let place = PLANS.iter().position(|text| *plan == text.parse::<Plan>().unwrap()).unwrap();
         let law = self.laws[place];
         self.clock.set(self.clock.get() + law.pack);
@@ -69,10 +69,10 @@ impl<'a> PlanTimer for &'a Script {
         }
         self.held.set(self.held.get() + self.bytes[place]);
         self.most_held.set(self.most_held.get().max(self.held.get()));
-        Ok(Ready { matrix: Packed(place, self), pack: law.pack, upload: 0.0 })
+        Ok(Ready { matrix: HeldPlan(place, self), pack: law.pack, upload: 0.0 })
     }
 
-    fn products(&self, packed: &Packed<'a>, repeats: u32) -> Result<f64, Error> {
+    fn products(&self, packed: &HeldPlan<'a>, repeats: u32) -> Result<f64, Error> {
         let law = self.laws[packed.0];
         let run = &self.run[packed.0];
         run.set(run.get() + repeats);
@@ -92,7 +92,7 @@ impl Script {
     /// A script with the given microseconds per product and no noise; every plan takes 100 bytes.
     fn new(products: [f64; 4]) -> Self {
         Self {
-            laws: products.map(|us| Law { product: us * 1e-6, ..Law::default() }),
+            laws: products.map(|us| ScriptedPlan { product: us * 1e-6, ..ScriptedPlan::default() }),
             bytes: [100; 4],
             noise: 0.0,
             drift: 0.0,
@@ -146,7 +146,8 @@ impl Script {
             timing_run.winner,
             "the winner is handed over"
         );
-        let winners = timing_run.timed_plans.iter().filter(|e| e.outcome == Outcome::Won).count();
+        let winners =
+            timing_run.timed_plans.iter().filter(|e| e.outcome == TimingOutcome::Won).count();
         assert_eq!(winners, 1);
         drop(ready);
         assert_eq!(self.held.get(), 0, "the others are dropped");
@@ -177,14 +178,14 @@ fn a_wrong_prediction_is_corrected() {
         "{medians:?}"
     );
     let outcome = &timing_run.timed_plans[0].outcome;
-    assert!(matches!(outcome, Outcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6));
+    assert!(matches!(outcome, TimingOutcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6));
 }
 
 #[test]
 fn ties_are_broken_by_the_fixed_order_and_the_prediction_stays_where_it_is_one_of_them() {
     let timing_run = Script::new([10.0, 9.95, 10.0, 10.05]).timing_run();
     assert_eq!((winner(&timing_run), timing_run.decided), (0, true), "{timing_run:?}");
-    assert!(matches!(timing_run.timed_plans[1].outcome, Outcome::Tied { .. }));
+    assert!(matches!(timing_run.timed_plans[1].outcome, TimingOutcome::Tied { .. }));
     let mut script = Script::new([13.0, 10.0, 9.95, 10.03]);
     script.bytes = [100, 90, 90, 80];
     assert_eq!(winner(&script.timing_run()), 1, "the first as predicted, whatever its bytes");
@@ -234,7 +235,7 @@ fn the_clearly_slower_go_home_early() {
     let rounds: Vec<usize> = timing_run.timed_plans.iter().map(|e| e.rounds).collect();
     assert_eq!((rounds[2], rounds[3]), (MIN_ROUNDS, MIN_ROUNDS));
     assert!(rounds[0] > MIN_ROUNDS && rounds[1] == rounds[0], "{rounds:?}");
-    assert!(matches!(timing_run.timed_plans[3].outcome, Outcome::Slower { early: true, .. }));
+    assert!(matches!(timing_run.timed_plans[3].outcome, TimingOutcome::Slower { early: true, .. }));
 }
 
 #[test]
@@ -272,19 +273,22 @@ fn when_time_is_up_the_choice_stays() {
     slow.laws.iter_mut().for_each(|law| law.pack = 0.3);
     let timing_run = slow.race_within(Limits { seconds: 0.5, ..AMPLE }).unwrap();
     assert_eq!((winner(&timing_run), timing_run.groups), (0, 0));
-    assert!(timing_run.timed_plans[1..].iter().all(|e| e.outcome == Outcome::NoTime));
+    assert!(timing_run.timed_plans[1..].iter().all(|e| e.outcome == TimingOutcome::NoTime));
     // Enough time for one plan, and not for another.
     let script = Script { clock: Cell::new(0.0), ..slow };
     let timing_run = script.race_within(Limits { seconds: 0.7, ..AMPLE }).unwrap();
     assert_eq!((winner(&timing_run), timing_run.groups), (1, 1));
-    assert_eq!(timing_run.timed_plans[2].outcome, Outcome::NoTime);
+    assert_eq!(timing_run.timed_plans[2].outcome, TimingOutcome::NoTime);
     assert!(timing_run.seconds < 0.75 && (timing_run.packing - 0.3).abs() < 1e-9, "{timing_run:?}");
     // Products so long that hardly any fits into the time limit.
     let long = Script::new([1e6, 0.9e6, 0.8e6, 2e6])
         .race_within(Limits { seconds: 8.0, ..AMPLE })
         .unwrap();
     assert_eq!((winner(&long), long.decided), (0, false));
-    assert!(long.timed_plans[2].outcome == Outcome::Undecided && long.seconds < 40.0, "{long:?}");
+    assert!(
+        long.timed_plans[2].outcome == TimingOutcome::Undecided && long.seconds < 40.0,
+        "{long:?}"
+    );
 }
 
 #[test]
@@ -296,7 +300,7 @@ fn memory_bounds_what_is_packed_at_a_time() {
     let script = Script::new([13.0, 12.0, 10.0, 11.0]);
     let alone = script.race_within(Limits { memory: 150, ..AMPLE }).unwrap();
     assert_eq!((winner(&alone), alone.groups, script.most_held.get()), (0, 0, 100));
-    assert!(alone.timed_plans[2].outcome == Outcome::NoRoom { needed: 100, left: 50 });
+    assert!(alone.timed_plans[2].outcome == TimingOutcome::NoRoom { needed: 100, left: 50 });
 }
 
 #[test]
@@ -383,14 +387,14 @@ fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
         rounds: 5,
         outcome,
     };
-    let slower = Outcome::Slower { ratio: 1.5, early: true };
+    let slower = TimingOutcome::Slower { ratio: 1.5, early: true };
     // A plan that the profile would not have as a candidate.
     let winner: Plan = "sell(c:7,sigma:7)".parse().unwrap();
     let third: Plan = "coo".parse().unwrap();
     let timed_plans = vec![
         timed_plan(before.clone(), Some(1.5e-5), slower.clone()),
         timed_plan(third.clone(), Some(3e-5), slower.clone()),
-        timed_plan(winner.clone(), Some(1e-5), Outcome::Won),
+        timed_plan(winner.clone(), Some(1e-5), TimingOutcome::Won),
     ];
     let timing_run = TimingRun {
         winner: winner.clone(),

@@ -151,9 +151,9 @@ fn decompression_stops_at_the_limit() {
 #[test]
 fn progress_ends_at_the_total() {
     let (parsed, decompressed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let listener = |progress: Progress| {
+    let listener = |progress: ReadProgress| {
         assert!(progress.done <= progress.total);
-        let stage = if progress.stage == Stage::Parse { &parsed } else { &decompressed };
+        let stage = if progress.stage == ReadStage::Parse { &parsed } else { &decompressed };
         stage.fetch_max(progress.done, Ordering::Relaxed);
     };
     let folder = tempfile::tempdir().unwrap();

@@ -103,9 +103,9 @@ fn who_beats_one_that_beats_the_incumbent_wins() {
 }
 
 /// SplitMix64, and normal numbers from pairs of its numbers.
-struct Dice(u64);
+struct NoiseSource(u64);
 
-impl Dice {
+impl NoiseSource {
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -132,7 +132,7 @@ impl Dice {
 /// Eight plans within about ten per cent, predicted with errors of 12 %. Rounds vary by `sigma`. In
 /// every timing run each plan varies by another half of that, which the rounds of one run cannot
 /// show.
-fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
+fn ten_races(dice: &mut NoiseSource, sigma: f64) -> [Vec<f64>; 2] {
     const PLANS: usize = 8;
     let times: Vec<f64> = (0..PLANS).map(|_| 1.0 + 0.1 * dice.uniform()).collect();
     let predictions: Vec<f64> = times.iter().map(|time| time * dice.normal(0.12).exp()).collect();
@@ -164,7 +164,7 @@ fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
 #[test]
 fn successive_races_decide_alike_through_noise_and_lose_next_to_nothing() {
     for (sigma, fresh_agree) in [(0.003, 30), (0.006, 15), (0.01, 5)] {
-        let mut dice = Dice(1);
+        let mut dice = NoiseSource(1);
         let all: Vec<[Vec<f64>; 2]> = (0..60).map(|_| ten_races(&mut dice, sigma)).collect();
         let agree =
             |way: usize| all.iter().filter(|m| m[way].iter().all(|t| *t == m[way][0])).count();
