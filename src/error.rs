@@ -124,7 +124,7 @@ pub enum Error {
     },
     /// A matrix is too large for packed SELL, whose positions are 32-bit numbers.
     #[error(
-        "packed slices hold at most {limit} bytes of {what}, and this matrix needs more; choose a \
+        "packed SELL holds at most {limit} bytes of {what}, and this matrix needs more; choose a \
          plan without `index:packed`"
     )]
     PackedTooLarge {

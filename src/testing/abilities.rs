@@ -14,7 +14,7 @@ use crate::{Error, SparseOp, SparseOpBuilder, Tuning};
 const OPERATIONS: [&str; 7] = [
     "`αAx + βy`",
     "transposed",
-    "several vectors",
+    "SpMM",
     "`update_values`",
     "`get`, `row`, `position`",
     "`insert`",
@@ -263,7 +263,7 @@ fn every_plan_does_what_the_documentation_says() {
         table += &row(&[&[kind.as_str()], &cells[..]].concat());
     }
     let page = include_str!("../../docs/formats.md");
-    assert!(page.contains(&table), "docs/formats.md says something else than was found:\n{table}");
+    assert!(page.contains(&table), "docs/formats.md differs from the results:\n{table}");
 }
 
 #[test]

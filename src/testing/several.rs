@@ -283,9 +283,9 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
                 // Others may lack the shared memory.
                 let instructions = device.spec().instructions;
                 let capability: u32 = instructions.trim_start_matches("sm_").parse().unwrap();
-                let marches = op.memory_bytes() > before;
+                let has_window = op.memory_bytes() > before;
                 assert!(
-                    capability >= 120 || marches == (capability >= 90),
+                    capability >= 120 || has_window == (capability >= 90),
                     "{text}, {columns} columns on {instructions}"
                 );
             }

@@ -187,8 +187,8 @@ fn a_kernel_that_was_hardly_run_is_left_to_the_one_that_stands_for_it() {
     let refit = profile(&measured, &provenance()).profile;
     let kernels = &refit.coefficients[&ScalarKind::F64];
     assert!(kernels.contains_key("sell.packed") && !kernels.contains_key("sell.packed.f32"));
-    let stand_in = refit.coefficients(ScalarKind::F64, "sell.packed.f32");
-    assert_eq!(stand_in, kernels.get("sell.packed"));
+    let fallback = refit.coefficients(ScalarKind::F64, "sell.packed.f32");
+    assert_eq!(fallback, kernels.get("sell.packed"));
 }
 
 #[test]
