@@ -343,8 +343,7 @@ fn find_eigenvalue<T: Scalar>(
     })
 }
 
-/// Times the product alone, and computes the bound that an iteration of so many seconds is compared
-/// with.
+/// Times the product alone, and compares an iteration of `iteration` seconds with its bound.
 fn time<T: Scalar>(
     op: &SparseOp<T>,
     (products, vector_bytes): (u32, u64),

@@ -85,7 +85,7 @@ fn bench_times_the_calibrated_plan() {
 fn a_stored_decision_replaces_the_second_calibration() {
     let store = tempfile::tempdir().unwrap();
     let first = said(store.path(), &REMEMBERED);
-    assert!(line(&first, "store ").contains("nothing was remembered; now it is, in "), "{first}");
+    assert!(line(&first, "store ").contains("no stored decision; now stored in "), "{first}");
     assert_eq!(entries(store.path()).len(), 1);
     let plan = line(&first, "plan ").to_owned();
     // The stored decision also applies without calibration.
@@ -102,7 +102,7 @@ fn a_stored_decision_replaces_the_second_calibration() {
         );
     }
     let other = said(store.path(), &["--remember", "--expected-calls", "7"]);
-    assert!(line(&other, "store ").ends_with("nothing was remembered"), "{other}");
+    assert!(line(&other, "store ").ends_with("no stored decision"), "{other}");
     let never = said(store.path(), &[]);
     assert!(!never.contains("\nstore ") && !never.contains("\ntimed "), "{never}");
 }
@@ -123,13 +123,13 @@ fn damaged_and_old_entries_are_timed_again_and_the_reason_is_reported() {
         (changed("winner: \"", "winner: \"x"), "damaged"),
         (changed("schema: 3", "schema: 0"), "out of date"),
         (changed("kernels: \"", "kernels: \"x"), "kernels of another version"),
-        (changed("threads: ", "threads: 9"), "something else"),
+        (changed("threads: ", "threads: 9"), "another matrix or request"),
     ] {
         fs::write(&entry, text).unwrap();
         let text = said(store.path(), &REMEMBERED);
         let store_line = line(&text, "store ");
         assert!(
-            store_line.contains(expected) && store_line.contains("now it is, in"),
+            store_line.contains(expected) && store_line.contains("now stored in"),
             "{expected}: {text}"
         );
         assert!(line(&text, "timed ").contains("caches warm"), "{text}");
@@ -161,9 +161,9 @@ fn a_store_that_is_not_writable_is_no_error() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let text = said(&file, &REMEMBERED);
-    assert!(line(&text, "store ").contains("nor can it be: cannot create "), "{text}");
+    assert!(line(&text, "store ").contains("storing it failed: cannot create "), "{text}");
     let text = said(Path::new("off"), &REMEMBERED);
-    assert!(line(&text, "store ").contains("there is no folder to remember in"), "{text}");
+    assert!(line(&text, "store ").contains("there is no folder for stored decisions"), "{text}");
     let fixed = ["apply", MATRIX, "--out", "/dev/null", "-v"];
     let homeless = sparseop(&[&fixed[..], &REMEMBERED].concat())
         .env_remove("SPARSEOP_STORE")
@@ -181,8 +181,8 @@ fn many_processes_share_a_store() {
         for _ in 0..6 {
             scope.spawn(|| {
                 let text = said(store.path(), &REMEMBERED);
-                let told = text.contains("now it is, in") || text.contains("none, remembered");
-                assert!(told && !text.contains("damaged"), "{text}");
+                let reported = text.contains("now stored in") || text.contains("none, remembered");
+                assert!(reported && !text.contains("damaged"), "{text}");
             });
         }
     });

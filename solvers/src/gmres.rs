@@ -105,7 +105,7 @@ impl<T: Scalar> Gmres<T> {
     ) -> Result<Self, Error> {
         if !(1..=Method::MAX_RESTART).contains(&restart) {
             let message = format!(
-                "it is begun anew after 1 to {} iterations, not {restart}",
+                "it is restarted after 1 to {} iterations, not {restart}",
                 Method::MAX_RESTART
             );
             return Err(Error::SolverSetting { method: "gmres", message });

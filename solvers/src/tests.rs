@@ -233,7 +233,7 @@ fn fails(device: &Device, a: &CsrMatrix<f64>, method: Method, settings: Settings
 }
 
 #[test]
-fn failures_say_what_they_are() {
+fn failures_have_their_reason() {
     let some = Settings { max_iterations: 200, ..Settings::default() };
     let indefinite = matrix(4, (0..4).map(|i| (i, i, if i == 2 { -1.0 } else { 1.0 + i as f64 })));
     let rotation = matrix(2, [(0, 1, 1.0), (1, 0, -1.0)]);

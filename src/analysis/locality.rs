@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_hold_what_is_followed(
+        fn batches_hold_the_sampled_columns(
             cols in prop::array::uniform32(0..crate::matrix::MAX_DIMENSION as u32),
             skipped in 1..=MOST_SKIPPED,
         ) {

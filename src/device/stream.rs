@@ -92,7 +92,7 @@ impl Stream {
     /// on the CPU, where a wall clock suffices.
     #[doc(hidden)]
     pub fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-        self.on_gpu("time what is enqueued")?.seconds(work)
+        self.on_gpu("time enqueued work")?.seconds(work)
     }
 
     /// Captures the work enqueued by `work` on this stream as a graph that can be launched

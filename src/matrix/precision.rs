@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_narrower_types_stay_what_they_are() {
+    fn values_of_narrower_types_are_unchanged() {
         let numbers = [1.5f32, -0.0, 65504.0];
         let narrow = numbers.map(f16::from_f32);
         let a = CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow)

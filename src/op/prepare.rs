@@ -76,7 +76,7 @@ impl SparseOpBuilder {
         }
         let Some(store) = Store::of_user() else {
             decision.store =
-                Some(format!("there is no folder to remember in; name one in {STORE_VARIABLE}"));
+                Some(format!("there is no folder for stored decisions; set {STORE_VARIABLE}"));
             return None;
         };
         let (structure, cold) = (Fingerprint::of(a), self.calibration.cold);
@@ -156,8 +156,8 @@ impl StoreEntry {
         let Some(timing_run) = decision.timing_run().cloned() else { return };
         let kept = self.store.keep(&StoredDecision::now(self.key, spec, timing_run));
         let now = match kept {
-            Ok(()) => format!("now it is, in {}", self.store.folder().display()),
-            Err(error) => format!("nor can it be: {error}"),
+            Ok(()) => format!("now stored in {}", self.store.folder().display()),
+            Err(error) => format!("storing it failed: {error}"),
         };
         decision.store = Some(match decision.store.take() {
             Some(miss) => format!("{miss}; {now}"),

@@ -90,7 +90,7 @@ fn a_calibrated_operator_multiplies_with_the_winner() {
 }
 
 #[test]
-fn what_a_gpu_lacks_the_cpu_may_have_and_a_limit_holds_everywhere() {
+fn memory_limits_hold_on_every_device() {
     let over = |limit| Error::MemoryLimit { plan: "ell".to_owned(), needed: 100, limit };
     let limited = SparseOpBuilder::new().memory_limit(50);
     assert!(SparseOpBuilder::new().is_due_to_gpu(&over(50)));

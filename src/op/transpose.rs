@@ -244,7 +244,7 @@ mod tests {
         let op = SparseOpBuilder::new().transpose(true).build(&a).unwrap();
         assert!(std::ptr::eq(op.transposed().unwrap(), &op));
         let text = op.explain().to_string();
-        assert!(text.contains("\ntransposed as the matrix itself, which is symmetric\n"), "{text}");
+        assert!(text.contains("\ntransposed shared with the symmetric matrix itself\n"), "{text}");
         check(&op, &a);
     }
 

@@ -284,7 +284,7 @@ fn a_gpu_refuses_single_entries_and_values_that_the_host_keeps_and_nothing_else(
 }
 
 #[test]
-fn a_plan_that_cannot_be_captured_says_so() {
+fn a_plan_without_graph_capture_is_an_error() {
     let Some(gpu) = devices().get(1) else { return };
     let a = scattered::<f64>(500, 500, |row| row % 19);
     let op = builder(gpu, "hyb(width:2,tail:host)").build(&a).unwrap();

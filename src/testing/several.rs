@@ -294,7 +294,7 @@ fn check_marching<T: Scalar>(counts: &'static [usize]) {
 }
 
 #[test]
-fn graphs_of_marching_blocks_own_what_they_use() {
+fn graphs_of_the_sliding_window_own_their_inputs() {
     let case = Case::with(diagonals::<f32>(61_003, 61_003, &RUNS), &[8]);
     for device in devices().iter().filter(|device| **device != Device::Cpu) {
         let op = case.operator(device, &"sell(c:32,sigma:1,index:packed)".parse().unwrap());

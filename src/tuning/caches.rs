@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_not_timed() {
+    fn failed_plans_are_not_timed() {
         let failure = || Error::CopyLength { expected: 1, found: 2 };
         for state in [Company, Cold] {
             let failed = state.batch(2, || Err(failure()), |_| panic!("the cache is not filled"));

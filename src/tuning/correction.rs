@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_stay_within_what_was_measured() {
+    fn factors_stay_within_the_measured_range() {
         let correction = correction();
         let at = |gini: f64, rows: f64| {
             let mut values = [0.0; Feature::COUNT];
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_no_factor_is_not_valid() {
+    fn corrections_without_a_factor_are_invalid() {
         let change = |f: &dyn Fn(&mut Correction)| {
             let mut changed = correction();
             f(&mut changed);

@@ -3,8 +3,8 @@
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel:
 //! entries, padding, row sums, slices, gathers that miss the caches, bytes that stream from memory.
-//! Amounts are computed from [`Traffic`] and [`MatrixFeatures`]. They are exact except for the padding of
-//! tiles, the size of blocks, and the packing of large matrices. Coefficients come from a
+//! Amounts are computed from [`Traffic`] and [`MatrixFeatures`]. They are exact except for the
+//! padding of tiles, the size of blocks, and the packing of large matrices. Coefficients come from a
 //! [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
 //! amounts are counted against, and a factor for effects that a sum cannot express (see
 //! [`correction`](super::correction)).
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_gpus_or_only_branches_wait_for() {
+    fn terms_of_gpus_and_of_branch_predictors() {
         let cpu = Device::Cpu.spec();
         let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
         let gpu = DeviceSpec { gpu: Some(gpu), ..cpu.clone() };

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_profile_is_refused_before_it_is_read_whole() {
+    fn invalid_profiles_are_refused_before_they_are_read_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.ron");
         File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();

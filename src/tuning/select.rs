@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_listed_and_not_chosen() {
+    fn plans_on_request_are_listed_and_not_chosen() {
         let analysis = analysis("webbase,rows=20k");
         let mut profile =
             Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_as_long_as_asked_where_starting_one_takes_longer_than_a_run() {
+    fn batches_have_the_requested_length_despite_start_costs() {
         // 20 µs to start a batch, 1 µs for a product: with the time of the first product alone
         // there would be 48 products instead of about a thousand.
         let lengths = std::cell::RefCell::new(Vec::new());
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_out_and_the_others_go_on() {
+    fn a_failed_candidate_does_not_stop_the_others() {
         let failure = || Error::CopyLength { expected: 1, found: 2 };
         let results = time_interleaved(
             &mut [&mut |_| Err(failure()), &mut |n| Ok(f64::from(n))],

@@ -184,11 +184,11 @@ pub enum Miss {
 impl Display for Miss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("nothing was remembered"),
-            Self::Stale(reason) => write!(f, "what was remembered is out of date: {reason}"),
-            Self::Damaged(reason) => write!(f, "what was remembered is damaged: {reason}"),
-            Self::Foreign => f.write_str("what was remembered is of something else"),
-            Self::Inadmissible(reason) => write!(f, "what was remembered cannot be used: {reason}"),
+            Self::Unknown => f.write_str("no stored decision"),
+            Self::Stale(reason) => write!(f, "the stored decision is out of date: {reason}"),
+            Self::Damaged(reason) => write!(f, "the stored decision is damaged: {reason}"),
+            Self::Foreign => f.write_str("the stored decision is for another matrix or request"),
+            Self::Inadmissible(reason) => write!(f, "the stored decision cannot be used: {reason}"),
         }
     }
 }
@@ -240,7 +240,7 @@ impl Store {
         let schema: Schema = ron::from_str(&text).map_err(|error| damaged(&error))?;
         if schema.schema != SCHEMA {
             return Err(Miss::Stale(format!(
-                "its layout is version {}, not {SCHEMA}",
+                "its schema is {}, not {SCHEMA}",
                 schema.schema
             )));
         }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_is_charged_what_it_takes_beside_the_fastest() {
+    fn regret_is_the_operator_time_over_the_fastest() {
         let missed = calibrated("b", 200_000, [6, 5, 4]);
         assert_eq!((missed.regret, missed.predicted_regret), (1.25, Some(1.5)));
         assert_eq!(missed.why.as_deref(), Some("the fastest one was not on the shortlist"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_the_fastest_and_by_how_much_is_told_by_different_rounds() {
+    fn the_fastest_and_its_lead_come_from_different_rounds() {
         let samples = |times: &[f64]| Samples::from(times.to_vec());
         let (a, b) = (samples(&[4.0, 6.0, 4.0, 6.0, 8.0]), samples(&[2.0; 7]));
         assert_eq!(
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_is_over_what_profiles_are_judged_by() {
+    fn the_summary_covers_the_judged_matrices() {
         let missed = calibrated("b", 200_000, [6, 5, 4]);
         let right = calibrated("c", 200_000, [6, 4, 5]);
         let small = calibrated("d", 10, [6, 20, 4]);

@@ -45,7 +45,7 @@ impl Calibrating {
     ) -> Result<Self> {
         let (theirs, ours) = (&header.provenance.device.name, device.spec().name);
         if *theirs != ours {
-            bail!("the measurements to hold classes out of are of {theirs}, and this is {ours}");
+            bail!("the measurements of --held-out are of {theirs}, and this device is {ours}");
         }
         let whole = refit::profile(&measured, &header.provenance).profile;
         Ok(Self { held_out: Some(HeldOut { measured, whole, fitted: RefCell::default() }) })

@@ -76,10 +76,10 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
         Ok(line.ends_with('\n').then_some(bytes))
     };
     let Some(bytes) = next(&mut line)? else {
-        bail!("it has no line that says where it comes from")
+        bail!("its header line is missing")
     };
     let header: MeasurementsHeader =
-        ron::from_str(&line).context("its first line does not say where it comes from")?;
+        ron::from_str(&line).context("its header line is invalid")?;
     if header.layout != LAYOUT {
         bail!("it has layout {}, and this program reads {LAYOUT}", header.layout);
     }
@@ -216,7 +216,7 @@ impl Journal {
             match usable {
                 Ok(contents) => (measured, good) = (contents.measured, contents.good),
                 Err(reason) => {
-                    discarded = Some(format!("{} is begun anew: {reason}", path.display()))
+                    discarded = Some(format!("{} is restarted: {reason}", path.display()))
                 }
             }
         }

@@ -405,7 +405,7 @@ fn correction(
     groups: &BTreeMap<(ScalarKind, &'static str), Vec<ObservedRun<'_>>>,
     profile: &Profile,
 ) -> Correction {
-    /// Least number of runs of a kernel for a fit of so many features.
+    /// Least number of runs of a kernel for a fit of the features.
     const FEWEST_FOR_FEATURES: usize = 12;
     /// Penalty in units of a run: negligible for kernels with hundreds of runs (3 to 30 chose
     /// equally well on an H200).

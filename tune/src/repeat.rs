@@ -19,7 +19,7 @@ use statrs::statistics::{Data, OrderStatistics};
 pub struct Decisions {
     /// Independent decisions.
     pub fresh: Vec<Plan>,
-    /// Decisions that each start with the one before; the first starts with the stored decision, if
+    /// Decisions that each start with the previous one; the first starts with the stored decision, if
     /// any.
     pub successive: Vec<Plan>,
 }
@@ -46,7 +46,7 @@ pub struct Repeat {
     pub scalar: ScalarKind,
     /// True if the matrix is used to validate profiles.
     pub judged: bool,
-    /// Plans chosen by timing runs that each start with the decision of the one before.
+    /// Plans chosen by timing runs that each start with the previous decision.
     pub successive: Vec<Decided>,
     /// Plans chosen by timing runs that each start with the prediction.
     pub fresh: Vec<Decided>,
@@ -166,7 +166,7 @@ pub struct Repeatability {
     pub matrices: usize,
     /// Number of validation matrices among them.
     pub judged: usize,
-    /// Agreement of timing runs that each start with the decision of the one before.
+    /// Agreement of timing runs that each start with the previous decision.
     pub successive: Agreement,
     /// Agreement of timing runs that each start with the prediction.
     pub fresh: Agreement,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_counted_with_what_they_cost_preparation_included() {
+    fn decisions_are_counted_with_their_cost_and_preparation() {
         let times = [[101.0, 90.0, 200.0], [104.0, 90.0, 200.0], [101.0, 90.0, 200.0]];
         let found = repeat(&times, &[1, 0, 0], &[1, 1, 1], 10);
         let decided =

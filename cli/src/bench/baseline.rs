@@ -70,7 +70,7 @@ impl Baseline {
         match (device, cusparse::missing()) {
             (Device::Cuda(_), None) => Self::Cusparse,
             (Device::Cuda(_), Some(reason)) => {
-                console.warn(&format!("compared with nothing: {reason}"));
+                console.warn(&format!("no baseline: {reason}"));
                 Self::None
             }
             _ => Self::Sprs,
@@ -130,7 +130,7 @@ impl Peer {
         let (caches, shared) = (&context.caches, &context.shared);
         let one = || vectors.on(device, MultivectorShape::ONE);
         let original =
-            || context.original.ok_or(RunFailure::Broken("nothing was transposed".to_owned()));
+            || context.original.ok_or(RunFailure::Broken("the original matrix is missing".to_owned()));
         match self {
             Self::Sprs => {
                 let (multiply, x) = (T::sprs(a).map_err(RunFailure::Broken)?, vectors.first());

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_source_is_told_in_one_line_with_the_rest_beside_it() {
+    fn a_compile_error_is_one_line_with_a_log() {
         if nvrtc::library().is_err() {
             return;
         }

@@ -396,7 +396,7 @@ impl OpenStream {
         if self.is_capturing()? {
             return Err(Error::Gpu {
                 device: self.gpu.to_string(),
-                action: "time what is enqueued".to_owned(),
+                action: "time enqueued work".to_owned(),
                 code: None,
                 message: "the stream is captured for a graph; time a launch of the graph"
                     .to_owned(),
@@ -414,7 +414,7 @@ impl OpenStream {
             return Ok(());
         }
         // SAFETY: the stream is alive.
-        self.call("finish what was enqueued", || unsafe {
+        self.call("complete enqueued work", || unsafe {
             result::stream::synchronize(self.stream)
         })
     }

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compiler_does_what_it_can() {
+    fn a_compiler_reports_its_abilities() {
         let supported = [75, 80, 86, 87, 89, 90, 100];
         for (arch, expected) in [
             (90, Some(CompileTarget::Cubin(90))),

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_by_name() {
+    fn plans_over_the_limit_are_refused_by_name() {
         let wide = CooMatrix::<f32>::new(1, MAX_DIMENSION + 1);
         let refused = ToCsr::to_csr(&wide).unwrap_err().to_string();
         assert!(

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_have_as_many_dense_rows_as_asked() {
+    fn circuits_have_the_requested_dense_rows() {
         for (rows, dense) in [(1000, 5), (1000, 0), (1000, 7), (997, 4)] {
             let p = circuit(rows, dense, 200, 1);
             assert_eq!(p.row_ptr.windows(2).filter(|w| w[1] - w[0] > 100).count(), dense);

@@ -277,7 +277,7 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: "sweep",
-        structure: "rows of any length, evenness and reach, for measuring what they cost",
+        structure: "rows of any length, row-length CV and reach, for measuring their cost",
         parameters: &[
             size("rows", 250_000, "rows and columns"),
             size("length", 16, "entries a row, on average"),
@@ -291,7 +291,7 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: RANDOM,
-        structure: "anything: the seed draws size, shape, row lengths and their order, columns, \
+        structure: "random structure: the seed draws size, shape, row lengths and their order, columns, \
                     blocks and values",
         parameters: &[size("nnz", 0, "entries; 0: as the seed draws, 60 thousand to 10 million")],
         scales: true,

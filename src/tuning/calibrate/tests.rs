@@ -182,7 +182,7 @@ fn a_wrong_prediction_is_corrected() {
 }
 
 #[test]
-fn ties_are_broken_by_the_fixed_order_and_the_prediction_stays_where_it_is_one_of_them() {
+fn ties_keep_the_prediction_or_follow_the_fixed_order() {
     let timing_run = Script::new([10.0, 9.95, 10.0, 10.05]).timing_run();
     assert_eq!((winner(&timing_run), timing_run.decided), (0, true), "{timing_run:?}");
     assert!(matches!(timing_run.timed_plans[1].outcome, TimingOutcome::Tied { .. }));
@@ -230,7 +230,7 @@ fn the_choice_is_never_made_worse() {
 }
 
 #[test]
-fn the_clearly_slower_go_home_early() {
+fn clearly_slower_candidates_are_eliminated_early() {
     let timing_run = Script { noise: 0.02, ..Script::new([10.0, 10.1, 30.0, 500.0]) }.timing_run();
     let rounds: Vec<usize> = timing_run.timed_plans.iter().map(|e| e.rounds).collect();
     assert_eq!((rounds[2], rounds[3]), (MIN_ROUNDS, MIN_ROUNDS));
@@ -292,7 +292,7 @@ fn when_time_is_up_the_choice_stays() {
 }
 
 #[test]
-fn memory_bounds_what_is_packed_at_a_time() {
+fn memory_limits_the_plans_packed_at_once() {
     let script = Script::new([13.0, 12.0, 10.0, 11.0]);
     let pairs = script.race_within(Limits { memory: 250, ..AMPLE }).unwrap();
     assert_eq!((winner(&pairs), pairs.groups, pairs.held_bytes), (2, 3, 200));
@@ -361,7 +361,7 @@ fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any(
 }
 
 #[test]
-fn few_products_do_not_pay_for_a_race_and_many_do() {
+fn only_many_products_amortise_a_timing_run() {
     let worth = |calls| {
         let (decision, spec) = decision("fem3d,n=12", calls);
         let (gain, cost) = expected_gain_and_cost(
@@ -376,7 +376,7 @@ fn few_products_do_not_pay_for_a_race_and_many_do() {
 }
 
 #[test]
-fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
+fn a_timing_run_sorts_its_plans_winner_first() {
     let (mut decision, spec) = decision("poisson2d,n=100", 1000);
     let before = decision.plan.clone();
     let timed_plan = |plan: Plan, median, outcome| TimedPlan {

@@ -3,7 +3,7 @@ use crate::SparseOp;
 use crate::matrix::gallery;
 
 #[test]
-fn it_names_the_plan_the_profile_and_every_loser() {
+fn an_explanation_names_plan_profile_and_every_candidate() {
     let a = "femrandom,nodes=2k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
     let op = SparseOp::auto(&a).unwrap();
     let text = op.explain().to_string();
@@ -15,7 +15,7 @@ fn it_names_the_plan_the_profile_and_every_loser() {
 }
 
 #[test]
-fn it_pays_after_the_preparation_over_what_a_product_gains() {
+fn break_even_is_the_preparation_over_the_gain() {
     let a = "webbase,rows=20k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
     let fixed = crate::Tuning::Fixed("sell(c:32,sigma:4096)".parse().unwrap());
     let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);

@@ -76,7 +76,7 @@ fn old_kernels_are_the_last_resort_and_said() {
 }
 
 #[test]
-fn what_is_named_comes_before_what_is_kept() {
+fn named_profiles_precede_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     keep(&folder, "exact.ron", &measured(here()));
@@ -111,7 +111,7 @@ fn one_that_does_not_know_the_scalar_is_passed_over() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_profile_is_a_warning_each() {
+fn every_invalid_profile_is_a_warning() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -179,7 +179,7 @@ fn more_files_than_anyone_has_are_not_read() {
 }
 
 #[test]
-fn what_was_asked_for_is_used_or_an_error() {
+fn a_requested_profile_is_used_or_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = keep(&folder, "mine.ron", &measured(here()));
     let given = ProfileSource::from(path.as_path());

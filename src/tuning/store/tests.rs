@@ -55,7 +55,7 @@ fn store() -> (tempfile::TempDir, Store) {
 }
 
 #[test]
-fn what_is_kept_is_found_again_and_nothing_else() {
+fn stored_decisions_are_found_by_their_key_only() {
     let (_folder, store) = store();
     let cpu = Device::Cpu.spec();
     assert_eq!(store.find(&key(), &cpu), Err(Miss::Unknown));
@@ -77,7 +77,7 @@ fn what_is_kept_is_found_again_and_nothing_else() {
 }
 
 #[test]
-fn the_key_follows_from_the_matrix_and_what_is_asked() {
+fn the_key_follows_from_the_matrix_and_the_request() {
     let a = chapter::matrix::<f64>();
     let analysis = Analysis::of(a.view());
     let request =
@@ -97,7 +97,7 @@ fn the_key_follows_from_the_matrix_and_what_is_asked() {
 }
 
 #[test]
-fn what_is_out_of_date_or_of_something_else_is_a_miss_with_its_reason() {
+fn outdated_and_foreign_entries_are_misses_with_a_reason() {
     let (_folder, store) = store();
     let cpu = Device::Cpu.spec();
     let mut old = entry();
@@ -108,7 +108,7 @@ fn what_is_out_of_date_or_of_something_else_is_a_miss_with_its_reason() {
 
     let text = |entry: &StoredDecision| ron::to_string(entry).unwrap();
     let path = store.folder().join(key().file());
-    fs::write(&path, text(&entry()).replacen("schema:2", "schema:99", 1)).unwrap();
+    fs::write(&path, text(&entry()).replacen("schema:3", "schema:99", 1)).unwrap();
     assert!(matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99")));
     let foreign = StoredDecision { key: DecisionKey { threads: 1000, ..key() }, ..entry() };
     fs::write(&path, text(&foreign)).unwrap();

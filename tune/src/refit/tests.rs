@@ -125,7 +125,7 @@ fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
 }
 
 #[test]
-fn what_no_sum_can_say_is_learned_where_it_helps() {
+fn corrections_are_learned_where_they_help() {
     // Slices become efficient with many rows: a product of a feature and the total time.
     let law = |s: &TestSubject, kernel: &str, _: &Traffic| {
         if kernel.starts_with("csr") {
@@ -170,7 +170,7 @@ fn ten_runs_choose_the_same_plans() {
 }
 
 #[test]
-fn a_kernel_that_was_hardly_run_is_left_to_the_one_that_stands_for_it() {
+fn a_rarely_measured_kernel_uses_its_fallback() {
     let mut measured = time(&subjects(), 0.0, 1, |_, _, _| 1.0);
     let narrow: Plan = "sell(c:32,sigma:1,index:packed,values:f32)".parse().unwrap();
     let wide = |run: &PlanRun| run.plan.to_string() == "sell(c:32,sigma:1,index:packed)";

@@ -179,7 +179,7 @@ fn a_failed_write_leaves_nothing() {
 }
 
 #[test]
-fn written_text_is_plain_and_replaces_what_was_there() {
+fn written_text_is_plain_and_replaces_the_old_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mtx");
     fs::write(&path, "old").unwrap();

@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(
+    fn written_files_are_read_back(
         doubles in prop::collection::vec((0u32..70_000, 0u32..300, number()), 0..50),
         singles in prop::collection::vec((0u32..70_000, 0u32..300, any::<f32>()), 0..50),
         end in prop::sample::select(ENDS),

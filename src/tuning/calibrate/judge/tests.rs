@@ -20,7 +20,7 @@ fn an_interval_is_that_of_students_distribution() {
 }
 
 #[test]
-fn too_few_rounds_and_times_of_nothing_say_nothing() {
+fn too_few_rounds_and_zero_times_decide_nothing() {
     assert_eq!(Ratio::of((&[1.0; 4], 0.0), (&[9.0; 9], 0.0)), None);
     assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[9.0; 9], 0.0)), None);
     assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[0.0; 9], 0.0)), None);
@@ -54,7 +54,7 @@ fn results(times: &[&[f64]]) -> Vec<Result<Samples, Error>> {
 }
 
 #[test]
-fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
+fn the_baseline_is_replaced_beyond_its_band() {
     let wins = |times: [f64; 3], baseline| {
         let results = results(&[&[times[0]; 9], &[times[1]; 9], &[times[2]; 9]]);
         Judge::new(vec![0.0; 3]).winner(&results, baseline, |i| [0.0, 2.0, 1.0][i])
@@ -78,7 +78,7 @@ fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
 }
 
 #[test]
-fn who_was_sent_home_by_one_that_does_not_win_may_win() {
+fn an_eliminated_candidate_may_win() {
     // The second is the fastest for five rounds and is afterwards no faster than the baseline; the
     // third was eliminated by it.
     let second: Vec<f64> =
@@ -90,7 +90,7 @@ fn who_was_sent_home_by_one_that_does_not_win_may_win() {
 }
 
 #[test]
-fn who_beats_one_that_beats_the_incumbent_wins() {
+fn beating_a_plan_that_beats_the_baseline_wins() {
     // The baseline was eliminated after five rounds, in which the times of the third varied; in the
     // other rounds the third is by far the fastest.
     let mut third = [0.7; 40];
@@ -162,7 +162,7 @@ fn ten_races(dice: &mut NoiseSource, sigma: f64) -> [Vec<f64>; 2] {
 }
 
 #[test]
-fn successive_races_decide_alike_through_noise_and_lose_next_to_nothing() {
+fn successive_timing_runs_agree_despite_noise() {
     for (sigma, fresh_agree) in [(0.003, 30), (0.006, 15), (0.01, 5)] {
         let mut dice = NoiseSource(1);
         let all: Vec<[Vec<f64>; 2]> = (0..60).map(|_| ten_races(&mut dice, sigma)).collect();
