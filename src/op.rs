@@ -126,9 +126,15 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Explanation of the choice in words: `println!("{}", op.explain())`.
     pub fn explain(&self) -> Explanation<'_> {
-        let (preparation, beside) = (Some(&self.preparation), self.beside());
+        let (preparation, auxiliary) = (Some(&self.preparation), self.auxiliary());
         let residency = self.matrix.residency();
-        Explanation { rows: &self.rows, decision: &self.decision, preparation, residency, beside }
+        Explanation {
+            rows: &self.rows,
+            decision: &self.decision,
+            preparation,
+            residency,
+            auxiliary,
+        }
     }
 
     /// Row-length statistics of the matrix that the operator was built for.

@@ -309,7 +309,7 @@ unsafe fn settings(options: *const sparseop_options) -> Result<SparseOpBuilder, 
     if options.flags & !known != 0 {
         return Err(Failure::new(
             InvalidArgument,
-            format!("`flags` has {} beside those there are", options.flags & !known),
+            format!("`flags` has unknown bits {}", options.flags & !known),
         ));
     }
     let has = |flag| options.flags & flag != 0;

@@ -95,7 +95,7 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Additional packings beside the packed matrix.
-    pub(super) fn beside(&self) -> AuxiliaryPackings<'_> {
+    pub(super) fn auxiliary(&self) -> AuxiliaryPackings<'_> {
         let transposed = self.transposed.get().map(|transposed| match transposed {
             Transposed::Same => AuxiliaryPacking::Shared,
             Transposed::Own(op) => AuxiliaryPacking::Own {
@@ -104,7 +104,7 @@ impl<T: Scalar> SparseOp<T> {
                 seconds: op.preparation.total(),
             },
         });
-        AuxiliaryPackings { transposed, several: self.several.get().map(SpmmPacking::explain) }
+        AuxiliaryPackings { transposed, spmm: self.several.get().map(SpmmPacking::explain) }
     }
 }
 

@@ -5,7 +5,7 @@
 //! fitted by ridge regression on a few features of the matrix and the plan, each on a scale on
 //! which a step is a doubling. A profile has such a factor only if it lowers the held-out regret.
 
-use super::facts::MatrixFeatures;
+use super::features::MatrixFeatures;
 use crate::ScalarKind;
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@
 //!
 //! Coefficients measured on another device are scaled first: see [`Scale`](super::scale::Scale).
 
-use super::facts::MatrixFeatures;
+use super::features::MatrixFeatures;
 use crate::device::{DeviceSpec, cpu};
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};

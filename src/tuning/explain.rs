@@ -62,7 +62,7 @@ pub struct Explanation<'a> {
     /// Residency of the packed matrix in the L2 of a GPU; `None` on the CPU.
     pub residency: Option<Residency>,
     /// Auxiliary packings.
-    pub beside: AuxiliaryPackings<'a>,
+    pub auxiliary: AuxiliaryPackings<'a>,
 }
 
 /// Auxiliary packings besides the matrix; `None` for packings that were not needed so far.
@@ -71,7 +71,7 @@ pub struct AuxiliaryPackings<'a> {
     /// Packing for products with the transposed matrix.
     pub transposed: Option<AuxiliaryPacking<'a>>,
     /// Packing for products with a multivector (SpMM).
-    pub several: Option<AuxiliaryPacking<'a>>,
+    pub spmm: Option<AuxiliaryPacking<'a>>,
 }
 
 /// An auxiliary packing.
@@ -188,7 +188,7 @@ impl Explanation<'_> {
         if let Some(preparation) = self.preparation {
             self.took(f, preparation)?;
         }
-        self.beside.write(f)
+        self.auxiliary.write(f)
     }
 
     /// Precisions to which values were rounded and in which they are stored, if different from
@@ -271,7 +271,7 @@ impl AuxiliaryPackings<'_> {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = [
             ("transposed", self.transposed, "shared with the symmetric matrix itself"),
-            ("vectors", self.several, "SpMM with the same arrays"),
+            ("vectors", self.spmm, "SpMM with the same arrays"),
         ];
         for (what, packed, shared) in lines {
             match packed {

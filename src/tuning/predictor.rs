@@ -2,7 +2,7 @@
 
 use super::correction::features;
 use super::cost::{Amounts, Coefficients, Prediction, amounts};
-use super::facts::MatrixFeatures;
+use super::features::MatrixFeatures;
 use super::profile::Profile;
 use super::scale::Scale;
 use crate::ScalarKind;

@@ -3,7 +3,7 @@
 use super::bounds;
 use super::cost::Term;
 use super::decision::{Basis, Candidate, Cause, Decision, Request, TIE_BAND, Verdict};
-use super::facts::MatrixFeatures;
+use super::features::MatrixFeatures;
 use super::lookup::ResolvedProfile;
 use super::predictor::Predictor;
 use super::profile::Profile;

@@ -239,10 +239,7 @@ impl Store {
         file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| damaged(&error))?;
         let schema: Schema = ron::from_str(&text).map_err(|error| damaged(&error))?;
         if schema.schema != SCHEMA {
-            return Err(Miss::Stale(format!(
-                "its schema is {}, not {SCHEMA}",
-                schema.schema
-            )));
+            return Err(Miss::Stale(format!("its schema is {}, not {SCHEMA}", schema.schema)));
         }
         let entry: StoredDecision = ron::from_str(&text).map_err(|error| damaged(&error))?;
         entry.objection(key, device).map_or(Ok(entry), Err)

@@ -184,7 +184,7 @@ mod tests {
     use sparseop::device::Device;
     use sparseop::formats::Traffic;
     use sparseop::tuning::decision::{TimedPlan, TimingOutcome};
-    use sparseop::tuning::facts::MatrixFeatures;
+    use sparseop::tuning::features::MatrixFeatures;
 
     const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];
 

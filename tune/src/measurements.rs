@@ -75,11 +75,8 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
         let bytes = reader.read_line(line)? as u64;
         Ok(line.ends_with('\n').then_some(bytes))
     };
-    let Some(bytes) = next(&mut line)? else {
-        bail!("its header line is missing")
-    };
-    let header: MeasurementsHeader =
-        ron::from_str(&line).context("its header line is invalid")?;
+    let Some(bytes) = next(&mut line)? else { bail!("its header line is missing") };
+    let header: MeasurementsHeader = ron::from_str(&line).context("its header line is invalid")?;
     if header.layout != LAYOUT {
         bail!("it has layout {}, and this program reads {LAYOUT}", header.layout);
     }

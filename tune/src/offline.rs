@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::analysis::Fingerprint;
 use sparseop::formats::{Plan, Target, Traffic};
-use sparseop::tuning::facts::MatrixFeatures;
+use sparseop::tuning::features::MatrixFeatures;
 use sparseop::tuning::record::{Record, RecordedRun, RecordedStats};
 
 /// Measured times of every plan on one matrix, with all data for a fit: they can be stored, and

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use sparseop::device::Device;
     use sparseop::formats::Traffic;
-    use sparseop::tuning::facts::MatrixFeatures;
+    use sparseop::tuning::features::MatrixFeatures;
 
     const PLANS: [&str; 3] = ["csr(scalar)", "ell", "coo"];
 

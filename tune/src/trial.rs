@@ -9,7 +9,7 @@ use sparseop::formats::{FormatKind, Plan, Target, Traffic, Weights};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::tuning::calibrate::{Judge, TimingBaseline};
 use sparseop::tuning::decision::{Decision, Request, TimedPlan, TimingOutcome, TimingRun};
-use sparseop::tuning::facts::MatrixFeatures;
+use sparseop::tuning::features::MatrixFeatures;
 use sparseop::tuning::stopwatch::{
     Clock, Policy, Samples, TimedBatch, WallClock, time_interleaved_until,
 };

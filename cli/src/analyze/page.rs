@@ -29,7 +29,7 @@ pub(super) fn matrix<T: Scalar>(
         decision,
         preparation: None,
         residency: None,
-        beside: AuxiliaryPackings::default(),
+        auxiliary: AuxiliaryPackings::default(),
     };
     Ok(report::Matrix {
         name: findings.matrix.clone(),

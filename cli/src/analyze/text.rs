@@ -36,7 +36,7 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
         decision: &findings.decision,
         preparation: None,
         residency: None,
-        beside: AuxiliaryPackings::default(),
+        auxiliary: AuxiliaryPackings::default(),
     };
     writeln!(out, "\n{explanation}")?;
     took(&mut out, findings)?;

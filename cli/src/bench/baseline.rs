@@ -129,8 +129,9 @@ impl Peer {
         let Context { a, vectors, builder, device, .. } = *context;
         let (caches, shared) = (&context.caches, &context.shared);
         let one = || vectors.on(device, MultivectorShape::ONE);
-        let original =
-            || context.original.ok_or(RunFailure::Broken("the original matrix is missing".to_owned()));
+        let original = || {
+            context.original.ok_or(RunFailure::Broken("the original matrix is missing".to_owned()))
+        };
         match self {
             Self::Sprs => {
                 let (multiply, x) = (T::sprs(a).map_err(RunFailure::Broken)?, vectors.first());

@@ -206,8 +206,8 @@ fn traffic<T: Scalar>(
     op: &SparseOp<T>,
     several: MultivectorShape,
 ) -> (Option<Traffic>, Option<String>) {
-    let beside = op.explain().beside;
-    let (matrix_bytes, plan) = match beside.several {
+    let auxiliary = op.explain().auxiliary;
+    let (matrix_bytes, plan) = match auxiliary.spmm {
         Some(AuxiliaryPacking::Own { plan, bytes, .. }) => (bytes, Some(plan.to_string())),
         _ => (op.memory_bytes(), None),
     };

@@ -3,7 +3,7 @@
 use super::super::report;
 use super::report::{TuningReport, by_regret};
 use sparseop::analysis::RowStats;
-use sparseop::tuning::facts::MatrixFeatures;
+use sparseop::tuning::features::MatrixFeatures;
 use sparseop_tune::refit::JudgedChoice;
 
 impl TuningReport<'_> {

@@ -55,8 +55,7 @@ impl Event {
         let _current = self.gpu.bind()?;
         // SAFETY: both were recorded and reached.
         let ms = unsafe { elapsed_ms(earlier.event, self.event) };
-        Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time enqueued work".to_owned())?)
-            * 1e-3)
+        Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time enqueued work".to_owned())?) * 1e-3)
     }
 }
 

@@ -414,9 +414,7 @@ impl OpenStream {
             return Ok(());
         }
         // SAFETY: the stream is alive.
-        self.call("complete enqueued work", || unsafe {
-            result::stream::synchronize(self.stream)
-        })
+        self.call("complete enqueued work", || unsafe { result::stream::synchronize(self.stream) })
     }
 }
 

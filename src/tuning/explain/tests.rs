@@ -36,8 +36,8 @@ fn break_even_is_the_preparation_over_the_gain() {
         decision: &'a Decision,
         p: &'a Preparation,
     ) -> Explanation<'a> {
-        let beside = AuxiliaryPackings::default();
-        Explanation { rows: op.stats(), decision, preparation: Some(p), residency: None, beside }
+        let auxiliary = AuxiliaryPackings::default();
+        Explanation { rows: op.stats(), decision, preparation: Some(p), residency: None, auxiliary }
     }
     let sell = builder.tuning(fixed).build(&a).unwrap();
     assert_eq!(sell.explain().break_even(), None, "nothing to compare with");

@@ -6,7 +6,7 @@ use sparseop::device::Device;
 use sparseop::formats::{Traffic, Weights};
 use sparseop::matrix::gallery;
 use sparseop::tuning::decision::TIE_BAND;
-use sparseop::tuning::facts::MatrixFeatures;
+use sparseop::tuning::features::MatrixFeatures;
 
 /// A matrix of a tuning run, without times.
 struct TestSubject {
