@@ -4,8 +4,8 @@
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel:
 //! entries, padding, row sums, slices, gathers that miss the caches, bytes that stream from memory.
 //! Amounts are computed from [`Traffic`] and [`MatrixFeatures`]. They are exact except for the
-//! padding of tiles, the size of blocks, and the packing of large matrices. Coefficients come from a
-//! [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
+//! padding of tiles, the size of blocks, and the packing of large matrices. Coefficients come from
+//! a [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
 //! amounts are counted against, and a factor for effects that a sum cannot express (see
 //! [`correction`](super::correction)).
 //!

@@ -19,8 +19,8 @@ use statrs::statistics::{Data, OrderStatistics};
 pub struct Decisions {
     /// Independent decisions.
     pub fresh: Vec<Plan>,
-    /// Decisions that each start with the previous one; the first starts with the stored decision, if
-    /// any.
+    /// Decisions that each start with the previous one; the first starts with the stored decision,
+    /// if any.
     pub successive: Vec<Plan>,
 }
 

@@ -291,8 +291,8 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: RANDOM,
-        structure: "random structure: the seed draws size, shape, row lengths and their order, columns, \
-                    blocks and values",
+        structure: "random structure: the seed draws size, shape, row lengths and their order, \
+                    columns, blocks and values",
         parameters: &[size("nnz", 0, "entries; 0: as the seed draws, 60 thousand to 10 million")],
         scales: true,
         in_suite: false,
