@@ -87,7 +87,7 @@ fn bad_matrices_and_options_are_refused_with_a_status() {
         Status::DeviceUnavailable,
         "cuda:99",
     );
-    refused(|_, o| o.flags = 64, Status::InvalidArgument, "`flags` has 64");
+    refused(|_, o| o.flags = 64, Status::InvalidArgument, "`flags` has unknown bits 64");
     refused(|_, o| o.plan = c"sel".as_ptr(), Status::InvalidArgument, "did you mean `sell`");
     refused(|_, o| o.plan = c"\xff".as_ptr(), Status::InvalidArgument, "not UTF-8");
     refused(|_, o| o.memory_limit = 1, Status::OutOfMemory, "limit is 1 bytes");
