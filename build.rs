@@ -8,7 +8,7 @@ mod nvcc;
 #[path = "build/splice.rs"]
 mod splice;
 
-use nvcc::{Nvcc, Target};
+use nvcc::{Nvcc, NvccTarget};
 use splice::Headers;
 use std::error::Error;
 use std::fmt::Write;
@@ -40,7 +40,7 @@ const STREAMED: [&str; 9] =
 const SHARING: [&str; 1] = ["psell_spmv_"];
 
 /// A kernel file, compiled with some definitions.
-struct Module {
+struct KernelModule {
     name: String,
     hash: String,
     /// The complete source, in the output folder.
@@ -76,7 +76,7 @@ fn embed() -> Result<(), Box<dyn Error>> {
 
 /// Returns the modules: the kernel files sorted by name, with their includes spliced in, in every
 /// variant of their definitions.
-fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
+fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
     let folder = Path::new(FOLDER);
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -108,7 +108,7 @@ fn sources(out: &Path) -> Result<Vec<Module>, Box<dyn Error>> {
             let text = format!("{definitions}{text}");
             let source = out.join(format!("{name}.cu"));
             fs::write(&source, &text)?;
-            modules.push(Module {
+            modules.push(KernelModule {
                 name,
                 hash: format!("{:032x}", xxh3_128(text.as_bytes())),
                 source,
@@ -145,7 +145,8 @@ fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
         Err(reason) => {
             let reason = reason.lines().next().unwrap_or_default();
             println!(
-                "cargo::warning={name} does not work ({reason}): GPU kernels will be compiled when they are first used"
+                "cargo::warning={name} does not work ({reason}): GPU kernels will be compiled when \
+                 they are first used"
             );
             Ok(None)
         }
@@ -156,11 +157,11 @@ fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
 /// the target and the output file.
 fn compile(
     nvcc: &Nvcc,
-    modules: &[Module],
+    modules: &[KernelModule],
     out: &Path,
-) -> Result<Vec<(String, Target, PathBuf)>, String> {
+) -> Result<Vec<(String, NvccTarget, PathBuf)>, String> {
     let targets = nvcc.targets(&ARCHITECTURES, OLDEST);
-    let jobs: Vec<(&Module, Target)> = modules
+    let jobs: Vec<(&KernelModule, NvccTarget)> = modules
         .iter()
         .flat_map(|module| targets.iter().map(move |target| (module, *target)))
         .collect();
@@ -172,7 +173,7 @@ fn compile(
             nvcc.compile(&module.source, *target, &OPTIONS, &path).map_err(|said| {
                 format!("nvcc rejects kernels/{}.cu for {target}:\n{said}", module.name)
             })?;
-            if let Target::Ptx(_) = target {
+            if let NvccTarget::Ptx(_) = target {
                 terminate(&path).map_err(|error| error.to_string())?;
             }
             done.push((module.name.clone(), *target, path));
@@ -198,25 +199,26 @@ fn terminate(path: &Path) -> std::io::Result<()> {
 
 /// Generates the Rust code of the table of modules.
 fn table(
-    modules: &[Module],
-    images: &[(String, Target, PathBuf)],
+    modules: &[KernelModule],
+    images: &[(String, NvccTarget, PathBuf)],
 ) -> Result<String, std::fmt::Error> {
     let mut identity = OPTIONS.join(" ");
     let mut code = String::new();
-    for Module { name, hash, source } in modules {
+    for KernelModule { name, hash, source } in modules {
         write!(identity, " {name} {hash}")?;
         let (mut cubins, mut ptx) = (String::new(), "None".to_owned());
         for (_, target, path) in images.iter().filter(|(module, _, _)| module == name) {
             match target {
-                Target::Cubin(arch) => {
+                NvccTarget::Cubin(arch) => {
                     write!(cubins, "({arch}, &Aligned(*include_bytes!({path:?})).0), ")?
                 }
-                Target::Ptx(arch) => ptx = format!("Some(({arch}, include_bytes!({path:?})))"),
+                NvccTarget::Ptx(arch) => ptx = format!("Some(({arch}, include_bytes!({path:?})))"),
             }
         }
         writeln!(
             code,
-            "    Embedded {{ name: {name:?}, source: include_str!({source:?}), hash: {hash:?}, cubins: &[{cubins}], ptx: {ptx} }},"
+            "    Embedded {{ name: {name:?}, source: include_str!({source:?}), hash: {hash:?}, \
+             cubins: &[{cubins}], ptx: {ptx} }},"
         )?;
     }
     let hash = xxh3_128(identity.as_bytes());

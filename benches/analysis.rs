@@ -10,7 +10,7 @@ use sparseop::matrix::{CsrMatrix, gallery, market};
 use sparseop::tuning::decision::Request;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::select::select;
-use sparseop::tuning::stopwatch::{Policy, race, turn};
+use sparseop::tuning::stopwatch::{Policy, time_batch, time_interleaved};
 use sparseop::{Device, ScalarKind, SparseOp, SparseOpBuilder, Stream, Tuning};
 use sparseop_testkit::x_vector;
 use std::ffi::OsStr;
@@ -38,15 +38,15 @@ fn compare(name: &str, a: &CsrMatrix<f64>, csr: &SparseOp<f64>) -> f64 {
     let (device, profile) = (Device::Cpu.spec(), Profile::builtin(&Device::Cpu));
     let memory = Device::Cpu.memory().expect("the CPU has memory");
     let (x, mut y) = (x_vector(a.ncols()), vec![0.0; a.nrows()]);
-    let mut product = |n| turn(&cpu, n, || csr.apply(&x, &mut y));
+    let mut product = |n| time_batch(&cpu, n, || csr.apply(&x, &mut y));
     let mut measure = |n| {
-        turn(&cpu, n, || {
+        time_batch(&cpu, n, || {
             black_box(Analysis::of(a.view()));
             Ok(())
         })
     };
     let mut both = |n| {
-        turn(&cpu, n, || {
+        time_batch(&cpu, n, || {
             let analysis = Analysis::of(a.view());
             let request = Request::new(&analysis, ScalarKind::F64, memory);
             select(&analysis, &device, profile.clone(), request)
@@ -54,12 +54,13 @@ fn compare(name: &str, a: &CsrMatrix<f64>, csr: &SparseOp<f64>) -> f64 {
         })
     };
     let policy = Policy { seconds: 0.5, ..Policy::default() };
-    let times = race(&mut [&mut product, &mut measure, &mut both], policy);
+    let times = time_interleaved(&mut [&mut product, &mut measure, &mut both], policy);
     let ms: Vec<f64> =
         times.iter().map(|t| t.as_ref().expect("the lengths fit").median() * 1e3).collect();
     let (product, measure, both) = (ms[0], ms[1], ms[2]);
     eprintln!(
-        "{name}: {measure:.3} ms, {:.2} CSR products of {product:.3} ms; with the choice {both:.3} ms, {:.2}",
+        "{name}: {measure:.3} ms, {:.2} CSR products of {product:.3} ms; with the choice {both:.3} \
+         ms, {:.2}",
         measure / product,
         both / product
     );
@@ -109,7 +110,10 @@ fn analysis(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1));
     targets = analysis
 }
 criterion_main!(benches);

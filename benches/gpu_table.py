@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tables for docs/performance.md from what `sparseop bench --plans all --baselines cusparse --json` wrote.
+"""Tables of docs/performance.md from `sparseop bench --plans all --baselines cusparse --json`.
 
-    benches/gpu_table.py suite-f32.jsonl suite-f64.jsonl          a line for each matrix
+    benches/gpu_table.py suite-f32.jsonl suite-f64.jsonl          one line per matrix
     benches/gpu_table.py --summary real-f32.jsonl real-f64.jsonl  by number of entries
 """
 

@@ -43,9 +43,8 @@ fn median(file: &str, rounds: usize) -> Result<(), Error> {
     readings.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (seconds, nnz) = readings[readings.len() / 2];
     let threads = rayon::current_num_threads();
-    println!(
-        r#"{{"file":{file:?},"nnz":{nnz},"threads":{threads},"rounds":{rounds},"median_s":{seconds}}}"#
-    );
+    print!(r#"{{"file":{file:?},"nnz":{nnz},"threads":{threads},"#);
+    println!(r#""rounds":{rounds},"median_s":{seconds}}}"#);
     Ok(())
 }
 

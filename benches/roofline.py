@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws the roofline of `sparseop bench --json`: what plans and cuSPARSE reach against the bandwidth of a copy.
+"""Draws the roofline of `sparseop bench --json`: plans and cuSPARSE against the copy bandwidth.
 
 usage: roofline.py COPY_GBPS FILE.jsonl... > roofline.svg
 
-One point for the choice of every matrix, at its operations per byte and its operations per second; a hollow one for the fastest
-algorithm of cuSPARSE at the same place along the axis. The line is what a copy's bandwidth allows.
+One point per matrix for the chosen plan, at its operations per byte and operations per second; a
+hollow one for the fastest algorithm of cuSPARSE at the same intensity. The line is the copy bandwidth.
 """
 import json
 import math

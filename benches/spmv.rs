@@ -6,7 +6,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sparseop::matrix::gallery;
-use sparseop::tuning::stopwatch::turn;
+use sparseop::tuning::stopwatch::time_batch;
 use sparseop::{DeviceVec, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use sparseop_testkit::x_vector;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn product<T: Scalar>(criterion: &mut Criterion) {
         let x = DeviceVec::from_slice(auto.device(), &x_vector::<T>(a.ncols())).expect("x fits");
         let mut y = DeviceVec::zeros(auto.device(), a.nrows()).expect("y fits");
         let mut products = |op: &SparseOp<T>, n: u64| {
-            let seconds = turn(&stream, n as u32, || op.apply_device(&stream, &x, &mut y));
+            let seconds = time_batch(&stream, n as u32, || op.apply_device(&stream, &x, &mut y));
             Duration::from_secs_f64(seconds.expect("the lengths fit"))
         };
 
@@ -40,7 +40,10 @@ fn product<T: Scalar>(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(2));
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(2));
     targets = product::<f32>, product::<f64>
 }
 criterion_main!(benches);

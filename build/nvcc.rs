@@ -20,14 +20,14 @@ const PROBE: &str = "extern \"C\" __global__ void probe(float* y) { *y = 1.0f; }
 
 /// Target of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum NvccTarget {
     /// Machine code for an architecture: 90 for `sm_90`.
     Cubin(u32),
     /// PTX for a virtual architecture and all later ones.
     Ptx(u32),
 }
 
-impl Target {
+impl NvccTarget {
     /// The compiler options of the target.
     fn options(self) -> [String; 2] {
         let form = if matches!(self, Self::Cubin(_)) { "--cubin" } else { "--ptx" };
@@ -35,7 +35,7 @@ impl Target {
     }
 }
 
-impl Display for Target {
+impl Display for NvccTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cubin(arch) => write!(f, "sm_{arch}"),
@@ -96,16 +96,16 @@ impl Nvcc {
         let nvcc = Self { path, codes, archs };
         let source = folder.join("nvcc-probe.cu");
         std::fs::write(&source, PROBE).map_err(|error| error.to_string())?;
-        nvcc.compile(&source, Target::Cubin(first), &[], &folder.join("nvcc-probe.cubin"))?;
+        nvcc.compile(&source, NvccTarget::Cubin(first), &[], &folder.join("nvcc-probe.cubin"))?;
         Ok(nvcc)
     }
 
     /// The architectures of `wanted` that the compiler supports, and the oldest virtual
     /// architecture from `oldest` on.
-    pub(crate) fn targets(&self, wanted: &[u32], oldest: u32) -> Vec<Target> {
+    pub(crate) fn targets(&self, wanted: &[u32], oldest: u32) -> Vec<NvccTarget> {
         let real = wanted.iter().copied().filter(|arch| self.codes.contains(arch));
         let ptx = self.archs.iter().copied().filter(|arch| *arch >= oldest).min();
-        real.map(Target::Cubin).chain(ptx.map(Target::Ptx)).collect()
+        real.map(NvccTarget::Cubin).chain(ptx.map(NvccTarget::Ptx)).collect()
     }
 
     /// Compiles a file.
@@ -116,7 +116,7 @@ impl Nvcc {
     pub(crate) fn compile(
         &self,
         source: &Path,
-        target: Target,
+        target: NvccTarget,
         options: &[&str],
         out: &Path,
     ) -> Result<(), String> {

@@ -123,7 +123,8 @@ fn main() -> Result<(), Error> {
     let analysis = Analysis::of(a.view());
     println!("{name}: {} x {} with {} entries, f64\n", a.nrows(), a.ncols(), a.nnz());
     println!(
-        "| plan | bytes an entry | insert, found room | a row | (row, column) of a slot | product | largest piece |"
+        "| plan | bytes an entry | insert, found room | a row | (row, column) of a slot | product \
+         | largest piece |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- |");
     for text in PLANS {

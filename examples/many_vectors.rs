@@ -56,10 +56,12 @@ fn main() -> Result<(), Error> {
         ],
     )?;
     println!(
-        "measured {together:.1} µs for {k} vectors at once on {device}, {single:.1} µs for one, {textbook:.1} with CSR"
+        "measured {together:.1} µs for {k} vectors at once on {device}, {single:.1} µs for one, \
+         {textbook:.1} with CSR"
     );
     println!(
-        "         {:.2} times as fast as one at a time, {:.2} times as fast as CSR; the answers differ by at most {difference:.1e}",
+        "         {:.2} times as fast as one at a time, {:.2} times as fast as CSR; the answers \
+         differ by at most {difference:.1e}",
         single * k as f64 / together,
         textbook * k as f64 / together
     );

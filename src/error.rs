@@ -21,7 +21,8 @@ pub enum Error {
     },
     /// A vector has the wrong length.
     #[error(
-        "vector `{vector}` has {found} elements, but the matrix is {nrows} x {ncols} and needs {expected}"
+        "vector `{vector}` has {found} elements, but the matrix is {nrows} x {ncols} and needs \
+         {expected}"
     )]
     VectorLength {
         /// `x` or `y`.
@@ -37,7 +38,8 @@ pub enum Error {
     },
     /// A multivector has the wrong length.
     #[error(
-        "`{vectors}` has {found} elements, but {count} vectors for a matrix of {nrows} x {ncols} have {count} x {len}"
+        "`{vectors}` has {found} elements, but {count} vectors for a matrix of {nrows} x {ncols} \
+         have {count} x {len}"
     )]
     VectorsLength {
         /// `x` or `y`.
@@ -112,7 +114,8 @@ pub enum Error {
     },
     /// Deterministic products were requested, but the bits of this plan's products may differ.
     #[error(
-        "the bits of plan {plan} may differ from product to product, but deterministic products were asked for; \
+        "the bits of plan {plan} may differ from product to product, but deterministic products \
+         were asked for; \
          choose another plan or let `auto` choose one"
     )]
     NotDeterministic {
@@ -121,7 +124,8 @@ pub enum Error {
     },
     /// A matrix is too large for packed SELL, whose positions are 32-bit numbers.
     #[error(
-        "packed SELL holds at most {limit} bytes of {what}, and this matrix needs more; choose another format"
+        "packed SELL holds at most {limit} bytes of {what}, and this matrix needs more; choose \
+         another format"
     )]
     PackedTooLarge {
         /// `values` or `indices`.
@@ -177,7 +181,8 @@ pub enum Error {
     },
     /// A matrix with new values for an operator has another pattern.
     #[error(
-        "the matrix, {nrows} x {ncols} with {nnz} entries, has not the pattern that the operator was built for, which has {expected} \
+        "the matrix, {nrows} x {ncols} with {nnz} entries, has not the pattern that the operator \
+         was built for, which has {expected} \
          entries; build another operator"
     )]
     OtherPattern {
@@ -192,7 +197,8 @@ pub enum Error {
     },
     /// The number of new values for an operator is wrong.
     #[error(
-        "{found} values were given for {expected} entries; give one for each, in the order of `to_csr`"
+        "{found} values were given for {expected} entries; give one for each, in the order of \
+         `to_csr`"
     )]
     ValuesLength {
         /// Number of entries of the matrix.
@@ -202,7 +208,8 @@ pub enum Error {
     },
     /// A product needs a copy of the matrix, which launches of a graph would not update.
     #[error(
-        "products {product} need a copy of the matrix, but a graph updates the values of the operator and not of copies; \
+        "products {product} need a copy of the matrix, but a graph updates the values of the \
+         operator and not of copies; \
          update them outside of graphs, or build an operator for these products alone"
     )]
     UpdatedByGraph {
@@ -211,7 +218,8 @@ pub enum Error {
     },
     /// The values of a packed matrix cannot be replaced.
     #[error(
-        "the values of plan {plan} cannot be replaced: {reason}; build the operator anew, or with `updatable(true)`, which keeps `auto` \
+        "the values of plan {plan} cannot be replaced: {reason}; build the operator anew, or with \
+         `updatable(true)`, which keeps `auto` \
          from such plans"
     )]
     NotUpdatable {
@@ -222,7 +230,8 @@ pub enum Error {
     },
     /// A value cannot be rounded to a precision: it is finite and would become infinite.
     #[error(
-        "the value of entry {entry}{} is {value:e}, beyond the largest finite number of {precision}, {:e}; {}",
+        "the value of entry {entry}{} is {value:e}, beyond the largest finite number of \
+         {precision}, {:e}; {}",
         position(place), precision.largest(), way_out(*precision)
     )]
     ValueRange {
@@ -237,7 +246,9 @@ pub enum Error {
     },
     /// A new value for an operator is not representable in the precision of its values.
     #[error(
-        "the value of entry {entry} is {value}, which {precision}, in which the operator stores values, does not hold exactly; build it          with `value_precision`, which rounds values, or with another plan"
+        "the value of entry {entry} is {value}, which is not representable in {precision}, the \
+         precision of stored values; build the operator with `value_precision`, which rounds, or \
+         with another plan"
     )]
     ValueInexact {
         /// Index of the entry in the order of `to_csr`, counted from 0.
@@ -249,7 +260,8 @@ pub enum Error {
     },
     /// A row or column is out of bounds.
     #[error(
-        "there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted from 0"
+        "there is no entry at row {row}, column {col}: the matrix is {nrows} x {ncols}, counted \
+         from 0"
     )]
     OutOfBounds {
         /// The requested row.
@@ -285,7 +297,8 @@ pub enum Error {
     },
     /// The GPU does not have enough free memory.
     #[error(
-        "{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the CPU"
+        "{device} has {free} bytes of memory left, but {needed} are needed; free some, or use the \
+         CPU"
     )]
     GpuMemory {
         /// Spelling of the device.
@@ -357,7 +370,8 @@ pub enum Error {
     },
     /// The diagonal has an element that a preconditioner cannot divide by.
     #[error(
-        "the diagonal is 0 in row {row}, so that there is no Jacobi preconditioner; solve without one, or reorder the rows"
+        "the diagonal is 0 in row {row}, so that there is no Jacobi preconditioner; solve without \
+         one, or reorder the rows"
     )]
     ZeroDiagonal {
         /// The first such row, counted from 0.
@@ -373,7 +387,8 @@ pub enum Error {
     },
     /// An iteration has ended without reaching the requested accuracy.
     #[error(
-        "{method} has not converged after {iterations} iterations, at a relative residual of {residual:.3e}: {reason}"
+        "{method} has not converged after {iterations} iterations, at a relative residual of \
+         {residual:.3e}: {reason}"
     )]
     NotConverged {
         /// Name of the method.

@@ -132,7 +132,7 @@ fn write_beside(
 }
 
 /// A file of a folder.
-pub(crate) struct Kept {
+pub(crate) struct FolderFile {
     pub(crate) path: PathBuf,
     #[cfg(feature = "cuda")]
     pub(crate) bytes: u64,
@@ -140,18 +140,18 @@ pub(crate) struct Kept {
 }
 
 /// Returns the accessible files of a folder, oldest first.
-pub(crate) fn oldest_first(folder: &Path) -> Vec<Kept> {
+pub(crate) fn oldest_first(folder: &Path) -> Vec<FolderFile> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let kept = entries.flatten().filter_map(|entry| {
         let data = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(Kept {
+        Some(FolderFile {
             path: entry.path(),
             #[cfg(feature = "cuda")]
             bytes: data.len(),
             modified: data.modified().ok()?,
         })
     });
-    let mut files: Vec<Kept> = kept.collect();
+    let mut files: Vec<FolderFile> = kept.collect();
     files.sort_by_key(|file| file.modified);
     files
 }

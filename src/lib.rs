@@ -42,8 +42,8 @@
 //!
 //! # Products
 //!
-//! `y = A x`, `y = Aᵀ x`, and `Y = A X` for several vectors, with vectors in host memory or on the
-//! device ([`SparseOp::apply_device`]), plain or as `alpha A x + beta y`
+//! `y = A x`, `y = Aᵀ x`, and `Y = A X` for several vectors (SpMM), with vectors in host memory
+//! or on the device ([`SparseOp::apply_device`]), plain or as `alpha A x + beta y`
 //! ([`SparseOp::apply_with`]):
 //!
 //! ```

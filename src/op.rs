@@ -17,15 +17,15 @@ use crate::trace::span;
 use crate::tuning::calibrate::Calibration;
 use crate::tuning::decision::{Decision, Request};
 use crate::tuning::explain::{Explanation, Preparation};
-use crate::tuning::lookup::{self, Given};
-use crate::tuning::plan_timer::Source;
+use crate::tuning::lookup::{self, ProfileSource};
+use crate::tuning::plan_timer::PackSource;
 use crate::tuning::select;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Precision, Scalar, memory};
-use multi::Several;
+use multi::SpmmPacking;
 use once_cell::sync::OnceCell;
 use prepare::Prepared;
-use stage::Stage;
+use stage::StagingBuffers;
 use std::borrow::Cow;
 use std::sync::Mutex;
 use transpose::{Transposed, Transposition};
@@ -59,7 +59,7 @@ pub struct SparseOp<T: Scalar> {
     updated_by_graphs: bool,
     /// Staging buffers of products with vectors in host memory on a GPU: as many as products ran at
     /// the same time.
-    stages: Mutex<Vec<Stage<T>>>,
+    stages: Mutex<Vec<StagingBuffers<T>>>,
     rows: RowStats,
     /// Number of entries inserted after the build.
     inserted: u64,
@@ -69,7 +69,7 @@ pub struct SparseOp<T: Scalar> {
     /// Settings of the build, reused for everything that is built later.
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
-    several: OnceCell<Several<T>>,
+    several: OnceCell<SpmmPacking<T>>,
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -126,9 +126,15 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Explanation of the choice in words: `println!("{}", op.explain())`.
     pub fn explain(&self) -> Explanation<'_> {
-        let (preparation, beside) = (Some(&self.preparation), self.beside());
+        let (preparation, auxiliary) = (Some(&self.preparation), self.auxiliary());
         let residency = self.matrix.residency();
-        Explanation { rows: &self.rows, decision: &self.decision, preparation, residency, beside }
+        Explanation {
+            rows: &self.rows,
+            decision: &self.decision,
+            preparation,
+            residency,
+            auxiliary,
+        }
     }
 
     /// Row-length statistics of the matrix that the operator was built for.
@@ -148,7 +154,10 @@ impl<T: Scalar> SparseOp<T> {
     pub fn memory_bytes(&self) -> u64 {
         let transposed = self.transposed.get().map_or(0, Transposed::bytes);
         let updates = self.updater.as_ref().map_or(0, Updater::bytes);
-        self.matrix.bytes() + updates + transposed + self.several.get().map_or(0, Several::bytes)
+        self.matrix.bytes()
+            + updates
+            + transposed
+            + self.several.get().map_or(0, SpmmPacking::bytes)
     }
 
     /// Time of the preparation.
@@ -196,7 +205,7 @@ pub struct SparseOpBuilder {
     device: Option<Device>,
     expected_calls: Option<u64>,
     memory_limit: Option<u64>,
-    profile: Option<Given>,
+    profile: Option<ProfileSource>,
     tuning: Tuning,
     calibration: Calibration,
     remember: bool,
@@ -242,7 +251,7 @@ impl SparseOpBuilder {
     /// path of one, which is read when it is needed. The default is the best available one: see
     /// [`tuning::lookup`](crate::tuning::lookup).
     #[must_use]
-    pub fn profile(mut self, profile: impl Into<Given>) -> Self {
+    pub fn profile(mut self, profile: impl Into<ProfileSource>) -> Self {
         self.profile = Some(profile.into());
         self
     }
@@ -422,8 +431,9 @@ impl SparseOpBuilder {
             built => return built,
         };
         // Profiles of GPUs do not apply to the CPU.
-        let of_cpu =
-            |given: &Given| given.profile().is_ok_and(|profile| profile.device.gpu.is_none());
+        let of_cpu = |given: &ProfileSource| {
+            given.profile().is_ok_and(|profile| profile.device.gpu.is_none())
+        };
         let profile = self.profile.clone().filter(of_cpu);
         let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
         op.decision.fallback = Some(reason.to_string());
@@ -443,7 +453,7 @@ impl SparseOpBuilder {
     fn build_on<T: Scalar>(
         &self,
         device: Device,
-        source: Source<'_, T>,
+        source: PackSource<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let a = source.a;

@@ -25,12 +25,12 @@ pub enum Precision {
 
 /// Layout of a floating-point number: the bits of its fraction and of its exponent, below the sign.
 #[derive(Debug, Clone, Copy)]
-struct Layout {
+struct FloatLayout {
     fraction: u32,
     exponent: u32,
 }
 
-impl Layout {
+impl FloatLayout {
     const fn of(scalar: ScalarKind) -> Self {
         match scalar {
             ScalarKind::F32 => Self { fraction: 23, exponent: 8 },
@@ -99,7 +99,7 @@ impl Precision {
     /// f32.
     #[doc(hidden)]
     pub fn largest(self) -> f64 {
-        let Layout { fraction, .. } = self.layout();
+        let FloatLayout { fraction, .. } = self.layout();
         (2.0 - (-f64::from(fraction)).exp2()) * f64::from(self.layout().bias()).exp2()
     }
 
@@ -109,11 +109,11 @@ impl Precision {
         self.size() < scalar.size()
     }
 
-    const fn layout(self) -> Layout {
+    const fn layout(self) -> FloatLayout {
         match self {
-            Self::Bf16 => Layout { fraction: 7, exponent: 8 },
-            Self::F16 => Layout { fraction: 10, exponent: 5 },
-            Self::F32 => Layout { fraction: 23, exponent: 8 },
+            Self::Bf16 => FloatLayout { fraction: 7, exponent: 8 },
+            Self::F16 => FloatLayout { fraction: 10, exponent: 5 },
+            Self::F32 => FloatLayout { fraction: 23, exponent: 8 },
         }
     }
 
@@ -135,7 +135,7 @@ impl Precision {
         }
         let wide = value.to_f64();
         if wide.is_nan() {
-            let layout = Layout::of(T::KIND);
+            let layout = FloatLayout::of(T::KIND);
             let kept = !0 << (layout.fraction - self.layout().fraction);
             return Some(T::from_bits(value.bits() & kept | 1 << (layout.fraction - 1)));
         }
@@ -155,7 +155,7 @@ impl Precision {
     #[inline]
     #[doc(hidden)]
     pub fn holds<T: Scalar>(self, value: T) -> bool {
-        let (wide, own) = (Layout::of(T::KIND), self.layout());
+        let (wide, own) = (FloatLayout::of(T::KIND), self.layout());
         let Some(lost) = wide.fraction.checked_sub(own.fraction) else { return false };
         let (_, exponent, fraction) = wide.take_apart(value.bits());
         if exponent == wide.special() {
@@ -191,7 +191,7 @@ impl Precision {
     #[inline]
     pub(crate) fn narrow<T: Scalar>(self, value: T) -> u32 {
         debug_assert!(self.holds(value));
-        let (wide, own) = (Layout::of(T::KIND), self.layout());
+        let (wide, own) = (FloatLayout::of(T::KIND), self.layout());
         let (sign, exponent, fraction) = wide.take_apart(value.bits());
         let lost = wide.fraction - own.fraction;
         let (significand, first) = wide.significand(exponent, fraction);
@@ -212,7 +212,7 @@ impl Precision {
     /// The number with these bits.
     #[inline]
     pub(crate) fn widen<T: Scalar>(self, bits: u32) -> T {
-        let (wide, own) = (Layout::of(T::KIND), self.layout());
+        let (wide, own) = (FloatLayout::of(T::KIND), self.layout());
         let (sign, exponent, fraction) = own.take_apart(u64::from(bits));
         if exponent == own.special() {
             let fraction = fraction << (wide.fraction - own.fraction);
@@ -487,7 +487,8 @@ mod tests {
                 for precision in Precision::ALL {
                     let Some(rounded) = precision.round(value) else { continue };
                     prop_assert!(precision.holds(rounded));
-                    prop_assert_eq!(precision.widen::<f64>(precision.narrow(rounded)).to_bits(), rounded.to_bits());
+                    let widened = precision.widen::<f64>(precision.narrow(rounded));
+                    prop_assert_eq!(widened.to_bits(), rounded.to_bits());
                     prop_assert_eq!(precision.holds(value), rounded.to_bits() == value.to_bits());
                     prop_assert_eq!(precision.holds_all(&[rounded, value]), precision.holds(value));
                 }

@@ -55,6 +55,19 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["cudarc"], &["device/", "formats/"]),
 ];
 
+/// Type names that every format or subcommand declares, as one trait, registry or macro asks.
+const FAMILIES: [&str; 4] = ["Args", "Host", "Plan", "Uploaded"];
+
+/// Other type names that may be declared more than once, all of them parts of formats.
+const REPEATED: [&str; 23] = [
+    "Chunk", "Chunks", "Entries", "Index", "Kernel", "Layout", "Long", "Method", "Offsets",
+    "OnGpu", "Rows", "Segments", "Several", "Shape", "Shared", "Slices", "Slots", "Split", "Sums",
+    "Table", "Tail", "Tiles", "Values",
+];
+
+/// The file with the same types as `device/cuda/`, without GPU support.
+const MIRROR: &str = "device/cuda_disabled.rs";
+
 /// Maximum number of lines of a file.
 const LINES: usize = 500;
 
@@ -395,6 +408,35 @@ fn every_format_has_its_kernels_and_they_include_its_own_headers() {
     }
 }
 
+/// Name of the struct, enum, trait or union that a line declares, if any.
+fn declared_type(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace().peekable();
+    while words.next_if(|word| word.starts_with("pub") || *word == "unsafe").is_some() {}
+    // `pub(in path)` is two words.
+    words.next_if(|word| word.ends_with(')'));
+    words.next_if(|word| ["struct", "enum", "trait", "union"].contains(word))?;
+    let name = words.next()?.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
+    name.starts_with(|c: char| c.is_ascii_uppercase()).then_some(name)
+}
+
+#[test]
+fn a_type_name_is_declared_once() {
+    let mut declared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let interface = rust_files(&repository().join("capi/src")).into_iter().map(|path| {
+        let code = without_tests(&fs::read_to_string(&path).unwrap());
+        (path.display().to_string(), code)
+    });
+    let interface = interface.filter(|(file, _)| !file.ends_with("tests.rs"));
+    for (file, code) in sources().into_iter().filter(|(file, _)| file != MIRROR).chain(interface) {
+        for name in code.lines().filter_map(declared_type) {
+            declared.entry(name.to_owned()).or_default().push(file.clone());
+        }
+    }
+    let allowed = |name: &str| FAMILIES.contains(&name) || REPEATED.contains(&name);
+    declared.retain(|name, files| files.len() > 1 && !allowed(name));
+    assert!(declared.is_empty(), "declared more than once: {declared:#?}");
+}
+
 #[test]
 fn no_source_file_is_long() {
     let folders =
@@ -418,6 +460,14 @@ fn the_scanner_sees_what_it_should() {
     let text =
         "a\n// crate::op\n#[cfg(test)]\nmod tests {\n  fn b() {}\n}\nc\n#[cfg(test)]\nuse d;\ne\n";
     assert_eq!(without_tests(text), "a\nc\ne\n");
+    for (line, name) in [
+        ("pub(crate) struct A<T>(T);", Some("A")),
+        ("    enum B {", Some("B")),
+        ("pub(in super::super) trait C: D {}", Some("C")),
+        ("pub fn f(structure: E) {", None),
+    ] {
+        assert_eq!(declared_type(line), name, "{line}");
+    }
     let code = "use super::b::B;\nuse crate::a::{c::{self, C}, D};\nuse std::fmt;";
     let files = [("a/mod.rs", ""), ("a/b.rs", ""), ("a/c.rs", ""), ("a/e.rs", code)];
     let files = files.map(|(file, code)| (file.to_owned(), code.to_owned())).into();

@@ -3,8 +3,9 @@
     pip install fast-matrix-market scipy numpy
     python benches/peers/read_market.py FILE.mtx [--rounds 7] [--threads 2]
 
-sparseop reads into CSR. fast_matrix_market is timed twice: `read_coo`, which leaves the entries as they come, and
-`mmread(...).tocsr()`, which does what sparseop does. One JSON line is printed for each, with the ratio to sparseop.
+sparseop reads into CSR. fast_matrix_market is timed twice: `read_coo`, which keeps the order of the
+entries, and `mmread(...).tocsr()`, which also builds CSR. One JSON line is printed for each, with the
+ratio to sparseop.
 """
 
 import argparse

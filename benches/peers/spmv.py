@@ -89,7 +89,7 @@ def check(status, what):
 
 
 def load_mkl(threads):
-    """libmkl_rt of this environment, set to 32-bit indices and so many threads of Intel's OpenMP."""
+    """libmkl_rt of this environment, set to 32-bit indices and `threads` threads of Intel's OpenMP."""
     try:
         files = importlib.metadata.files("mkl") or []
         path = next(Path(file.locate()).resolve() for file in files if file.name.startswith("libmkl_rt.so"))

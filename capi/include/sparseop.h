@@ -1,4 +1,4 @@
-/* sparseop: y = A x with a sparse A, stored as suits it. Written by cbindgen; do not edit. */
+/* sparseop: auto-tuned sparse matrix-vector products (SpMV). Written by cbindgen; do not edit. */
 
 #ifndef SPARSEOP_H
 #define SPARSEOP_H
@@ -17,7 +17,7 @@
 #define SPARSEOP_F64 2
 
 /*
- The first GPU that can be used, else the CPU.
+ The first usable GPU, otherwise the CPU.
  */
 #define SPARSEOP_DEVICE_AUTO 0
 
@@ -32,64 +32,64 @@
 #define SPARSEOP_DEVICE_CUDA 2
 
 /*
- Only plans whose products repeat their bits.
+ Restricts the choice to plans with bitwise reproducible products.
  */
 #define SPARSEOP_DETERMINISTIC 1
 
 /*
- Values are to be updated: prepares for it, and chooses no plan that cannot.
+ Prepares for updates of the values, and excludes plans without them.
  */
 #define SPARSEOP_UPDATABLE 2
 
 /*
- Transposed products are to come: prepares for them at once.
+ Prepares for transposed products when the operator is created.
  */
 #define SPARSEOP_TRANSPOSE 4
 
 /*
- Element j of vector v at v * length + j: one vector after the other.
+ Element j of vector v at v * length + j.
  */
 #define SPARSEOP_COLUMN_MAJOR 0
 
 /*
- Element j of vector v at j * count + v: vectors side by side, which is the faster way.
+ Element j of vector v at j * count + v; the faster layout.
  */
 #define SPARSEOP_ROW_MAJOR 1
 
 /*
- How a call ended.
+ Status of a call.
  */
 typedef enum sparseop_status {
     /*
-     All went well.
+     Success.
      */
     SPARSEOP_STATUS_OK = 0,
     /*
-     A pointer is null that must not be, is not aligned, or does not lead to memory of the device.
+     A pointer is null or misaligned, or is not in the memory of the device.
      */
     SPARSEOP_STATUS_INVALID_POINTER = 1,
     /*
-     A number is none of those that are allowed, or a text is not what it should be.
+     A number or a text is not one of the allowed values.
      */
     SPARSEOP_STATUS_INVALID_ARGUMENT = 2,
     /*
-     The arrays are not those of a matrix.
+     The arrays are not a valid matrix.
      */
     SPARSEOP_STATUS_INVALID_MATRIX = 3,
     /*
-     A vector has the wrong length, or values are too few or too many.
+     A vector or the array of values has the wrong length.
      */
     SPARSEOP_STATUS_WRONG_LENGTH = 4,
     /*
-     There is no such device, or it cannot be used.
+     The device does not exist or cannot be used.
      */
     SPARSEOP_STATUS_DEVICE_UNAVAILABLE = 5,
     /*
-     Something is on another device than the matrix.
+     A vector or matrix is on another device than the operator.
      */
     SPARSEOP_STATUS_WRONG_DEVICE = 6,
     /*
-     There is not enough memory, or the limit that was set is too low.
+     Not enough memory, or the memory limit is too low.
      */
     SPARSEOP_STATUS_OUT_OF_MEMORY = 7,
     /*
@@ -97,32 +97,33 @@ typedef enum sparseop_status {
      */
     SPARSEOP_STATUS_GPU_FAILED = 8,
     /*
-     The operator cannot do this; the message says what can be done.
+     The operation is not supported by the plan; the message names alternatives.
      */
     SPARSEOP_STATUS_NOT_POSSIBLE = 9,
     /*
-     Something else; the message says what.
+     Another failure; the message describes it.
      */
     SPARSEOP_STATUS_FAILED = 10,
     /*
-     A defect of this library, which is not to happen.
+     A panic: a defect of this library.
      */
     SPARSEOP_STATUS_PANICKED = 11,
 } sparseop_status;
 
 /*
- A sparse matrix, stored as suits it, to be multiplied with again and again. Products may be made by several threads at once; what
- changes the operator waits for them.
+ A sparse matrix, packed for repeated products. Any number of threads may multiply at the same
+ time; functions that modify the operator wait for them.
  */
 typedef struct sparseop_operator sparseop_operator;
 
 /*
- A CUDA stream that is not owned.
+ A CUDA stream of the caller.
  */
 typedef struct sparseop_stream sparseop_stream;
 
 /*
- A matrix in compressed sparse rows, counted from 0: row i has the entries row_offsets[i] to row_offsets[i + 1] - 1.
+ A matrix in compressed sparse rows (CSR), counted from 0: row i has the entries row_offsets[i]
+ to row_offsets[i + 1] - 1.
  */
 typedef struct sparseop_csr {
     /*
@@ -138,11 +139,11 @@ typedef struct sparseop_csr {
      */
     size_t nnz;
     /*
-     SPARSEOP_F32 or SPARSEOP_F64: what the values are.
+     Type of the values: SPARSEOP_F32 or SPARSEOP_F64.
      */
     uint32_t scalar;
     /*
-     32 or 64: what the offsets are, signed or not.
+     Bits of an offset, signed or unsigned: 32 or 64.
      */
     uint32_t offset_bits;
     /*
@@ -150,7 +151,7 @@ typedef struct sparseop_csr {
      */
     const void *row_offsets;
     /*
-     nnz columns.
+     nnz column indices.
      */
     const int32_t *columns;
     /*
@@ -160,7 +161,7 @@ typedef struct sparseop_csr {
 } sparseop_csr;
 
 /*
- How an operator is made. All zero means that nothing is said, and is what NULL stands for.
+ Options of an operator. Zero selects the default of each field; NULL is all zero.
  */
 typedef struct sparseop_options {
     /*
@@ -168,23 +169,24 @@ typedef struct sparseop_options {
      */
     uint32_t device;
     /*
-     Which GPU, counted from 0, with SPARSEOP_DEVICE_CUDA.
+     Ordinal of the GPU, from 0, with SPARSEOP_DEVICE_CUDA.
      */
     uint32_t ordinal;
     /*
-     How many products are to come; 0: not known.
+     Expected number of products; 0: unknown.
      */
     uint64_t expected_calls;
     /*
-     Bytes that the packed matrix may take; 0: what is sensible.
+     Memory limit of the packed matrix in bytes; 0: the default.
      */
     uint64_t memory_limit;
     /*
-     SPARSEOP_DETERMINISTIC, SPARSEOP_UPDATABLE, SPARSEOP_TRANSPOSE, added up.
+     Sum of SPARSEOP_DETERMINISTIC, SPARSEOP_UPDATABLE and SPARSEOP_TRANSPOSE.
      */
     uint32_t flags;
     /*
-     A plan, such as "csr" or "sell(c:32,sigma:512)"; NULL: the one that is predicted to be the fastest.
+     Plan, such as "csr" or "sell(c:32,sigma:512)"; NULL: the plan with the least predicted
+     time.
      */
     const char *plan;
 } sparseop_options;
@@ -194,8 +196,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- What the last call of this thread that failed has to say, in one line of UTF-8; empty when none has failed. Valid until the next call
- of this thread that fails.
+ Message of the last failed call of this thread, one line of UTF-8; empty if no call has
+ failed. Valid until the next failed call of this thread.
  */
 const char *sparseop_last_error(void);
 
@@ -205,46 +207,46 @@ const char *sparseop_last_error(void);
 const char *sparseop_version(void);
 
 /*
- Wraps a CUstream, or cudaStream_t, of the primary context of a GPU, for products on it. NULL is the legacy default stream; the
- per-thread default stream is refused. What products need for themselves is kept as long as the wrapper: make one for a stream,
- not one for a product.
+ Wraps a CUstream (cudaStream_t) of the primary context of a GPU, for products on it. NULL is
+ the legacy default stream; the per-thread default stream is refused. The wrapper owns the
+ scratch memory of products: create one wrapper per stream, not per product.
 
  # Safety
 
  The CUstream outlives the wrapper. `stream` has room for a pointer.
  */
-enum sparseop_status sparseop_stream_wrap(uint32_t ordinal,
-                                          void *cuda_stream,
-                                          struct sparseop_stream **stream);
+enum sparseop_status sparseop_stream_wrap(uint32_t ordinal, void *cuda_stream, struct sparseop_stream **stream);
 
 /*
- Gives a wrapper up, not the stream; nothing with NULL.
+ Destroys a wrapper, not the stream. NULL is ignored.
 
  # Safety
 
- It was made by sparseop_stream_wrap and is not used any more.
+ The wrapper was created by sparseop_stream_wrap and is not used any more.
  */
 void sparseop_stream_destroy(struct sparseop_stream *stream);
 
 /*
- Makes an operator for a matrix in host memory, which is copied. `options` may be NULL.
+ Creates an operator from a matrix in host memory, which is copied. `options` may be NULL.
 
  # Safety
 
- The arrays have the lengths that `matrix` tells. `operator` has room for a pointer.
+ The arrays have the lengths given in `matrix`. `operator` has room for a pointer.
  */
 enum sparseop_status sparseop_create(const struct sparseop_csr *matrix,
                                      const struct sparseop_options *options,
                                      struct sparseop_operator **operator_);
 
 /*
- Makes an operator for a matrix whose arrays are in the memory of a GPU, that of the stream, once everything that is enqueued there is
- done. They are copied to the host once, to be analysed and checked, and packed on the GPU where that can be done; afterwards nothing of
- them is kept. `options` may be NULL; their device, if any, has to be that GPU.
+ Creates an operator from a matrix in the memory of the GPU of the stream, after the work
+ enqueued there. The arrays are copied to the host once, for checks and analysis, and packed on
+ the GPU where possible; they are not kept. `options` may be NULL; their device, if set, must
+ be that GPU.
 
  # Safety
 
- The arrays have the lengths that `matrix` tells, and nobody changes them meanwhile. `operator` has room for a pointer.
+ The arrays have the lengths given in `matrix` and are not modified during the call. `operator`
+ has room for a pointer.
  */
 enum sparseop_status sparseop_create_from_device(const struct sparseop_csr *matrix,
                                                  const struct sparseop_stream *stream,
@@ -252,20 +254,21 @@ enum sparseop_status sparseop_create_from_device(const struct sparseop_csr *matr
                                                  struct sparseop_operator **operator_);
 
 /*
- Gives an operator up; nothing with NULL.
+ Destroys an operator. NULL is ignored.
 
  # Safety
 
- It was made by sparseop_create or sparseop_create_from_device and is not used any more.
+ The operator was created by sparseop_create or sparseop_create_from_device and is not used any
+ more.
  */
 void sparseop_destroy(struct sparseop_operator *operator_);
 
 /*
- The number of rows, columns and entries; each pointer may be NULL.
+ Numbers of rows, columns and entries; each pointer may be NULL.
 
  # Safety
 
- The operator is alive; the pointers lead to room for a number, if anywhere.
+ The operator is alive; each pointer is NULL or has room for a number.
  */
 enum sparseop_status sparseop_shape(const struct sparseop_operator *operator_,
                                     size_t *nrows,
@@ -273,29 +276,27 @@ enum sparseop_status sparseop_shape(const struct sparseop_operator *operator_,
                                     size_t *nnz);
 
 /*
- Bytes that the packed matrix takes in the memory of its device; 0 without an operator.
+ Bytes of the packed matrix in the memory of its device; 0 for NULL.
 
  # Safety
 
- The operator is alive, if there is one.
+ The operator is NULL or alive.
  */
 uint64_t sparseop_memory_bytes(const struct sparseop_operator *operator_);
 
 /*
- Writes the plan of the operator, such as "sell(c:32,sigma:512)", to a buffer of so many bytes, with a NUL behind it, cut where it has no
- room; gives the length of all of it without the NUL, as snprintf does. A buffer of NULL and 0 asks for the length alone. 0 without an
- operator.
+ Writes the plan of the operator, such as "sell(c:32,sigma:512)", to a buffer of `capacity`
+ bytes, truncated and NUL-terminated. Returns the length of the whole text without the NUL, as
+ snprintf does; a buffer of NULL and 0 asks for the length alone. 0 for an operator of NULL.
 
  # Safety
 
- The operator is alive, if there is one, and the buffer has so many bytes.
+ The operator is NULL or alive, and the buffer has `capacity` bytes.
  */
-size_t sparseop_plan(const struct sparseop_operator *operator_,
-                     char *buffer,
-                     size_t capacity);
+size_t sparseop_plan(const struct sparseop_operator *operator_, char *buffer, size_t capacity);
 
 /*
- Writes why the plan was chosen, in lines of text; otherwise as sparseop_plan.
+ Writes the explanation of the choice, in lines of text; otherwise as sparseop_plan.
 
  # Safety
 
@@ -304,11 +305,12 @@ size_t sparseop_plan(const struct sparseop_operator *operator_,
 size_t sparseop_explain(const struct sparseop_operator *operator_, char *buffer, size_t capacity);
 
 /*
- y = A x with vectors in host memory, of the operator's kind: ncols elements and nrows. `y` is overwritten without being read.
+ y = A x with vectors in host memory, of the operator's scalar type: ncols elements of `x` and
+ nrows of `y`. `y` is overwritten without being read.
 
  # Safety
 
- The operator is alive, and the vectors have so many elements.
+ The operator is alive, and the vectors have as many elements as stated.
  */
 enum sparseop_status sparseop_apply(const struct sparseop_operator *operator_,
                                     const void *x,
@@ -317,7 +319,7 @@ enum sparseop_status sparseop_apply(const struct sparseop_operator *operator_,
                                     size_t y_len);
 
 /*
- y = alpha A x + beta y, as in BLAS: with beta = 0 nothing of `y` is read. Otherwise as sparseop_apply.
+ y = alpha A x + beta y, as in BLAS: `y` is not read if beta = 0. Otherwise as sparseop_apply.
 
  # Safety
 
@@ -332,8 +334,8 @@ enum sparseop_status sparseop_apply_with(const struct sparseop_operator *operato
                                          size_t y_len);
 
 /*
- y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the first such product, unless that was announced
- with SPARSEOP_TRANSPOSE. Otherwise as sparseop_apply.
+ y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the
+ first such product, or at creation with SPARSEOP_TRANSPOSE. Otherwise as sparseop_apply.
 
  # Safety
 
@@ -346,8 +348,8 @@ enum sparseop_status sparseop_apply_transpose(const struct sparseop_operator *op
                                               size_t y_len);
 
 /*
- Y = A X for `count` vectors at once, in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the lengths are those of all vectors together.
- Otherwise as sparseop_apply.
+ Y = A X for `count` vectors (SpMM), in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the
+ lengths are those of all vectors together. Otherwise as sparseop_apply.
 
  # Safety
 
@@ -362,12 +364,14 @@ enum sparseop_status sparseop_apply_multi(const struct sparseop_operator *operat
                                           size_t y_len);
 
 /*
- y = A x with vectors in the memory of the operator's GPU, enqueued on the stream: neither copied nor waited for. For an operator on the
- CPU the stream is NULL and the vectors are in host memory.
+ y = A x with vectors in the memory of the operator's GPU, enqueued on the stream: neither
+ copied nor waited for. For an operator on the CPU the stream is NULL and the vectors are in
+ host memory.
 
  # Safety
 
- The operator and the stream are alive; the vectors have so many elements and live until the product is done.
+ The operator and the stream are alive; the vectors have as many elements as stated and live
+ until the product is complete.
  */
 enum sparseop_status sparseop_apply_device(const struct sparseop_operator *operator_,
                                            const struct sparseop_stream *stream,
@@ -407,7 +411,7 @@ enum sparseop_status sparseop_apply_transpose_device(const struct sparseop_opera
                                                      size_t y_len);
 
 /*
- Y = A X for `count` vectors at once; otherwise as sparseop_apply_device and sparseop_apply_multi.
+ Y = A X for `count` vectors; otherwise as sparseop_apply_device and sparseop_apply_multi.
 
  # Safety
 
@@ -423,17 +427,18 @@ enum sparseop_status sparseop_apply_multi_device(const struct sparseop_operator 
                                                  size_t y_len);
 
 /*
- Replaces the values of all entries, in the order in which they were given; the pattern stays. See SPARSEOP_UPDATABLE.
+ Replaces the values of all entries, in the order of the arrays of the matrix; the pattern
+ stays. See SPARSEOP_UPDATABLE.
 
  # Safety
 
- The operator is alive, and there are so many values.
+ The operator is alive, and there are as many values as stated.
  */
 enum sparseop_status sparseop_update_values(struct sparseop_operator *operator_, const void *values, size_t len);
 
 /*
- Replaces the values by some in the memory of the operator's GPU; only enqueued on the stream, as products are. Otherwise as
- sparseop_update_values and sparseop_apply_device.
+ Replaces the values by an array in the memory of the operator's GPU, enqueued on the stream.
+ Otherwise as sparseop_update_values and sparseop_apply_device.
 
  # Safety
 

@@ -1,4 +1,4 @@
-//! How calls end.
+//! Failures of calls: statuses and messages.
 
 use crate::types::sparseop_status;
 use sparseop::{Error, ErrorKind};
@@ -7,11 +7,11 @@ use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// What the last call of this thread that failed has to say.
+    /// Message of the last failed call of this thread.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Why a call failed.
+/// Reason of a failed call.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: sparseop_status,
@@ -47,7 +47,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Does what a call is to do; failures and panics become statuses, and what they say is kept for this thread.
+/// Runs the body of a call. Failures and panics become statuses; their message is kept for this
+/// thread.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> sparseop_status {
     let Failure { status, message } = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return sparseop_status::Ok,
@@ -58,18 +59,18 @@ pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> sparseop_st
             Failure::new(sparseop_status::Panicked, format!("a defect of sparseop: {text}"))
         }
     };
-    // A thread that is ending has nobody left to ask.
+    // The thread-local storage of an ending thread is gone; the message is dropped.
     let _ = LAST.try_with(|last| *last.borrow_mut() = c_string(message));
     status
 }
 
-/// A text without what would end it too soon.
+/// Converts a text; NUL characters become spaces.
 pub(crate) fn c_string(text: String) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }
 
-/// What the last call of this thread that failed has to say, in one line of UTF-8; empty when none has failed. Valid until the next call
-/// of this thread that fails.
+/// Message of the last failed call of this thread, one line of UTF-8; empty if no call has
+/// failed. Valid until the next failed call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn sparseop_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

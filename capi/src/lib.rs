@@ -1,8 +1,8 @@
-//! `sparseop` for C: `include/sparseop.h` has what is exported here.
+//! C interface of `sparseop`: the functions declared in `include/sparseop.h`.
 //!
-//! Functions that can fail give a [`sparseop_status`] and leave a message for [`sparseop_last_error`]. Whatever they are given, pointers that
-//! are null or not aligned, lengths that do not fit, arrays that are no matrix, they do not crash; what they cannot know is whether memory
-//! that is pointed to is there. Panics end here.
+//! Functions that can fail return a [`sparseop_status`] and keep a message for
+//! [`sparseop_last_error`]. Null or misaligned pointers, wrong lengths and invalid matrices are
+//! reported; that the memory behind a pointer exists is up to the caller. Panics are caught.
 #![allow(non_camel_case_types)]
 
 mod failure;

@@ -1,25 +1,25 @@
-//! Memory of the caller.
+//! Access to memory of the caller.
 
 use crate::failure::Failure;
 use crate::types::sparseop_status::{InvalidArgument, InvalidPointer};
 use std::ffi::{CStr, c_char, c_void};
 
-/// What a pointer leads to.
+/// Reference to the value behind a pointer.
 ///
 /// # Safety
 ///
-/// It is null, or leads to a value that nobody changes while the reference is used.
+/// The pointer is null, or its value is not modified while the reference is used.
 pub(crate) unsafe fn reference<'a, T>(what: &str, pointer: *const T) -> Result<&'a T, Failure> {
     check_aligned(what, pointer)?;
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::null(what))
 }
 
-/// Writes to where a pointer leads.
+/// Writes a value through a pointer.
 ///
 /// # Safety
 ///
-/// It is null, or leads to room for a value.
+/// The pointer is null, or there is room for a value.
 pub(crate) unsafe fn give<T>(what: &str, pointer: *mut T, value: T) -> Result<(), Failure> {
     check_place(what, pointer)?;
     // SAFETY: the caller's promise.
@@ -27,7 +27,7 @@ pub(crate) unsafe fn give<T>(what: &str, pointer: *mut T, value: T) -> Result<()
     Ok(())
 }
 
-/// Whether something can be written to where a pointer leads.
+/// Checks that a value can be written through a pointer.
 pub(crate) fn check_place<T>(what: &str, pointer: *const T) -> Result<(), Failure> {
     if pointer.is_null() {
         return Err(Failure::null(what));
@@ -35,11 +35,11 @@ pub(crate) fn check_place<T>(what: &str, pointer: *const T) -> Result<(), Failur
     check_aligned(what, pointer)
 }
 
-/// Elements that are read.
+/// Slice of elements to read.
 ///
 /// # Safety
 ///
-/// There are so many, and nobody changes them while the slice is used.
+/// There are `len` elements, and they are not modified while the slice is used.
 pub(crate) unsafe fn input<'a, T>(
     what: &str,
     pointer: *const c_void,
@@ -51,11 +51,11 @@ pub(crate) unsafe fn input<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts(if len == 0 { none } else { pointer.cast() }, len) })
 }
 
-/// Elements that are written.
+/// Slice of elements to write.
 ///
 /// # Safety
 ///
-/// There are so many, and nobody else uses them while the slice is used.
+/// There are `len` elements, and they are not used elsewhere while the slice is used.
 pub(crate) unsafe fn output<'a, T>(
     what: &str,
     pointer: *mut c_void,
@@ -67,22 +67,23 @@ pub(crate) unsafe fn output<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts_mut(if len == 0 { none } else { pointer.cast() }, len) })
 }
 
-/// A text.
+/// A NUL-terminated text.
 ///
 /// # Safety
 ///
-/// The pointer leads to one that ends in NUL.
+/// The text ends in NUL.
 pub(crate) unsafe fn text<'a>(what: &str, pointer: *const c_char) -> Result<&'a str, Failure> {
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|_| Failure::new(InvalidArgument, format!("`{what}` is not UTF-8")))
 }
 
-/// Copies as much of a text as there is room for, with a NUL behind it, and gives the length of all of it without the NUL.
+/// Copies a text to a buffer, truncated to its capacity and NUL-terminated. Returns the length of
+/// the whole text without the NUL.
 ///
 /// # Safety
 ///
-/// There is room for `capacity` bytes, if any.
+/// The buffer has room for `capacity` bytes, or is null.
 pub(crate) unsafe fn copy_text(text: &str, buffer: *mut c_char, capacity: usize) -> usize {
     if buffer.is_null() || capacity == 0 {
         return text.len();
@@ -98,7 +99,7 @@ pub(crate) unsafe fn copy_text(text: &str, buffer: *mut c_char, capacity: usize)
     text.len()
 }
 
-/// Whether a vector that is read has nothing in common with one that is written.
+/// Checks that an input vector and an output vector do not overlap.
 pub(crate) fn check_apart<T>(
     x: *const c_void,
     x_len: usize,

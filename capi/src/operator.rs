@@ -1,4 +1,4 @@
-//! Making operators and asking them.
+//! Creation, destruction and properties of operators.
 
 use crate::failure::{Failure, guarded};
 use crate::memory::{check_place, copy_text, give, reference, text};
@@ -14,17 +14,17 @@ use sparseop_status::InvalidArgument;
 use std::ffi::c_char;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// A sparse matrix, stored as suits it, to be multiplied with again and again. Products may be made by several threads at once; what
-/// changes the operator waits for them.
+/// A sparse matrix, packed for repeated products. Any number of threads may multiply at the same
+/// time; functions that modify the operator wait for them.
 pub struct sparseop_operator(RwLock<Operator>);
 
-/// An operator of either kind.
+/// An operator of either scalar type.
 pub(crate) enum Operator {
     F32(SparseOp<f32>),
     F64(SparseOp<f64>),
 }
 
-/// Does the same with an operator of either kind.
+/// Runs the same code for an operator of either scalar type.
 macro_rules! either {
     ($operator:expr, $op:ident => $body:expr) => {
         match $operator {
@@ -45,11 +45,11 @@ impl sparseop_operator {
     }
 }
 
-/// Makes an operator for a matrix in host memory, which is copied. `options` may be NULL.
+/// Creates an operator from a matrix in host memory, which is copied. `options` may be NULL.
 ///
 /// # Safety
 ///
-/// The arrays have the lengths that `matrix` tells. `operator` has room for a pointer.
+/// The arrays have the lengths given in `matrix`. `operator` has room for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_create(
     matrix: *const sparseop_csr,
@@ -60,13 +60,15 @@ pub unsafe extern "C" fn sparseop_create(
     guarded(|| unsafe { create(matrix, None, options, operator) })
 }
 
-/// Makes an operator for a matrix whose arrays are in the memory of a GPU, that of the stream, once everything that is enqueued there is
-/// done. They are copied to the host once, to be analysed and checked, and packed on the GPU where that can be done; afterwards nothing of
-/// them is kept. `options` may be NULL; their device, if any, has to be that GPU.
+/// Creates an operator from a matrix in the memory of the GPU of the stream, after the work
+/// enqueued there. The arrays are copied to the host once, for checks and analysis, and packed on
+/// the GPU where possible; they are not kept. `options` may be NULL; their device, if set, must
+/// be that GPU.
 ///
 /// # Safety
 ///
-/// The arrays have the lengths that `matrix` tells, and nobody changes them meanwhile. `operator` has room for a pointer.
+/// The arrays have the lengths given in `matrix` and are not modified during the call. `operator`
+/// has room for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_create_from_device(
     matrix: *const sparseop_csr,
@@ -78,11 +80,12 @@ pub unsafe extern "C" fn sparseop_create_from_device(
     guarded(|| unsafe { create(matrix, Some(reference("stream", stream)?), options, operator) })
 }
 
-/// Gives an operator up; nothing with NULL.
+/// Destroys an operator. NULL is ignored.
 ///
 /// # Safety
 ///
-/// It was made by sparseop_create or sparseop_create_from_device and is not used any more.
+/// The operator was created by sparseop_create or sparseop_create_from_device and is not used any
+/// more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_destroy(operator: *mut sparseop_operator) {
     guarded(|| {
@@ -94,11 +97,11 @@ pub unsafe extern "C" fn sparseop_destroy(operator: *mut sparseop_operator) {
     });
 }
 
-/// The number of rows, columns and entries; each pointer may be NULL.
+/// Numbers of rows, columns and entries; each pointer may be NULL.
 ///
 /// # Safety
 ///
-/// The operator is alive; the pointers lead to room for a number, if anywhere.
+/// The operator is alive; each pointer is NULL or has room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_shape(
     operator: *const sparseop_operator,
@@ -123,11 +126,11 @@ pub unsafe extern "C" fn sparseop_shape(
     })
 }
 
-/// Bytes that the packed matrix takes in the memory of its device; 0 without an operator.
+/// Bytes of the packed matrix in the memory of its device; 0 for NULL.
 ///
 /// # Safety
 ///
-/// The operator is alive, if there is one.
+/// The operator is NULL or alive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_memory_bytes(operator: *const sparseop_operator) -> u64 {
     let mut bytes = 0;
@@ -140,13 +143,13 @@ pub unsafe extern "C" fn sparseop_memory_bytes(operator: *const sparseop_operato
     bytes
 }
 
-/// Writes the plan of the operator, such as "sell(c:32,sigma:512)", to a buffer of so many bytes, with a NUL behind it, cut where it has no
-/// room; gives the length of all of it without the NUL, as snprintf does. A buffer of NULL and 0 asks for the length alone. 0 without an
-/// operator.
+/// Writes the plan of the operator, such as "sell(c:32,sigma:512)", to a buffer of `capacity`
+/// bytes, truncated and NUL-terminated. Returns the length of the whole text without the NUL, as
+/// snprintf does; a buffer of NULL and 0 asks for the length alone. 0 for an operator of NULL.
 ///
 /// # Safety
 ///
-/// The operator is alive, if there is one, and the buffer has so many bytes.
+/// The operator is NULL or alive, and the buffer has `capacity` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_plan(
     operator: *const sparseop_operator,
@@ -159,7 +162,7 @@ pub unsafe extern "C" fn sparseop_plan(
     }
 }
 
-/// Writes why the plan was chosen, in lines of text; otherwise as sparseop_plan.
+/// Writes the explanation of the choice, in lines of text; otherwise as sparseop_plan.
 ///
 /// # Safety
 ///
@@ -181,7 +184,7 @@ pub unsafe extern "C" fn sparseop_explain(
     }
 }
 
-/// Writes something that an operator tells.
+/// Writes a text property of an operator.
 ///
 /// # Safety
 ///
@@ -203,7 +206,7 @@ unsafe fn tell(
     len
 }
 
-/// Makes an operator of arrays in host memory, or in that of the stream's GPU.
+/// Creates an operator from arrays in host memory, or in that of the stream's GPU.
 ///
 /// # Safety
 ///
@@ -239,7 +242,7 @@ unsafe fn create(
     }
 }
 
-/// Builds an operator of one kind.
+/// Builds an operator of one scalar type.
 ///
 /// # Safety
 ///
@@ -278,7 +281,7 @@ unsafe fn build<T: Scalar>(
     })
 }
 
-/// The settings that options stand for.
+/// Builder with the given options.
 ///
 /// # Safety
 ///
@@ -296,7 +299,8 @@ unsafe fn settings(options: *const sparseop_options) -> Result<SparseOpBuilder, 
         SPARSEOP_DEVICE_CUDA => settings.device(Device::cuda(options.ordinal as usize)?),
         other => {
             let message = format!(
-                "`device` is {other}; it may be SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU or SPARSEOP_DEVICE_CUDA"
+                "`device` is {other}; it may be SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU or \
+                 SPARSEOP_DEVICE_CUDA"
             );
             return Err(Failure::new(InvalidArgument, message));
         }
@@ -305,7 +309,7 @@ unsafe fn settings(options: *const sparseop_options) -> Result<SparseOpBuilder, 
     if options.flags & !known != 0 {
         return Err(Failure::new(
             InvalidArgument,
-            format!("`flags` has {} beside those there are", options.flags & !known),
+            format!("`flags` has unknown bits {}", options.flags & !known),
         ));
     }
     let has = |flag| options.flags & flag != 0;

@@ -1,4 +1,4 @@
-//! Products and new values.
+//! Products, and updates of the values.
 
 use crate::failure::{Failure, guarded};
 use crate::memory::{check_apart, input, output, reference};
@@ -10,7 +10,7 @@ use sparseop::device::DeviceView;
 use sparseop::{Device, DeviceVec, Layout, Multivector, Scalar, SparseOp, Stream};
 use std::ffi::c_void;
 
-/// Which product.
+/// Kind of a product.
 #[derive(Clone, Copy)]
 enum Product {
     Plain,
@@ -19,20 +19,21 @@ enum Product {
     Several { count: usize, layout: Layout },
 }
 
-/// The vectors of a product, in elements of the operator's kind.
+/// Vectors of a product, with elements of the operator's scalar type.
 #[derive(Clone, Copy)]
-struct Vectors {
+struct ProductVectors {
     x: *const c_void,
     x_len: usize,
     y: *mut c_void,
     y_len: usize,
 }
 
-/// y = A x with vectors in host memory, of the operator's kind: ncols elements and nrows. `y` is overwritten without being read.
+/// y = A x with vectors in host memory, of the operator's scalar type: ncols elements of `x` and
+/// nrows of `y`. `y` is overwritten without being read.
 ///
 /// # Safety
 ///
-/// The operator is alive, and the vectors have so many elements.
+/// The operator is alive, and the vectors have as many elements as stated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_apply(
     operator: *const sparseop_operator,
@@ -42,10 +43,10 @@ pub unsafe extern "C" fn sparseop_apply(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, Product::Plain, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe { on_host(operator, Product::Plain, ProductVectors { x, x_len, y, y_len }) })
 }
 
-/// y = alpha A x + beta y, as in BLAS: with beta = 0 nothing of `y` is read. Otherwise as sparseop_apply.
+/// y = alpha A x + beta y, as in BLAS: `y` is not read if beta = 0. Otherwise as sparseop_apply.
 ///
 /// # Safety
 ///
@@ -62,11 +63,11 @@ pub unsafe extern "C" fn sparseop_apply_with(
 ) -> sparseop_status {
     let product = Product::Scaled { alpha, beta };
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, product, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) })
 }
 
-/// y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the first such product, unless that was announced
-/// with SPARSEOP_TRANSPOSE. Otherwise as sparseop_apply.
+/// y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the
+/// first such product, or at creation with SPARSEOP_TRANSPOSE. Otherwise as sparseop_apply.
 ///
 /// # Safety
 ///
@@ -80,11 +81,13 @@ pub unsafe extern "C" fn sparseop_apply_transpose(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, Product::Transposed, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe {
+        on_host(operator, Product::Transposed, ProductVectors { x, x_len, y, y_len })
+    })
 }
 
-/// Y = A X for `count` vectors at once, in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the lengths are those of all vectors together.
-/// Otherwise as sparseop_apply.
+/// Y = A X for `count` vectors (SpMM), in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the
+/// lengths are those of all vectors together. Otherwise as sparseop_apply.
 ///
 /// # Safety
 ///
@@ -102,16 +105,18 @@ pub unsafe extern "C" fn sparseop_apply_multi(
     guarded(|| {
         let product = several(count, layout)?;
         // SAFETY: the caller's promise.
-        unsafe { on_host(operator, product, Vectors { x, x_len, y, y_len }) }
+        unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) }
     })
 }
 
-/// y = A x with vectors in the memory of the operator's GPU, enqueued on the stream: neither copied nor waited for. For an operator on the
-/// CPU the stream is NULL and the vectors are in host memory.
+/// y = A x with vectors in the memory of the operator's GPU, enqueued on the stream: neither
+/// copied nor waited for. For an operator on the CPU the stream is NULL and the vectors are in
+/// host memory.
 ///
 /// # Safety
 ///
-/// The operator and the stream are alive; the vectors have so many elements and live until the product is done.
+/// The operator and the stream are alive; the vectors have as many elements as stated and live
+/// until the product is complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_apply_device(
     operator: *const sparseop_operator,
@@ -123,7 +128,7 @@ pub unsafe extern "C" fn sparseop_apply_device(
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
     guarded(|| unsafe {
-        on_device(operator, stream, Product::Plain, Vectors { x, x_len, y, y_len })
+        on_device(operator, stream, Product::Plain, ProductVectors { x, x_len, y, y_len })
     })
 }
 
@@ -145,7 +150,9 @@ pub unsafe extern "C" fn sparseop_apply_with_device(
 ) -> sparseop_status {
     let product = Product::Scaled { alpha, beta };
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_device(operator, stream, product, Vectors { x, x_len, y, y_len }) })
+    guarded(|| unsafe {
+        on_device(operator, stream, product, ProductVectors { x, x_len, y, y_len })
+    })
 }
 
 /// y = A^T x; otherwise as sparseop_apply_device and sparseop_apply_transpose.
@@ -164,11 +171,11 @@ pub unsafe extern "C" fn sparseop_apply_transpose_device(
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
     guarded(|| unsafe {
-        on_device(operator, stream, Product::Transposed, Vectors { x, x_len, y, y_len })
+        on_device(operator, stream, Product::Transposed, ProductVectors { x, x_len, y, y_len })
     })
 }
 
-/// Y = A X for `count` vectors at once; otherwise as sparseop_apply_device and sparseop_apply_multi.
+/// Y = A X for `count` vectors; otherwise as sparseop_apply_device and sparseop_apply_multi.
 ///
 /// # Safety
 ///
@@ -187,15 +194,16 @@ pub unsafe extern "C" fn sparseop_apply_multi_device(
     guarded(|| {
         let product = several(count, layout)?;
         // SAFETY: the caller's promise.
-        unsafe { on_device(operator, stream, product, Vectors { x, x_len, y, y_len }) }
+        unsafe { on_device(operator, stream, product, ProductVectors { x, x_len, y, y_len }) }
     })
 }
 
-/// Replaces the values of all entries, in the order in which they were given; the pattern stays. See SPARSEOP_UPDATABLE.
+/// Replaces the values of all entries, in the order of the arrays of the matrix; the pattern
+/// stays. See SPARSEOP_UPDATABLE.
 ///
 /// # Safety
 ///
-/// The operator is alive, and there are so many values.
+/// The operator is alive, and there are as many values as stated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_update_values(
     operator: *mut sparseop_operator,
@@ -211,8 +219,8 @@ pub unsafe extern "C" fn sparseop_update_values(
     })
 }
 
-/// Replaces the values by some in the memory of the operator's GPU; only enqueued on the stream, as products are. Otherwise as
-/// sparseop_update_values and sparseop_apply_device.
+/// Replaces the values by an array in the memory of the operator's GPU, enqueued on the stream.
+/// Otherwise as sparseop_update_values and sparseop_apply_device.
 ///
 /// # Safety
 ///
@@ -229,7 +237,8 @@ pub unsafe extern "C" fn sparseop_update_values_device(
         let mut operator = unsafe { reference("operator", operator)? }.write();
         either!(&mut *operator, op => {
             // SAFETY: as above.
-            let (stream, values) = unsafe { (stream_for(op.device(), stream)?, view(op, values, len)?) };
+            let (stream, values) = unsafe
+                { (stream_for(op.device(), stream)?, view(op, values, len)?) };
             op.update_values_device(&stream, &values)?;
         });
         Ok(())
@@ -256,7 +265,7 @@ fn several(count: usize, layout: u32) -> Result<Product, Failure> {
 unsafe fn on_host(
     operator: *const sparseop_operator,
     product: Product,
-    vectors: Vectors,
+    vectors: ProductVectors,
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let operator = unsafe { reference("operator", operator)? }.read();
@@ -270,7 +279,7 @@ unsafe fn on_host(
 unsafe fn multiply<T: Scalar>(
     op: &SparseOp<T>,
     product: Product,
-    Vectors { x, x_len, y, y_len }: Vectors,
+    ProductVectors { x, x_len, y, y_len }: ProductVectors,
 ) -> Result<(), Failure> {
     check_apart::<T>(x, x_len, y, y_len)?;
     // SAFETY: the caller's promise, and they have nothing in common.
@@ -296,12 +305,13 @@ unsafe fn on_device(
     operator: *const sparseop_operator,
     stream: *const sparseop_stream,
     product: Product,
-    vectors: Vectors,
+    vectors: ProductVectors,
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let operator = unsafe { reference("operator", operator)? }.read();
     // SAFETY: as above.
-    either!(&*operator, op => unsafe { enqueue(op, &stream_for(op.device(), stream)?, product, vectors) })
+    either!(&*operator, op
+        => unsafe { enqueue(op, &stream_for(op.device(), stream)?, product, vectors) })
 }
 
 /// # Safety
@@ -311,7 +321,7 @@ unsafe fn enqueue<T: Scalar>(
     op: &SparseOp<T>,
     stream: &Stream,
     product: Product,
-    Vectors { x, x_len, y, y_len }: Vectors,
+    ProductVectors { x, x_len, y, y_len }: ProductVectors,
 ) -> Result<(), Failure> {
     check_apart::<T>(x, x_len, y, y_len)?;
     // SAFETY: the caller's promise, and they have nothing in common.
@@ -333,7 +343,7 @@ unsafe fn enqueue<T: Scalar>(
     Ok(())
 }
 
-/// A vector on the operator's device that is only read.
+/// An input vector on the operator's device.
 ///
 /// # Safety
 ///
@@ -347,11 +357,11 @@ unsafe fn view<T: Scalar>(
     Ok(unsafe { DeviceView::from_raw(op.device(), pointer.expose_provenance() as u64, len)? })
 }
 
-/// The stream of a product; on the CPU there need be none.
+/// Stream of a product; may be absent on the CPU.
 ///
 /// # Safety
 ///
-/// It is alive, if there is one.
+/// The stream is NULL or alive.
 unsafe fn stream_for(device: &Device, stream: *const sparseop_stream) -> Result<Stream, Failure> {
     if stream.is_null() && *device == Device::Cpu {
         return Ok(Stream::new(device)?);

@@ -6,12 +6,12 @@ use crate::types::sparseop_status;
 use sparseop::{Device, Stream};
 use std::ffi::c_void;
 
-/// A CUDA stream that is not owned.
+/// A CUDA stream of the caller.
 pub struct sparseop_stream(pub(crate) Stream);
 
-/// Wraps a CUstream, or cudaStream_t, of the primary context of a GPU, for products on it. NULL is the legacy default stream; the
-/// per-thread default stream is refused. What products need for themselves is kept as long as the wrapper: make one for a stream,
-/// not one for a product.
+/// Wraps a CUstream (cudaStream_t) of the primary context of a GPU, for products on it. NULL is
+/// the legacy default stream; the per-thread default stream is refused. The wrapper owns the
+/// scratch memory of products: create one wrapper per stream, not per product.
 ///
 /// # Safety
 ///
@@ -32,11 +32,11 @@ pub unsafe extern "C" fn sparseop_stream_wrap(
     })
 }
 
-/// Gives a wrapper up, not the stream; nothing with NULL.
+/// Destroys a wrapper, not the stream. NULL is ignored.
 ///
 /// # Safety
 ///
-/// It was made by sparseop_stream_wrap and is not used any more.
+/// The wrapper was created by sparseop_stream_wrap and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_stream_destroy(stream: *mut sparseop_stream) {
     guarded(|| {

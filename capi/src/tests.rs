@@ -1,4 +1,4 @@
-//! What C may get wrong, and vectors on every device.
+//! Misuse from C, and vectors on every device.
 
 use crate::failure::{Failure, guarded};
 use crate::memory::copy_text;
@@ -87,7 +87,7 @@ fn bad_matrices_and_options_are_refused_with_a_status() {
         Status::DeviceUnavailable,
         "cuda:99",
     );
-    refused(|_, o| o.flags = 64, Status::InvalidArgument, "`flags` has 64");
+    refused(|_, o| o.flags = 64, Status::InvalidArgument, "`flags` has unknown bits 64");
     refused(|_, o| o.plan = c"sel".as_ptr(), Status::InvalidArgument, "did you mean `sell`");
     refused(|_, o| o.plan = c"\xff".as_ptr(), Status::InvalidArgument, "not UTF-8");
     refused(|_, o| o.memory_limit = 1, Status::OutOfMemory, "limit is 1 bytes");
@@ -152,7 +152,7 @@ fn texts_are_cut_as_by_snprintf() {
     let options = sparseop_options { plan: c"csr(scalar)".as_ptr(), ..options() };
     let operator = made(&matrix(), &options).unwrap();
     let mut buffer = [1; 16];
-    // SAFETY: the buffer has so many bytes.
+    // SAFETY: the buffer has that capacity.
     unsafe {
         assert_eq!(sparseop_plan(operator, buffer.as_mut_ptr(), 16), 11);
         assert_eq!(CStr::from_ptr(buffer.as_ptr()), c"csr(scalar)");
@@ -182,7 +182,7 @@ fn products(device: &Device) {
     let (x, mut y, values) = (on(&X), on(&[f32::NAN; 4]), on(&VALUES.map(|value| 2.0 * value)));
     let yp = at(&y).cast_mut();
     let mut stream = null_mut();
-    // SAFETY: memory and streams of the device that live until the end, with so many elements.
+    // SAFETY: memory and streams of the device that live until the end, with the stated lengths.
     unsafe {
         let operator = if let Device::Cuda(gpu) = device {
             let status = sparseop_stream_wrap(gpu.ordinal() as u32, own.raw(), &mut stream);

@@ -1,4 +1,4 @@
-//! What both sides of the border know.
+//! Types and constants of the interface.
 
 use std::ffi::{c_char, c_void};
 
@@ -7,74 +7,76 @@ pub const SPARSEOP_F32: u32 = 1;
 /// 64-bit floating point numbers.
 pub const SPARSEOP_F64: u32 = 2;
 
-/// The first GPU that can be used, else the CPU.
+/// The first usable GPU, otherwise the CPU.
 pub const SPARSEOP_DEVICE_AUTO: u32 = 0;
 /// The CPU.
 pub const SPARSEOP_DEVICE_CPU: u32 = 1;
 /// The GPU of the given ordinal.
 pub const SPARSEOP_DEVICE_CUDA: u32 = 2;
 
-/// Only plans whose products repeat their bits.
+/// Restricts the choice to plans with bitwise reproducible products.
 pub const SPARSEOP_DETERMINISTIC: u32 = 1;
-/// Values are to be updated: prepares for it, and chooses no plan that cannot.
+/// Prepares for updates of the values, and excludes plans without them.
 pub const SPARSEOP_UPDATABLE: u32 = 2;
-/// Transposed products are to come: prepares for them at once.
+/// Prepares for transposed products when the operator is created.
 pub const SPARSEOP_TRANSPOSE: u32 = 4;
 
-/// Element j of vector v at v * length + j: one vector after the other.
+/// Element j of vector v at v * length + j.
 pub const SPARSEOP_COLUMN_MAJOR: u32 = 0;
-/// Element j of vector v at j * count + v: vectors side by side, which is the faster way.
+/// Element j of vector v at j * count + v; the faster layout.
 pub const SPARSEOP_ROW_MAJOR: u32 = 1;
 
-/// How a call ended.
+/// Status of a call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum sparseop_status {
-    /// All went well.
+    /// Success.
     Ok = 0,
-    /// A pointer is null that must not be, is not aligned, or does not lead to memory of the device.
+    /// A pointer is null or misaligned, or is not in the memory of the device.
     InvalidPointer = 1,
-    /// A number is none of those that are allowed, or a text is not what it should be.
+    /// A number or a text is not one of the allowed values.
     InvalidArgument = 2,
-    /// The arrays are not those of a matrix.
+    /// The arrays are not a valid matrix.
     InvalidMatrix = 3,
-    /// A vector has the wrong length, or values are too few or too many.
+    /// A vector or the array of values has the wrong length.
     WrongLength = 4,
-    /// There is no such device, or it cannot be used.
+    /// The device does not exist or cannot be used.
     DeviceUnavailable = 5,
-    /// Something is on another device than the matrix.
+    /// A vector or matrix is on another device than the operator.
     WrongDevice = 6,
-    /// There is not enough memory, or the limit that was set is too low.
+    /// Not enough memory, or the memory limit is too low.
     OutOfMemory = 7,
     /// The GPU or its driver failed.
     GpuFailed = 8,
-    /// The operator cannot do this; the message says what can be done.
+    /// The operation is not supported by the plan; the message names alternatives.
     NotPossible = 9,
-    /// Something else; the message says what.
+    /// Another failure; the message describes it.
     Failed = 10,
-    /// A defect of this library, which is not to happen.
+    /// A panic: a defect of this library.
     Panicked = 11,
 }
 
-/// How an operator is made. All zero means that nothing is said, and is what NULL stands for.
+/// Options of an operator. Zero selects the default of each field; NULL is all zero.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct sparseop_options {
     /// SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU or SPARSEOP_DEVICE_CUDA.
     pub device: u32,
-    /// Which GPU, counted from 0, with SPARSEOP_DEVICE_CUDA.
+    /// Ordinal of the GPU, from 0, with SPARSEOP_DEVICE_CUDA.
     pub ordinal: u32,
-    /// How many products are to come; 0: not known.
+    /// Expected number of products; 0: unknown.
     pub expected_calls: u64,
-    /// Bytes that the packed matrix may take; 0: what is sensible.
+    /// Memory limit of the packed matrix in bytes; 0: the default.
     pub memory_limit: u64,
-    /// SPARSEOP_DETERMINISTIC, SPARSEOP_UPDATABLE, SPARSEOP_TRANSPOSE, added up.
+    /// Sum of SPARSEOP_DETERMINISTIC, SPARSEOP_UPDATABLE and SPARSEOP_TRANSPOSE.
     pub flags: u32,
-    /// A plan, such as "csr" or "sell(c:32,sigma:512)"; NULL: the one that is predicted to be the fastest.
+    /// Plan, such as "csr" or "sell(c:32,sigma:512)"; NULL: the plan with the least predicted
+    /// time.
     pub plan: *const c_char,
 }
 
-/// A matrix in compressed sparse rows, counted from 0: row i has the entries row_offsets[i] to row_offsets[i + 1] - 1.
+/// A matrix in compressed sparse rows (CSR), counted from 0: row i has the entries row_offsets[i]
+/// to row_offsets[i + 1] - 1.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct sparseop_csr {
@@ -84,13 +86,13 @@ pub struct sparseop_csr {
     pub ncols: usize,
     /// Number of entries.
     pub nnz: usize,
-    /// SPARSEOP_F32 or SPARSEOP_F64: what the values are.
+    /// Type of the values: SPARSEOP_F32 or SPARSEOP_F64.
     pub scalar: u32,
-    /// 32 or 64: what the offsets are, signed or not.
+    /// Bits of an offset, signed or unsigned: 32 or 64.
     pub offset_bits: u32,
     /// nrows + 1 offsets.
     pub row_offsets: *const c_void,
-    /// nnz columns.
+    /// nnz column indices.
     pub columns: *const i32,
     /// nnz values.
     pub values: *const c_void,

@@ -11,7 +11,7 @@ fn libraries() -> PathBuf {
     program.parent().unwrap().to_owned()
 }
 
-/// How a program is linked.
+/// Linkage of a program.
 #[derive(Clone, Copy, PartialEq)]
 enum Link {
     Shared,
@@ -26,7 +26,7 @@ fn private() -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// What an example prints; none without a C compiler.
+/// Output of an example; none without a C compiler.
 fn run(example: &str, link: Link, arguments: &[&str]) -> Option<String> {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     if Command::new(&compiler).arg("--version").output().is_err() {

@@ -1,8 +1,8 @@
 //! `sparseop apply`.
 
-use super::choice::Choice;
+use super::choice::ChoiceArgs;
 use super::console::{Console, duration};
-use super::matrix_arg::{Source, parser};
+use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::matrix::market;
@@ -13,31 +13,32 @@ use std::path::PathBuf;
 
 /// One product: y = A x
 ///
-/// Without --x, x is all ones, so that y holds the sums of the rows. Without --out, y goes to standard output as a Matrix Market array.
+/// Without --x, x is all ones and y holds the row sums. Without --out, y is printed to standard
+/// output as a Matrix Market array.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sparseop apply cant.mtx | head                       the sums of the rows
+  sparseop apply cant.mtx | head                       row sums
   sparseop apply cant.mtx --x x.mtx --out y.mtx.zst    a product, compressed
   sparseop apply cant.mtx --plan 'sell(c:32,sigma:512)' --expected-calls 1")]
 pub(super) struct Args {
     /// A Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
-    matrix: Source,
-    /// The vector x: a Matrix Market file of one column, or one number a line
+    matrix: MatrixSource,
+    /// Vector x: a Matrix Market file of one column, or one number per line [default: all ones]
     #[arg(long, value_name = "FILE")]
     x: Option<PathBuf>,
-    /// Where y goes, as a Matrix Market array; the file appears when it is complete
+    /// Output file of y, a Matrix Market array, written atomically [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// How to store the matrix, instead of choosing
+    /// Storage plan to use instead of the chosen one
     #[arg(long, value_name = "PLAN")]
     plan: Option<Plan>,
-    /// Print one JSON object, with y in it unless it goes to a file
+    /// Print one JSON object, including y unless --out is given
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 /// The product as JSON.

@@ -10,50 +10,53 @@ use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Choice of the plan")]
-pub(super) struct Choice {
-    /// Where products run: auto, cpu, cuda or cuda:N
+#[command(next_help_heading = "ChoiceArgs of the plan")]
+pub(super) struct ChoiceArgs {
+    /// Device of the products: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceArg::parse)]
     device: DeviceArg,
-    /// Numbers to compute with
+    /// Scalar type of the computation
     #[arg(long, value_name = "TYPE", default_value = "f64", value_parser = dtype_parser())]
     pub(super) dtype: ScalarKind,
-    /// Round the values of the matrix first, as they can then be stored in fewer bytes; products are computed in --dtype all the same
+    /// Precision to which the values of the matrix are rounded, for storage in fewer bytes;
+    /// products are computed in --dtype [default: no rounding]
     #[arg(long, value_name = "TYPE", value_parser = precision_parser())]
     pub(super) value_precision: Option<Precision>,
-    /// Products over which preparing the matrix is to pay off
+    /// Number of products over which the preparation is amortised [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     expected_calls: Option<u64>,
-    /// Bytes the packed matrix may take: 2G, 512M, 1000000
+    /// Largest size of the packed matrix in bytes, such as 2G, 512M or 1000000
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<u64>,
-    /// Measurements to predict from, in RON, as `sparseop tune` writes them; `sparseop profile show` tells which ones are used when
-    /// not given
+    /// Profile of measured coefficients, in RON, as written by `sparseop tune` [default: the one
+    /// that
+    /// `sparseop profile show` prints]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// How the plan is found
+    /// Method of choosing the plan
     #[arg(long, value_name = "HOW", default_value = "heuristic")]
     pub(super) tuning: How,
-    /// Seconds that a race may take, about
-    #[arg(long, value_name = "S", value_parser = parse_seconds)]
-    race_seconds: Option<f64>,
-    /// Race with cold caches, as products between other work find them
+    /// Approximate time limit of a timing run, in seconds [default: 3]
+    #[arg(long, value_name = "S", alias = "race-seconds", value_parser = parse_seconds)]
+    calibration_seconds: Option<f64>,
+    /// Calibrate with cold caches, as for products between other work
     #[arg(long)]
     cold: bool,
-    /// Keep what a race finds on disk, and use what was found before
+    /// Store the results of timing runs on disk, and use stored ones
     #[arg(long)]
     pub(super) remember: bool,
-    /// Choose only plans whose products repeat their bits
+    /// Choose only plans with bitwise reproducible products
     #[arg(long)]
     deterministic: bool,
 }
 
-/// How the plan is found.
+/// Method of choosing the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum How {
-    /// By prediction from measured coefficients
+    /// Prediction from measured coefficients
     Heuristic,
-    /// By a race of the plans that are predicted to be fastest, on the matrix; with --expected-calls only where it pays
+    /// Timing run of the shortlist on the matrix itself; with --expected-calls only if these
+    /// products amortise it
     Calibrate,
 }
 
@@ -63,7 +66,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
 }
 
-impl Choice {
+impl ChoiceArgs {
     /// The device.
     pub(super) fn device(&self) -> Result<Device> {
         self.device.get()
@@ -73,7 +76,7 @@ impl Choice {
     pub(super) fn calibration(&self) -> Calibration {
         let default = Calibration::default();
         Calibration {
-            seconds: self.race_seconds.unwrap_or(default.seconds),
+            seconds: self.calibration_seconds.unwrap_or(default.seconds),
             cold: self.cold,
             ..default
         }

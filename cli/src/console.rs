@@ -10,13 +10,13 @@ use std::time::Duration;
 
 pub(super) use comfy_table::CellAlignment::{Left, Right};
 
-/// How much is said besides the results.
+/// Amount of messages besides the results.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Verbosity {
-    /// Say more on standard error: times, and why a plan was chosen
+    /// Print details to standard error: times, and the reasons for a choice
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     verbose: bool,
-    /// Say nothing on standard error but errors
+    /// Print only errors to standard error
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -160,7 +160,7 @@ mod tests {
     use anyhow::Context;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_printed_once() {
         let io = io::Error::new(io::ErrorKind::NotFound, "no such file");
         let error = Err::<(), _>(io)
             .context("cannot open a.mtx: no such file")

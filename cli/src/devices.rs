@@ -6,19 +6,20 @@ use serde::Serialize;
 use sparseop::Device;
 use sparseop::device::GpuSpec;
 
-/// What products can run on, and if no GPU is used, why
+/// Available devices, with the reason if there is no usable GPU
 ///
-/// The first device listed under the name `cpu` is always there. SPARSEOP_DEVICE=cpu in the environment keeps every product on it.
+/// The device `cpu` is always available and listed first. The environment variable
+/// SPARSEOP_DEVICE=cpu restricts `auto` to it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
 /// A line of the listing.
 #[derive(Serialize)]
-struct Line {
+struct DeviceLine {
     device: String,
     name: String,
     instructions: String,
@@ -78,7 +79,7 @@ fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
     let gpu = spec.gpu.take();
     let gpu = gpu.map(|spec| GpuLine { spec, copy_bandwidth: bandwidth, copy_error });
     let (name, instructions, threads) = (spec.name, spec.instructions, spec.threads);
-    console.print_json(&Line { device: device.to_string(), name, instructions, threads, gpu })
+    console.print_json(&DeviceLine { device: device.to_string(), name, instructions, threads, gpu })
 }
 
 /// Prints the entry of a device that is not available.

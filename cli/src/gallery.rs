@@ -10,38 +10,38 @@ use sparseop::matrix::market;
 use sparseop::{Scalar, ScalarKind};
 use std::path::{Path, PathBuf};
 
-/// Generated matrices that stand for the structures people have
+/// Generated matrices with the structures of common applications
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sparseop gallery list
-  sparseop gallery list random,seed=1..=40           what these seeds draw
+  sparseop gallery list random,seed=1..=40           properties of random matrices
   sparseop gallery write circuit,rows=30k circuit.mtx.zst
-  sparseop analyze gallery:circuit,rows=30k          without writing it")]
+  sparseop analyze gallery:circuit,rows=30k          the same without a file")]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: GalleryCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum GalleryCommand {
     /// Generators and their sizes in the benchmark suite, or the given matrices
     List {
-        /// NAME[,key=value...], of which a value may be a range: seed=1..4 (1, 2, 3) or seed=1..=4
+        /// NAME[,key=value...]; values may be ranges: seed=1..4 (1, 2, 3) or seed=1..=4
         #[arg(value_name = "SPEC", value_parser = Spec::parse_all)]
         specs: Vec<Vec<Spec>>,
-        /// Print one JSON object a line
+        /// Print one JSON object per line
         #[arg(long)]
         json: bool,
     },
     /// Generate a matrix and write it as a Matrix Market file
     Write {
-        /// NAME[,key=value...]; numbers may end in k or M. Keys: those of `gallery list`, `values` (random, pattern, few,
-        /// laplacian), `seed`
+        /// NAME[,key=value...]; numbers may end in k or M. Keys: those of `gallery list`, `values`
+        /// (random, pattern, few, laplacian), `seed`
         spec: Spec,
-        /// The file; a name that ends in .gz or .zst is compressed. It appears when it is complete
+        /// Output file, written atomically; compressed if the name ends in .gz or .zst
         file: PathBuf,
-        /// Numbers to generate
+        /// Scalar type of the values
         #[arg(long, value_name = "TYPE", default_value = "f64", value_parser = dtype_parser())]
         dtype: ScalarKind,
     },
@@ -49,9 +49,13 @@ enum Command {
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     match &args.command {
-        Command::List { specs, json } => list(&specs.concat(), *json, console),
-        Command::Write { spec, file, dtype: ScalarKind::F32 } => write::<f32>(spec, file, console),
-        Command::Write { spec, file, dtype: ScalarKind::F64 } => write::<f64>(spec, file, console),
+        GalleryCommand::List { specs, json } => list(&specs.concat(), *json, console),
+        GalleryCommand::Write { spec, file, dtype: ScalarKind::F32 } => {
+            write::<f32>(spec, file, console)
+        }
+        GalleryCommand::Write { spec, file, dtype: ScalarKind::F64 } => {
+            write::<f64>(spec, file, console)
+        }
     }
 }
 
@@ -60,14 +64,14 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 struct Listed {
     name: String,
     structure: String,
-    parameters: Vec<Parameter>,
+    parameters: Vec<ListedParameter>,
     nrows: usize,
     ncols: usize,
     nnz: usize,
 }
 
 #[derive(Serialize)]
-struct Parameter {
+struct ListedParameter {
     key: &'static str,
     meaning: &'static str,
     default: usize,
@@ -83,7 +87,7 @@ fn list(given: &[Spec], json: bool, console: &Console) -> Result<()> {
         for (spec, structure) in listed {
             let parameters = spec.entry().parameters.iter();
             let parameters = parameters
-                .map(|p| Parameter { key: p.key, meaning: p.meaning, default: p.default })
+                .map(|p| ListedParameter { key: p.key, meaning: p.meaning, default: p.default })
                 .collect();
             let (name, shape) = (spec.to_string(), spec.shape());
             let (nrows, ncols, nnz) = (shape.nrows, shape.ncols, shape.nnz);

@@ -24,9 +24,10 @@ use std::process::ExitCode;
 /// Exit code of a program that Ctrl-C ends: 128 and the number of the signal.
 const INTERRUPTED: i32 = 130;
 
-/// y = A x with a sparse A, as fast as the machine allows
+/// Auto-tuned sparse matrix-vector products (SpMV) for CPUs and NVIDIA GPUs
 ///
-/// Looks at a sparse matrix, decides how to store it so that products with vectors are fast, and says why.
+/// Analyses a sparse matrix, predicts the time of every storage plan, packs the fastest one, and
+/// explains the choice.
 #[derive(Debug, Parser)]
 #[command(name = "sparseop", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
@@ -44,12 +45,12 @@ Results go to standard output, everything else to standard error.
 The exit code is 0 for success, 1 for failed work, 2 for wrong usage.
 
 Examples:
-  sparseop analyze cant.mtx                         what it looks like, how to store it
-  sparseop bench cant.mtx --plans auto,csr          how much that brings
-  sparseop bench matrices/ --json > results.jsonl   a whole folder, for a program to read
+  sparseop analyze cant.mtx                         statistics, predictions, recommended plan
+  sparseop bench cant.mtx --plans auto,csr          time of the chosen plan and of CSR
+  sparseop bench matrices/ --json > results.jsonl   every matrix of a folder, as JSON lines
   sparseop apply cant.mtx --x x.mtx --out y.mtx     one product
   sparseop solve cant.mtx --rhs b.mtx --out x.mtx   a linear system
-  sparseop analyze gallery:circuit,rows=30k         without a file at hand";
+  sparseop analyze gallery:circuit,rows=30k         a generated matrix";
 
 #[derive(Debug, Subcommand)]
 enum Command {

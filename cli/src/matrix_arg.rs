@@ -4,7 +4,7 @@ use super::console::{Console, cause_chain, duration, is_broken_pipe};
 use anyhow::{Context, Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use sparseop::Scalar;
-use sparseop::matrix::market::{self, Progress, Reader, Stage};
+use sparseop::matrix::market::{self, ReadProgress, ReadStage, Reader};
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::tuning::stopwatch::timed;
 use std::ffi::OsStr;
@@ -13,10 +13,10 @@ use std::path::PathBuf;
 /// The matrices a subcommand works on.
 #[derive(Debug, clap::Args)]
 pub(super) struct Matrices {
-    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; a value may be a range,
+    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; values may be ranges:
     /// seed=1..4 (1, 2, 3) or seed=1..=4
     #[arg(value_name = "MATRIX", required = true, value_parser = several())]
-    matrices: Vec<Given>,
+    matrices: Vec<MatrixArg>,
 }
 
 impl Matrices {
@@ -24,7 +24,7 @@ impl Matrices {
     pub(super) fn for_each(
         &self,
         console: &Console,
-        mut work: impl FnMut(&Source) -> Result<()>,
+        mut work: impl FnMut(&MatrixSource) -> Result<()>,
     ) -> Result<()> {
         for given in &self.matrices {
             for source in &given.expand_or_report(console) {
@@ -45,7 +45,7 @@ impl Matrices {
 
 /// An argument for one matrix or for several.
 #[derive(Debug, Clone)]
-pub(super) enum Given {
+pub(super) enum MatrixArg {
     /// Generated matrices.
     Gallery(Vec<gallery::Spec>),
     /// A file, or a folder of files.
@@ -54,7 +54,7 @@ pub(super) enum Given {
 
 /// Source of a matrix.
 #[derive(Debug, Clone)]
-pub(super) enum Source {
+pub(super) enum MatrixSource {
     /// A generator.
     Gallery(gallery::Spec),
     /// A file.
@@ -62,18 +62,18 @@ pub(super) enum Source {
 }
 
 /// Parser of an argument for one matrix.
-pub(super) fn parser() -> impl TypedValueParser<Value = Source> {
+pub(super) fn parser() -> impl TypedValueParser<Value = MatrixSource> {
     OsStringValueParser::new().try_map(|text| match spelled(&text) {
-        Some(spec) => spec.parse().map(Source::Gallery),
-        None => Ok(Source::Path(text.into())),
+        Some(spec) => spec.parse().map(MatrixSource::Gallery),
+        None => Ok(MatrixSource::Path(text.into())),
     })
 }
 
 /// Parser of an argument for one matrix or several.
-pub(super) fn several() -> impl TypedValueParser<Value = Given> {
+pub(super) fn several() -> impl TypedValueParser<Value = MatrixArg> {
     OsStringValueParser::new().try_map(|text| match spelled(&text) {
-        Some(specs) => gallery::Spec::parse_all(specs).map(Given::Gallery),
-        None => Ok(Given::Path(text.into())),
+        Some(specs) => gallery::Spec::parse_all(specs).map(MatrixArg::Gallery),
+        None => Ok(MatrixArg::Path(text.into())),
     })
 }
 
@@ -82,15 +82,15 @@ fn spelled(text: &OsStr) -> Option<&str> {
     text.to_str().filter(|text| text.starts_with(gallery::Spec::PREFIX))
 }
 
-impl Given {
+impl MatrixArg {
     /// Generated matrices in order, the files of a folder by name, or a single file.
-    fn expand(&self) -> Result<Vec<Source>> {
+    fn expand(&self) -> Result<Vec<MatrixSource>> {
         let folder = match self {
             Self::Gallery(specs) => {
-                return Ok(specs.iter().cloned().map(Source::Gallery).collect());
+                return Ok(specs.iter().cloned().map(MatrixSource::Gallery).collect());
             }
             Self::Path(path) if path.is_dir() => path,
-            Self::Path(path) => return Ok(vec![Source::Path(path.clone())]),
+            Self::Path(path) => return Ok(vec![MatrixSource::Path(path.clone())]),
         };
         let reading = || format!("cannot read folder {}", folder.display());
         let entries = std::fs::read_dir(folder).with_context(reading)?;
@@ -102,11 +102,11 @@ impl Given {
             bail!("there is no matrix in {}: no file ends in {extensions}", folder.display());
         }
         paths.sort();
-        Ok(paths.into_iter().map(Source::Path).collect())
+        Ok(paths.into_iter().map(MatrixSource::Path).collect())
     }
 
     /// Returns the matrices of the argument. A folder that cannot be read is reported.
-    pub(super) fn expand_or_report(&self, console: &Console) -> Vec<Source> {
+    pub(super) fn expand_or_report(&self, console: &Console) -> Vec<MatrixSource> {
         self.expand().unwrap_or_else(|error| {
             console.error(&cause_chain(&error));
             Vec::new()
@@ -114,7 +114,7 @@ impl Given {
     }
 }
 
-impl Source {
+impl MatrixSource {
     /// The matrix's name: that of the file, or the specification in a form that can be typed again.
     pub(super) fn name(&self) -> String {
         match self {
@@ -150,8 +150,8 @@ impl Source {
             Self::Path(path) => {
                 let bar = console.bar("{msg} {wide_bar} {bytes} of {total_bytes}");
                 let name = self.name();
-                let listener = |progress: Progress| {
-                    let doing = if progress.stage == Stage::Decompress {
+                let listener = |progress: ReadProgress| {
+                    let doing = if progress.stage == ReadStage::Decompress {
                         "decompressing"
                     } else {
                         "reading"
@@ -165,7 +165,7 @@ impl Source {
                 read
             }
         };
-        console.detail(|| format!("{} is there after {}", self.name(), duration(seconds)));
+        console.detail(|| format!("{} loaded in {}", self.name(), duration(seconds)));
         Ok(matrix?)
     }
 }

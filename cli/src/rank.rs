@@ -1,9 +1,9 @@
 //! `sparseop rank`.
 
-use super::choice::Choice;
+use super::choice::ChoiceArgs;
 use super::console::{Console, Left, Right, duration, table};
-use super::matrix_arg::{Source, parser};
-use super::solve::parse_tolerance;
+use super::matrix_arg::{MatrixSource, parser};
+use super::solve::{at_least_one, parse_tolerance};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::matrix::market;
@@ -12,41 +12,42 @@ use sparseop::{Plan, Precision, Scalar, ScalarKind};
 use sparseop_solvers::{Outcome, PageRank, Progress, Settings};
 use std::path::PathBuf;
 
-/// PageRank of a graph: which pages a random walk along its links is at
+/// PageRank of a graph: the stationary distribution of a random walk along its links
 ///
-/// Entry (i, j) is a link from page i to page j, its value the link's weight, from 0 on; values of pattern files are all 1. Pages without
-/// links hand their rank to all pages alike. Pages are numbered from 1, as in the file.
+/// Entry (i, j) is a link from page i to page j; its value is the weight of the link, at least 0.
+/// Values of pattern files are 1. The rank of pages without links is distributed equally over all
+/// pages. Pages are numbered from 1, as in the file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sparseop rank web.mtx                              the ten highest pages
-  sparseop rank web.mtx.gz --top 100 --json          for programs
-  sparseop rank web.mtx --damping 0.5 --out r.mtx    all ranks, in a file
-  sparseop rank gallery:rmat,values=pattern          without a file at hand")]
+  sparseop rank web.mtx                              the ten pages with the highest rank
+  sparseop rank web.mtx.gz --top 100 --json          a hundred pages, as JSON
+  sparseop rank web.mtx --damping 0.5 --out r.mtx    all ranks, to a file
+  sparseop rank gallery:rmat,values=pattern          a generated graph")]
 pub(super) struct Args {
     /// A square Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_name = "GRAPH", value_parser = parser())]
-    graph: Source,
-    /// Pages to print, the highest first
+    graph: MatrixSource,
+    /// Number of pages to print, highest rank first
     #[arg(long, value_name = "K", default_value_t = 10)]
     top: usize,
-    /// How likely the walk follows a link rather than jumping anywhere: from 0 on, below 1
+    /// Damping factor: probability of following a link, at least 0 and below 1
     #[arg(long, value_name = "D", default_value_t = 0.85, value_parser = parse_damping)]
     damping: f64,
-    /// It ends when an iteration moves no more rank than this, of 1 in all
+    /// Convergence tolerance: L1 norm of the change of the ranks, whose sum is 1
     #[arg(long, value_name = "TOL", default_value_t = 1e-8, value_parser = parse_tolerance)]
     tol: f64,
-    /// Iterations at most
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Largest number of iterations
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = at_least_one())]
     max_iter: u64,
-    /// Where the rank of every page goes, as a Matrix Market array
+    /// Output file of all ranks, a Matrix Market array
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 /// The ranking as JSON.
@@ -67,18 +68,18 @@ struct Ranked {
     residual: f64,
     prepare_seconds: f64,
     seconds: f64,
-    top: Vec<Page>,
+    top: Vec<RankedPage>,
 }
 
 #[derive(Serialize)]
-struct Page {
+struct RankedPage {
     page: usize,
     rank: f64,
 }
 
 fn parse_damping(text: &str) -> Result<f64, String> {
     let damping = text.parse::<f64>().ok().filter(|d| (0.0..1.0).contains(d));
-    damping.ok_or_else(|| "write a number from 0 on and below 1, such as 0.85".to_owned())
+    damping.ok_or_else(|| "write a number of at least 0 and below 1, such as 0.85".to_owned())
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -102,9 +103,9 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         max_iterations: usize::try_from(args.max_iter).unwrap_or(usize::MAX),
         check_every: None,
     };
-    let told = bar.clone();
+    let shown = bar.clone();
     let ranking = pagerank.rank(args.damping, settings, |Progress { iterations, residual }| {
-        told.set_message(format!("iteration {iterations}, {residual:.2e} moves"));
+        shown.set_message(format!("iteration {iterations}, change {residual:.2e}"));
     });
     bar.finish_and_clear();
     let ranking = ranking?;
@@ -114,7 +115,7 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     let top = ranking
         .top(args.top)
         .into_iter()
-        .map(|(page, rank)| Page { page: page + 1, rank: rank.to_f64() });
+        .map(|(page, rank)| RankedPage { page: page + 1, rank: rank.to_f64() });
     let residual = ranking.history.last().copied().unwrap_or(0.0);
     if args.json {
         console.print_json(&Ranked {
@@ -140,7 +141,8 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
             op.plan(),
             op.device()
         ));
-        let rows = top.map(|Page { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
+        let rows =
+            top.map(|RankedPage { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
         console.print(&table(&[("page", Right), ("rank", Left)], rows))?;
     }
     if let Err(failure) = ranking.converged() {

@@ -1,83 +1,88 @@
 //! `sparseop solve`.
 
-use super::choice::Choice;
+use super::choice::ChoiceArgs;
 use super::console::{Console, duration};
-use super::matrix_arg::{Source, parser};
+use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
 use clap::ValueEnum;
+use clap::builder::TypedValueParser;
 use serde::Serialize;
 use sparseop::matrix::{CsrMatrix, market};
-use sparseop::tuning::stopwatch::{Policy, race, timed, turn};
+use sparseop::tuning::stopwatch::{Policy, time_batch, time_interleaved, timed};
 use sparseop::{DeviceVec, Plan, Precision, Scalar, ScalarKind, SparseOp, Stream, Tuning};
 use sparseop_solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
 use std::path::PathBuf;
 
-/// A linear system: x with A x = b, or with --method power an eigenvalue
+/// Iterative solution of A x = b, or with --method power of A x = l x
 ///
-/// Without --rhs, b is A times all ones, so that x should come out as all ones. x begins with zeros. Without --out and --json only how it
-/// went is told. When the method does not converge the exit code is 1, and what it has is written all the same.
+/// Without --rhs, b is A times all ones, and the solution is all ones. The initial x is zero.
+/// Without --out and --json a summary is printed. If the method does not converge, the exit code is
+/// 1 and the last iterate is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Which method?
-  cg          symmetric positive definite matrices
-  chebyshev   the same, without inner products; bounds of the eigenvalues by --eigenvalues, or estimated
-  bicgstab    any matrix, in little memory
-  gmres       any matrix; steadier, with --restart vectors more
-  power       no system: the eigenvalue of largest magnitude, and its vector
+Methods:
+  cg          conjugate gradients, for symmetric positive definite matrices
+  chebyshev   the same matrices, without inner products; bounds of the eigenvalues by --eigenvalues,
+              or estimated
+  bicgstab    any matrix, with little memory
+  gmres       any matrix; monotone residual, with --restart more vectors
+  power       power iteration: the eigenvalue of largest magnitude and its eigenvector
 
 Examples:
   sparseop solve cant.mtx --rhs b.mtx --out x.mtx          conjugate gradients to 1e-8
   sparseop solve a.mtx --method gmres --preconditioner jacobi --tol 1e-10
   sparseop solve gallery:poisson3d,n=160,values=laplacian --timing --json
-                                                           against product and copy bandwidth")]
+                                                           compared with product and copy times")]
 pub(super) struct Args {
-    /// A Matrix Market file or gallery:NAME[,key=value...]; square
+    /// A square matrix: a Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
-    matrix: Source,
-    /// How it is solved
+    matrix: MatrixSource,
+    /// Iterative method
     #[arg(long, value_name = "METHOD", default_value = "cg")]
     method: Name,
-    /// The right-hand side b: a Matrix Market file of one column, or one number a line
+    /// Right-hand side b: a Matrix Market file of one column, or one number per line [default: A
+    /// times all ones]
     #[arg(long, value_name = "FILE")]
     rhs: Option<PathBuf>,
-    /// The residual that is enough, of b: |b - A x| / |b|; of power, |A v - l v| / |l|
+    /// Relative residual at convergence: |b - A x| / |b|, or |A v - l v| / |l| of power
     #[arg(long, value_name = "TOL", default_value_t = 1e-8, value_parser = parse_tolerance)]
     tol: f64,
-    /// Iterations at most
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Largest number of iterations
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = at_least_one())]
     max_iter: u64,
-    /// What residuals are multiplied with
+    /// Preconditioner
     #[arg(long, value_name = "NAME", default_value = "none")]
     preconditioner: Preconditioner,
-    /// Iterations of gmres up to a restart
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=Method::MAX_RESTART as u64))]
+    /// Number of iterations of gmres between restarts
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=Method::MAX_RESTART as u64))]
     restart: u64,
-    /// Bounds of the (preconditioned) eigenvalues, for chebyshev
+    /// Bounds of the (preconditioned) eigenvalues, for chebyshev [default: estimated]
     #[arg(long, value_name = "MIN,MAX", value_parser = parse_bounds)]
     eigenvalues: Option<(f64, f64)>,
-    /// Iterations between two looks of the host: 1 on the CPU and 32 on a GPU when not given
+    /// Iterations between convergence checks by the host [default: 1 on the CPU, 32 on a GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=128))]
     check_every: Option<u64>,
-    /// Where x goes, as a Matrix Market array
+    /// Output file of x, a Matrix Market array
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where the residual after every iteration goes, as a Matrix Market array
+    /// Output file of the residuals of all iterations, a Matrix Market array
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// Also time the product alone, and compare an iteration with products and copies of its vectors
+    /// Time the product alone too, and compare an iteration with products and copies of its vectors
     #[arg(long)]
     timing: bool,
-    /// How to store the matrix, instead of choosing
+    /// Storage plan to use instead of the chosen one
     #[arg(long, value_name = "PLAN")]
     plan: Option<Plan>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
-/// The methods, as they are typed.
+/// Methods of `--method`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
     Cg,
@@ -87,7 +92,7 @@ enum Name {
     Power,
 }
 
-/// The preconditioners, as they are typed.
+/// Preconditioners of `--preconditioner`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Preconditioner {
     /// None
@@ -137,7 +142,7 @@ struct Timing {
 }
 
 /// Result of either kind of solver.
-struct Done<T> {
+struct SolveResult<T> {
     x: Vec<T>,
     history: Vec<f64>,
     outcome: Outcome,
@@ -150,6 +155,11 @@ struct Done<T> {
     failure: Option<sparseop::Error>,
     /// Products and bytes of vectors per iteration, if known.
     cost: Option<(u32, u64)>,
+}
+
+/// Parser of a number of at least 1.
+pub(super) fn at_least_one() -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(1..)
 }
 
 pub(super) fn parse_tolerance(text: &str) -> Result<f64, String> {
@@ -178,7 +188,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     if let Some(plan) = &args.plan {
         builder = builder.tuning(Tuning::Fixed(plan.clone()));
     }
-    args.warn_of_what_is_ignored(console);
+    args.warn_of_ignored_options(console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let (op, built) = timed(|| builder.build(&a));
     let op = op?;
@@ -200,7 +210,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         Some(cost) => Some(time(&op, cost, done.seconds / done.iterations.max(1) as f64)?),
         None => None,
     };
-    tell(args, &op, &done, timing, console)?;
+    print_result(args, &op, &done, timing, console)?;
     if let Some(failure) = done.failure {
         console.error(&failure.to_string());
     }
@@ -209,7 +219,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
 
 impl Args {
     /// Warns of options that the method does not use.
-    fn warn_of_what_is_ignored(&self, console: &Console) {
+    fn warn_of_ignored_options(&self, console: &Console) {
         let (power, chebyshev) = (self.method == Name::Power, self.method == Name::Chebyshev);
         for (option, ignored) in [
             ("--rhs", power && self.rhs.is_some()),
@@ -220,7 +230,7 @@ impl Args {
             if ignored {
                 let method = self.method.to_possible_value();
                 let method = method.as_ref().map_or("this method", |method| method.get_name());
-                console.warn(&format!("{option} is ignored: {method} has no use for it"));
+                console.warn(&format!("{option} is ignored: {method} does not use it"));
             }
         }
     }
@@ -241,9 +251,9 @@ fn spinner(
     console: &Console,
 ) -> (indicatif::ProgressBar, impl FnMut(Progress) + 'static) {
     let bar = console.spinner(format!("solving {}", args.matrix.name()));
-    let told = bar.clone();
+    let shown = bar.clone();
     let observer = move |Progress { iterations, residual }: Progress| {
-        told.set_message(format!("iteration {iterations}, residual {residual:.2e}"));
+        shown.set_message(format!("iteration {iterations}, residual {residual:.2e}"));
     };
     (bar, observer)
 }
@@ -253,7 +263,7 @@ fn solve_system<T: Scalar>(
     a: &CsrMatrix<T>,
     op: &SparseOp<T>,
     console: &Console,
-) -> Result<Done<T>> {
+) -> Result<SolveResult<T>> {
     let method = match args.method {
         Name::Bicgstab => Method::BiCgStab,
         Name::Gmres => Method::Gmres { restart: args.restart as usize },
@@ -289,7 +299,7 @@ fn solve_system<T: Scalar>(
     let report = report?;
     let failure = report.clone().converged().err();
     let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
-    Ok(Done {
+    Ok(SolveResult {
         x,
         history,
         outcome,
@@ -304,7 +314,11 @@ fn solve_system<T: Scalar>(
     })
 }
 
-fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Done<T>> {
+fn find_eigenvalue<T: Scalar>(
+    args: &Args,
+    op: &SparseOp<T>,
+    console: &Console,
+) -> Result<SolveResult<T>> {
     // Not all ones, which are an eigenvector of many graphs: fixed numbers without a pattern.
     let start: Vec<T> = (0..op.ncols())
         .map(|i| T::from_f64(1.0 + (i as f64 * 0.618_033_988_749_895).fract()))
@@ -314,7 +328,7 @@ fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) 
     bar.finish_and_clear();
     let pair = pair?;
     let failure = pair.clone().converged().err();
-    Ok(Done {
+    Ok(SolveResult {
         residual: pair.residual(),
         x: pair.vector,
         history: pair.history,
@@ -329,8 +343,7 @@ fn find_eigenvalue<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) 
     })
 }
 
-/// Times the product alone, and computes the bound that an iteration of so many seconds is compared
-/// with.
+/// Times the product alone, and compares an iteration of `iteration` seconds with its bound.
 fn time<T: Scalar>(
     op: &SparseOp<T>,
     (products, vector_bytes): (u32, u64),
@@ -339,8 +352,8 @@ fn time<T: Scalar>(
     let (device, stream) = (op.device(), Stream::new(op.device())?);
     let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;
     let mut y = DeviceVec::zeros(device, op.nrows())?;
-    let mut product = |n| turn(&stream, n, || op.apply_device(&stream, &x, &mut y));
-    let mut times = race(&mut [&mut product], Policy::of(device));
+    let mut product = |n| time_batch(&stream, n, || op.apply_device(&stream, &x, &mut y));
+    let mut times = time_interleaved(&mut [&mut product], Policy::of(device));
     let product = times.swap_remove(0)?.median();
     let copies = device.copy_bandwidth()?;
     let bound = copies.map(|speed| f64::from(products) * product + vector_bytes as f64 / speed);
@@ -353,10 +366,10 @@ fn time<T: Scalar>(
     })
 }
 
-fn tell<T: Scalar>(
+fn print_result<T: Scalar>(
     args: &Args,
     op: &SparseOp<T>,
-    done: &Done<T>,
+    done: &SolveResult<T>,
     timing: Option<Timing>,
     console: &Console,
 ) -> Result<()> {
@@ -407,12 +420,13 @@ fn tell<T: Scalar>(
     }
     if let Some(Timing { product_us, vector_bytes, bound_us, over_bound, .. }) = timing {
         text += &format!(
-            "a product takes {}, vectors are {vector_bytes} bytes an iteration\n",
+            "product {}, vectors {vector_bytes} bytes per iteration\n",
             duration(product_us * 1e-6)
         );
         if let (Some(bound), Some(over)) = (bound_us, over_bound) {
             text += &format!(
-                "both, vectors at the speed of a copy: {}; an iteration takes {over:.3} times as long\n",
+                "products and vectors at copy bandwidth: {}; an iteration takes {over:.3} times \
+                 as long\n",
                 duration(bound * 1e-6)
             );
         }

@@ -20,7 +20,8 @@ fn said(store: &Path, args: &[&str]) -> String {
 }
 
 /// A short calibration with a stored decision.
-const REMEMBERED: [&str; 5] = ["--tuning", "calibrate", "--race-seconds", "0.2", "--remember"];
+const REMEMBERED: [&str; 5] =
+    ["--tuning", "calibrate", "--calibration-seconds", "0.2", "--remember"];
 
 /// The files stored below a folder.
 fn entries(store: &Path) -> Vec<PathBuf> {
@@ -36,10 +37,10 @@ fn line<'a>(text: &'a str, word: &str) -> &'a str {
 }
 
 #[test]
-fn a_race_explains_itself() {
-    let args = ["analyze", MATRIX, "--tuning", "calibrate", "--race-seconds", "5"];
+fn a_calibration_explains_itself() {
+    let args = ["analyze", MATRIX, "--tuning", "calibrate", "--calibration-seconds", "5"];
     let text = stdout(&args);
-    assert!(line(&text, "race ").contains("plans, caches warm, "), "{text}");
+    assert!(line(&text, "timed ").contains("candidates, caches warm, "), "{text}");
     assert!(text.contains("measured") && text.contains(" µs ±"), "{text}");
     let report: Value =
         serde_json::from_str(&stdout(&[&args[..], &["--json", "--cold"]].concat())).unwrap();
@@ -54,10 +55,10 @@ fn a_race_explains_itself() {
 }
 
 #[test]
-fn few_products_do_not_pay_for_a_race() {
+fn few_products_do_not_amortise_a_calibration() {
     let text = stdout(&["analyze", MATRIX, "--tuning", "calibrate", "--expected-calls", "2"]);
     assert!(
-        line(&text, "race ").contains("none: it would take ") && !text.contains("measured  "),
+        line(&text, "timed ").contains("none: a timing run takes ") && !text.contains("measured  "),
         "{text}"
     );
 }
@@ -67,7 +68,8 @@ fn bench_times_the_calibrated_plan() {
     let plans = "csr(scalar),calibrated";
     let args =
         ["bench", MATRIX, "--plans", plans, "--seconds", "0.01", "--json", "--baselines", "none"];
-    let text = stdout(&[&args[..], &["--race-seconds", "0.1", "--expected-calls", "2"]].concat());
+    let text =
+        stdout(&[&args[..], &["--calibration-seconds", "0.1", "--expected-calls", "2"]].concat());
     let report: Value = serde_json::from_str(&text).unwrap();
     let runs = report["runs"].as_array().unwrap();
     assert!(
@@ -80,33 +82,33 @@ fn bench_times_the_calibrated_plan() {
 }
 
 #[test]
-fn the_second_time_there_is_no_race() {
+fn a_stored_decision_replaces_the_second_calibration() {
     let store = tempfile::tempdir().unwrap();
     let first = said(store.path(), &REMEMBERED);
-    assert!(line(&first, "store ").contains("nothing was remembered; now it is, in "), "{first}");
+    assert!(line(&first, "store ").contains("no stored decision; now stored in "), "{first}");
     assert_eq!(entries(store.path()).len(), 1);
     let plan = line(&first, "plan ").to_owned();
     // The stored decision also applies without calibration.
     for args in [&REMEMBERED[..], &["--remember"]] {
         let again = said(store.path(), args);
         assert!(
-            line(&again, "race ").contains("none, remembered from less than a day ago: "),
+            line(&again, "timed ").contains("none, remembered from less than a day ago: "),
             "{again}"
         );
         assert_eq!(
-            (line(&again, "plan "), again.contains(" to race")),
+            (line(&again, "plan "), again.contains(" to calibrate")),
             (plan.as_str(), false),
             "{again}"
         );
     }
     let other = said(store.path(), &["--remember", "--expected-calls", "7"]);
-    assert!(line(&other, "store ").ends_with("nothing was remembered"), "{other}");
+    assert!(line(&other, "store ").ends_with("no stored decision"), "{other}");
     let never = said(store.path(), &[]);
-    assert!(!never.contains("\nstore ") && !never.contains("\nrace "), "{never}");
+    assert!(!never.contains("\nstore ") && !never.contains("\ntimed "), "{never}");
 }
 
 #[test]
-fn damaged_and_old_entries_are_raced_again_and_the_reason_is_told() {
+fn damaged_and_old_entries_are_timed_again_and_the_reason_is_reported() {
     let store = tempfile::tempdir().unwrap();
     said(store.path(), &REMEMBERED);
     let entry = entries(store.path()).remove(0);
@@ -121,22 +123,22 @@ fn damaged_and_old_entries_are_raced_again_and_the_reason_is_told() {
         (changed("winner: \"", "winner: \"x"), "damaged"),
         (changed("schema: 3", "schema: 0"), "out of date"),
         (changed("kernels: \"", "kernels: \"x"), "kernels of another version"),
-        (changed("threads: ", "threads: 9"), "something else"),
+        (changed("threads: ", "threads: 9"), "another matrix or request"),
     ] {
         fs::write(&entry, text).unwrap();
         let text = said(store.path(), &REMEMBERED);
         let store_line = line(&text, "store ");
         assert!(
-            store_line.contains(expected) && store_line.contains("now it is, in"),
+            store_line.contains(expected) && store_line.contains("now stored in"),
             "{expected}: {text}"
         );
-        assert!(line(&text, "race ").contains("caches warm"), "{text}");
+        assert!(line(&text, "timed ").contains("caches warm"), "{text}");
     }
-    assert!(line(&said(store.path(), &REMEMBERED), "race ").contains("remembered"));
+    assert!(line(&said(store.path(), &REMEMBERED), "timed ").contains("remembered"));
 }
 
 #[test]
-fn what_is_remembered_must_be_admissible() {
+fn a_stored_plan_must_be_admissible() {
     let store = tempfile::tempdir().unwrap();
     let args = [&REMEMBERED[..], &["--deterministic"]].concat();
     said(store.path(), &args);
@@ -147,21 +149,21 @@ fn what_is_remembered_must_be_admissible() {
     fs::write(&entry, whole.replace(&format!("\"{winner}\""), "\"coo(atomic)\"")).unwrap();
     let text = said(store.path(), &args);
     assert!(
-        line(&text, "store ").contains("cannot be used: coo(atomic), its bits may differ"),
+        line(&text, "store ").contains("cannot be used: coo(atomic), not bitwise reproducible"),
         "{text}"
     );
     assert!(!line(&text, "plan ").contains("coo(atomic)"), "{text}");
 }
 
 #[test]
-fn a_place_where_nothing_can_be_written_is_survived() {
+fn a_store_that_is_not_writable_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let text = said(&file, &REMEMBERED);
-    assert!(line(&text, "store ").contains("nor can it be: cannot create "), "{text}");
+    assert!(line(&text, "store ").contains("storing it failed: cannot create "), "{text}");
     let text = said(Path::new("off"), &REMEMBERED);
-    assert!(line(&text, "store ").contains("there is no folder to remember in"), "{text}");
+    assert!(line(&text, "store ").contains("there is no folder for stored decisions"), "{text}");
     let fixed = ["apply", MATRIX, "--out", "/dev/null", "-v"];
     let homeless = sparseop(&[&fixed[..], &REMEMBERED].concat())
         .env_remove("SPARSEOP_STORE")
@@ -179,8 +181,8 @@ fn many_processes_share_a_store() {
         for _ in 0..6 {
             scope.spawn(|| {
                 let text = said(store.path(), &REMEMBERED);
-                let told = text.contains("now it is, in") || text.contains("none, remembered");
-                assert!(told && !text.contains("damaged"), "{text}");
+                let reported = text.contains("now stored in") || text.contains("none, remembered");
+                assert!(reported && !text.contains("damaged"), "{text}");
             });
         }
     });
@@ -189,7 +191,7 @@ fn many_processes_share_a_store() {
 }
 
 #[test]
-fn a_plan_whose_bits_may_differ_is_refused_where_they_have_to_repeat() {
+fn deterministic_refuses_a_plan_that_is_not_reproducible() {
     let assert =
         sparseop(&["apply", MATRIX, "--plan", "coo(atomic)", "--deterministic"]).assert().code(1);
     let message = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();

@@ -41,12 +41,12 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn more_vectors_than_there_is_memory_for_are_refused() {
+fn more_vectors_than_memory_are_refused() {
     let args = ["bench", "gallery:poisson2d,n=1500", "--vectors", "65535", "--seconds", "0.01"];
     let assert = sparseop(&args).assert().code(1);
     let said = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
     assert!(
-        said.contains("65535 vectors and their products take") && said.contains("take fewer"),
+        said.contains("65535 vectors and their products need") && said.contains("use fewer"),
         "{said}"
     );
 }
@@ -56,7 +56,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
     for (args, expected) in [
         (&["bench", "a.mtx", "--plans", "auto,sel(c:32)"][..], "did you mean `sell`?"),
         (&["bench", "a.mtx", "--tuning", "calibrated"], "heuristic, calibrate"),
-        (&["bench", "a.mtx", "--race-seconds", "0"], "a number of seconds above 0"),
+        (&["bench", "a.mtx", "--calibration-seconds", "0"], "a number of seconds above 0"),
         (&["bench", "a.mtx", "--baselines", "cuspars"], "possible values: sprs, cusparse, none"),
         (&["bench", "a.mtx", "--seconds", "0"], "a number of seconds above 0"),
         (&["bench", "a.mtx", "--cache", "lukewarm"], "possible values: warm, company, cold"),
@@ -165,7 +165,7 @@ fn a_plan_over_the_memory_limit_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_baseline_that_is_not_there_is_a_failed_run_and_the_others_go_on() {
+fn a_missing_baseline_is_a_failed_run_and_the_others_continue() {
     let args = ["bench", "gallery:small", "--plans", "csr", "--seconds", "0.001", "--json"];
     let assert =
         sparseop(&[&args[..], &["--baselines", "cusparse,sprs"]].concat()).assert().code(1);
@@ -212,7 +212,7 @@ fn several_vectors_and_the_transposed_matrix_are_compared_with_what_they_replace
 }
 
 #[test]
-fn every_engine_is_timed_in_the_state_of_the_caches_that_is_asked_for() {
+fn every_engine_is_timed_in_the_requested_cache_state() {
     let bench = ["bench", "gallery:lp,rows=200", "--plans", "csr", "--seconds", "0.001", "--json"];
     for (cache, task) in [
         ("warm", &["--baselines", "sprs"][..]),
@@ -232,7 +232,7 @@ fn every_engine_is_timed_in_the_state_of_the_caches_that_is_asked_for() {
 }
 
 #[test]
-fn a_cusparse_that_is_named_is_the_one_that_is_opened() {
+fn the_named_cusparse_is_opened() {
     let args =
         ["bench", "gallery:lp,rows=20", "--plans", "csr", "--baselines", "cusparse", "--json"];
     let named = |path: &str| {
@@ -394,7 +394,7 @@ fn values_are_rounded_when_asked_to_and_complex_ones_refused() {
 }
 
 #[test]
-fn of_several_matrices_the_others_go_on() {
+fn a_failed_matrix_does_not_stop_the_others() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("b.mtx"), TEXT).unwrap();
     fs::write(folder.path().join("a.mtx.gz"), gzip(TEXT)).unwrap();
@@ -467,7 +467,7 @@ fn a_written_gallery_matrix_is_the_generated_one() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_nothing_behind() {
+fn failed_writes_leave_no_file() {
     let folder = tempfile::tempdir().unwrap();
     // A folder that is not empty cannot be replaced by a file.
     let target = folder.path().join("taken.mtx");

@@ -22,7 +22,7 @@ const FIT: [(&str, &str); 4] = [
     (r"(?m)measured on (this|another) .*$", "[fit]"),
     (r"(?m)read from .*$", "read from [file]"),
     (r"(?m)^took     .+ to analyse, .+ to choose", "took     [time] to analyse, [time] to choose"),
-    (r"as long as [0-9.]+ products", "as long as [number] products"),
+    (r"[0-9.]+ SpMVs", "[number] SpMVs"),
 ];
 
 #[test]

@@ -247,7 +247,7 @@ fn a_gpu_without_a_way_to_its_kernels() {
 }
 
 #[test]
-fn a_driver_that_is_not_wanted_is_not_touched() {
+fn an_excluded_driver_is_not_loaded() {
     // A call of cuInit aborts the process.
     let Some(driver) = driver(&[("cuInit", "_: u32", "extern \"C\" { fn abort() -> !; } abort()")])
     else {

@@ -38,7 +38,7 @@ fn ranges(folder: &Path, blind: bool) -> Vec<String> {
 }
 
 #[test]
-fn ranges_are_those_of_the_spans_while_a_profiler_looks() {
+fn ranges_are_those_of_the_spans_with_a_profiler() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("nvtx.c");
     fs::write(&source, SOURCE).unwrap();
@@ -53,7 +53,7 @@ fn ranges_are_those_of_the_spans_while_a_profiler_looks() {
         return;
     };
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    assert_eq!(ranges(folder.path(), true), ["> sparseop", "<"], "nobody looks");
+    assert_eq!(ranges(folder.path(), true), ["> sparseop", "<"], "no profiler is attached");
     let told = ranges(folder.path(), false);
     let pushed: Vec<&str> = told.iter().filter_map(|line| line.strip_prefix("> ")).collect();
     let firsts: Vec<&str> = pushed.iter().map(|line| line.split(' ').next().unwrap()).collect();

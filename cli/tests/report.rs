@@ -250,7 +250,7 @@ fn a_tuning_run_shows_its_choices_the_worst_first() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_refused_before_the_work() {
+fn an_unwritable_page_is_refused_before_the_work() {
     for args in [
         &["analyze", "gallery:small"][..],
         &["bench", "gallery:small"],

@@ -34,7 +34,7 @@ fn an_interrupt_leaves_no_half_written_file() {
 }
 
 #[test]
-fn a_reader_who_has_had_enough_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     // More than a pipe holds.
     let mut child = Command::new(env!("CARGO_BIN_EXE_sparseop"))
         .args(["apply", "gallery:small,n=300", "-q"])

@@ -34,7 +34,7 @@ fn numbers(path: &std::path::Path) -> Vec<f64> {
 }
 
 #[test]
-fn every_method_finds_the_ones_that_the_right_hand_side_was_made_of() {
+fn every_method_recovers_a_solution_of_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (x, residuals) = (folder.path().join("x.mtx"), folder.path().join("r.mtx"));
     for method in ["cg", "bicgstab", "gmres", "chebyshev"] {
@@ -104,7 +104,7 @@ fn an_iteration_is_compared_with_its_products() {
 }
 
 #[test]
-fn what_does_not_converge_is_told_and_written_and_exits_with_1() {
+fn results_without_convergence_are_written_and_exit_with_1() {
     let folder = tempfile::tempdir().unwrap();
     let x = folder.path().join("x.mtx");
     let (out, said) =
@@ -118,7 +118,7 @@ fn what_does_not_converge_is_told_and_written_and_exits_with_1() {
 }
 
 #[test]
-fn wrong_systems_and_wrong_usage_are_told_apart() {
+fn wrong_systems_and_wrong_usage_have_different_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -201,7 +201,7 @@ fn pages_are_ranked_as_worked_out_by_hand() {
 }
 
 #[test]
-fn options_that_a_method_has_no_use_for_are_named() {
+fn unused_options_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let b = folder.path().join("b.txt");
     fs::write(&b, "1\n").unwrap();
@@ -218,7 +218,7 @@ fn options_that_a_method_has_no_use_for_are_named() {
     let args = [&args[..], &["--eigenvalues", "1,2", "--max-iter", "2", "--json"]].concat();
     let (out, said) = failing(&args, 1);
     for option in ["--preconditioner", "--rhs", "--eigenvalues"] {
-        assert!(said.contains(&format!("{option} is ignored: power has no use for it")), "{said}");
+        assert!(said.contains(&format!("{option} is ignored: power does not use it")), "{said}");
     }
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(report["preconditioner"], "none");

@@ -41,7 +41,7 @@ fn folder() -> (tempfile::TempDir, String, String) {
 }
 
 #[test]
-fn a_budget_that_is_spent_leaves_a_profile_and_a_journal_to_go_on_from() {
+fn an_exhausted_budget_leaves_a_profile_and_a_journal() {
     let (_folder, out, journal) = folder();
     let first = json(&arguments(&out, &["--budget", "0.000001s"]));
     assert_eq!((&first["measured"], &first["reused"]), (&1.into(), &0.into()));
@@ -58,7 +58,7 @@ fn a_budget_that_is_spent_leaves_a_profile_and_a_journal_to_go_on_from() {
 }
 
 #[test]
-fn a_torn_line_is_measured_again_and_what_is_stale_is_not_used() {
+fn torn_lines_are_measured_again_and_stale_ones_are_not_used() {
     let (_folder, out, journal) = folder();
     let budget = arguments(&out, &["--budget", "0.000001s"]);
     json(&budget);
@@ -76,10 +76,10 @@ fn a_torn_line_is_measured_again_and_what_is_stale_is_not_used() {
         assert!(whole.contains(from), "{whole}");
         fs::write(&journal, whole.replacen(from, to, 1)).unwrap();
         let said = warnings(&budget);
-        assert!(said.contains("is begun anew"), "{said}");
+        assert!(said.contains("is restarted"), "{said}");
     }
     fs::write(&journal, "no journal at all\n").unwrap();
-    assert!(warnings(&budget).contains("is begun anew"));
+    assert!(warnings(&budget).contains("is restarted"));
     assert_eq!(json(&arguments(&out, &["--budget", "0.000001s", "--fresh"]))["reused"], 0);
 }
 
@@ -109,7 +109,7 @@ fn a_file_that_changed_is_measured_again() {
 
 #[cfg(unix)]
 #[test]
-fn a_run_that_is_killed_goes_on_where_it_was() {
+fn a_killed_run_can_be_resumed() {
     use std::time::{Duration, Instant};
     let (_folder, out, journal) = folder();
     let mut args = arguments(&out, &[]);
@@ -143,7 +143,7 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_was_found_is_remembered_and_spares_the_race() {
+fn stored_decisions_replace_calibration() {
     let (folder, out, _) = folder();
     let store = folder.path().join("store");
     let run = |args: &[&str]| {
@@ -176,20 +176,20 @@ fn what_was_found_is_remembered_and_spares_the_race() {
             best(matrix)
         );
         let text = run(&["analyze", matrix, "--dtype", "f32", "--remember"]);
-        assert!(text.contains("race     none, remembered from"), "{text}");
+        assert!(text.contains("timed    none, remembered from"), "{text}");
     }
     // Nothing is stored for the other scalar type.
     let other = run(&["analyze", "gallery:banded,rows=500", "--dtype", "f64", "--remember"]);
-    assert!(other.contains("nothing was remembered"), "{other}");
+    assert!(other.contains("no stored decision"), "{other}");
 }
 
 #[test]
-fn several_races_tell_how_well_decisions_repeat() {
+fn repeated_timing_runs_report_the_agreement_of_decisions() {
     let (_folder, out, _) = folder();
     let result = json(&arguments(&out, &["--repeat", "4"]));
     let repeat = &result["repeat"];
     assert_eq!(
-        (&repeat["races"], &repeat["matrices"], &repeat["judged"]),
+        (&repeat["timing_runs"], &repeat["matrices"], &repeat["judged"]),
         (&4.into(), &3.into(), &0.into())
     );
     for way in ["successive", "fresh"] {
@@ -199,7 +199,7 @@ fn several_races_tell_how_well_decisions_repeat() {
         for one in differing {
             let decisions = one["decisions"].as_array().unwrap();
             let votes: u64 =
-                decisions.iter().map(|decided| decided["races"].as_u64().unwrap()).sum();
+                decisions.iter().map(|decided| decided["timing_runs"].as_u64().unwrap()).sum();
             assert!(decisions.len() > 1 && votes == 4, "{one}");
         }
         assert!(agreement["largest_excess"].as_f64().unwrap() >= 1.0);
@@ -207,7 +207,7 @@ fn several_races_tell_how_well_decisions_repeat() {
     }
     let text = stdout(&arguments(&out, &["--repeat", "2"]));
     for expected in
-        ["2 races of each of 3 matrices", "successive, each beginning", "fresh, each beginning"]
+        ["2 timing runs of each of 3 matrices", "successive, each starting", "fresh, each starting"]
     {
         assert!(text.contains(expected), "{text}");
     }
@@ -222,13 +222,13 @@ fn remembered(store: &Path, matrix: &str) -> (String, Vec<String>) {
         sparseop(&args).env("SPARSEOP_STORE", store).assert().success().get_output().clone();
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let raced =
+    let timed =
         found["candidates"].as_array().unwrap().iter().filter(|c| !c["measured_us"].is_null());
-    (text(&found["plan"]), raced.map(|c| text(&c["plan"])).collect())
+    (text(&found["plan"]), timed.map(|c| text(&c["plan"])).collect())
 }
 
 #[test]
-fn a_run_begins_with_what_the_one_before_has_decided() {
+fn a_run_starts_from_the_stored_decision() {
     const FAR: &str = "csr(vector:32)";
     let (folder, out, _) = folder();
     let store = folder.path().join("store");
@@ -238,9 +238,9 @@ fn a_run_begins_with_what_the_one_before_has_decided() {
         sparseop(&args).env("SPARSEOP_STORE", &store).assert().success();
         remembered(&store, matrix)
     };
-    let (first, raced) = tune();
+    let (first, timed) = tune();
     assert_ne!(first, FAR, "others take an eighth of its time");
-    assert!(raced.len() > 4 && raced.contains(&first), "{raced:?}");
+    assert!(timed.len() > 4 && timed.contains(&first), "{timed:?}");
     // As if that run had chosen another plan, which is far from the fastest: it is given up.
     let folder = fs::read_dir(store.join("sparseop/decisions")).unwrap();
     let entry = folder.map(|file| file.unwrap().path()).next().unwrap();
@@ -287,7 +287,7 @@ fn calibration_is_compared_with_all_plans() {
     let regret = validation.calibrated.unwrap();
     assert!((regret.worst - calibrated["regret"]["worst"].as_f64().unwrap()).abs() < 1e-12);
     assert!(stdout(&["profile", "show", &out]).contains("calibrated"));
-    assert!(fs::read_to_string(&page).unwrap().contains("How well calibration chooses"));
+    assert!(fs::read_to_string(&page).unwrap().contains("Regret of calibration"));
 
     let text = stdout(&arguments(&out, &["--calibrate", "--held-out", &records]));
     let expected =
@@ -316,7 +316,9 @@ fn kept_measurements_give_the_same_profile_again() {
     assert!(profile.records.is_empty() && profile.validation.held_out.is_some());
 
     let text = stdout(&["tune", "--from", &plain, "--explain-worst", "1"]);
-    for expected in ["predicted", "measured", "correction", "held out by class", "mean regret"] {
+    for expected in
+        ["predicted", "measured", "correction", "held-out regret by class", "mean regret"]
+    {
         assert!(text.contains(expected), "{text}");
     }
 
@@ -327,7 +329,7 @@ fn kept_measurements_give_the_same_profile_again() {
     let refused = sparseop(&["tune", "--from", &plain, "--from", &strange]).assert().code(1);
     let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
     assert!(said.contains("kernels of another version"), "{said}");
-    for (text, expected) in [("", "where it comes from"), ("(layout:1)\n", "where it comes from")] {
+    for (text, expected) in [("", "header line"), ("(layout:1)\n", "header line")] {
         fs::write(&strange, text).unwrap();
         let refused = sparseop(&["tune", "--from", &strange]).assert().code(1);
         let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();

@@ -50,7 +50,8 @@ fn main() -> Result<(), Error> {
     let (heat, iterations, chosen) = simulate(&op, n)?;
     let (_, plain_iterations, plain) = simulate(&csr, n)?;
     println!(
-        "{STEPS} steps, {iterations} iterations: {:.4} of the heat is left, {:.1e} where it was highest",
+        "{STEPS} steps, {iterations} iterations: {:.4} of the heat is left, {:.1e} where it was \
+         highest",
         heat.iter().sum::<f64>(),
         heat.iter().copied().fold(0.0, f64::max)
     );

@@ -33,7 +33,8 @@ fn main() -> Result<(), Error> {
     let op = pagerank.op();
     println!("auto chose {} on {}", op.plan(), op.device());
     println!(
-        "{} iterations, {:.1} µs each, {:.1} µs with plain CSR: {:.2} times as fast, vectors included",
+        "{} iterations, {:.1} µs each, {:.1} µs with plain CSR: {:.2} times as fast, vectors \
+         included",
         ranking.iterations,
         ranking.seconds / ranking.iterations as f64 * 1e6,
         plain.seconds / plain.iterations as f64 * 1e6,

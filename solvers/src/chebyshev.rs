@@ -41,7 +41,8 @@ impl<T: Scalar> Chebyshev<T> {
         let (low, high) = bounds;
         if !(low > 0.0 && high > low && high.is_finite()) {
             let message = format!(
-                "bounds of eigenvalues are two finite numbers above 0, the lower one first, not {low} and {high}"
+                "bounds of eigenvalues are two finite numbers above 0, the lower one first, not \
+                 {low} and {high}"
             );
             return Err(Error::SolverSetting { method: "chebyshev", message });
         }

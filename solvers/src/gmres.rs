@@ -4,7 +4,7 @@ use super::Method;
 use super::driver::{
     BREAKDOWN, CONVERGED, HISTORY, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring,
 };
-use super::system::{Iteration, Seen, System};
+use super::system::{BatchResults, Iteration, System};
 use sparseop::device::Device;
 use sparseop::device::fused::{
     Code, Coefficient, Combine, Dots, Instruction, ONE, Partner, Passes, Program, WINDOW,
@@ -105,7 +105,7 @@ impl<T: Scalar> Gmres<T> {
     ) -> Result<Self, Error> {
         if !(1..=Method::MAX_RESTART).contains(&restart) {
             let message = format!(
-                "it is begun anew after 1 to {} iterations, not {restart}",
+                "it is restarted after 1 to {} iterations, not {restart}",
                 Method::MAX_RESTART
             );
             return Err(Error::SolverSetting { method: "gmres", message });
@@ -244,11 +244,11 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         columns.into_iter().try_for_each(|j| self.extend(system, passes, j))
     }
 
-    fn observe(&mut self, registers: &[f64], before: usize) -> Seen {
+    fn observe(&mut self, registers: &[f64], before: usize) -> BatchResults {
         let [target, limit] = [TARGET, LIMIT].map(|register| registers[usize::from(register)]);
         let (done, from) = (registers[usize::from(COLUMN)] as usize, self.problem.columns.len());
         self.batches += 1;
-        let mut seen = Seen { residuals: Vec::new(), status: 0 };
+        let mut seen = BatchResults { residuals: Vec::new(), status: 0 };
         for (j, last) in (from..done).zip(ring(registers, HISTORY, from, done)) {
             let first = usize::from(self.element(0, j));
             let column: Vec<f64> =

@@ -91,7 +91,7 @@ fn a_right_hand_side_too_small_to_be_squared_is_not_taken_for_zero() {
 }
 
 #[test]
-fn vectors_that_are_still_being_made_on_another_stream_are_waited_for() {
+fn vectors_of_another_stream_are_waited_for() {
     for device in devices() {
         let a = poisson::<f64>();
         let op = op(device, &a);

@@ -4,8 +4,8 @@
 //! | | |
 //! | --- | --- |
 //! | [`Method::Cg`] | symmetric positive definite matrices: conjugate gradients |
-//! | [`Method::BiCgStab`] | any matrix; short recurrences, two products an iteration |
-//! | [`Method::Gmres`] | any matrix; the residual never grows, one stored vector an iteration up to a restart |
+//! | [`Method::BiCgStab`] | any matrix; short recurrences, two products per iteration |
+//! | [`Method::Gmres`] | any matrix; monotone residual, one stored vector per iteration |
 //! | [`Method::Chebyshev`] | symmetric positive definite matrices; no inner products |
 //! | [`power`] | the eigenvalue of largest magnitude and its vector |
 //! | [`PageRank`] | the stationary distribution of a random walk with jumps |

@@ -104,14 +104,16 @@ pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Err
             weights.iter().find(|weight| !(weight.to_f64() >= 0.0 && weight.to_f64().is_finite()))
         {
             let message = format!(
-                "the weight of a link is a finite number from 0 on, but page {row}, counted from 0, has one of {weight}"
+                "the weight of a link is a finite number from 0 on, but page {row}, counted from \
+                 0, has one of {weight}"
             );
             return Err(Error::SolverSetting { method: METHOD, message });
         }
         let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
         if sum.is_infinite() {
             let message = format!(
-                "the weights of the links of page {row}, counted from 0, add up to more than a number can hold; scale them"
+                "the weights of the links of page {row}, counted from 0, add up to more than a \
+                 number can hold; scale them"
             );
             return Err(Error::SolverSetting { method: METHOD, message });
         }

@@ -67,10 +67,12 @@ impl<T> Eigenpair<T> {
         }
         let reason = match self.outcome {
             Outcome::MaxIterations => {
-                "allow more iterations; it never ends where several eigenvalues are of the largest magnitude"
+                "allow more iterations; it never ends where several eigenvalues are of the largest \
+                 magnitude"
             }
             Outcome::Breakdown => {
-                "the product is 0: the vector it began with has no share in any eigenvector, or all eigenvalues are 0"
+                "the product is 0: the vector it began with has no share in any eigenvector, or \
+                 all eigenvalues are 0"
             }
             outcome => outcome.advice(),
         };

@@ -42,24 +42,24 @@ impl Outcome {
         match self {
             Self::Converged => "it has converged",
             Self::MaxIterations => {
-                "that was all it was allowed; allow more iterations, or use a preconditioner"
+                "the iteration limit was reached; allow more iterations, or use a preconditioner"
             }
             Self::Stagnated => {
-                "the true residual does not fall any more; the tolerance may be below what the number type allows, or the method \
-                 needs a preconditioner or more vectors"
+                "the true residual stagnates; the tolerance may be below the accuracy of the \
+                 scalar type, or the method needs a preconditioner or more vectors"
             }
             Self::Breakdown => {
-                "the method broke down; another one or another preconditioner may not; gmres does so only where the matrix is singular"
+                "the method broke down; use another method or preconditioner; gmres breaks down \
+                 only if the matrix is singular"
             }
             Self::NotPositiveDefinite => {
                 "the matrix or its preconditioner is not positive definite; use bicgstab or gmres"
             }
             Self::NotFinite => {
-                "the product holds an infinity or a NaN; look for one in the matrix, or for an overflow"
+                "the product holds an infinity or a NaN; check the matrix for them, or for an \
+                 overflow"
             }
-            Self::Diverged => {
-                "the residual has grown beyond all measure; the bounds of the eigenvalues do not hold"
-            }
+            Self::Diverged => "the residual diverged; the bounds of the eigenvalues do not hold",
         }
     }
 }

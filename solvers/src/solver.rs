@@ -284,7 +284,8 @@ impl<T: Scalar> Solver<'_, T> {
         self.driver.passes.dots(pass)?;
         let square = self.driver.passes.read()?[usize::from(RR)];
         if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
-            let message = "the square of the norm of `b` is below what 64 bits can hold; scale `b`, and `x` with it";
+            let message = "the square of the norm of `b` is below what 64 bits can hold; scale \
+                           `b`, and `x` with it";
             return Err(Error::SolverSetting {
                 method: self.method.name(),
                 message: message.to_owned(),

@@ -20,7 +20,7 @@ pub(super) struct System<'a, T: Scalar> {
 }
 
 /// Results of a batch of iterations.
-pub(super) struct Seen {
+pub(super) struct BatchResults {
     /// ‖r‖ after each iteration.
     pub(super) residuals: Vec<f64>,
     /// Final status; 0 while the iteration continues.
@@ -53,10 +53,10 @@ pub(super) trait Iteration<T: Scalar>: Debug {
     ) -> Result<(), Error>;
 
     /// Evaluates the registers after a batch; `before` is the number of iterations before it.
-    fn observe(&mut self, registers: &[f64], before: usize) -> Seen {
+    fn observe(&mut self, registers: &[f64], before: usize) -> BatchResults {
         let now = registers[usize::from(ITERATIONS)] as usize;
         let residuals = ring(registers, HISTORY, before, now).map(f64::sqrt).collect();
-        Seen { residuals, status: status(registers) }
+        BatchResults { residuals, status: status(registers) }
     }
 
     /// Updates `system.x`, if iterations leave it behind.

@@ -120,7 +120,7 @@ fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
 }
 
 #[test]
-fn graphs_that_are_none_are_refused() {
+fn invalid_graphs_are_refused() {
     let builder = SparseOpBuilder::new().device(Device::Cpu);
     let negative = matrix::<f64>(2, [(0, 1, 1.0), (1, 0, -1.0)]);
     let error = PageRank::new(negative.view(), &builder).unwrap_err().to_string();

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_misses_is_measured() {
+    fn only_missing_measurements_are_made() {
         let blocking = |spec: &str| {
             Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view())
                 .blocking

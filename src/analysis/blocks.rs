@@ -56,7 +56,7 @@ impl BlockFill {
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let exact = a.nnz() <= EXACT_NNZ;
         let tiles = if exact { all_tiles(a) } else { drawn_tiles(a) };
-        let blocks_per_entry = |table: &mut Table, &(tile, weight): &(usize, usize)| {
+        let blocks_per_entry = |table: &mut DenseBlockTable, &(tile, weight): &(usize, usize)| {
             let entries = tile_entries(a, tile).len() as f64;
             let blocks = [
                 table.count::<T, 2>(a, tile),
@@ -68,7 +68,7 @@ impl BlockFill {
         let terms: Vec<[f64; 3]> = tiles
             .par_iter()
             .with_min_len(TOGETHER)
-            .map_init(Table::default, blocks_per_entry)
+            .map_init(DenseBlockTable::default, blocks_per_entry)
             .collect();
         // Summed in a fixed order: the result has the same bits on any number of threads.
         let sum = |size: usize| terms.iter().map(|term| term[size]).sum::<f64>();
@@ -129,12 +129,12 @@ const SPREAD: u32 = 0x9e37_79b9;
 /// number of the block row, which is never 0, above the block column. Slots of earlier block rows
 /// count as free, so that the table is never cleared.
 #[derive(Debug, Default)]
-struct Table {
+struct DenseBlockTable {
     slots: Vec<u64>,
     block_rows: u32,
 }
 
-impl Table {
+impl DenseBlockTable {
     /// Counts the `B` × `B` blocks with entries in `tile`.
     fn count<T: Scalar, const B: usize>(&mut self, a: CsrView<'_, T>, tile: usize) -> u64 {
         let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(a.nrows());

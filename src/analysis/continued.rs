@@ -41,9 +41,10 @@ impl Continued {
             .with_min_len(together(a.nnz(), TOGETHER))
             .map(|i| {
                 let stretch = (i * every + scattered(i, every)).min(stretches - 1);
-                Counts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
+                ContiguityCounts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
             });
-        let Counts { entries, affine, runs } = sampled.reduce(Counts::default, Counts::merge);
+        let ContiguityCounts { entries, affine, runs } =
+            sampled.reduce(ContiguityCounts::default, ContiguityCounts::merge);
         Self {
             affine: ratio(affine as f64, entries as f64),
             runs: ratio(runs as f64, entries as f64),
@@ -59,13 +60,13 @@ fn scattered(i: usize, count: usize) -> usize {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ContiguityCounts {
     entries: usize,
     affine: usize,
     runs: usize,
 }
 
-impl Counts {
+impl ContiguityCounts {
     /// Counts a range of entries, by their numbers.
     fn of<T: Scalar>(a: CsrView<'_, T>, entries: Range<usize>) -> Self {
         let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());

@@ -287,13 +287,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_least_length_that_few_rows_exceed(lengths in prop::collection::vec(0u32..9, 0..40), rows in 1u64..50) {
+        fn the_least_length_that_few_rows_exceed(
+            lengths in prop::collection::vec(0u32..9, 0..40),
+            rows in 1u64..50,
+        ) {
             let h = Histogram::of(&lengths);
-            prop_assert_eq!(Some(h.exceeded_by_fewer_than(rows)), (0..9).find(|&len| h.rows_longer(len) < rows));
+            let least = (0..9).find(|&len| h.rows_longer(len) < rows);
+            prop_assert_eq!(Some(h.exceeded_by_fewer_than(rows)), least);
         }
 
         #[test]
-        fn bins_cover_everything_once(lengths in prop::collection::vec(0u32..5000, 1..60), max_bins in 1usize..20) {
+        fn bins_cover_everything_once(
+            lengths in prop::collection::vec(0u32..5000, 1..60),
+            max_bins in 1usize..20,
+        ) {
             let h = Histogram::of(&lengths);
             let bins = h.bins(max_bins);
             prop_assert!(bins.len() <= max_bins);

@@ -330,8 +330,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_hold_what_is_followed(cols in prop::array::uniform32(0..crate::matrix::MAX_DIMENSION as u32), skipped in 1..=MOST_SKIPPED) {
-            let cols: [u32; BATCH] = std::array::from_fn(|i| if i < 32 { cols[i] } else { cols[i - 32] / 1000 });
+        fn batches_hold_the_sampled_columns(
+            cols in prop::array::uniform32(0..crate::matrix::MAX_DIMENSION as u32),
+            skipped in 1..=MOST_SKIPPED,
+        ) {
+            let cols: [u32; BATCH] =
+                std::array::from_fn(|i| if i < 32 { cols[i] } else { cols[i - 32] / 1000 });
             let bits = followed(&cols, skipped);
             for (i, col) in cols.into_iter().enumerate() {
                 prop_assert_eq!(bits >> i & 1 == 1, is_followed(col >> GROUP_BITS, skipped));

@@ -30,9 +30,9 @@ pub use pattern::Pattern;
 pub(crate) use probes::Probes;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
 pub(crate) use slices::SliceSums;
-use slices::Slices;
+use slices::SortedSlices;
 pub use structure::Structure;
-use structure::Values;
+use structure::ValueStatistics;
 pub use symmetry::Symmetry;
 
 use crate::Scalar;
@@ -71,7 +71,7 @@ pub struct Analysis {
     /// Length of every row, in row order.
     pub row_lengths: Vec<u32>,
     /// Padding of SELL slices of sorted rows.
-    pub(crate) slices: Slices,
+    pub(crate) slices: SortedSlices,
     /// Column contiguity, values and reuse distances.
     pub structure: Structure,
     /// Measurements of the storage formats.
@@ -117,7 +117,7 @@ impl Analysis {
             },
             &mut || continued = Continued::of(a),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
-            &mut || values = Values::of(a.values()),
+            &mut || values = ValueStatistics::of(a.values()),
         ]);
         let structure = Structure::new(continued, values, reuse);
         let blocking = Blocking::of(a, &rows, &structure);

@@ -102,7 +102,7 @@ impl Scan {
     /// Scans the whole matrix. All sums are of integers, so the result does not depend on the order
     /// of the additions.
     fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let diagonals = Diagonals::new(a.nrows(), a.ncols());
+        let diagonals = OccupiedDiagonals::new(a.nrows(), a.ncols());
         let slices = (0..a.nrows().div_ceil(SLICE_ROWS)).into_par_iter().with_min_len(TOGETHER);
         let partial = slices.fold(Self::default, |mut scan, slice| {
             scan.slice(
@@ -116,7 +116,12 @@ impl Scan {
         Self { diagonals: diagonals.count(), ..scan }
     }
 
-    fn slice<T: Scalar>(&mut self, a: CsrView<'_, T>, rows: Range<usize>, diagonals: &Diagonals) {
+    fn slice<T: Scalar>(
+        &mut self,
+        a: CsrView<'_, T>,
+        rows: Range<usize>,
+        diagonals: &OccupiedDiagonals,
+    ) {
         let (mut first, mut last) = (u32::MAX, 0);
         for row in rows {
             let columns = a.row(row).0;
@@ -158,13 +163,13 @@ impl Scan {
 
 /// Bit set of the occupied diagonals.
 #[derive(Debug)]
-struct Diagonals {
+struct OccupiedDiagonals {
     words: Vec<AtomicU64>,
     /// Number of the main diagonal; the one through the lower left corner is number 1.
     main: usize,
 }
 
-impl Diagonals {
+impl OccupiedDiagonals {
     fn new(nrows: usize, ncols: usize) -> Self {
         let words = (nrows + ncols).div_ceil(u64::BITS as usize);
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), main: nrows }

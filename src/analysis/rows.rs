@@ -7,7 +7,7 @@
 
 use super::Histogram;
 use super::histogram::Counts;
-use super::slices::{Slices, TASK};
+use super::slices::{SortedSlices, TASK};
 use super::together;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Display for RowStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nrows, ncols, nnz, min, max, mean, cv, .. } = self;
         write!(f, "{nrows} x {ncols}, {nnz} entries; ")?;
-        write!(f, "rows of {min} to {max}, mean {mean:.1}, variation {cv:.2}")
+        write!(f, "row lengths {min} to {max}, mean {mean:.1}, CV {cv:.2}")
     }
 }
 
@@ -196,7 +196,7 @@ pub(super) struct Pass {
     pub(super) row_lengths: Vec<u32>,
     pub(super) histogram: Histogram,
     pub(super) changes: u64,
-    pub(super) slices: Slices,
+    pub(super) slices: SortedSlices,
 }
 
 /// Reads the offsets once: the length of every row, the histogram, the number of changes, and the
@@ -226,7 +226,7 @@ pub(super) fn pass(row_ptr: &[usize]) -> Pass {
 struct Part {
     changes: u64,
     counts: Counts,
-    slices: Slices,
+    slices: SortedSlices,
 }
 
 impl Part {
@@ -307,17 +307,20 @@ mod tests {
         let pass = pass(&row_ptr);
         assert_eq!(pass.row_lengths, lengths);
         assert_eq!((pass.histogram, pass.changes), (Histogram::of(lengths), changes(lengths)));
-        let (mut slices, mut counts) = (Slices::default(), Counts::default());
+        let (mut slices, mut counts) = (SortedSlices::default(), Counts::default());
         lengths.chunks(TASK).for_each(|rows| slices.add(rows, &mut counts));
         assert_eq!(pass.slices, slices);
     }
 
     proptest! {
         #[test]
-        fn moments_and_order_agree_with_statrs(lengths in prop::collection::vec(0u32..3000, 2..80)) {
+        fn moments_and_order_agree_with_statrs(
+            lengths in prop::collection::vec(0u32..3000, 2..80),
+        ) {
             let s = RowStats::of(1, &lengths);
             let floats: Vec<f64> = lengths.iter().map(|&l| f64::from(l)).collect();
-            let oracle = floats.iter().copied().fold(OnlineSkewness::default(), OnlineSkewness::push);
+            let start = OnlineSkewness::default();
+            let oracle = floats.iter().copied().fold(start, OnlineSkewness::push);
             let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * (1.0 + b.abs());
             prop_assert!(close(s.mean, oracle.mean().unwrap()));
             prop_assert!(close(s.variance, oracle.population_variance().unwrap()));
@@ -326,21 +329,28 @@ mod tests {
             let n = lengths.len();
             let mut data = Data::new(floats);
             prop_assert_eq!((f64::from(s.min), f64::from(s.max)), (data.min(), data.max()));
-            for (q, length) in [(0.5, s.quantiles.p50), (0.75, s.quantiles.p75), (0.9, s.quantiles.p90)] {
+            let quantiles = [s.quantiles.p50, s.quantiles.p75, s.quantiles.p90];
+            for (q, length) in [0.5, 0.75, 0.9].into_iter().zip(quantiles) {
                 let order = (q * n as f64).ceil() as usize;
                 prop_assert_eq!(f64::from(length), data.order_statistic(order));
             }
         }
 
         #[test]
-        fn the_rest_agrees_with_its_definition(mut lengths in prop::collection::vec(0u32..50, 1..40)) {
+        fn the_rest_agrees_with_its_definition(
+            mut lengths in prop::collection::vec(0u32..50, 1..40),
+        ) {
             let s = RowStats::of(1, &lengths);
             let (n, nnz) = (lengths.len() as f64, lengths.iter().sum::<u32>());
             let differences: u64 =
-                lengths.iter().flat_map(|&a| lengths.iter().map(move |&b| u64::from(a.abs_diff(b)))).sum();
-            prop_assert!((s.gini - ratio(differences as f64, 2.0 * n * f64::from(nnz))).abs() < 1e-12);
+                lengths.iter().flat_map(|&a| lengths.iter().map(move |&b| a.abs_diff(b)))
+                    .map(u64::from)
+                    .sum();
+            let gini = ratio(differences as f64, 2.0 * n * f64::from(nnz));
+            prop_assert!((s.gini - gini).abs() < 1e-12);
             for (multiple, share) in TAIL_MULTIPLES.into_iter().zip(s.tail) {
-                let long = lengths.iter().filter(|&&l| f64::from(l) * n > f64::from(multiple * nnz));
+                let bound = f64::from(multiple * nnz);
+                let long = lengths.iter().filter(|&&l| f64::from(l) * n > bound);
                 prop_assert_eq!(share, ratio(f64::from(long.sum::<u32>()), f64::from(nnz)));
             }
             lengths.sort_unstable_by(|a, b| b.cmp(a));

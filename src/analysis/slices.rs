@@ -36,11 +36,11 @@ pub(crate) struct SliceSums {
     pub(crate) largest: u64,
 }
 
-/// Sums for the slices and windows of [`Slices::MEASURED`].
+/// Sums for the slices and windows of [`SortedSlices::MEASURED`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Slices([SliceSums; Slices::MEASURED.len()]);
+pub(crate) struct SortedSlices([SliceSums; SortedSlices::MEASURED.len()]);
 
-impl Slices {
+impl SortedSlices {
     /// Rows of a slice, and rows of a sorted window; a window of 1 sorts nothing.
     const MEASURED: [(usize, usize); 7] =
         [(32, 1), (16, 128), (32, 128), (32, 512), (16, 1024), (16, 4096), (32, 4096)];
@@ -251,18 +251,21 @@ mod tests {
     /// Sums of all windows, and the histogram they count.
     fn measured(
         row_lengths: &[u32],
-        add: fn(&mut Slices, &[u32], &mut Counts),
-    ) -> (Slices, Histogram) {
-        let (mut slices, mut counts) = (Slices::default(), Counts::default());
+        add: fn(&mut SortedSlices, &[u32], &mut Counts),
+    ) -> (SortedSlices, Histogram) {
+        let (mut slices, mut counts) = (SortedSlices::default(), Counts::default());
         row_lengths.chunks(TASK).for_each(|rows| add(&mut slices, rows, &mut counts));
         (slices, counts.into())
     }
 
     fn check(row_lengths: &[u32]) {
-        let (slices, histogram) = measured(row_lengths, Slices::add);
-        assert_eq!((slices.clone(), histogram.clone()), measured(row_lengths, Slices::add_by_any));
+        let (slices, histogram) = measured(row_lengths, SortedSlices::add);
+        assert_eq!(
+            (slices.clone(), histogram.clone()),
+            measured(row_lengths, SortedSlices::add_by_any)
+        );
         assert_eq!(histogram, Histogram::of(row_lengths));
-        for (c, sigma) in Slices::MEASURED {
+        for (c, sigma) in SortedSlices::MEASURED {
             let found = slices.with(c as u32, sigma as u32).unwrap();
             assert_eq!(found, expected(row_lengths, c, sigma), "c {c}, sigma {sigma}");
         }
@@ -273,7 +276,7 @@ mod tests {
         // A slice of 16, the longest row and the others, and one of two rows.
         let mut lengths = vec![2; 18];
         lengths[17] = 300;
-        let (slices, _) = measured(&lengths, Slices::add);
+        let (slices, _) = measured(&lengths, SortedSlices::add);
         let sums = |slots, guarded, largest| SliceSums { slots, guarded, largest };
         assert_eq!(slices.with(32, 1), Some(sums(32 * 300, 32 * 300, 32 * 300)));
         assert_eq!(slices.with(16, 128), Some(sums(16 * 302, 16 * 300, 16 * 300)));
@@ -301,7 +304,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_lengths(
-            row_lengths in prop::collection::vec(prop_oneof![8 => 0u32..9, 2 => 120u32..140, 1 => 0u32..5000], 0..600),
+            row_lengths in prop::collection::vec(
+                prop_oneof![8 => 0u32..9, 2 => 120u32..140, 1 => 0u32..5000],
+                0..600,
+            ),
         ) {
             check(&row_lengths);
         }

@@ -31,28 +31,29 @@ pub struct Structure {
 }
 
 impl Structure {
-    pub(super) fn new(continued: Continued, values: Values, reuse: Reuse) -> Self {
+    pub(super) fn new(continued: Continued, values: ValueStatistics, reuse: Reuse) -> Self {
         let Continued { affine, runs } = continued;
-        let Values { distinct: distinct_values, all_ones, exact_in } = values;
+        let ValueStatistics { distinct: distinct_values, all_ones, exact_in } = values;
         Self { affine, runs, distinct_values, all_ones, exact_in, reuse }
     }
 
     /// Structure with the features of other values.
     pub(super) fn with_values<T: Scalar>(&self, values: &[T]) -> Self {
-        let Values { distinct: distinct_values, all_ones, exact_in } = Values::of(values);
+        let ValueStatistics { distinct: distinct_values, all_ones, exact_in } =
+            ValueStatistics::of(values);
         Self { distinct_values, all_ones, exact_in, ..self.clone() }
     }
 }
 
 /// Features of the values.
 #[derive(Default)]
-pub(super) struct Values {
+pub(super) struct ValueStatistics {
     distinct: Distinct,
     all_ones: bool,
     exact_in: ExactIn,
 }
 
-impl Values {
+impl ValueStatistics {
     pub(super) fn of<T: Scalar>(values: &[T]) -> Self {
         let set = ValueSet::of(values);
         let exact_in = match set.count() {

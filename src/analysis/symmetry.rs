@@ -177,7 +177,8 @@ mod tests {
             }
             let count = |holds: fn(f64, f64) -> bool| {
                 let image = |i, j| places.get(&(j, i)).copied();
-                places.iter().filter(|&(&(i, j), &v)| image(i, j).is_some_and(|w| holds(v, w))).count() as u64
+                let matches = |(&(i, j), &v)| image(i, j).is_some_and(|w| holds(v, w));
+                places.iter().filter(|&entry| matches(entry)).count() as u64
             };
             let s = Symmetry::of(t.to_csr().view());
             prop_assert_eq!(s.places, places.len() as u64);

@@ -230,9 +230,13 @@ proptest! {
     }
 
     #[test]
-    fn stencils_agree_with_the_definition(n in 1u32..60, offsets in prop::collection::btree_set(-9i64..10, 1..5)) {
+    fn stencils_agree_with_the_definition(
+        n in 1u32..60,
+        offsets in prop::collection::btree_set(-9i64..10, 1..5),
+    ) {
         let row = |i| offsets.iter().map(move |d| i + d).filter(|j| (0..i64::from(n)).contains(j));
-        let rows: Vec<Vec<u32>> = (0..i64::from(n)).map(|i| row(i).map(|j| j as u32).collect()).collect();
+        let rows: Vec<Vec<u32>> =
+            (0..i64::from(n)).map(|i| row(i).map(|j| j as u32).collect()).collect();
         check(&matrix(n as usize, &rows, |_| 1.0));
     }
 }

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_memory_is_refused() {
+    fn invalid_addresses_are_refused() {
         let refused = |at: u64, len: usize| {
             // SAFETY: the call fails before anything is read.
             unsafe { DeviceVec::<f64>::from_raw(&Device::Cpu, at, len) }.unwrap_err().to_string()

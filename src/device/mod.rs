@@ -302,7 +302,8 @@ impl Display for DeviceSpec {
             None => write!(f, "{name} ({instructions}, {threads} thread{plural})"),
             Some(gpu) => write!(
                 f,
-                "{name} ({instructions}, {threads} multiprocessor{plural}, {} MiB of L2, {} MiB of memory, driver for CUDA {})",
+                "{name} ({instructions}, {threads} multiprocessor{plural}, {} MiB of L2, {} MiB of \
+                 memory, driver for CUDA {})",
                 gpu.l2_bytes >> 20,
                 gpu.memory_bytes >> 20,
                 gpu.driver

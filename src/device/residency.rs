@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_tells_no_cache_streams() {
+    fn a_gpu_of_unknown_cache_size_streams() {
         assert_eq!(Residency::of_bytes(1_000_000, 1_000, 0).shares, 0);
     }
 

@@ -18,12 +18,12 @@ pub(crate) struct Scratch<T> {
     gpu: Gpu,
     len: usize,
     cleared: bool,
-    pieces: Box<Mutex<Pieces<T>>>,
+    pieces: Box<Mutex<ScratchPieces<T>>>,
 }
 
 /// The pieces allocated so far.
 #[derive(Debug)]
-struct Pieces<T> {
+struct ScratchPieces<T> {
     /// Pieces by queue identifier.
     own: HashMap<u64, Arc<Buffer<T>>>,
     /// Piece of the latest capture, with the number of the capture.
@@ -33,7 +33,7 @@ struct Pieces<T> {
 impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
     /// Scratch with pieces of `len` elements.
     pub(crate) fn new(gpu: Gpu, len: usize) -> Self {
-        let pieces = Box::new(Mutex::new(Pieces { own: HashMap::new(), captured: None }));
+        let pieces = Box::new(Mutex::new(ScratchPieces { own: HashMap::new(), captured: None }));
         Self { gpu, len, cleared: false, pieces }
     }
 

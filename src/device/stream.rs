@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// On a GPU it is a CUDA stream, and enqueued work runs asynchronously. On the CPU all work is done
 /// at once.
 #[derive(Debug, Clone)]
-pub struct Stream(Kind);
+pub struct Stream(StreamKind);
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum StreamKind {
     Cpu,
     Own(Arc<Queue>),
 }
@@ -27,8 +27,8 @@ impl Stream {
     /// [`Error::Gpu`] if the GPU cannot create one.
     pub fn new(device: &Device) -> Result<Self, Error> {
         Ok(Self(match device {
-            Device::Cpu => Kind::Cpu,
-            Device::Cuda(gpu) => Kind::Own(Arc::new(gpu.new_queue()?)),
+            Device::Cpu => StreamKind::Cpu,
+            Device::Cuda(gpu) => StreamKind::Own(Arc::new(gpu.new_queue()?)),
         }))
     }
 
@@ -56,7 +56,7 @@ impl Stream {
             Device::Cuda(gpu) => {
                 // SAFETY: the caller's promise.
                 let queue = unsafe { gpu.foreign_queue(stream as u64)? };
-                Ok(Self(Kind::Own(Arc::new(queue))))
+                Ok(Self(StreamKind::Own(Arc::new(queue))))
             }
         }
     }
@@ -92,7 +92,7 @@ impl Stream {
     /// on the CPU, where a wall clock suffices.
     #[doc(hidden)]
     pub fn seconds(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-        self.on_gpu("time what is enqueued")?.seconds(work)
+        self.on_gpu("time enqueued work")?.seconds(work)
     }
 
     /// Captures the work enqueued by `work` on this stream as a graph that can be launched
@@ -120,8 +120,8 @@ impl Stream {
     /// The queue; `None` on the CPU.
     pub(crate) fn queue(&self) -> Option<&Queue> {
         match &self.0 {
-            Kind::Cpu => None,
-            Kind::Own(queue) => Some(queue),
+            StreamKind::Cpu => None,
+            StreamKind::Own(queue) => Some(queue),
         }
     }
 }

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vector_on_every_device_holds_what_it_is_given() {
+    fn device_vectors_hold_their_input() {
         for device in [Device::Cpu].into_iter().chain(Device::gpus()) {
             let mut v = DeviceVec::from_slice(&device, &[1.0f32, 2.0]).unwrap();
             assert_eq!(

@@ -15,7 +15,7 @@ const MAX_BUCKETS: usize = 256;
 
 /// One entry, counted from 0.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Entry<T> {
+pub(crate) struct MatrixEntry<T> {
     pub(crate) row: u32,
     pub(crate) col: u32,
     pub(crate) value: T,
@@ -49,15 +49,15 @@ impl Buckets {
 }
 
 /// A run of consecutive entries, sorted by bucket: bucket `b` is `starts[b] .. starts[b + 1]`.
-pub(crate) struct Run<T> {
-    entries: Vec<Entry<T>>,
+pub(crate) struct SortedRun<T> {
+    entries: Vec<MatrixEntry<T>>,
     starts: Vec<usize>,
 }
 
-impl<T: Scalar> Run<T> {
+impl<T: Scalar> SortedRun<T> {
     /// Sorts the next entries of the sequence by bucket. Every row must be below the number given
     /// to `buckets`.
-    pub(crate) fn new(buckets: Buckets, sequence: &[Entry<T>]) -> Self {
+    pub(crate) fn new(buckets: Buckets, sequence: &[MatrixEntry<T>]) -> Self {
         let mut starts = vec![0; buckets.count + 1];
         for entry in sequence {
             starts[buckets.of(entry.row) + 1] += 1;
@@ -66,7 +66,7 @@ impl<T: Scalar> Run<T> {
             starts[b + 1] += starts[b];
         }
         let mut next = starts.clone();
-        let mut entries = vec![Entry::default(); sequence.len()];
+        let mut entries = vec![MatrixEntry::default(); sequence.len()];
         for &entry in sequence {
             let slot = &mut next[buckets.of(entry.row)];
             entries[*slot] = entry;
@@ -79,7 +79,7 @@ impl<T: Scalar> Run<T> {
         self.entries.len()
     }
 
-    fn bucket(&self, b: usize) -> &[Entry<T>] {
+    fn bucket(&self, b: usize) -> &[MatrixEntry<T>] {
         &self.entries[self.starts[b]..self.starts[b + 1]]
     }
 }
@@ -93,7 +93,7 @@ struct Share<'a, T> {
 }
 
 /// Working memory of one thread, reused for each bucket.
-struct Scratch<T> {
+struct SortScratch<T> {
     next: Vec<usize>,
     entries: Vec<(u32, T)>,
 }
@@ -104,10 +104,10 @@ pub(crate) fn to_csr<T: Scalar>(
     nrows: usize,
     ncols: usize,
     buckets: Buckets,
-    runs: &[Run<T>],
+    runs: &[SortedRun<T>],
     repeated: Repeated,
 ) -> CsrMatrix<T> {
-    let nnz = runs.iter().map(Run::len).sum();
+    let nnz = runs.iter().map(SortedRun::len).sum();
     let mut row_ptr = vec![0usize; nrows + 1];
     let mut col_idx = vec![0u32; nnz];
     let mut values = vec![T::ZERO; nnz];
@@ -131,7 +131,7 @@ pub(crate) fn to_csr<T: Scalar>(
     let kept: Vec<usize> = shares
         .into_par_iter()
         .map_init(
-            || Scratch { next: Vec::new(), entries: Vec::new() },
+            || SortScratch { next: Vec::new(), entries: Vec::new() },
             |scratch, share| fill_bucket(buckets, runs, share, scratch, repeated),
         )
         .collect();
@@ -147,15 +147,15 @@ pub(crate) fn to_csr<T: Scalar>(
 /// Builds the rows of one bucket at the front of its share and returns the number of their entries.
 fn fill_bucket<T: Scalar>(
     buckets: Buckets,
-    runs: &[Run<T>],
+    runs: &[SortedRun<T>],
     share: Share<'_, T>,
-    scratch: &mut Scratch<T>,
+    scratch: &mut SortScratch<T>,
     repeated: Repeated,
 ) -> usize {
     let Share { bucket, row_ends, col_idx, values } = share;
     let first_row = bucket << buckets.shift;
     let pieces = || runs.iter().flat_map(|run| run.bucket(bucket));
-    let Scratch { next, entries } = scratch;
+    let SortScratch { next, entries } = scratch;
     next.clear();
     next.resize(row_ends.len() + 1, 0);
     for entry in pieces() {
@@ -238,11 +238,11 @@ mod tests {
         let (nrows, buckets) = (1000, Buckets::new(1000));
         // Rounding makes the order of the sum visible: (1 + 1e16) - 1e16 = 0, but 1e16 - 1e16 + 1
         // = 1.
-        let entry = |row, col, value| Entry { row, col, value };
+        let entry = |row, col, value| MatrixEntry { row, col, value };
         let first = [entry(999, 3, 1.0), entry(0, 2, 4.0), entry(999, 3, 1e16)];
         let second =
             [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];
-        let runs = [Run::new(buckets, &first), Run::new(buckets, &second)];
+        let runs = [SortedRun::new(buckets, &first), SortedRun::new(buckets, &second)];
         let a = to_csr::<f64>(nrows, 4, buckets, &runs, Repeated::Summed);
         assert_eq!((a.col_idx(), a.values()), (&[2, 1, 0, 3][..], &[4.5, 0.0, 7.0, 0.0][..]));
         assert_eq!(

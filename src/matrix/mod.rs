@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_door_names_what_is_wrong_and_where() {
+    fn checks_name_the_error_and_its_position() {
         assert!(message(2, 2, &[0, 1], &[0], 1).contains("row_ptr has 2 offsets, 2 rows need 3"));
         assert!(message(1, 2, &[1, 1], &[0], 1).contains("row_ptr[0] is 1"));
         assert!(message(2, 2, &[0, 2, 1], &[0], 1).contains("falls from 2 to 1 at row 1"));

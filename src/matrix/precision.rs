@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_narrower_types_stay_what_they_are() {
+    fn values_of_narrower_types_are_unchanged() {
         let numbers = [1.5f32, -0.0, 65504.0];
         let narrow = numbers.map(f16::from_f32);
         let a = CsrMatrix::<f64>::try_from_values(3, 3, vec![0, 1, 1, 3], vec![2, 0, 1], &narrow)
@@ -124,8 +124,8 @@ mod tests {
             matrix(vec![0.1, 7.0, -1e6]).rounded_to(Precision::F16).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "the value of entry 2, at row 2 and column 1, is -1e6, beyond the largest finite number of f16, \
-             6.5504e4; scale the matrix, or choose bf16, which has the range of f32"
+            "the value of entry 2, at row 2 and column 1, is -1e6, beyond the largest finite \
+             number of f16, 6.5504e4; scale the matrix, or choose bf16, which has the range of f32"
         );
         let refused = matrix(vec![1e300, 7.0, 1.0]).rounded_to(Precision::F32).unwrap_err();
         assert!(

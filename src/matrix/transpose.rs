@@ -1,6 +1,6 @@
 //! Parallel transposition.
 
-use super::assemble::{Buckets, Entry, Repeated, Run, to_csr};
+use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
 use super::{CsrMatrix, CsrView};
 use crate::Scalar;
 use rayon::prelude::*;
@@ -26,7 +26,7 @@ impl<T: Scalar> CsrView<'_, T> {
     pub(crate) fn transpose_impl(self) -> CsrMatrix<T> {
         let buckets = Buckets::new(self.ncols());
         let starts: Vec<usize> = (0..self.nnz()).step_by(RUN).collect();
-        let run = |sequence: &mut Vec<Entry<T>>, start: usize| {
+        let run = |sequence: &mut Vec<MatrixEntry<T>>, start: usize| {
             let end = (start + RUN).min(self.nnz());
             let mut row = self.row_ptr().partition_point(|&p| p <= start) - 1;
             sequence.clear();
@@ -34,9 +34,9 @@ impl<T: Scalar> CsrView<'_, T> {
                 while self.row_ptr()[row + 1] <= k {
                     row += 1;
                 }
-                Entry { row: self.col_idx()[k], col: row as u32, value: self.values()[k] }
+                MatrixEntry { row: self.col_idx()[k], col: row as u32, value: self.values()[k] }
             }));
-            Run::new(buckets, sequence)
+            SortedRun::new(buckets, sequence)
         };
         let runs: Vec<_> = starts.into_par_iter().map_init(Vec::new, run).collect();
         to_csr(self.ncols(), self.nrows(), buckets, &runs, Repeated::Kept)
@@ -140,7 +140,8 @@ mod tests {
             let ends = rows.iter().scan(0, |end, row| { *end += row.len(); Some(*end) });
             let row_ptr = std::iter::once(0).chain(ends).collect();
             let entries = rows.iter().flatten();
-            let (col_idx, values) = entries.map(|&(col, v)| ((col % n) as u32, f64::from(v))).unzip();
+            let (col_idx, values) =
+                entries.map(|&(col, v)| ((col % n) as u32, f64::from(v))).unzip();
             let a = CsrMatrix::try_new(m, n, row_ptr, col_idx, values).unwrap();
             prop_assert_eq!(a.transpose(), slowly(a.view()));
         }

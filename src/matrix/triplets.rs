@@ -1,6 +1,6 @@
 //! Matrices assembled entry by entry, in any order.
 
-use super::assemble::{Buckets, Entry, Repeated, Run, to_csr};
+use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
 use super::{CsrMatrix, check_dimensions};
 use crate::{Error, Scalar};
 use rayon::prelude::*;
@@ -18,7 +18,8 @@ const RUN: usize = 1 << 15;
 /// t.push(0, 1, 1.0)?;
 /// t.push(1, 0, 3.0)?;
 /// let a = t.to_csr();
-/// assert_eq!((a.row_ptr(), a.col_idx(), a.values()), (&[0, 1, 2][..], &[1, 0][..], &[1.0, 5.0][..]));
+/// assert_eq!((a.row_ptr(), a.col_idx()), (&[0, 1, 2][..], &[1, 0][..]));
+/// assert_eq!(a.values(), [1.0, 5.0]);
 /// # Ok::<(), sparseop::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -112,8 +113,12 @@ impl<T: Scalar> Triplets<T> {
             .map_init(Vec::new, |sequence, ((rows, cols), values)| {
                 let places = rows.iter().zip(cols).zip(values);
                 sequence.clear();
-                sequence.extend(places.map(|((&row, &col), &value)| Entry { row, col, value }));
-                Run::new(buckets, sequence)
+                sequence.extend(places.map(|((&row, &col), &value)| MatrixEntry {
+                    row,
+                    col,
+                    value,
+                }));
+                SortedRun::new(buckets, sequence)
             })
             .collect();
         to_csr(self.nrows, self.ncols, buckets, &runs, Repeated::Summed)

@@ -9,7 +9,8 @@ const ON_GPU: &str =
     "it is in the memory of the GPU; build an operator on the CPU, or look in `to_csr`";
 
 /// Reason why entries cannot be accessed in some formats.
-const SCATTERED: &str = "its entries can only be found all together; choose csr, coo, ell, sell, jds or hyb, or look in `to_csr`";
+const SCATTERED: &str = "its entries can only be found all together; choose csr, coo, ell, sell, \
+                         jds or hyb, or look in `to_csr`";
 
 impl<T: Scalar> SparseOp<T> {
     /// Returns the element at a row and a column, both counted from 0. None if no entry is stored

@@ -1,7 +1,7 @@
 //! SpMV, plain and with axpby epilogue.
 
 use super::SparseOp;
-use super::stage::Stage;
+use super::stage::StagingBuffers;
 use crate::device::{DeviceVec, Factor, Gpu, Ptr, Queue, Scaling, Stream};
 use crate::formats::Placed;
 use crate::trace::{Entered, span};
@@ -158,7 +158,8 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// ```compile_fail
     /// # use sparseop::{DeviceVec, Error, SparseOp, Stream};
-    /// fn squared(op: &SparseOp<f64>, stream: &Stream, y: &mut DeviceVec<f64>) -> Result<(), Error> {
+    /// type Vector = DeviceVec<f64>;
+    /// fn squared(op: &SparseOp<f64>, stream: &Stream, y: &mut Vector) -> Result<(), Error> {
     ///     op.apply_device_with(stream, 1.0, &*y, 1.0, y)
     /// }
     /// ```
@@ -204,7 +205,8 @@ impl<T: Scalar> SparseOp<T> {
         product: impl FnOnce(&Queue, Ptr<T>, Ptr<T>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut stage = free.map_or_else(|| Stage::new(gpu, self.nrows, self.ncols), Ok)?;
+        let mut stage =
+            free.map_or_else(|| StagingBuffers::new(gpu, self.nrows, self.ncols), Ok)?;
         // After an error the staging buffers are not reused.
         stage.through(x, y, read, product)?;
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);

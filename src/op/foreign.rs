@@ -5,7 +5,7 @@ use crate::analysis::Analysis;
 use crate::device::{ForeignCsr, Stream};
 use crate::formats::DeviceCsr;
 use crate::trace::span;
-use crate::tuning::plan_timer::Source;
+use crate::tuning::plan_timer::PackSource;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
 
@@ -56,7 +56,7 @@ impl SparseOpBuilder {
         // Rounded values differ from those in the device arrays.
         let there = there.filter(|_| rounded.has_values_of(copied.view()));
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
-        let source = Source { a: rounded.view(), there: there.as_ref() };
+        let source = PackSource { a: rounded.view(), there: there.as_ref() };
         let mut op =
             self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
         op.preparation.analyze = copy + analyze;

@@ -1,6 +1,6 @@
 //! SpMM: products with several vectors.
 
-use super::stage::Stage;
+use super::stage::StagingBuffers;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
@@ -9,7 +9,7 @@ use crate::formats::Layout;
 use crate::formats::{
     self, Multivector, Placed, Plan, Scaler, Shape, multiplies_several, several_plan,
 };
-use crate::tuning::explain::PackedBeside;
+use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, ScalarKind};
@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Data of SpMMs.
 #[derive(Debug)]
-pub(super) struct Several<T: Scalar> {
+pub(super) struct SpmmPacking<T: Scalar> {
     /// Second packing of the matrix. None if SpMM can use the plan's own arrays.
     second: Option<Second<T>>,
     means: formats::Several<T>,
     /// Staging buffers of products with vectors in host memory on a GPU, all for the same number of
     /// vectors.
-    stages: Mutex<Vec<Stage<T>>>,
+    stages: Mutex<Vec<StagingBuffers<T>>>,
     /// Epilogues of the latest numbers of elements, the latest last.
     scalers: Mutex<Vec<Arc<Scaler<T>>>>,
 }
@@ -36,7 +36,7 @@ struct Second<T: Scalar> {
     seconds: f64,
 }
 
-impl<T: Scalar> Several<T> {
+impl<T: Scalar> SpmmPacking<T> {
     /// Bytes of the second packing and of other data derived from the matrix.
     pub(super) fn bytes(&self) -> u64 {
         self.means.bytes() + self.second.as_ref().map_or(0, |second| second.matrix.bytes())
@@ -48,11 +48,11 @@ impl<T: Scalar> Several<T> {
     }
 
     /// Description of the second packing.
-    pub(super) fn explain(&self) -> PackedBeside<'_> {
+    pub(super) fn explain(&self) -> AuxiliaryPacking<'_> {
         match &self.second {
-            None => PackedBeside::Shared,
+            None => AuxiliaryPacking::Shared,
             Some(Second { plan, matrix, seconds }) => {
-                PackedBeside::Own { plan, bytes: matrix.bytes(), seconds: *seconds }
+                AuxiliaryPacking::Own { plan, bytes: matrix.bytes(), seconds: *seconds }
             }
         }
     }
@@ -280,11 +280,11 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Data of SpMMs, created at the first use.
-    fn several(&self) -> Result<&Several<T>, Error> {
+    fn several(&self) -> Result<&SpmmPacking<T>, Error> {
         self.several.get_or_try_init(|| {
             let (stages, scalers) = (Mutex::default(), Mutex::default());
             if let Some(means) = formats::Several::of(&self.matrix, self.ncols)? {
-                return Ok(Several { second: None, means, stages, scalers });
+                return Ok(SpmmPacking { second: None, means, stages, scalers });
             }
             self.check_copies("with several vectors")?;
             let (second, seconds) = timed(|| self.second_packing());
@@ -292,7 +292,12 @@ impl<T: Scalar> SparseOp<T> {
             let Some(means) = formats::Several::of(&matrix, self.ncols)? else {
                 unreachable!("the plan is one that can multiply several vectors")
             };
-            Ok(Several { second: Some(Second { plan, matrix, seconds }), means, stages, scalers })
+            Ok(SpmmPacking {
+                second: Some(Second { plan, matrix, seconds }),
+                means,
+                stages,
+                scalers,
+            })
         })
     }
 
@@ -310,23 +315,23 @@ impl<T: Scalar> SparseOp<T> {
     }
 }
 
-impl<T: Scalar> Several<T> {
+impl<T: Scalar> SpmmPacking<T> {
     /// Staging buffers for vectors of these lengths; those for other numbers of vectors are
     /// dropped.
-    fn stage(&self, gpu: Gpu, x: usize, y: usize) -> Result<Stage<T>, Error> {
+    fn stage(&self, gpu: Gpu, x: usize, y: usize) -> Result<StagingBuffers<T>, Error> {
         let mut stages = self.stages.lock().unwrap_or_else(PoisonError::into_inner);
         stages.retain(|stage| stage.fits(x, y));
         match stages.pop() {
             Some(stage) => Ok(stage),
             None => {
                 drop(stages);
-                Stage::new(gpu, y, x)
+                StagingBuffers::new(gpu, y, x)
             }
         }
     }
 }
 
-impl<T: Scalar> Several<T> {
+impl<T: Scalar> SpmmPacking<T> {
     /// Axpby epilogue of products with `elements` elements.
     fn scaler(&self, elements: usize) -> Arc<Scaler<T>> {
         /// Numbers of elements that are kept: freeing working memory waits for the GPU.

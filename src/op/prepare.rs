@@ -7,12 +7,12 @@ use crate::device::{Device, DeviceSpec};
 use crate::formats::Placed;
 use crate::matrix::CsrView;
 use crate::trace::span;
-use crate::tuning::calibrate::{Limits, calibrate, field, stakes};
+use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
-use crate::tuning::plan_timer::{DevicePlanTimer, Ready, Source};
+use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
-use crate::tuning::store::{Entry, Key, Miss, STORE_VARIABLE, Store};
+use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
 use crate::{Error, Scalar};
 use tracing::field::display;
 
@@ -24,9 +24,9 @@ pub(super) struct Prepared<T: Scalar> {
 }
 
 /// Entry of a decision store: the store and the key of the decision.
-struct Shelf {
+struct StoreEntry {
     store: Store,
-    key: Key,
+    key: DecisionKey,
 }
 
 impl SparseOpBuilder {
@@ -34,7 +34,7 @@ impl SparseOpBuilder {
     pub(super) fn prepare<T: Scalar>(
         &self,
         device: &Device,
-        source: Source<'_, T>,
+        source: PackSource<'_, T>,
         analysis: &Analysis,
     ) -> Result<Prepared<T>, Error> {
         let (spec, a) = (device.spec(), source.a);
@@ -53,7 +53,7 @@ impl SparseOpBuilder {
         let predicted = decision.basis == Basis::Predicted;
         if self.tuning == Tuning::Calibrate && predicted && self.pays(&mut decision, device, &spec)
         {
-            let (ready, seconds) = self.race(device, source, analysis, &mut decision)?;
+            let (ready, seconds) = self.timing_run(device, source, analysis, &mut decision)?;
             if let Some(shelf) = shelf {
                 shelf.keep(&mut decision, &spec);
             }
@@ -70,25 +70,29 @@ impl SparseOpBuilder {
         analysis: &Analysis,
         spec: &DeviceSpec,
         decision: &mut Decision,
-    ) -> Option<Shelf> {
+    ) -> Option<StoreEntry> {
         if !self.remember || decision.fixed {
             return None;
         }
         let Some(store) = Store::of_user() else {
             decision.store =
-                Some(format!("there is no folder to remember in; name one in {STORE_VARIABLE}"));
+                Some(format!("there is no folder for stored decisions; set {STORE_VARIABLE}"));
             return None;
         };
         let (structure, cold) = (Fingerprint::of(a), self.calibration.cold);
-        let key = Key::new(structure, analysis, spec, &decision.request, self.memory_limit, cold);
-        Some(Shelf { store, key })
+        let key =
+            DecisionKey::new(structure, analysis, spec, &decision.request, self.memory_limit, cold);
+        Some(StoreEntry { store, key })
     }
 
     /// True if a timing run is expected to pay, or is requested without a number of products.
     /// Otherwise the reason is recorded in the decision.
     fn pays(&self, decision: &mut Decision, device: &Device, spec: &DeviceSpec) -> bool {
-        let (gain, cost) =
-            stakes(decision, &field(decision, spec), self.calibration.policy(device));
+        let (gain, cost) = expected_gain_and_cost(
+            decision,
+            &shortlist(decision, spec),
+            self.calibration.policy(device),
+        );
         let pays = self.calibration.always || self.expected_calls.is_none() || gain >= cost;
         if !pays {
             decision.basis = Basis::Unpaid { gain, cost };
@@ -98,10 +102,10 @@ impl SparseOpBuilder {
 
     /// Times the candidates nearest to the predicted one. Returns the winner and the seconds of
     /// everything except packing it.
-    fn race<T: Scalar>(
+    fn timing_run<T: Scalar>(
         &self,
         device: &Device,
-        source: Source<'_, T>,
+        source: PackSource<'_, T>,
         analysis: &Analysis,
         decision: &mut Decision,
     ) -> Result<(Ready<Placed<T>>, f64), Error> {
@@ -116,32 +120,32 @@ impl SparseOpBuilder {
             memory: settings.memory(memory_limit, device.memory()?),
             calls: expected_calls,
         };
-        let field = field(decision, &spec);
-        let (ready, race) =
-            calibrate(&timer, &clock, &field, limits, settings.policy(device), settings.cold)?;
-        let seconds = race.seconds;
-        decision.settle(Basis::Raced(race), analysis, &spec);
+        let shortlist = shortlist(decision, &spec);
+        let (ready, timing_run) =
+            calibrate(&timer, &clock, &shortlist, limits, settings.policy(device), settings.cold)?;
+        let seconds = timing_run.seconds;
+        decision.settle(Basis::Timed(timing_run), analysis, &spec);
         span.record("plan", display(&decision.plan));
         Ok((ready, seconds))
     }
 }
 
-impl Shelf {
+impl StoreEntry {
     /// Loads the stored plan, if there is one that may be chosen now. The outcome is recorded in
     /// the decision.
     fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
         let found = self.store.find(&self.key, spec).and_then(|entry| {
-            match decision.objection(&entry.race.winner, analysis, spec) {
+            match decision.objection(&entry.timing_run.winner, analysis, spec) {
                 Some(objection) => {
-                    Err(Miss::Inadmissible(format!("{}, {objection}", entry.race.winner)))
+                    Err(Miss::Inadmissible(format!("{}, {objection}", entry.timing_run.winner)))
                 }
                 None => Ok(entry),
             }
         });
         match found {
-            Ok(Entry { race, when, .. }) => {
+            Ok(StoredDecision { timing_run, when, .. }) => {
                 let age = unix_seconds().saturating_sub(when);
-                decision.settle(Basis::Remembered { race, age }, analysis, spec);
+                decision.settle(Basis::Remembered { timing_run, age }, analysis, spec);
             }
             Err(miss) => decision.store = Some(miss.to_string()),
         }
@@ -149,11 +153,11 @@ impl Shelf {
 
     /// Stores the result of a timing run. The outcome is recorded in the decision.
     fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
-        let Some(race) = decision.race().cloned() else { return };
-        let kept = self.store.keep(&Entry::now(self.key, spec, race));
+        let Some(timing_run) = decision.timing_run().cloned() else { return };
+        let kept = self.store.keep(&StoredDecision::now(self.key, spec, timing_run));
         let now = match kept {
-            Ok(()) => format!("now it is, in {}", self.store.folder().display()),
-            Err(error) => format!("nor can it be: {error}"),
+            Ok(()) => format!("now stored in {}", self.store.folder().display()),
+            Err(error) => format!("storing it failed: {error}"),
         };
         decision.store = Some(match decision.store.take() {
             Some(miss) => format!("{miss}; {now}"),

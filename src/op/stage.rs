@@ -5,7 +5,7 @@ use crate::{Error, Scalar};
 
 /// Staging buffers of products with vectors in host memory on a GPU.
 #[derive(Debug)]
-pub(super) struct Stage<T> {
+pub(super) struct StagingBuffers<T> {
     queue: Queue,
     host_x: Pinned<T>,
     host_y: Pinned<T>,
@@ -13,7 +13,7 @@ pub(super) struct Stage<T> {
     y: Buffer<T>,
 }
 
-impl<T: Scalar> Stage<T> {
+impl<T: Scalar> StagingBuffers<T> {
     pub(super) fn new(gpu: Gpu, nrows: usize, ncols: usize) -> Result<Self, Error> {
         Ok(Self {
             queue: gpu.new_queue()?,

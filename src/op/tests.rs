@@ -64,8 +64,8 @@ fn a_calibrated_operator_multiplies_with_the_winner() {
         let calibration = Calibration { seconds: 0.3, cold, ..Calibration::default() };
         let builder = SparseOpBuilder::new().tuning(Tuning::Calibrate).calibration(calibration);
         let op = builder.build(&a).unwrap();
-        let race = op.decision().race().unwrap();
-        assert_eq!((&race.winner, race.cold), (op.plan(), cold));
+        let timing_run = op.decision().timing_run().unwrap();
+        assert_eq!((&timing_run.winner, timing_run.cold), (op.plan(), cold));
         // The size of packed SELL is estimated from a sample.
         let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
         assert!(
@@ -86,11 +86,11 @@ fn a_calibrated_operator_multiplies_with_the_winner() {
         .unwrap();
     let decided = SparseOpBuilder::new().tuning(Tuning::Calibrate);
     let decided = decided.decide(&Analysis::of(a.view()), crate::ScalarKind::F64).unwrap();
-    assert!(decided.race().is_none(), "without the matrix there is nothing to race");
+    assert!(decided.timing_run().is_none(), "without the matrix there is nothing to time");
 }
 
 #[test]
-fn what_a_gpu_lacks_the_cpu_may_have_and_a_limit_holds_everywhere() {
+fn memory_limits_hold_on_every_device() {
     let over = |limit| Error::MemoryLimit { plan: "ell".to_owned(), needed: 100, limit };
     let limited = SparseOpBuilder::new().memory_limit(50);
     assert!(SparseOpBuilder::new().is_due_to_gpu(&over(50)));

@@ -1,11 +1,11 @@
 //! Products with the transposed matrix, by an operator of its own, created at the first use or, if
 //! requested, with the operator.
 
-use super::multi::Several;
+use super::multi::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{DeviceVec, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::tuning::explain::{Beside, PackedBeside};
+use crate::tuning::explain::{AuxiliaryPacking, AuxiliaryPackings};
 use crate::{Error, Scalar};
 
 /// Operator of the transposed matrix.
@@ -95,16 +95,16 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Additional packings beside the packed matrix.
-    pub(super) fn beside(&self) -> Beside<'_> {
+    pub(super) fn auxiliary(&self) -> AuxiliaryPackings<'_> {
         let transposed = self.transposed.get().map(|transposed| match transposed {
-            Transposed::Same => PackedBeside::Shared,
-            Transposed::Own(op) => PackedBeside::Own {
+            Transposed::Same => AuxiliaryPacking::Shared,
+            Transposed::Own(op) => AuxiliaryPacking::Own {
                 plan: op.plan(),
                 bytes: op.matrix.bytes(),
                 seconds: op.preparation.total(),
             },
         });
-        Beside { transposed, several: self.several.get().map(Several::explain) }
+        AuxiliaryPackings { transposed, spmm: self.several.get().map(SpmmPacking::explain) }
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
         let op = SparseOpBuilder::new().transpose(true).build(&a).unwrap();
         assert!(std::ptr::eq(op.transposed().unwrap(), &op));
         let text = op.explain().to_string();
-        assert!(text.contains("\ntransposed as the matrix itself, which is symmetric\n"), "{text}");
+        assert!(text.contains("\ntransposed shared with the symmetric matrix itself\n"), "{text}");
         check(&op, &a);
     }
 

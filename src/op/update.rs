@@ -1,6 +1,6 @@
 //! New values on the same pattern.
 
-use super::multi::Several;
+use super::multi::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{Placed, Updater};
@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use tracing::field::display;
 
 /// Reason why values in GPU memory cannot replace values that were rounded.
-const ROUNDED_ON_HOST: &str = "its values are rounded, and whether those in the memory of the GPU can be is not known there; `update_values` takes \
-                               them from the host";
+const ROUNDED_ON_HOST: &str = "its values are rounded, and the range of values in GPU memory is \
+                               not checked; `update_values` takes them from the host";
 
 impl<T: Scalar> SparseOp<T> {
     /// Replaces the values of all entries; the pattern is fixed, and nothing is analysed, chosen or
@@ -154,7 +154,7 @@ impl<T: Scalar> SparseOp<T> {
     /// Drops packings made from the previous values; they are packed again when they are needed.
     pub(super) fn forget_copies(&mut self) {
         self.transposed = OnceCell::new();
-        if !self.several.get().is_some_and(Several::is_shared) {
+        if !self.several.get().is_some_and(SpmmPacking::is_shared) {
             self.several = OnceCell::new();
         }
     }

@@ -14,7 +14,7 @@ use crate::{Error, SparseOp, SparseOpBuilder, Tuning};
 const OPERATIONS: [&str; 7] = [
     "`αAx + βy`",
     "transposed",
-    "several vectors",
+    "SpMM",
     "`update_values`",
     "`get`, `row`, `position`",
     "`insert`",
@@ -255,7 +255,7 @@ fn every_plan_does_what_the_documentation_says() {
         table += &row(&[&[kind.as_str()], &cells[..]].concat());
     }
     let page = include_str!("../../docs/formats.md");
-    assert!(page.contains(&table), "docs/formats.md says something else than was found:\n{table}");
+    assert!(page.contains(&table), "docs/formats.md differs from the results:\n{table}");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_gpu_refuses_single_entries_and_values_that_the_host_keeps_and_nothing_else(
 }
 
 #[test]
-fn a_plan_that_cannot_be_captured_says_so() {
+fn a_plan_without_graph_capture_is_an_error() {
     let Some(gpu) = devices().get(1) else { return };
     let a = scattered::<f64>(500, 500, |row| row % 19);
     let op = builder(gpu, "hyb(width:2,tail:host)").build(&a).unwrap();

@@ -72,7 +72,7 @@ fn rows_elements_and_slots_are_those_of_the_matrix() {
 }
 
 #[test]
-fn what_is_inserted_is_multiplied_with() {
+fn inserted_entries_take_part_in_products() {
     for a in &matrices() {
         for text in [
             "ell",
@@ -138,7 +138,7 @@ fn places_of_values_found_before_an_insertion_are_not_used_after_it() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn missing_entries_are_refused() {
     let a = chapter::matrix::<f64>();
     let mut op = operator("ell", &a);
     for (row, col) in [(4, 0), (0, 4), (usize::MAX, usize::MAX)] {

@@ -213,7 +213,7 @@ fn the_deterministic_choice_does_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn operators_asked_to_be_deterministic_are_and_build_alike() {
+fn deterministic_operators_are_and_build_alike() {
     for device in devices() {
         for spec in ["webbase,rows=20k", "stencil27,n=16", "rmat,scale=11", "lp,rows=50"] {
             let a =

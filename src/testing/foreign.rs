@@ -110,7 +110,7 @@ fn arrays_of_a_gpu_are_packed_where_they_lie() {
 }
 
 #[test]
-fn what_a_gpu_does_not_have_is_refused() {
+fn unsupported_gpu_operations_are_refused() {
     let Some(device) = devices().iter().find(|device| **device != Device::Cpu) else { return };
     let refused = |address: u64, len: usize| {
         // SAFETY: it is refused before anything is read.

@@ -8,7 +8,7 @@ use crate::formats::{DeviceCsr, FormatKind, Placed, Plan, Updater};
 use crate::matrix::CsrMatrix;
 use crate::tuning::caches::CacheState;
 use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
-use crate::tuning::stopwatch::turn;
+use crate::tuning::stopwatch::time_batch;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
 
@@ -114,7 +114,7 @@ fn many_streams_and_threads_share_an_operator() {
 }
 
 #[test]
-fn a_captured_chain_gives_the_same_and_outlives_what_it_uses() {
+fn a_captured_chain_gives_the_same_and_owns_its_inputs() {
     let Some(device) = gpu() else { return };
     captured_chain(device, &scattered(3000, 3000, |row| row % 19));
     // One row is split many times.
@@ -192,7 +192,7 @@ fn while_one_thread_captures_others_wait_for_their_own_and_are_refused_on_its_st
 }
 
 #[test]
-fn what_is_enqueued_through_a_wrapper_that_is_gone_is_waited_for() {
+fn work_of_a_dropped_wrapper_is_waited_for() {
     let Some(device) = gpu() else { return };
     let a = "banded,rows=200k"
         .parse::<crate::matrix::gallery::Spec>()
@@ -215,7 +215,7 @@ fn what_is_enqueued_through_a_wrapper_that_is_gone_is_waited_for() {
 }
 
 #[test]
-fn what_lives_elsewhere_is_refused() {
+fn vectors_of_other_devices_are_refused() {
     let Some(device) = gpu() else { return };
     let op = operator(device, &"csr".parse().unwrap(), &super::chapter::matrix::<f32>());
     let (here, there) = (Stream::new(device).unwrap(), Stream::new(&Device::Cpu).unwrap());
@@ -356,7 +356,8 @@ fn update_times<T: Scalar>() {
     }
     let mut slow = Vec::new();
     eprintln!(
-        "| matrix | type | plan | update, µs | CSR product, µs | ratio |\n| --- | --- | --- | --- | --- | --- |"
+        "| matrix | type | plan | update, µs | CSR product, µs | ratio |\n| --- | --- | --- | \
+         --- | --- | --- |"
     );
     for class in ["stencil27", "fem3d", "femrandom", "banded", "webbase", "rmat"] {
         let entry =
@@ -376,7 +377,8 @@ fn update_times<T: Scalar>() {
             let mut matrix = timer.pack(&plan).unwrap().matrix;
             let updater = Updater::new(&plan, &mut matrix, a.view(), false).unwrap();
             let mut once = || {
-                turn(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap() / 20.0
+                time_batch(&stream, 20, || updater.enqueue(&mut matrix, &stream, &values)).unwrap()
+                    / 20.0
             };
             let update = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
             let line = format!(

@@ -182,11 +182,13 @@ fn the_header_is_spliced_in_and_lines_keep_their_numbers() {
     let header = ("common.cuh".to_owned(), "#pragma once\nint shared;\n".to_owned());
     let more = ("more.cu".to_owned(), "#define MORE\n#include \"common.cuh\"\nmore".to_owned());
     let headers = splice::Headers::from([header, more]);
-    let expected = "#line 1 \"kernels/a.cu\"\n// first\n#line 1 \"kernels/common.cuh\"\n\nint shared;\n\
+    let expected = "#line 1 \"kernels/a.cu\"\n// first\n#line 1 \"kernels/common.cuh\"\n\nint \
+                    shared;\n\
                     #line 3 \"kernels/a.cu\"\n#include <cstdint>\nlast\n";
     assert_eq!(splice::splice("a.cu", source, &headers).unwrap(), expected);
     assert_eq!(splice::splice("a.cu", "", &headers).unwrap(), "#line 1 \"kernels/a.cu\"\n");
-    let nested = "#line 1 \"kernels/a.cu\"\n#line 1 \"kernels/more.cu\"\n#define MORE\n#line 1 \"kernels/common.cuh\"\n\n\
+    let nested = "#line 1 \"kernels/a.cu\"\n#line 1 \"kernels/more.cu\"\n#define MORE\n#line 1 \
+                  \"kernels/common.cuh\"\n\n\
                   int shared;\n#line 3 \"kernels/more.cu\"\nmore\n#line 2 \"kernels/a.cu\"\nlast\n";
     assert_eq!(splice::splice("a.cu", "#include \"more.cu\"\nlast", &headers).unwrap(), nested);
     let message = splice::splice("a.cu", "\n # include \"other.cuh\"", &headers).unwrap_err();

@@ -7,7 +7,7 @@ use crate::device::{Device, DeviceVec, Stream};
 use crate::matrix::CsrMatrix;
 use crate::{Scalar, SparseOp, SparseOpBuilder, Tuning};
 
-/// Number of products of a chain; each multiplies the result of the one before.
+/// Number of products of a chain; each multiplies the result of the previous one.
 const CHAIN: usize = 10;
 
 /// Number of repetitions of a chain, alternating between two start vectors.
@@ -36,7 +36,7 @@ impl<T: Scalar> Chain<T> {
         }
     }
 
-    /// Bits of the last product. With `waiting`, each product waits for the one before; otherwise
+    /// Bits of the last product. With `waiting`, each product waits for the previous one; otherwise
     /// they are enqueued at once.
     fn bits(&mut self, op: &SparseOp<T>, start: usize, waiting: bool) -> Vec<u64> {
         for k in 0..CHAIN {
@@ -102,7 +102,7 @@ fn chains<T: Scalar>(gpu: &Device) {
 }
 
 #[test]
-fn products_of_what_the_last_product_gave() {
+fn products_of_previous_products() {
     let Some(gpu) = devices().iter().find(|device| **device != Device::Cpu) else { return };
     chains::<f32>(gpu);
     chains::<f64>(gpu);

@@ -131,7 +131,7 @@ fn special_values_keep_their_bits_and_reach_their_rows() {
 }
 
 #[test]
-fn all_16_bit_numbers_are_multiplied_as_what_they_are() {
+fn all_16_bit_numbers_are_multiplied_exactly() {
     // One value per row, and all of them in one long row: single loads and loads of four.
     for precision in [Precision::Bf16, Precision::F16] {
         let values: Vec<f32> =
@@ -264,7 +264,7 @@ fn products_are_those_of_the_rounded_matrix_in_f64() {
 }
 
 #[test]
-fn what_cannot_be_rounded_or_stored_is_refused_and_nothing_changes() {
+fn unrepresentable_values_are_refused_without_changes() {
     let mut a = scattered::<f64>(60, 50, |row| row % 9);
     for device in devices() {
         a.values_mut().fill(1.25);
@@ -309,7 +309,7 @@ fn what_cannot_be_rounded_or_stored_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn an_analysis_of_other_values_is_looked_at_again() {
+fn an_analysis_of_other_values_is_repeated() {
     let a = scattered::<f64>(900, 700, |row| row % 23);
     let analysis = Analysis::of(a.view());
     assert_eq!(analysis.structure.exact_in.narrowest(), None);

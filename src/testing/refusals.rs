@@ -105,7 +105,7 @@ fn misplaced(result: Result<(), Error>) -> &'static str {
 }
 
 #[test]
-fn what_is_on_another_device() {
+fn objects_on_another_device() {
     let [cpu, gpu] = devices() else { return };
     for (here, there) in [(gpu, cpu), (cpu, gpu)] {
         let mut op = wide(here);

@@ -125,7 +125,7 @@ fn what_does_not_fit_is_refused_and_y_is_untouched() {
 }
 
 #[test]
-fn a_graph_scales_by_what_the_factors_are_when_it_is_launched() {
+fn a_graph_reads_its_factors_at_launch() {
     let Some(device) = devices().get(1) else { return };
     let a = skewed();
     let x: Vec<f32> = x_vector(5000);

@@ -278,9 +278,9 @@ fn check_window<T: Scalar>(counts: &'static [usize]) {
                 // Others may lack the shared memory.
                 let instructions = device.spec().instructions;
                 let capability: u32 = instructions.trim_start_matches("sm_").parse().unwrap();
-                let slides = op.memory_bytes() > before;
+                let has_window = op.memory_bytes() > before;
                 assert!(
-                    capability >= 120 || slides == (capability >= 90),
+                    capability >= 120 || has_window == (capability >= 90),
                     "{text}, {columns} columns on {instructions}"
                 );
             }
@@ -289,7 +289,7 @@ fn check_window<T: Scalar>(counts: &'static [usize]) {
 }
 
 #[test]
-fn graphs_of_sliding_windows_own_what_they_use() {
+fn graphs_of_the_sliding_window_own_their_inputs() {
     let case = Case::with(diagonals::<f32>(61_003, 61_003, &RUNS), &[8]);
     for device in devices().iter().filter(|device| **device != Device::Cpu) {
         let op = case.operator(device, &"psell(sigma:1)".parse().unwrap());

@@ -222,7 +222,7 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn codes_of_values_are_avoided_when_told_and_refused_when_not() {
+fn codes_of_values_are_avoided_if_updatable_and_refused_otherwise() {
     let a = "stencil27,n=12".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     for device in devices() {
         for plan in ["blocked(values:packed)", "tiles(values:packed)"] {

@@ -16,10 +16,14 @@ macro_rules! span {
     ($level:ident, $name:literal $(, $field:ident = $value:expr)* $(; $($later:ident),+)?) => {
         $crate::trace::Entered::new(
             tracing::span!(
-                tracing::Level::$level, $name $(, $field = $value)* $($(, $later = tracing::field::Empty)+)?
+                tracing::Level::$level,
+                $name $(, $field = $value)* $($(, $later = tracing::field::Empty)+)?
             ),
             $name,
-            &|_range| { $(write!(_range, concat!(" ", stringify!($field), "={}"), $value)?;)* Ok(()) },
+            &|_range| {
+                $(write!(_range, concat!(" ", stringify!($field), "={}"), $value)?;)*
+                Ok(())
+            },
         )
     };
 }

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_row_excludes_what_walks_it_alone() {
+    fn one_long_row_excludes_plans_that_process_it_serially() {
         let long = analysis(40_000, 20_000);
         for plan in [
             "csr(scalar)",

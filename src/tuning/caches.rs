@@ -1,7 +1,7 @@
 //! Batches of products in a state of the caches.
 
 pub use super::cache_state::CacheState;
-use super::stopwatch::turn;
+use super::stopwatch::time_batch;
 use crate::Error;
 use crate::device::fused::{Code, Coefficient, Combine, Dots, Passes, Program};
 use crate::device::{Device, DeviceVec, Stream};
@@ -59,7 +59,8 @@ impl Caches {
         mut product: impl FnMut() -> Result<(), Error>,
     ) -> Result<f64, Error> {
         let fill = || self.filling.as_ref().map_or(Ok(()), |filling| filling.borrow_mut().pass());
-        self.state.batch(products, fill, |products| turn(&self.stream, products, &mut product))
+        self.state
+            .batch(products, fill, |products| time_batch(&self.stream, products, &mut product))
     }
 }
 
@@ -96,7 +97,7 @@ fn filling_bytes(device: &Device) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stopwatch::{Policy, race};
+    use super::super::stopwatch::{Policy, time_interleaved};
     use super::*;
     use CacheState::{Cold, Company, Warm};
 
@@ -123,7 +124,7 @@ mod tests {
         let policy =
             Policy { warmup: 0, min_rounds: 2, max_rounds: 2, seconds: 1e9, ..Policy::default() };
         let policy = policy.in_state(state);
-        let samples = race(&mut [&mut a, &mut b], policy);
+        let samples = time_interleaved(&mut [&mut a, &mut b], policy);
         assert!(
             samples.iter().all(|s| s.as_ref().unwrap().as_slice() == [4.0, 4.0]),
             "{samples:?}"
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_not_timed() {
+    fn failed_plans_are_not_timed() {
         let failure = || Error::CopyLength { expected: 1, found: 2 };
         for state in [Company, Cold] {
             let failed = state.batch(2, || Err(failure()), |_| panic!("the cache is not filled"));

@@ -5,7 +5,7 @@
 //! fitted by ridge regression on a few features of the matrix and the plan, each on a scale on
 //! which a step is a doubling. A profile has such a factor only if it lowers the held-out regret.
 
-use super::facts::Facts;
+use super::features::MatrixFeatures;
 use crate::ScalarKind;
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ impl Feature {
 }
 
 /// Computes the features of a plan's product on a device with a last-level cache of `cache_bytes`.
-pub fn features(traffic: &Traffic, facts: &Facts, cache_bytes: f64) -> Features {
+pub fn features(traffic: &Traffic, facts: &MatrixFeatures, cache_bytes: f64) -> Features {
     /// Number of parts of the cache in which bytes are counted. Sizes below one part are not
     /// distinguished.
     const PARTS: f64 = 64.0;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_stay_within_what_was_measured() {
+    fn factors_stay_within_the_measured_range() {
         let correction = correction();
         let at = |gini: f64, rows: f64| {
             let mut values = [0.0; Feature::COUNT];
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_no_factor_is_not_valid() {
+    fn corrections_without_a_factor_are_invalid() {
         let change = |f: &dyn Fn(&mut Correction)| {
             let mut changed = correction();
             f(&mut changed);
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn features_of_nothing_are_numbers() {
-        let values = features(&Traffic::default(), &Facts::default(), 1e6);
+        let values = features(&Traffic::default(), &MatrixFeatures::default(), 1e6);
         assert!(values.iter().all(|v| v.is_finite()), "{values:?}");
         assert!(Feature::ALL.iter().enumerate().all(|(i, f)| *f as usize == i));
     }

@@ -3,15 +3,15 @@
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel:
 //! entries, padding, row sums, slices, gathers that miss the caches, bytes that stream from memory.
-//! Amounts are computed from [`Traffic`] and [`Facts`]. They are exact except for the padding of
-//! tiles, the size of blocks, and the packing of large matrices. Coefficients come from a
-//! [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
+//! Amounts are computed from [`Traffic`] and [`MatrixFeatures`]. They are exact except for the
+//! padding of tiles, the size of blocks, and the packing of large matrices. Coefficients come from
+//! a [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
 //! amounts are counted against, and a factor for effects that a sum cannot express (see
 //! [`correction`](super::correction)).
 //!
 //! Coefficients measured on another device are scaled first: see [`Scale`](super::scale::Scale).
 
-use super::facts::Facts;
+use super::features::MatrixFeatures;
 use crate::device::{DeviceSpec, cpu};
 use crate::formats::Traffic;
 use serde::{Deserialize, Serialize};
@@ -114,26 +114,24 @@ impl Term {
     /// Description of the term, to follow "more time for".
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::Call => "starting",
-            Self::Wake => "waking threads",
+            Self::Call => "launch overhead",
+            Self::Wake => "thread wake-up",
             Self::Slots => "stored slots",
-            Self::Chains => "sums that wait for one another",
-            Self::Guards => "looking for padding",
-            Self::Strides => "following many columns at once",
-            Self::Decodes => "looking values up",
+            Self::Chains => "dependent additions",
+            Self::Guards => "padding masks",
+            Self::Strides => "concurrent column streams",
+            Self::Decodes => "dictionary lookups",
             Self::Tail => "the COO part",
             Self::Rows => "row sums",
-            Self::Scatter => "rows out of their order",
-            Self::Uneven => "rows of changing length",
+            Self::Scatter => "permuted rows",
+            Self::Uneven => "changes of the row length",
             Self::Groups => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
-            Self::Crowd => "sharing multiprocessors with the launch before",
-            Self::Launches => "launching further kernels",
-            Self::Depth => {
-                "the longest row or slice, which keeps a thread busy while the others wait"
-            }
-            Self::Apart => "the pieces of the longest row, which lies apart",
-            Self::Stream => "bytes from memory",
+            Self::Crowd => "SM contention with the previous launch",
+            Self::Launches => "further kernel launches",
+            Self::Depth => "the longest row or slice of one thread",
+            Self::Apart => "pieces of the longest row, multiplied separately",
+            Self::Stream => "memory traffic",
         }
     }
 }
@@ -160,7 +158,8 @@ macro_rules! coefficients {
             pub const NAMES: [&'static str; Term::COUNT] = [$(stringify!($name)),+];
 
             /// Names of the coefficients of packing, in the order of [`packed`].
-            pub const PACKING_NAMES: [&'static str; PACKED] = ["pack_slot", "pack_row", "pack_call"];
+            pub const PACKING_NAMES: [&'static str; PACKED] =
+                ["pack_slot", "pack_row", "pack_call"];
 
             /// Coefficients of the product, in the order of [`Term::ALL`].
             pub const fn terms(&self) -> [f64; Term::COUNT] {
@@ -279,7 +278,7 @@ impl Reach {
 /// Computes the amounts of one product on a device with a last-level cache of `cache_bytes`.
 pub fn amounts(
     traffic: &Traffic,
-    facts: &Facts,
+    facts: &MatrixFeatures,
     cache_bytes: f64,
     reach: &Reach,
     device: &DeviceSpec,
@@ -406,13 +405,19 @@ mod tests {
 
     /// Amounts of split long rows, the longest with `max` entries.
     fn amounts_of(max: u32, tail: u64, device: &DeviceSpec) -> Amounts {
-        let facts = Facts { nrows: 100, nnz: 1000, max, changes: 100, ..Facts::default() };
+        let facts = MatrixFeatures {
+            nrows: 100,
+            nnz: 1000,
+            max,
+            changes: 100,
+            ..MatrixFeatures::default()
+        };
         let traffic = Traffic { rows: 100, branchless: 100, tail, ..Traffic::default() };
         amounts(&traffic, &facts, 1e6, &Reach::usual(device), device)
     }
 
     #[test]
-    fn what_only_gpus_or_only_branches_wait_for() {
+    fn terms_of_gpus_and_of_branch_predictors() {
         let cpu = Device::Cpu.spec();
         let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
         let gpu = DeviceSpec { gpu: Some(gpu), ..cpu.clone() };

@@ -16,7 +16,7 @@ pub const TIE_BAND: f64 = 0.02;
 
 /// Relative difference up to which measured times are ties. A predicted plan is not changed for
 /// less.
-pub(super) const RACE_BAND: f64 = 0.01;
+pub(super) const TIMING_BAND: f64 = 0.01;
 
 /// Inputs of the choice besides the matrix and the device.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +85,7 @@ pub enum Verdict {
     /// The profile has no coefficients for its kernel.
     Unknown,
     /// It was timed in a calibration and did not win.
-    Raced(Outcome),
+    Timed(TimingOutcome),
 }
 
 /// Main reason why a plan is slower.
@@ -108,13 +108,11 @@ impl Display for Cause {
         match self {
             Self::Term(term) => write!(f, "more time for {}", term.describe()),
             Self::Imbalance => {
-                f.write_str("one long row or slice keeps a thread busy while the others wait")
+                f.write_str("load imbalance: one thread has the longest row or slice")
             }
-            Self::Kernel => f.write_str("its kernel takes longer for the same work"),
-            Self::Experience => {
-                f.write_str("on matrices like this its kernel took longer than its work says")
-            }
-            Self::Preparation => f.write_str("its preparation does not pay off in so few products"),
+            Self::Kernel => f.write_str("slower kernel for the same work"),
+            Self::Experience => f.write_str("correction factor measured on similar matrices"),
+            Self::Preparation => f.write_str("preparation not amortised by the expected products"),
         }
     }
 }
@@ -152,9 +150,9 @@ pub struct Decision {
 impl Decision {
     /// Timing run that the choice is based on, performed now or loaded from the store, if any.
     #[doc(hidden)]
-    pub fn race(&self) -> Option<&Race> {
+    pub fn timing_run(&self) -> Option<&TimingRun> {
         match &self.basis {
-            Basis::Raced(race) | Basis::Remembered { race, .. } => Some(race),
+            Basis::Timed(timing_run) | Basis::Remembered { timing_run, .. } => Some(timing_run),
             Basis::Predicted | Basis::Unpaid { .. } => None,
         }
     }
@@ -180,11 +178,11 @@ pub enum Basis {
         cost: f64,
     },
     /// A timing run.
-    Raced(Race),
+    Timed(TimingRun),
     /// A stored result of an earlier timing run.
     Remembered {
         /// The earlier timing run.
-        race: Race,
+        timing_run: TimingRun,
         /// Age, in seconds.
         age: u64,
     },
@@ -192,7 +190,7 @@ pub enum Basis {
 
 /// Result of a timing run of the shortlist.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Race {
+pub struct TimingRun {
     /// The winner.
     pub winner: Plan,
     /// True if caches were cold.
@@ -202,7 +200,7 @@ pub struct Race {
     pub timed_plans: Vec<TimedPlan>,
     /// Number of groups that were timed together; more than one if the packed matrices do not fit
     /// into memory at the same time.
-    pub heats: usize,
+    pub groups: usize,
     /// Seconds of the whole timing run, without packing the winner.
     pub seconds: f64,
     /// Seconds of packing the other plans; part of `seconds`.
@@ -227,13 +225,13 @@ pub struct TimedPlan {
     /// Number of recorded rounds.
     pub rounds: usize,
     /// Outcome of the timing run for this plan.
-    pub outcome: Outcome,
+    pub outcome: TimingOutcome,
 }
 
 /// Outcome of a timing run for one plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum TimingOutcome {
     /// The winner.
     Won,
     /// Not distinguishable from the winner of its group.
@@ -266,32 +264,32 @@ pub enum Outcome {
     NoTime,
 }
 
-impl Display for Outcome {
+impl Display for TimingOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Won => f.write_str("measured fastest"),
-            Self::Tied { ratio } if (ratio - 1.0).abs() <= RACE_BAND => {
+            Self::Tied { ratio } if (ratio - 1.0).abs() <= TIMING_BAND => {
                 write!(f, "measured {ratio:.3} times as long: a tie")
             }
-            Self::Tied { ratio } => write!(f, "measured {ratio:.2} times as long, but not surely"),
+            Self::Tied { ratio } => write!(f, "measured {ratio:.2} times as long, not significant"),
             Self::Slower { ratio, early } => {
                 write!(
                     f,
                     "measured {ratio:.2} times as long{}",
-                    if *early { ", out early" } else { "" }
+                    if *early { ", eliminated early" } else { "" }
                 )
             }
-            Self::Undecided => f.write_str("time was up before it could be told apart"),
-            Self::Failed { reason } => write!(f, "disqualified: {reason}"),
+            Self::Undecided => f.write_str("undecided at the time limit"),
+            Self::Failed { reason } => write!(f, "failed: {reason}"),
             Self::NoRoom { needed, left } => {
-                write!(f, "not raced: needs {needed} bytes beside the others, which leave {left}")
+                write!(f, "not timed: needs {needed} bytes, the other candidates leave {left}")
             }
-            Self::NoTime => f.write_str("not raced: packing it would have taken too long"),
+            Self::NoTime => f.write_str("not timed: packing would exceed the time limit"),
         }
     }
 }
 
-impl Race {
+impl TimingRun {
     /// Entry of a plan, if it is on the shortlist.
     pub fn timed_plan(&self, plan: &Plan) -> Option<&TimedPlan> {
         self.timed_plans.iter().find(|timed_plan| timed_plan.plan == *plan)

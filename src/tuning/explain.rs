@@ -1,6 +1,6 @@
 //! Explanations of decisions, as text.
 
-use super::decision::{Basis, Candidate, Decision, Race, Request, Verdict};
+use super::decision::{Basis, Candidate, Decision, Request, TimingRun, Verdict};
 use super::scale::Scale;
 use crate::analysis::RowStats;
 use crate::device::Residency;
@@ -62,21 +62,21 @@ pub struct Explanation<'a> {
     /// Residency of the packed matrix in the L2 of a GPU; `None` on the CPU.
     pub residency: Option<Residency>,
     /// Auxiliary packings.
-    pub beside: Beside<'a>,
+    pub auxiliary: AuxiliaryPackings<'a>,
 }
 
 /// Auxiliary packings besides the matrix; `None` for packings that were not needed so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beside<'a> {
+pub struct AuxiliaryPackings<'a> {
     /// Packing for products with the transposed matrix.
-    pub transposed: Option<PackedBeside<'a>>,
+    pub transposed: Option<AuxiliaryPacking<'a>>,
     /// Packing for products with a multivector (SpMM).
-    pub several: Option<PackedBeside<'a>>,
+    pub spmm: Option<AuxiliaryPacking<'a>>,
 }
 
 /// An auxiliary packing.
 #[derive(Debug, Clone, Copy)]
-pub enum PackedBeside<'a> {
+pub enum AuxiliaryPacking<'a> {
     /// The packed matrix itself.
     Shared,
     /// A separate packing.
@@ -107,12 +107,15 @@ impl Explanation<'_> {
     #[doc(hidden)]
     pub fn measured_break_even(&self) -> Option<f64> {
         let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
-        let measured = |c: &Candidate| self.decision.race()?.timed_plan(&c.plan)?.median;
+        let measured = |c: &Candidate| self.decision.timing_run()?.timed_plan(&c.plan)?.median;
         let gain = match (measured(plain), measured(chosen)) {
             (Some(plain), Some(chosen)) => plain - chosen,
             _ => self.predicted(plain)? - self.predicted(chosen)?,
         };
-        let packing = self.decision.race().and_then(|race| race.timed_plan(&plain.plan)?.prepare);
+        let packing = self
+            .decision
+            .timing_run()
+            .and_then(|timing_run| timing_run.timed_plan(&plain.plan)?.prepare);
         let packing = packing.or(plain.prediction.map(|p| p.prepare * 1e-9))?;
         (gain > 0.0).then_some((self.preparation?.total() - packing).max(0.0) / gain)
     }
@@ -148,14 +151,11 @@ impl Explanation<'_> {
         write!(f, "         {}", decision.origin)?;
         if decision.scale != Scale::NONE {
             let Scale { shared, stream, .. } = decision.scale;
-            write!(
-                f,
-                "; times {shared:.2} where threads share, {stream:.2} for bytes from memory"
-            )?;
+            write!(f, "; scaled by {shared:.2} (shared work) and {stream:.2} (memory traffic)")?;
         }
         writeln!(f)?;
         for warning in &decision.warnings {
-            writeln!(f, "         passed over: {warning}")?;
+            writeln!(f, "         skipped: {warning}")?;
         }
         let how = if decision.fixed { "as given" } else { "chosen" };
         let calls = decision.request.expected_calls;
@@ -167,16 +167,16 @@ impl Explanation<'_> {
         )?;
         if let Some(candidate) = decision.chosen() {
             write!(f, "         {}", size(candidate.traffic.matrix_bytes))?;
-            write!(f, ", {:.2} slots an entry", candidate.traffic.padding_ratio(rows.nnz))?;
+            write!(f, ", padding ratio {:.2}", candidate.traffic.padding_ratio(rows.nnz))?;
             if let Some(prediction) = candidate.prediction {
-                write!(f, ", predicted {:.1} µs a product", prediction.product() / 1e3)?;
+                write!(f, ", predicted {:.1} µs per product", prediction.product() / 1e3)?;
             }
             writeln!(f)?;
         }
         if let Some(calls) = self.break_even() {
             writeln!(
                 f,
-                "         pays for its packing against CSR after {:.0} products",
+                "         amortises its packing over CSR after {:.0} products",
                 calls.ceil()
             )?;
         }
@@ -188,7 +188,7 @@ impl Explanation<'_> {
         if let Some(preparation) = self.preparation {
             self.took(f, preparation)?;
         }
-        self.beside.write(f)
+        self.auxiliary.write(f)
     }
 
     /// Precisions of rounded and of stored values, if different from their own type.
@@ -199,10 +199,7 @@ impl Explanation<'_> {
             if let Plan::Psell(plan) = plan { plan.values() } else { ValueEncoding::Plain };
         match (value_precision, values) {
             (None, ValueEncoding::Narrow(precision)) => {
-                writeln!(
-                    f,
-                    "values   in {precision} where it holds all of them, multiplied in {scalar}"
-                )
+                writeln!(f, "values   stored exactly in {precision}, multiplied in {scalar}")
             }
             (None, _) => Ok(()),
             (Some(rounded), ValueEncoding::Narrow(precision)) => {
@@ -214,12 +211,13 @@ impl Explanation<'_> {
             (Some(rounded), ValueEncoding::Packed) => {
                 writeln!(
                     f,
-                    "values   rounded to {rounded}, stored as codes where they are few, multiplied in {scalar}"
+                    "values   rounded to {rounded}, stored as codes if few, multiplied in {scalar}"
                 )
             }
             (Some(rounded), _) => writeln!(
                 f,
-                "values   rounded to {rounded}, which this plan stores in {scalar}; `psell(values:{rounded})` takes {} bytes for each",
+                "values   rounded to {rounded}, stored in {scalar}; `psell(values:{rounded})` \
+                 stores {} bytes per value",
                 rounded.size()
             ),
         }
@@ -231,13 +229,17 @@ impl Explanation<'_> {
             Basis::Predicted => {}
             Basis::Unpaid { gain, cost } => writeln!(
                 f,
-                "race     none: it would take {} at least, and can be expected to save {} in so few products",
+                "timed    none: a timing run takes {} at least and is expected to save {}",
                 seconds(*cost),
                 seconds(*gain)
             )?,
-            Basis::Raced(race) => raced(f, "", race)?,
-            Basis::Remembered { race, age } => {
-                raced(f, &format!("none, remembered from {} ago: ", days(*age)), race)?;
+            Basis::Timed(timing_run) => write_timing_run(f, "", timing_run)?,
+            Basis::Remembered { timing_run, age } => {
+                write_timing_run(
+                    f,
+                    &format!("none, remembered from {} ago: ", days(*age)),
+                    timing_run,
+                )?;
             }
         }
         match &self.decision.store {
@@ -250,7 +252,7 @@ impl Explanation<'_> {
         let ms = |seconds: f64| seconds * 1e3;
         write!(f, "took     {:.2} ms to analyse, {:.2} ms to choose", ms(p.analyze), ms(p.select))?;
         if p.calibrate > 0.0 {
-            write!(f, ", {:.2} ms to race", ms(p.calibrate))?;
+            write!(f, ", {:.2} ms to calibrate", ms(p.calibrate))?;
         }
         write!(f, ", {:.2} ms to pack", ms(p.pack))?;
         if self.decision.profile.device.gpu.is_some() {
@@ -260,23 +262,23 @@ impl Explanation<'_> {
             write!(f, " ({:.2} predicted)", prediction.prepare * 1e-6)?;
         }
         if let Some(calls) = self.measured_break_even() {
-            write!(f, ": all of it pays against CSR after {:.0} products", calls.ceil())?;
+            write!(f, ": amortised over CSR after {:.0} products", calls.ceil())?;
         }
         writeln!(f)
     }
 }
 
-impl Beside<'_> {
+impl AuxiliaryPackings<'_> {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = [
-            ("transposed", self.transposed, "as the matrix itself, which is symmetric"),
-            ("vectors", self.several, "several at once with the same arrays"),
+            ("transposed", self.transposed, "shared with the symmetric matrix itself"),
+            ("vectors", self.spmm, "SpMM with the same arrays"),
         ];
         for (what, packed, shared) in lines {
             match packed {
                 None => {}
-                Some(PackedBeside::Shared) => writeln!(f, "{what:<8} {shared}")?,
-                Some(PackedBeside::Own { plan, bytes, seconds: took }) => {
+                Some(AuxiliaryPacking::Shared) => writeln!(f, "{what:<8} {shared}")?,
+                Some(AuxiliaryPacking::Own { plan, bytes, seconds: took }) => {
                     writeln!(f, "{what:<8} {plan}, {}, {} to prepare", size(bytes), seconds(took))?;
                 }
             }
@@ -286,24 +288,29 @@ impl Beside<'_> {
 }
 
 /// Summary of a timing run.
-fn raced(f: &mut fmt::Formatter<'_>, when: &str, race: &Race) -> fmt::Result {
+fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingRun) -> fmt::Result {
     let timed_plans =
-        race.timed_plans.iter().filter(|timed_plan| timed_plan.median.is_some()).count();
+        timing_run.timed_plans.iter().filter(|timed_plan| timed_plan.median.is_some()).count();
     write!(
         f,
-        "race     {when}{timed_plans} plans, caches {}, {} rounds in {} ({} of it packing), at most {} packed at a time",
-        if race.cold { "cold" } else { "warm" },
-        race.rounds(),
-        seconds(race.seconds),
-        seconds(race.packing),
-        size(race.held_bytes)
+        "timed    {when}{timed_plans} candidates, caches {}, {} rounds in {} (packing {}), \
+         at most {} packed at once",
+        if timing_run.cold { "cold" } else { "warm" },
+        timing_run.rounds(),
+        seconds(timing_run.seconds),
+        seconds(timing_run.packing),
+        size(timing_run.held_bytes)
     )?;
-    if race.heats > 1 {
-        write!(f, ", {} heats", race.heats)?;
+    if timing_run.groups > 1 {
+        write!(f, ", {} groups", timing_run.groups)?;
     }
-    writeln!(f, "{}", if race.decided { "; decided" } else { "; undecided when it ended" })?;
-    let predicted = race.predicted();
-    if *predicted != race.winner {
+    writeln!(
+        f,
+        "{}",
+        if timing_run.decided { "; decided" } else { "; undecided at the time limit" }
+    )?;
+    let predicted = timing_run.predicted();
+    if *predicted != timing_run.winner {
         writeln!(f, "         predicted fastest was {predicted}")?;
     }
     Ok(())
@@ -332,13 +339,15 @@ impl Display for Explanation<'_> {
         self.summary(f)?;
         let candidates = &self.decision.candidates;
         let width = candidates.iter().map(|c| c.plan.to_string().len()).max().unwrap_or(0).max(4);
-        let heading = ["a product", "to prepare", "matrix", "padding"];
+        let heading = ["per product", "preparation", "matrix", "padding"];
         let [product, prepare, matrix, padding] = heading;
-        let race = self.decision.race();
-        let measured = if race.is_some() { format!("  {:>16}", "measured") } else { String::new() };
+        let timing_run = self.decision.timing_run();
+        let measured =
+            if timing_run.is_some() { format!("  {:>16}", "measured") } else { String::new() };
         writeln!(
             f,
-            "{:width$}  {product:>12}{measured}  {prepare:>12}  {matrix:>10}  {padding:>8}  verdict",
+            "{:width$}  {product:>12}{measured}  {prepare:>12}  {matrix:>10}  {padding:>8}  \
+             verdict",
             "candidate"
         )?;
         for candidate in candidates {
@@ -347,15 +356,17 @@ impl Display for Explanation<'_> {
                 Some(p) => (microseconds(p.product()), microseconds(p.prepare)),
                 None => ("unknown".to_owned(), "unknown".to_owned()),
             };
-            let measured =
-                race.map_or_else(String::new, |race| format!("  {:>16}", timed(race, candidate)));
+            let measured = timing_run.map_or_else(String::new, |timing_run| {
+                format!("  {:>16}", timed(timing_run, candidate))
+            });
             let bytes = size(candidate.traffic.matrix_bytes);
             let padding = candidate.traffic.padding_ratio(self.rows.nnz);
             let plan = candidate.plan.to_string();
             let why = reason(candidate);
             writeln!(
                 f,
-                "{plan:width$}  {product:>12}{measured}  {prepare:>12}  {bytes:>10}  {padding:>8.2}  {why}"
+                "{plan:width$}  {product:>12}{measured}  {prepare:>12}  {bytes:>10}  \
+                 {padding:>8.2}  {why}"
             )?;
         }
         Ok(())
@@ -363,8 +374,8 @@ impl Display for Explanation<'_> {
 }
 
 /// Measured time of a candidate: median time of a product, and relative deviation of the rounds.
-fn timed(race: &Race, candidate: &Candidate) -> String {
-    let measured = race
+fn timed(timing_run: &TimingRun, candidate: &Candidate) -> String {
+    let measured = timing_run
         .timed_plan(&candidate.plan)
         .and_then(|timed_plan| timed_plan.median.zip(timed_plan.spread));
     measured.map_or_else(
@@ -377,18 +388,18 @@ fn timed(race: &Race, candidate: &Candidate) -> String {
 pub fn reason(candidate: &Candidate) -> String {
     match &candidate.verdict {
         Verdict::Chosen => "chosen".to_owned(),
-        Verdict::Tied => "as fast, but larger or later in the fixed order".to_owned(),
+        Verdict::Tied => "tied, but larger or later in the fixed order".to_owned(),
         Verdict::Slower { ratio, because } => format!("{ratio:.2} times as long: {because}"),
-        Verdict::TooLarge { limit } => format!("more than the memory limit of {}", size(*limit)),
+        Verdict::TooLarge { limit } => format!("exceeds the memory limit of {}", size(*limit)),
         Verdict::OnRequest => {
-            "waits for the host, or launches more than it needs: only where it is given".to_owned()
+            "waits for the host or needs extra launches: only on request".to_owned()
         }
         Verdict::OutOfBounds { ratio } => {
-            format!("about {ratio:.1} times csr(balanced), by the lengths of the rows")
+            format!("about {ratio:.1} times the time of csr(balanced), by the row lengths")
         }
-        Verdict::NotDeterministic => "its bits may differ from product to product".to_owned(),
-        Verdict::Unknown => "the profile has no measurements of its kernel".to_owned(),
-        Verdict::Raced(outcome) => outcome.to_string(),
+        Verdict::NotDeterministic => "not bitwise reproducible".to_owned(),
+        Verdict::Unknown => "no coefficients for its kernel in the profile".to_owned(),
+        Verdict::Timed(outcome) => outcome.to_string(),
     }
 }
 
@@ -405,96 +416,4 @@ pub fn size(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::SparseOp;
-    use crate::matrix::gallery;
-
-    #[test]
-    fn it_names_the_plan_the_profile_and_every_loser() {
-        let a = "femrandom,nodes=2k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
-        let op = SparseOp::auto(&a).unwrap();
-        let text = op.explain().to_string();
-        assert!(
-            text.contains(&format!("plan     {}, chosen for 1000 products", op.plan())),
-            "{text}"
-        );
-        assert!(text.contains("profile  ") && text.contains(" chosen\n"), "{text}");
-        for candidate in &op.decision().candidates {
-            assert!(text.contains(&candidate.plan.to_string()), "{text}");
-        }
-    }
-
-    #[test]
-    fn it_pays_after_the_preparation_over_what_a_product_gains() {
-        let a = "webbase,rows=20k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
-        let fixed = crate::Tuning::Fixed("sell(c:32,sigma:4096)".parse().unwrap());
-        let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
-        let op = builder.clone().build(&a).unwrap();
-        let mut decision = op.decision().clone();
-        // Independent of the profile of this machine.
-        for candidate in &mut decision.candidates {
-            if let Some(prediction) = &mut candidate.prediction
-                && candidate.plan.format() == FormatKind::Csr
-            {
-                prediction.correction *= 100.0;
-            }
-        }
-        let preparation =
-            Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
-        fn explain<'a>(
-            op: &'a SparseOp<f32>,
-            decision: &'a Decision,
-            p: &'a Preparation,
-        ) -> Explanation<'a> {
-            let beside = Beside::default();
-            Explanation {
-                rows: op.stats(),
-                decision,
-                preparation: Some(p),
-                residency: None,
-                beside,
-            }
-        }
-        let sell = builder.tuning(fixed).build(&a).unwrap();
-        assert_eq!(sell.explain().break_even(), None, "nothing to compare with");
-        let plan = sell.plan().clone();
-        let predicted =
-            |plan: &Plan| decision.candidates.iter().find(|c| c.plan == *plan).unwrap().prediction;
-        let chosen = predicted(&plan).unwrap();
-        let csr = decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
-        let csr = csr
-            .filter_map(|c| c.prediction)
-            .min_by(|a, b| a.product().total_cmp(&b.product()))
-            .unwrap();
-        let gain = csr.product() - chosen.product();
-        assert!(gain > 0.0);
-        decision.plan = plan;
-        let near =
-            |found: Option<f64>, expected: f64| (found.unwrap() / expected - 1.0).abs() < 1e-9;
-        assert!(near(
-            explain(&op, &decision, &preparation).break_even(),
-            (chosen.prepare - csr.prepare).max(0.0) / gain
-        ));
-        assert!(near(
-            explain(&op, &decision, &preparation).measured_break_even(),
-            (4e9 - csr.prepare) / gain
-        ));
-        let text = explain(&op, &decision, &preparation).to_string();
-        assert!(
-            text.contains("2000.00 ms to race")
-                && text.contains(": all of it pays against CSR after"),
-            "{text}"
-        );
-        decision.plan = "csr(scalar)".parse().unwrap();
-        assert_eq!(explain(&op, &decision, &preparation).measured_break_even(), None);
-    }
-
-    #[test]
-    fn sizes_are_readable() {
-        assert_eq!(
-            [size(0), size(1023), size(1536), size(3 << 30)],
-            ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]
-        );
-    }
-}
+mod tests;

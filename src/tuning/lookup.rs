@@ -67,45 +67,45 @@ impl Display for Origin {
 
 /// A requested profile: a value, or a file that is read once, when it is first needed.
 #[derive(Debug, Clone)]
-pub struct Given(Source);
+pub struct ProfileSource(ProfileSourceKind);
 
 #[derive(Debug, Clone)]
-enum Source {
+enum ProfileSourceKind {
     Profile(Arc<Profile>),
     File(PathBuf, Arc<OnceLock<Arc<Profile>>>),
 }
 
-impl From<Arc<Profile>> for Given {
+impl From<Arc<Profile>> for ProfileSource {
     fn from(profile: Arc<Profile>) -> Self {
-        Self(Source::Profile(profile))
+        Self(ProfileSourceKind::Profile(profile))
     }
 }
 
-impl From<Profile> for Given {
+impl From<Profile> for ProfileSource {
     fn from(profile: Profile) -> Self {
         Arc::new(profile).into()
     }
 }
 
-impl From<PathBuf> for Given {
+impl From<PathBuf> for ProfileSource {
     fn from(path: PathBuf) -> Self {
-        Self(Source::File(path, Arc::default()))
+        Self(ProfileSourceKind::File(path, Arc::default()))
     }
 }
 
-impl From<&Path> for Given {
+impl From<&Path> for ProfileSource {
     fn from(path: &Path) -> Self {
         path.to_owned().into()
     }
 }
 
-impl From<&str> for Given {
+impl From<&str> for ProfileSource {
     fn from(path: &str) -> Self {
         PathBuf::from(path).into()
     }
 }
 
-impl Given {
+impl ProfileSource {
     /// Returns the profile.
     ///
     /// # Errors
@@ -113,8 +113,8 @@ impl Given {
     /// Those of [`Profile::read`].
     pub fn profile(&self) -> Result<Arc<Profile>, Error> {
         match &self.0 {
-            Source::Profile(profile) => Ok(profile.clone()),
-            Source::File(path, read) => match read.get() {
+            ProfileSourceKind::Profile(profile) => Ok(profile.clone()),
+            ProfileSourceKind::File(path, read) => match read.get() {
                 Some(profile) => Ok(profile.clone()),
                 None => Profile::read(path)
                     .map(|profile| read.get_or_init(|| Arc::new(profile)).clone()),
@@ -124,15 +124,15 @@ impl Given {
 
     fn origin(&self) -> Origin {
         match &self.0 {
-            Source::Profile(_) => Origin::Given,
-            Source::File(path, _) => Origin::File(path.clone()),
+            ProfileSourceKind::Profile(_) => Origin::Given,
+            ProfileSourceKind::File(path, _) => Origin::File(path.clone()),
         }
     }
 }
 
 /// The profile for predictions, with its source.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct ResolvedProfile {
     /// The profile, as measured.
     pub profile: Arc<Profile>,
     /// Source of the profile.
@@ -143,13 +143,13 @@ pub struct Found {
     pub warnings: Vec<String>,
 }
 
-impl From<Arc<Profile>> for Found {
+impl From<Arc<Profile>> for ResolvedProfile {
     fn from(profile: Arc<Profile>) -> Self {
         Self { profile, origin: Origin::Given, ceilings: Ceilings::default(), warnings: Vec::new() }
     }
 }
 
-impl Found {
+impl ResolvedProfile {
     /// Scale factors of the profile's times on a device.
     pub fn scale(&self, device: &DeviceSpec) -> Scale {
         Scale::between((&self.profile.device, &self.profile.ceilings), (device, &self.ceilings))
@@ -186,12 +186,16 @@ impl Found {
 ///
 /// # Errors
 ///
-/// As [`Given::profile`]; none if `given` is `None`.
-pub fn find(device: &Device, scalar: ScalarKind, given: Option<&Given>) -> Result<Found, Error> {
-    static USERS: OnceLock<Shelf> = OnceLock::new();
+/// As [`ProfileSource::profile`]; none if `given` is `None`.
+pub fn find(
+    device: &Device,
+    scalar: ScalarKind,
+    given: Option<&ProfileSource>,
+) -> Result<ResolvedProfile, Error> {
+    static USERS: OnceLock<UserProfiles> = OnceLock::new();
     let found = match given {
-        Some(given) => Found { origin: given.origin(), ..given.profile()?.into() },
-        None => USERS.get_or_init(Shelf::of_user).best(&device.spec(), scalar),
+        Some(given) => ResolvedProfile { origin: given.origin(), ..given.profile()?.into() },
+        None => USERS.get_or_init(UserProfiles::of_user).best(&device.spec(), scalar),
     };
     Ok(found.scaled_to(device))
 }
@@ -206,14 +210,14 @@ type Kept = (Origin, Arc<Profile>);
 
 /// The user's profiles.
 #[derive(Debug, Default)]
-struct Shelf {
+struct UserProfiles {
     /// Profiles named by [`VARIABLE`], followed by those in the folder, by name.
     profiles: Vec<Kept>,
     /// Reasons why profiles could not be read.
     warnings: Vec<String>,
 }
 
-impl Shelf {
+impl UserProfiles {
     fn of_user() -> Self {
         Self::read(std::env::var_os(VARIABLE).as_deref(), user_folder().as_deref())
     }
@@ -282,7 +286,7 @@ impl Shelf {
 
     /// The best profile for a device: one that is named, otherwise the best of the user's folder
     /// and the built-in ones.
-    fn best(&self, device: &DeviceSpec, scalar: ScalarKind) -> Found {
+    fn best(&self, device: &DeviceSpec, scalar: ScalarKind) -> ResolvedProfile {
         let on = Target::of(device);
         let (name, profile) = Profile::builtin_for(device);
         let built_in = (Origin::BuiltIn(name.to_owned()), profile);
@@ -308,7 +312,7 @@ impl Shelf {
                 ));
             }
         }
-        Found { profile, origin, ceilings: Ceilings::default(), warnings }
+        ResolvedProfile { profile, origin, ceilings: Ceilings::default(), warnings }
     }
 }
 

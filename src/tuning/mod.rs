@@ -10,7 +10,7 @@ pub mod correction;
 pub mod cost;
 pub mod decision;
 pub mod explain;
-pub mod facts;
+pub mod features;
 pub mod lookup;
 pub(crate) mod plan_timer;
 mod predictor;

@@ -32,14 +32,14 @@ pub(crate) trait PlanTimer {
 
 /// A matrix to pack.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Source<'a, T: Scalar> {
+pub(crate) struct PackSource<'a, T: Scalar> {
     /// The matrix in host memory.
     pub(crate) a: CsrView<'a, T>,
     /// Copy of the matrix in the memory of the target GPU, if present.
     pub(crate) there: Option<&'a DeviceCsr<T>>,
 }
 
-impl<'a, T: Scalar> From<CsrView<'a, T>> for Source<'a, T> {
+impl<'a, T: Scalar> From<CsrView<'a, T>> for PackSource<'a, T> {
     fn from(a: CsrView<'a, T>) -> Self {
         Self { a, there: None }
     }
@@ -65,7 +65,7 @@ impl<T: Scalar> Ready<Placed<T>> {
     /// Errors of packing and of the device.
     pub(crate) fn pack<'a>(
         plan: &Plan,
-        source: impl Into<Source<'a, T>>,
+        source: impl Into<PackSource<'a, T>>,
         device: &Device,
     ) -> Result<Self, Error> {
         let source = source.into();
@@ -95,11 +95,11 @@ impl<T: Scalar> Ready<Placed<T>> {
     /// GPU memory cannot hold both the matrix and its packed form.
     fn packed_there(
         plan: &Plan,
-        source: Source<'_, T>,
+        source: PackSource<'_, T>,
         device: &Device,
     ) -> Result<Option<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Ok(None) };
-        let Source { a, there } = source;
+        let PackSource { a, there } = source;
         if !Placed::packs_there(plan, a) {
             return Ok(None);
         }
@@ -189,7 +189,7 @@ impl<T: Scalar> PackedPlan<T> {
 
 /// A matrix and the vectors of its products on a device.
 pub(crate) struct DevicePlanTimer<'a, T: Scalar> {
-    source: Source<'a, T>,
+    source: PackSource<'a, T>,
     device: &'a Device,
     caches: Caches,
     x: DeviceVec<T>,
@@ -203,7 +203,7 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
     ///
     /// Errors of the device if it cannot allocate the vectors or the data that fill the caches.
     pub(crate) fn new(
-        source: impl Into<Source<'a, T>>,
+        source: impl Into<PackSource<'a, T>>,
         device: &'a Device,
         x: &[T],
         cache: CacheState,

@@ -2,7 +2,7 @@
 
 use super::correction::features;
 use super::cost::{Amounts, Coefficients, Prediction, amounts};
-use super::facts::Facts;
+use super::features::MatrixFeatures;
 use super::profile::Profile;
 use super::scale::Scale;
 use crate::ScalarKind;
@@ -32,7 +32,7 @@ impl<'a> Predictor<'a> {
         &self,
         plan: &Plan,
         traffic: &Traffic,
-        facts: &Facts,
+        facts: &MatrixFeatures,
         scalar: ScalarKind,
     ) -> (Amounts, Option<Prediction>) {
         let Self { profile, device, scale } = self;
@@ -78,7 +78,7 @@ mod tests {
             let predicted = Predictor::for_own_device(&profile).predict(
                 plan,
                 &traffic,
-                &Facts::from(&analysis),
+                &MatrixFeatures::from(&analysis),
                 ScalarKind::F64,
             );
             predicted.1.unwrap().prepare / traffic.slots as f64

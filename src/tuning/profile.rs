@@ -64,7 +64,7 @@ fn is_plain(name: &str) -> bool {
 
 /// Part common to all schemas.
 #[derive(Deserialize)]
-struct Header {
+struct SchemaVersion {
     schema: u32,
 }
 
@@ -123,7 +123,8 @@ impl Profile {
         let profile: Self = match ron::from_str(text) {
             Ok(profile) => profile,
             // A profile of another schema has other fields.
-            Err(error) => match ron::from_str::<Header>(text).map_err(not_a_profile)?.schema {
+            Err(error) => match ron::from_str::<SchemaVersion>(text).map_err(not_a_profile)?.schema
+            {
                 SCHEMA => return Err(not_a_profile(error)),
                 other => return Err(fail(Self::other_schema(other))),
             },
@@ -136,7 +137,8 @@ impl Profile {
 
     fn other_schema(schema: u32) -> String {
         format!(
-            "its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop tune`"
+            "its schema is {schema}, this version reads {SCHEMA}; make it again with `sparseop \
+             tune`"
         )
     }
 
@@ -146,7 +148,8 @@ impl Profile {
         const MOST: f64 = 1e15;
         if !self.names().all(is_plain) {
             return Some(format!(
-                "its names must be printable and have at most {MAX_NAME} characters, as those of devices do"
+                "its names must be printable and have at most {MAX_NAME} characters, as those of \
+                 devices do"
             ));
         }
         let mut kernels = self.coefficients.values().flatten();
@@ -441,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_profile_is_refused_before_it_is_read_whole() {
+    fn invalid_profiles_are_refused_before_they_are_read_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.ron");
         File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();

@@ -3,8 +3,8 @@
 use super::bounds;
 use super::cost::Term;
 use super::decision::{Basis, Candidate, Cause, Decision, Request, TIE_BAND, Verdict};
-use super::facts::Facts;
-use super::lookup::Found;
+use super::features::MatrixFeatures;
+use super::lookup::ResolvedProfile;
 use super::predictor::Predictor;
 use super::profile::Profile;
 use crate::analysis::{Analysis, Distinct};
@@ -65,11 +65,11 @@ fn decision(
     fixed: bool,
     candidates: Vec<Candidate>,
     request: Request,
-    found: Found,
+    found: ResolvedProfile,
     device: &DeviceSpec,
 ) -> Decision {
     let (fit, scale) = (found.profile.fit(device), found.scale(device));
-    let Found { profile, origin, warnings, .. } = found;
+    let ResolvedProfile { profile, origin, warnings, .. } = found;
     let (basis, store, fallback) = (Basis::Predicted, None, None);
     Decision {
         plan,
@@ -96,7 +96,7 @@ pub(super) fn predict(
 ) -> Candidate {
     let traffic = plan.traffic(analysis, request.scalar);
     let (amounts, prediction) =
-        predictor.predict(&plan, &traffic, &Facts::from(analysis), request.scalar);
+        predictor.predict(&plan, &traffic, &MatrixFeatures::from(analysis), request.scalar);
     let device = predictor.device;
     let verdict = if traffic.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
@@ -146,7 +146,7 @@ pub fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
 pub fn select(
     analysis: &Analysis,
     device: &DeviceSpec,
-    found: impl Into<Found>,
+    found: impl Into<ResolvedProfile>,
     request: Request,
 ) -> Result<Decision, Error> {
     let (found, analysis) = (found.into(), &*request.reliable(analysis));
@@ -193,7 +193,8 @@ fn nothing_fits(candidates: &[Candidate], profile: &Profile, request: &Request) 
         _ => Error::Profile {
             origin: format!("of {}, {}", profile.device, profile.date),
             message: format!(
-                "it has no usable measurements in {}; make one that has with `sparseop tune`, or use the built-in one",
+                "it has no usable measurements in {}; make one that has with `sparseop tune`, or \
+                 use the built-in one",
                 request.scalar
             ),
         },
@@ -211,7 +212,7 @@ pub fn fixed(
     plan: Plan,
     analysis: &Analysis,
     device: &DeviceSpec,
-    found: impl Into<Found>,
+    found: impl Into<ResolvedProfile>,
     request: Request,
 ) -> Result<Decision, Error> {
     let (found, analysis) = (found.into(), &*request.reliable(analysis));
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_listed_and_not_chosen() {
+    fn plans_on_request_are_listed_and_not_chosen() {
         let analysis = analysis("webbase,rows=20k");
         let mut profile =
             Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();

@@ -47,7 +47,7 @@ pub fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
 /// # Errors
 ///
 /// The first error of `work`.
-pub fn turn(
+pub fn time_batch(
     stream: &Stream,
     repeats: u32,
     mut work: impl FnMut() -> Result<(), Error>,
@@ -61,7 +61,7 @@ pub fn turn(
     }
 }
 
-/// Numbers and times of the rounds of a timing run (see [`race`]).
+/// Numbers and times of the rounds of a timing run (see [`time_interleaved`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Policy {
     /// Rounds before the first recorded one.
@@ -189,14 +189,14 @@ impl Samples {
     }
 }
 
-/// A candidate of a timing run ([`race`]): runs the given number of products and returns their
-/// seconds.
+/// A candidate of a timing run ([`time_interleaved`]): runs the given number of products and
+/// returns their seconds.
 pub type TimedBatch<'a> = dyn FnMut(u32) -> Result<f64, Error> + 'a;
 
-/// Elimination rule of a timing run ([`race`]), called after every recorded round: clears the flags
-/// of candidates that need no further rounds. Its arguments are the samples of all candidates so
-/// far, one per round, and the flags.
-pub type Judge<'a> = dyn FnMut(&[Result<Samples, Error>], &mut [bool]) + 'a;
+/// Elimination rule of a timing run ([`time_interleaved`]), called after every recorded round:
+/// clears the flags of candidates that need no further rounds. Its arguments are the samples of all
+/// candidates so far, one per round, and the flags.
+pub type EliminationRule<'a> = dyn FnMut(&[Result<Samples, Error>], &mut [bool]) + 'a;
 
 /// Times candidates in turn, round after round, so that drift of the machine affects all of them
 /// equally.
@@ -204,17 +204,20 @@ pub type Judge<'a> = dyn FnMut(&[Result<Samples, Error>], &mut [bool]) + 'a;
 /// Short products are repeated within a batch until the clock can resolve its time. The number of
 /// repetitions is determined in the rounds before the first recorded one. A candidate that fails
 /// leaves the timing run with its error.
-pub fn race(batches: &mut [&mut TimedBatch<'_>], policy: Policy) -> Vec<Result<Samples, Error>> {
-    race_until(batches, policy, &WallClock::start(), &mut |_, _| {})
+pub fn time_interleaved(
+    batches: &mut [&mut TimedBatch<'_>],
+    policy: Policy,
+) -> Vec<Result<Samples, Error>> {
+    time_interleaved_until(batches, policy, &WallClock::start(), &mut |_, _| {})
 }
 
-/// As [`race`], with a rule that may eliminate candidates before the end. The timing run ends when
-/// no candidate is left. The seconds of the policy are those on `clock`.
-pub fn race_until(
+/// As [`time_interleaved`], with a rule that may eliminate candidates before the end. The timing
+/// run ends when no candidate is left. The seconds of the policy are those on `clock`.
+pub fn time_interleaved_until(
     batches: &mut [&mut TimedBatch<'_>],
     policy: Policy,
     clock: &dyn Clock,
-    judge: &mut Judge<'_>,
+    judge: &mut EliminationRule<'_>,
 ) -> Vec<Result<Samples, Error>> {
     let mut results: Vec<Result<Samples, Error>> =
         batches.iter().map(|_| Ok(Samples::default())).collect();
@@ -284,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_as_long_as_asked_where_starting_one_takes_longer_than_a_run() {
+    fn batches_have_the_requested_length_despite_start_costs() {
         // 20 µs to start a batch, 1 µs for a product: with the time of the first product alone
         // there would be 48 products instead of about a thousand.
         let lengths = std::cell::RefCell::new(Vec::new());
@@ -300,7 +303,7 @@ mod tests {
             turn: 1e-3,
             ..Policy::default()
         };
-        let samples = race(&mut [&mut short], policy).remove(0).unwrap();
+        let samples = time_interleaved(&mut [&mut short], policy).remove(0).unwrap();
         let last = *lengths.borrow().last().unwrap();
         assert!((900..=1000).contains(&last), "{:?}", lengths.borrow());
         assert!(samples.len() == 2 && (samples.median() * 1e6 - 1.0).abs() < 0.03, "{samples:?}");
@@ -322,7 +325,7 @@ mod tests {
             lead: 0.1,
             cache: CacheState::Warm,
         };
-        race(&mut [&mut engine], policy);
+        time_interleaved(&mut [&mut engine], policy);
         assert_eq!(lengths.borrow()[lengths.borrow().len() - 2..], [4, 40]);
         assert_eq!([1, 10, 30, 31].map(|products| policy.warm_up(products)), [3, 3, 3, 4]);
         assert_eq!((policy.round_seconds(1.0), policy.round_seconds(50.0)), (44.0, 200.0));
@@ -348,8 +351,10 @@ mod tests {
             Ok(())
         };
         let cpu = Stream::new(&Device::Cpu).unwrap();
-        let samples = race(
-            &mut [&mut |n| turn(&cpu, n, || wait('a')), &mut |n| turn(&cpu, n, || wait('b'))],
+        let samples = time_interleaved(
+            &mut [&mut |n| time_batch(&cpu, n, || wait('a')), &mut |n| {
+                time_batch(&cpu, n, || wait('b'))
+            }],
             policy,
         );
         assert_eq!(
@@ -367,10 +372,12 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_out_and_the_others_go_on() {
+    fn a_failed_candidate_does_not_stop_the_others() {
         let failure = || Error::CopyLength { expected: 1, found: 2 };
-        let results =
-            race(&mut [&mut |_| Err(failure()), &mut |n| Ok(f64::from(n))], Policy::default());
+        let results = time_interleaved(
+            &mut [&mut |_| Err(failure()), &mut |n| Ok(f64::from(n))],
+            Policy::default(),
+        );
         assert_eq!(results[0].as_ref().unwrap_err().to_string(), failure().to_string());
         assert!(results[1].as_ref().unwrap().median() == 1.0);
     }
@@ -385,8 +392,12 @@ mod tests {
         let mut one = |n| Ok(f64::from(n));
         let mut other = |n| Ok(f64::from(n) * 2.0);
         let policy = Policy { turn: 0.0, ..Policy::default() };
-        let results =
-            race_until(&mut [&mut one, &mut other], policy, &WallClock::start(), &mut judge);
+        let results = time_interleaved_until(
+            &mut [&mut one, &mut other],
+            policy,
+            &WallClock::start(),
+            &mut judge,
+        );
         let lengths: Vec<_> = results.iter().map(|r| r.as_ref().unwrap().len()).collect();
         assert_eq!(lengths, [3, 7]);
     }

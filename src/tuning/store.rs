@@ -5,7 +5,7 @@
 //! not writable, decisions are not stored. Entries are written atomically, so that any number of
 //! processes can share a folder.
 
-use super::decision::{Race, Request};
+use super::decision::{Request, TimingRun};
 use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
@@ -26,7 +26,7 @@ pub const STORE_VARIABLE: &str = "SPARSEOP_STORE";
 /// Folder of decisions below it.
 const FOLDER: &str = "sparseop/decisions";
 
-/// Version of the layout of [`Entry`]; an entry of another version is a miss.
+/// Version of the layout of [`StoredDecision`]; an entry of another version is a miss.
 const SCHEMA: u32 = 3;
 
 /// Largest number of entries; beyond it the oldest are removed.
@@ -38,13 +38,13 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// Key of a stored decision: the inputs that it depends on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Key {
+pub struct DecisionKey {
     /// Fingerprint of the structure of the matrix.
     pub structure: Fingerprint,
     /// Scalar type of the matrix.
     pub scalar: ScalarKind,
     /// Kind of its values: some plans store few distinct values as codes.
-    pub values: Values,
+    pub values: ValueClass,
     /// Name of the device.
     pub device: String,
     /// Instructions for which its kernels are compiled.
@@ -64,7 +64,7 @@ pub struct Key {
 /// Kinds of values that plans distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Values {
+pub enum ValueClass {
     /// All values are 1.
     Ones,
     /// Few distinct values.
@@ -75,7 +75,7 @@ pub enum Values {
     Many,
 }
 
-impl Key {
+impl DecisionKey {
     /// The key of a matrix, a device and a request; `memory_limit` only if it was requested.
     pub fn new(
         structure: Fingerprint,
@@ -87,10 +87,10 @@ impl Key {
     ) -> Self {
         let analysis = request.reliable(analysis);
         let values = match analysis.structure.distinct_values {
-            _ if analysis.structure.all_ones => Values::Ones,
-            Distinct::Exactly(_) => Values::Few,
+            _ if analysis.structure.all_ones => ValueClass::Ones,
+            Distinct::Exactly(_) => ValueClass::Few,
             Distinct::Many => {
-                analysis.structure.exact_in.narrowest().map_or(Values::Many, Values::Narrow)
+                analysis.structure.exact_in.narrowest().map_or(ValueClass::Many, ValueClass::Narrow)
             }
         };
         Self {
@@ -115,9 +115,9 @@ impl Key {
 
 /// A stored decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct StoredDecision {
     schema: u32,
-    key: Key,
+    key: DecisionKey,
     /// Version of the timed kernels.
     kernels: String,
     /// CUDA version of the GPU's driver, if any.
@@ -125,23 +125,23 @@ pub struct Entry {
     /// Time of the timing run, in seconds since 1970.
     pub when: u64,
     /// Result of the timing run.
-    pub race: Race,
+    pub timing_run: TimingRun,
 }
 
-impl Entry {
+impl StoredDecision {
     /// An entry for the result of a timing run on a device.
-    pub fn new(key: Key, device: &DeviceSpec, when: u64, race: Race) -> Self {
+    pub fn new(key: DecisionKey, device: &DeviceSpec, when: u64, timing_run: TimingRun) -> Self {
         let kernels = device.kernels().to_owned();
-        Self { schema: SCHEMA, key, kernels, driver: driver(device), when, race }
+        Self { schema: SCHEMA, key, kernels, driver: driver(device), when, timing_run }
     }
 
     /// An entry for a timing run that ended now.
-    pub fn now(key: Key, device: &DeviceSpec, race: Race) -> Self {
-        Self::new(key, device, unix_seconds(), race)
+    pub fn now(key: DecisionKey, device: &DeviceSpec, timing_run: TimingRun) -> Self {
+        Self::new(key, device, unix_seconds(), timing_run)
     }
 
     /// Reason why the entry cannot be used for `key` on a device; `None` if it can.
-    fn objection(&self, key: &Key, device: &DeviceSpec) -> Option<Miss> {
+    fn objection(&self, key: &DecisionKey, device: &DeviceSpec) -> Option<Miss> {
         let stale = |what: &str| Some(Miss::Stale(format!("it was made with {what}")));
         if self.key != *key {
             return Some(Miss::Foreign);
@@ -152,7 +152,9 @@ impl Entry {
         if self.driver != driver(device) {
             return stale("another driver");
         }
-        if self.race.timed_plan(&self.race.winner).is_none() || self.race.cold != key.cold {
+        if self.timing_run.timed_plan(&self.timing_run.winner).is_none()
+            || self.timing_run.cold != key.cold
+        {
             return Some(Miss::Damaged("its parts do not fit together".to_owned()));
         }
         None
@@ -182,11 +184,11 @@ pub enum Miss {
 impl Display for Miss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("nothing was remembered"),
-            Self::Stale(reason) => write!(f, "what was remembered is out of date: {reason}"),
-            Self::Damaged(reason) => write!(f, "what was remembered is damaged: {reason}"),
-            Self::Foreign => f.write_str("what was remembered is of something else"),
-            Self::Inadmissible(reason) => write!(f, "what was remembered cannot be used: {reason}"),
+            Self::Unknown => f.write_str("no stored decision"),
+            Self::Stale(reason) => write!(f, "the stored decision is out of date: {reason}"),
+            Self::Damaged(reason) => write!(f, "the stored decision is damaged: {reason}"),
+            Self::Foreign => f.write_str("the stored decision is for another matrix or request"),
+            Self::Inadmissible(reason) => write!(f, "the stored decision cannot be used: {reason}"),
         }
     }
 }
@@ -224,7 +226,7 @@ impl Store {
     /// # Errors
     ///
     /// The reason for a miss.
-    pub fn find(&self, key: &Key, device: &DeviceSpec) -> Result<Entry, Miss> {
+    pub fn find(&self, key: &DecisionKey, device: &DeviceSpec) -> Result<StoredDecision, Miss> {
         let damaged = |error: &dyn Display| Miss::Damaged(error.to_string());
         let path = self.folder.join(key.file());
         let data = fs::metadata(&path).map_err(|_| Miss::Unknown)?;
@@ -237,12 +239,9 @@ impl Store {
         file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| damaged(&error))?;
         let schema: Schema = ron::from_str(&text).map_err(|error| damaged(&error))?;
         if schema.schema != SCHEMA {
-            return Err(Miss::Stale(format!(
-                "its layout is version {}, not {SCHEMA}",
-                schema.schema
-            )));
+            return Err(Miss::Stale(format!("its schema is {}, not {SCHEMA}", schema.schema)));
         }
-        let entry: Entry = ron::from_str(&text).map_err(|error| damaged(&error))?;
+        let entry: StoredDecision = ron::from_str(&text).map_err(|error| damaged(&error))?;
         entry.objection(key, device).map_or(Ok(entry), Err)
     }
 
@@ -252,7 +251,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::Io`] if the folder or a file cannot be written.
-    pub fn keep(&self, entry: &Entry) -> Result<(), Error> {
+    pub fn keep(&self, entry: &StoredDecision) -> Result<(), Error> {
         let path = self.folder.join(entry.key.file());
         fs::create_dir_all(&self.folder).map_err(|e| Error::io("create", &self.folder, e))?;
         let invalid = |e: ron::Error| Error::io("write", &path, std::io::Error::other(e));
@@ -276,220 +275,4 @@ struct Schema {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::{Device, GpuSpec};
-    use crate::testing::chapter;
-    use crate::tuning::decision::{Outcome, TimedPlan};
-    use std::time::{Duration, SystemTime};
-
-    fn key() -> Key {
-        let a = chapter::matrix::<f32>();
-        let analysis = Analysis::of(a.view());
-        let request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
-        Key::new(Fingerprint::of(a.view()), &analysis, &Device::Cpu.spec(), &request, None, false)
-    }
-
-    /// A timing run of two plans, one of which failed.
-    fn race() -> Race {
-        let timed_plan = |plan: &str, median: Option<f64>, outcome| TimedPlan {
-            plan: plan.parse().unwrap(),
-            prepare: median,
-            median,
-            spread: median,
-            rounds: 5,
-            outcome,
-        };
-        let failed = Outcome::Failed { reason: "it was \"too\" slow".to_owned() };
-        Race {
-            winner: "sell(c:32,sigma:512)".parse().unwrap(),
-            cold: false,
-            timed_plans: vec![
-                timed_plan("csr", None, failed),
-                timed_plan("sell(c:32,sigma:512)", Some(1e-5), Outcome::Won),
-            ],
-            heats: 1,
-            seconds: 0.5,
-            packing: 0.25,
-            held_bytes: 200,
-            decided: true,
-        }
-    }
-
-    fn entry() -> Entry {
-        Entry::new(key(), &Device::Cpu.spec(), 1_800_000_000, race())
-    }
-
-    fn store() -> (tempfile::TempDir, Store) {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::below(folder.path());
-        (folder, store)
-    }
-
-    #[test]
-    fn what_is_kept_is_found_again_and_nothing_else() {
-        let (_folder, store) = store();
-        let cpu = Device::Cpu.spec();
-        assert_eq!(store.find(&key(), &cpu), Err(Miss::Unknown));
-        store.keep(&entry()).unwrap();
-        assert_eq!(store.find(&key(), &cpu), Ok(entry()));
-        let others: [Key; 8] = [
-            Key { structure: "00000000000000000000000000000abc".parse().unwrap(), ..key() },
-            Key { scalar: ScalarKind::F64, ..key() },
-            Key { values: Values::Ones, ..key() },
-            Key { device: "another".to_owned(), ..key() },
-            Key { calls: 0, ..key() },
-            Key { memory_limit: Some(1 << 30), ..key() },
-            Key { deterministic: true, ..key() },
-            Key { cold: true, ..key() },
-        ];
-        for other in others {
-            assert_eq!(store.find(&other, &cpu), Err(Miss::Unknown), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn the_key_follows_from_the_matrix_and_what_is_asked() {
-        let a = chapter::matrix::<f64>();
-        let analysis = Analysis::of(a.view());
-        let request = Request {
-            expected_calls: 12_345,
-            ..Request::new(&analysis, ScalarKind::F64, u64::MAX)
-        };
-        let key = Key::new(
-            Fingerprint::of(a.view()),
-            &analysis,
-            &Device::Cpu.spec(),
-            &request,
-            Some(7),
-            true,
-        );
-        assert_eq!(
-            (key.calls, key.memory_limit, key.cold, key.values),
-            (4, Some(7), true, Values::Few)
-        );
-    }
-
-    #[test]
-    fn what_is_out_of_date_or_of_something_else_is_a_miss_with_its_reason() {
-        let (_folder, store) = store();
-        let cpu = Device::Cpu.spec();
-        let mut old = entry();
-        old.kernels = "cpu-0".to_owned();
-        store.keep(&old).unwrap();
-        let miss = store.find(&key(), &cpu).unwrap_err().to_string();
-        assert!(
-            miss.contains("out of date") && miss.contains("kernels of another version"),
-            "{miss}"
-        );
-
-        let text = |entry: &Entry| ron::to_string(entry).unwrap();
-        let path = store.folder().join(key().file());
-        fs::write(&path, text(&entry()).replacen("schema:3", "schema:99", 1)).unwrap();
-        assert!(
-            matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99"))
-        );
-        let foreign = Entry { key: Key { threads: 1000, ..key() }, ..entry() };
-        fs::write(&path, text(&foreign)).unwrap();
-        assert_eq!(store.find(&key(), &cpu), Err(Miss::Foreign));
-
-        let gpu =
-            |driver: &str| GpuSpec { l2_bytes: 1, memory_bytes: 1, driver: driver.to_owned() };
-        let on = |driver: &str| DeviceSpec { gpu: Some(gpu(driver)), ..Device::Cpu.spec() };
-        store.keep(&Entry::new(key(), &on("12.9"), 0, race())).unwrap();
-        assert!(store.find(&key(), &on("12.9")).is_ok());
-        assert!(
-            matches!(store.find(&key(), &on("13.0")), Err(Miss::Stale(reason)) if reason.contains("driver"))
-        );
-    }
-
-    #[test]
-    fn damaged_entries_are_misses_and_are_replaced() {
-        let (_folder, store) = store();
-        let cpu = Device::Cpu.spec();
-        store.keep(&entry()).unwrap();
-        let path = store.folder().join(key().file());
-        let whole = fs::read(&path).unwrap();
-        let miss = || match store.find(&key(), &cpu) {
-            Err(Miss::Damaged(reason)) => reason,
-            found => panic!("{found:?}"),
-        };
-        // Only the closing parenthesis and the end of the line may be missing.
-        for cut in (0..whole.len() - 2).step_by(7) {
-            fs::write(&path, &whole[..cut]).unwrap();
-            miss();
-        }
-        let text = String::from_utf8(whole).unwrap();
-        let nested = format!("(schema: 3, key: {}", "(".repeat(30_000));
-        for wrong in [
-            text.replace("sell(c:32,sigma:512)", "cell(c:32)"),
-            text.replacen("winner: \"sell(c:32,sigma:512)\"", "winner: \"ell\"", 1),
-            text.replacen("cold: false", "cold: maybe", 1),
-            nested,
-            "x".repeat(MAX_BYTES as usize + 1),
-        ] {
-            assert_ne!(wrong, text);
-            fs::write(&path, &wrong).unwrap();
-            miss();
-        }
-        fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
-        miss();
-        store.keep(&entry()).unwrap();
-        assert!(store.find(&key(), &cpu).is_ok());
-        fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        assert!(miss().contains("no file"));
-        assert!(store.keep(&entry()).is_err(), "a folder is not replaced");
-    }
-
-    #[test]
-    fn the_oldest_go_when_there_are_too_many() {
-        let (_folder, store) = store();
-        let store = Store { capacity: 2, ..store };
-        let cpu = Device::Cpu.spec();
-        let of = |calls| Key { calls, ..key() };
-        for (age, calls) in [(30, 3), (10, 1), (20, 2)] {
-            store.keep(&Entry { key: of(calls), ..entry() }).unwrap();
-            let past = SystemTime::now() - Duration::from_secs(age);
-            let file = fs::File::open(store.folder().join(of(calls).file())).unwrap();
-            file.set_modified(past).unwrap();
-        }
-        store.keep(&Entry { key: of(9), ..entry() }).unwrap();
-        assert_eq!(
-            [1, 2, 3, 9].map(|calls| store.find(&of(calls), &cpu).is_ok()),
-            [true, false, false, true]
-        );
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_is_no_panic() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
-        fs::write(&file, "").unwrap();
-        let store = Store::below(&file);
-        assert_eq!(store.find(&key(), &Device::Cpu.spec()), Err(Miss::Unknown));
-        let message = store.keep(&entry()).unwrap_err().to_string();
-        assert!(message.contains("decisions") && !message.contains('\n'), "{message}");
-    }
-
-    #[test]
-    fn many_share_a_folder() {
-        let (_folder, store) = store();
-        store.keep(&entry()).unwrap();
-        std::thread::scope(|scope| {
-            for when in 0..4 {
-                let store = &store;
-                scope.spawn(move || {
-                    for _ in 0..50 {
-                        store.keep(&Entry { when, ..entry() }).unwrap();
-                        let found = store
-                            .find(&key(), &Device::Cpu.spec())
-                            .expect("always there, always whole");
-                        assert_eq!(found.race, race());
-                    }
-                });
-            }
-        });
-        assert_eq!(fs::read_dir(store.folder()).unwrap().count(), 1, "nothing is left behind");
-    }
-}
+mod tests;

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_or_too_large_for_the_type_is_no_mistake() {
+    fn underflow_and_overflow_are_no_errors() {
         let diagonal = CsrMatrix::try_new(1, 1, vec![0, 1], vec![0], vec![1e-40f32]).unwrap();
         let oracle = Oracle::of(diagonal.view(), &[0.3]);
         assert!(oracle.check(&[1e-40 * 0.3]).is_ok());

@@ -7,12 +7,12 @@
 //! determines the fastest of them, and the rounds between determine by how much: among many similar
 //! plans, chance favours one, and its advantage would otherwise add to the regret of the operator.
 
-use crate::offline::{Measured, Run};
+use crate::offline::{Measured, PlanRun};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::device::DeviceSpec;
 use sparseop::formats::{Plan, Target};
-use sparseop::tuning::decision::Race;
+use sparseop::tuning::decision::TimingRun;
 use sparseop::tuning::record::Regret;
 use sparseop::tuning::stopwatch::Samples;
 use statrs::statistics::{Data, OrderStatistics};
@@ -36,8 +36,9 @@ pub fn rivals(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
     const MOST: usize = 8;
     let on = Target::of(device);
     let Some(fastest) = measured.fastest(on) else { return Vec::new() };
-    let is_near = |run: &&Run| run.plan.is_eligible(on) && run.product <= NEAR * fastest.product;
-    let mut near: Vec<&Run> = measured.runs.iter().filter(is_near).collect();
+    let is_near =
+        |run: &&PlanRun| run.plan.is_eligible(on) && run.product <= NEAR * fastest.product;
+    let mut near: Vec<&PlanRun> = measured.runs.iter().filter(is_near).collect();
     near.sort_by(|a, b| a.product.total_cmp(&b.product));
     near.into_iter().take(MOST).map(|run| run.plan.clone()).collect()
 }
@@ -77,14 +78,14 @@ impl Calibrated {
     /// its operator and [`rivals`] in the second timing run. `None` without rivals or without
     /// rounds.
     pub fn of(
-        race: &Race,
+        timing_run: &TimingRun,
         measured: &Measured,
         device: &DeviceSpec,
         operator: &Samples,
         rivals: &[(Plan, Samples)],
     ) -> Option<Self> {
         let least = measured.fastest(Target::of(device))?.product;
-        let predicted = measured.runs.iter().find(|run| run.plan == *race.predicted());
+        let predicted = measured.runs.iter().find(|run| run.plan == *timing_run.predicted());
         let times = |rival: &Samples, rounds| paired(operator, rival, rounds);
         let in_one_half =
             rivals.iter().filter_map(|rival| Some((rival, times(&rival.1, Rounds::Even)?)));
@@ -94,10 +95,10 @@ impl Calibrated {
             plan: plan.clone(),
             product_us: samples.median() * 1e6,
         };
-        let (chosen, fastest) = (timed(&race.winner, operator), timed(plan, samples));
-        let why = || match race.timed_plan(&fastest.plan) {
+        let (chosen, fastest) = (timed(&timing_run.winner, operator), timed(plan, samples));
+        let why = || match timing_run.timed_plan(&fastest.plan) {
             Some(timed_plan) => format!("the fastest one: {}", timed_plan.outcome),
-            None => "the fastest one was not raced".to_owned(),
+            None => "the fastest one was not on the shortlist".to_owned(),
         };
         Some(Self {
             matrix: measured.matrix.clone(),
@@ -109,8 +110,8 @@ impl Calibrated {
             why: (chosen.plan != fastest.plan).then(why),
             chosen,
             fastest,
-            timed_plans: race.timed_plans.len(),
-            seconds: race.seconds,
+            timed_plans: timing_run.timed_plans.len(),
+            seconds: timing_run.seconds,
         })
     }
 }
@@ -182,14 +183,14 @@ mod tests {
     use super::*;
     use sparseop::device::Device;
     use sparseop::formats::Traffic;
-    use sparseop::tuning::decision::{Outcome, TimedPlan};
-    use sparseop::tuning::facts::Facts;
+    use sparseop::tuning::decision::{TimedPlan, TimingOutcome};
+    use sparseop::tuning::features::MatrixFeatures;
 
     const PLANS: [&str; 4] = ["csr(scalar)", "ell", "coo", "jds(diagonals)"];
 
     /// Timing run of every plan of a matrix, with the nanoseconds of each of [`PLANS`].
     fn measured(class: &str, nnz: u64, times: &[f64]) -> Measured {
-        let run = |(plan, &product): (&&str, &f64)| Run {
+        let run = |(plan, &product): (&&str, &f64)| PlanRun {
             plan: plan.parse().unwrap(),
             traffic: Traffic::default(),
             product,
@@ -200,16 +201,16 @@ mod tests {
             class: class.to_owned(),
             fingerprint: Default::default(),
             scalar: ScalarKind::F32,
-            facts: Facts { nnz, ..Facts::default() },
+            facts: MatrixFeatures { nnz, ..MatrixFeatures::default() },
             runs: PLANS.iter().zip(times).map(run).collect(),
             failed: Vec::new(),
         }
     }
 
     /// A timing run in which the second of [`PLANS`] wins over the first.
-    fn race() -> Race {
+    fn timing_run() -> TimingRun {
         let plans = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
-        let timed_plan = |(plan, outcome): (&Plan, Outcome)| TimedPlan {
+        let timed_plan = |(plan, outcome): (&Plan, TimingOutcome)| TimedPlan {
             plan: plan.clone(),
             prepare: None,
             median: None,
@@ -217,15 +218,15 @@ mod tests {
             rounds: 5,
             outcome,
         };
-        Race {
+        TimingRun {
             winner: plans[1].clone(),
             cold: false,
             timed_plans: plans
                 .iter()
-                .zip([Outcome::Tied { ratio: 1.0 }, Outcome::Won])
+                .zip([TimingOutcome::Tied { ratio: 1.0 }, TimingOutcome::Won])
                 .map(timed_plan)
                 .collect(),
-            heats: 1,
+            groups: 1,
             seconds: 0.5,
             packing: 0.0,
             held_bytes: 0,
@@ -237,7 +238,7 @@ mod tests {
     /// plan wins the calibration; the second timing run gives the same times.
     fn calibrated(class: &str, nnz: u64, times: [u32; 3]) -> Calibrated {
         let measured = measured(class, nnz, &times.map(|time| f64::from(time) * 1024.0));
-        let race = race();
+        let timing_run = timing_run();
         let spec = Device::Cpu.spec();
         let times = |plan: &Plan| {
             let run = measured.runs.iter().find(|run| run.plan == *plan).unwrap();
@@ -245,14 +246,14 @@ mod tests {
         };
         let rivals: Vec<_> =
             rivals(&measured, &spec).into_iter().map(|plan| (plan.clone(), times(&plan))).collect();
-        Calibrated::of(&race, &measured, &spec, &times(&race.winner), &rivals).unwrap()
+        Calibrated::of(&timing_run, &measured, &spec, &times(&timing_run.winner), &rivals).unwrap()
     }
 
     #[test]
-    fn an_operator_is_charged_what_it_takes_beside_the_fastest() {
+    fn regret_is_the_operator_time_over_the_fastest() {
         let missed = calibrated("b", 200_000, [6, 5, 4]);
         assert_eq!((missed.regret, missed.predicted_regret), (1.25, Some(1.5)));
-        assert_eq!(missed.why.as_deref(), Some("the fastest one was not raced"));
+        assert_eq!(missed.why.as_deref(), Some("the fastest one was not on the shortlist"));
         assert!((missed.chosen.product_us / missed.fastest.product_us - 1.25).abs() < 1e-12);
         let mistaken = calibrated("b", 200_000, [4, 5, 6]);
         assert!(mistaken.why.unwrap().contains("1.000 times as long: a tie"));
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_the_fastest_and_by_how_much_is_told_by_different_rounds() {
+    fn the_fastest_and_its_lead_come_from_different_rounds() {
         let samples = |times: &[f64]| Samples::from(times.to_vec());
         let (a, b) = (samples(&[4.0, 6.0, 4.0, 6.0, 8.0]), samples(&[2.0; 7]));
         assert_eq!(
@@ -278,8 +279,13 @@ mod tests {
         let rivals = [(2, [0.5, 1.0]), (3, [0.9, 0.9])];
         let rivals = rivals.map(|(plan, times)| (PLANS[plan].parse().unwrap(), samples(&times)));
         let measured = measured("b", 200_000, &[6.0, 5.0, 4.0]);
-        let found =
-            Calibrated::of(&race(), &measured, &Device::Cpu.spec(), &samples(&[1.0; 2]), &rivals);
+        let found = Calibrated::of(
+            &timing_run(),
+            &measured,
+            &Device::Cpu.spec(),
+            &samples(&[1.0; 2]),
+            &rivals,
+        );
         assert_eq!(found.unwrap().regret, 1.0);
     }
 
@@ -292,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_is_over_what_profiles_are_judged_by() {
+    fn the_summary_covers_the_judged_matrices() {
         let missed = calibrated("b", 200_000, [6, 5, 4]);
         let right = calibrated("c", 200_000, [6, 4, 5]);
         let small = calibrated("d", 10, [6, 20, 4]);

@@ -2,7 +2,7 @@
 //! run.
 
 use crate::calibrated::{self, Calibrated};
-use crate::measurements::Header;
+use crate::measurements::MeasurementsHeader;
 use crate::offline::Measured;
 use crate::refit;
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
 use sparseop::tuning::profile::Profile;
-use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, race, turn};
+use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, time_batch, time_interleaved};
 use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,10 +38,14 @@ impl Calibrating {
     /// # Errors
     ///
     /// An error if the measurements are of another device.
-    pub fn held_out(header: &Header, measured: Vec<Measured>, device: &Device) -> Result<Self> {
+    pub fn held_out(
+        header: &MeasurementsHeader,
+        measured: Vec<Measured>,
+        device: &Device,
+    ) -> Result<Self> {
         let (theirs, ours) = (&header.provenance.device.name, device.spec().name);
         if *theirs != ours {
-            bail!("the measurements to hold classes out of are of {theirs}, and this is {ours}");
+            bail!("the measurements of --held-out are of {theirs}, and this device is {ours}");
         }
         let whole = refit::profile(&measured, &header.provenance).profile;
         Ok(Self { held_out: Some(HeldOut { measured, whole, fitted: RefCell::default() }) })
@@ -92,7 +96,7 @@ pub fn judge<T: Scalar>(
     policy: Policy,
 ) -> Result<Option<Calibrated>> {
     let device = op.device();
-    let its_race = op.decision().race().context("the calibration has run no race")?;
+    let timing_run = op.decision().timing_run().context("the calibration has timed no plans")?;
     let pack = |plan: Plan| {
         SparseOpBuilder::new()
             .device(device.clone())
@@ -108,15 +112,15 @@ pub fn judge<T: Scalar>(
     let all: Vec<&SparseOp<T>> = std::iter::once(op).chain(&rivals).collect();
     let (stream, product) = (&stream, &product);
     let mut turns: Vec<_> =
-        all.iter().map(|&op| move |repeats| turn(stream, repeats, || product(op))).collect();
+        all.iter().map(|&op| move |repeats| time_batch(stream, repeats, || product(op))).collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
     // Half of the rounds determine the fastest plan, the other half the regret.
     let policy = Policy { min_rounds: 2 * policy.min_rounds, ..policy };
     let mut samples: Vec<Samples> =
-        race(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
+        time_interleaved(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
     let operator = samples.remove(0);
     let rivals: Vec<_> = rivals.iter().map(|op| op.plan().clone()).zip(samples).collect();
-    Ok(Calibrated::of(its_race, measured, &device.spec(), &operator, &rivals))
+    Ok(Calibrated::of(timing_run, measured, &device.spec(), &operator, &rivals))
 }
 
 impl HeldOut {

@@ -9,7 +9,7 @@ use crate::trial::{Known, Subject, Trial};
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::stopwatch::Policy;
-use sparseop::tuning::store::{Entry, Key, Store};
+use sparseop::tuning::store::{DecisionKey, Store, StoredDecision};
 use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder};
 
 /// The settings of a campaign on one device.
@@ -19,7 +19,7 @@ pub struct Campaign<'a> {
     /// Policy of a timing run.
     pub policy: Policy,
     /// Number of timing runs of each matrix, which is packed once for all of them.
-    pub races: usize,
+    pub timing_runs: usize,
     /// Store of decisions, read and written; `None` to ignore earlier decisions and store none.
     pub store: Option<Store>,
     /// Calibration of each matrix, if its regret is to be measured.
@@ -28,7 +28,7 @@ pub struct Campaign<'a> {
 
 /// Results of one matrix.
 #[derive(Debug)]
-pub struct Found {
+pub struct CampaignResult {
     /// Times of the first timing run.
     pub measured: Measured,
     /// Agreement of the timing runs; `None` if no plan can be chosen.
@@ -44,7 +44,7 @@ impl<'a> Campaign<'a> {
     /// calibration.
     pub fn new(device: &'a Device) -> Self {
         let policy = Policy::of(device);
-        Self { device, policy, races: 1, store: None, calibrating: None }
+        Self { device, policy, timing_runs: 1, store: None, calibrating: None }
     }
 
     /// Times every plan of a matrix, recorded under the given name and class. The last decision is
@@ -58,7 +58,7 @@ impl<'a> Campaign<'a> {
         a: &CsrMatrix<T>,
         matrix: &str,
         class: &str,
-    ) -> Result<Found, Error> {
+    ) -> Result<CampaignResult, Error> {
         let analysis = Analysis::of(a.view());
         let mut problems = Vec::new();
         let mut note = |what: &str, error: anyhow::Error| {
@@ -71,8 +71,8 @@ impl<'a> Campaign<'a> {
         let before = before.map_err(|error| note("remembered", error.into())).ok();
         let also: Vec<Plan> =
             before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
-        let (device, policy, races) = (self.device, self.policy, self.races);
-        let subject = Subject { matrix, class, device, policy, races, also: &also };
+        let (device, policy, timing_runs) = (self.device, self.policy, self.timing_runs);
+        let subject = Subject { matrix, class, device, policy, timing_runs, also: &also };
         let mut trial = Trial::of(a.view(), &analysis, subject)?;
         let repeat = before.and_then(|(known, key)| {
             let (repeat, kept) = self.decided(&trial, &known, key)?;
@@ -81,12 +81,12 @@ impl<'a> Campaign<'a> {
             }
             repeat
         });
-        let measured = trial.races.swap_remove(0);
+        let measured = trial.timing_runs.swap_remove(0);
         let judge = |op: &SparseOp<T>| calibrating::judge(op, a, &analysis, &measured, policy);
         let calibrated = op.as_ref().map(judge).and_then(|calibrated| {
             calibrated.map_err(|error| note("judged by its calibration", error)).ok().flatten()
         });
-        Ok(Found { measured, repeat, calibrated, problems })
+        Ok(CampaignResult { measured, repeat, calibrated, problems })
     }
 
     /// The decision for the default request, and the decision in the store under its key.
@@ -95,14 +95,14 @@ impl<'a> Campaign<'a> {
         structure: Fingerprint,
         analysis: &Analysis,
         scalar: ScalarKind,
-    ) -> Result<(Known, Key), Error> {
+    ) -> Result<(Known, DecisionKey), Error> {
         let spec = self.device.spec();
         let predicted =
             SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
-        let key = Key::new(structure, analysis, &spec, &predicted.request, None, false);
+        let key = DecisionKey::new(structure, analysis, &spec, &predicted.request, None, false);
         // A damaged or outdated entry counts as none, and is replaced.
         let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
-        let remembered = entry.map(|entry| entry.race.winner);
+        let remembered = entry.map(|entry| entry.timing_run.winner);
         Ok((Known { predicted, remembered }, key))
     }
 
@@ -112,15 +112,18 @@ impl<'a> Campaign<'a> {
         &self,
         trial: &Trial,
         known: &Known,
-        key: Key,
+        key: DecisionKey,
     ) -> Option<(Option<Repeat>, Result<(), Error>)> {
         let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
         let decisions = trial.decisions(known)?;
-        let race = decisions.successive.last().and_then(|winner| trial.race(known, winner));
-        let kept = match (&self.store, race) {
-            (Some(store), Some(race)) => store.keep(&Entry::now(key, &spec, race)),
+        let timing_run =
+            decisions.successive.last().and_then(|winner| trial.timing_run(known, winner));
+        let kept = match (&self.store, timing_run) {
+            (Some(store), Some(timing_run)) => {
+                store.keep(&StoredDecision::now(key, &spec, timing_run))
+            }
             _ => Ok(()),
         };
-        Some((Repeat::of(&trial.races, &decisions, calls, &spec), kept))
+        Some((Repeat::of(&trial.timing_runs, &decisions, calls, &spec), kept))
     }
 }

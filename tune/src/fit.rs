@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_coefficient_is_found_by_kernels_that_tell_of_it_and_given_to_those_that_do_not() {
+    fn a_pooled_coefficient_is_shared_by_kernels_without_observations() {
         let (call, apart) = (Term::Call as usize, Term::Apart as usize);
         let of = |base: f64, pieces: f64, product: f64| {
             let mut amounts = [0.0; Term::COUNT];
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_little_does_not_spoil_the_rest() {
+    fn light_weights_do_not_affect_the_fit() {
         let of = |amount: f64, product: f64, weight: f64| {
             let mut amounts = [0.0; Term::COUNT];
             amounts[2] = amount;

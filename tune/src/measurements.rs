@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = 1 << 30;
 
 /// First line: origin of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Header {
+pub struct MeasurementsHeader {
     layout: u32,
     /// Policy of the timing runs.
     policy: String,
@@ -30,7 +30,7 @@ pub struct Header {
     pub provenance: Provenance,
 }
 
-impl Header {
+impl MeasurementsHeader {
     /// Creates the header of measurements by a policy.
     pub fn new(policy: String, provenance: Provenance) -> Self {
         Self { layout: LAYOUT, policy, provenance }
@@ -56,7 +56,7 @@ impl Header {
 
 /// Contents of a file.
 struct Contents {
-    header: Header,
+    header: MeasurementsHeader,
     measured: Vec<Measured>,
     /// Bytes of the readable lines.
     good: u64,
@@ -75,11 +75,8 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
         let bytes = reader.read_line(line)? as u64;
         Ok(line.ends_with('\n').then_some(bytes))
     };
-    let Some(bytes) = next(&mut line)? else {
-        bail!("it has no line that says where it comes from")
-    };
-    let header: Header =
-        ron::from_str(&line).context("its first line does not say where it comes from")?;
+    let Some(bytes) = next(&mut line)? else { bail!("its header line is missing") };
+    let header: MeasurementsHeader = ron::from_str(&line).context("its header line is invalid")?;
     if header.layout != LAYOUT {
         bail!("it has layout {}, and this program reads {LAYOUT}", header.layout);
     }
@@ -103,9 +100,9 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
 }
 
 /// Stored measurements of one device.
-pub struct Kept {
+pub struct StoredMeasurements {
     /// Origin of the measurements.
-    pub header: Header,
+    pub header: MeasurementsHeader,
     /// The measurements.
     pub measured: Vec<Measured>,
     /// One sentence for each file that was only read in part.
@@ -113,7 +110,7 @@ pub struct Kept {
 }
 
 /// Reads stored measurements, compressed or not.
-fn read(path: &Path) -> Result<Kept> {
+fn read(path: &Path) -> Result<StoredMeasurements> {
     let reading = || format!("cannot use the measurements in {}", path.display());
     let mut file = File::open(path).with_context(reading)?;
     let mut magic = Vec::new();
@@ -127,7 +124,11 @@ fn read(path: &Path) -> Result<Kept> {
     let contents = contents.with_context(reading)?;
     let incomplete = |broken| format!("{} is read as far as it goes: {broken}", path.display());
     let Contents { header, measured, broken, .. } = contents;
-    Ok(Kept { header, measured, incomplete: broken.into_iter().map(incomplete).collect() })
+    Ok(StoredMeasurements {
+        header,
+        measured,
+        incomplete: broken.into_iter().map(incomplete).collect(),
+    })
 }
 
 /// Reads several files of measurements on one device.
@@ -136,7 +137,7 @@ fn read(path: &Path) -> Result<Kept> {
 ///
 /// An error if a file cannot be read, or if its measurements cannot be combined with those of the
 /// first.
-pub fn read_all(paths: &[PathBuf]) -> Result<Kept> {
+pub fn read_all(paths: &[PathBuf]) -> Result<StoredMeasurements> {
     let [first, others @ ..] = paths else { bail!("there is no file of measurements") };
     let mut kept = read(first)?;
     for path in others {
@@ -160,7 +161,7 @@ fn line(value: &impl Serialize) -> Result<String> {
 /// # Errors
 ///
 /// An error if the file cannot be written.
-pub fn write(path: &Path, header: &Header, measured: &[Measured]) -> Result<()> {
+pub fn write(path: &Path, header: &MeasurementsHeader, measured: &[Measured]) -> Result<()> {
     let mut text = line(header)?;
     for one in measured {
         text += &line(one)?;
@@ -196,7 +197,7 @@ impl Journal {
     /// # Errors
     ///
     /// An error if the file cannot be read or written.
-    pub fn open(path: PathBuf, header: &Header, fresh: bool) -> Result<Opened> {
+    pub fn open(path: PathBuf, header: &MeasurementsHeader, fresh: bool) -> Result<Opened> {
         let opening = || format!("cannot keep the journal {}", path.display());
         let options =
             || File::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -212,7 +213,7 @@ impl Journal {
             match usable {
                 Ok(contents) => (measured, good) = (contents.measured, contents.good),
                 Err(reason) => {
-                    discarded = Some(format!("{} is begun anew: {reason}", path.display()))
+                    discarded = Some(format!("{} is restarted: {reason}", path.display()))
                 }
             }
         }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::analysis::Fingerprint;
 use sparseop::formats::{Plan, Target, Traffic};
-use sparseop::tuning::facts::Facts;
+use sparseop::tuning::features::MatrixFeatures;
 use sparseop::tuning::record::{Record, RecordedRun, RecordedStats};
 
 /// Measured times of every plan on one matrix, with all data for a fit: they can be stored, and
@@ -21,9 +21,9 @@ pub struct Measured {
     /// Scalar type.
     pub scalar: ScalarKind,
     /// Matrix features of the cost model.
-    pub facts: Facts,
+    pub facts: MatrixFeatures,
     /// Measured plans, in the order of the candidates.
-    pub runs: Vec<Run>,
+    pub runs: Vec<PlanRun>,
     /// Plans that could not be measured, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<(String, String)>,
@@ -31,7 +31,7 @@ pub struct Measured {
 
 /// Run of one plan on one matrix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct PlanRun {
     /// The plan.
     pub plan: Plan,
     /// Work of its product.
@@ -49,7 +49,7 @@ impl Measured {
     }
 
     /// Fastest of the plans that can be chosen for a kind of device; the first of equal ones.
-    pub(crate) fn fastest(&self, on: Target) -> Option<&Run> {
+    pub(crate) fn fastest(&self, on: Target) -> Option<&PlanRun> {
         let runs = self.runs.iter().filter(|run| run.plan.is_eligible(on));
         runs.min_by(|a, b| a.product.total_cmp(&b.product))
     }
@@ -57,7 +57,7 @@ impl Measured {
     /// Converts to a record of a profile.
     pub(crate) fn record(&self, chosen: Option<&Plan>, held_out: Option<&Plan>) -> Record {
         let facts = &self.facts;
-        let run = |r: &Run| RecordedRun {
+        let run = |r: &PlanRun| RecordedRun {
             plan: r.plan.to_string(),
             product_us: r.product * 1e-3,
             prepare_us: r.prepare * 1e-3,
@@ -95,7 +95,7 @@ impl Measured {
     pub fn defect(&self) -> Option<String> {
         let facts =
             [self.facts.mean, self.facts.cv, self.facts.gini, self.facts.affine, self.facts.runs];
-        let wrong = |run: &Run| {
+        let wrong = |run: &PlanRun| {
             let times = [run.product, run.prepare];
             !(times.iter().all(|t| t.is_finite() && *t >= 0.0) && run.product > 0.0)
         };

@@ -1,7 +1,7 @@
 //! Profiles from measurements: fitted, and validated on held-out classes of matrices.
 
 use crate::fit::{Observation, fit_sharing, ridge};
-use crate::offline::{Measured, Run};
+use crate::offline::{Measured, PlanRun};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
@@ -71,12 +71,12 @@ pub struct Refit {
     pub profile: Profile,
     /// Choice for every validation matrix by a fit without its class, or by the profile itself if
     /// there is only one class. In the order of the measurements.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<JudgedChoice>,
 }
 
 /// A choice of the profile, compared with the fastest plan.
 #[derive(Debug, Clone)]
-pub struct Choice {
+pub struct JudgedChoice {
     /// Index of the matrix in the measurements.
     pub measured: usize,
     /// Time of the chosen plan over that of the fastest.
@@ -116,7 +116,7 @@ pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
         let choices = held_out.clone().unwrap_or_else(|| choices(measured, &judged, &profile));
         (profile, choices, held_out.is_some())
     });
-    let mean = |choices: &[Choice]| regret(choices.iter()).geometric_mean;
+    let mean = |choices: &[JudgedChoice]| regret(choices.iter()).geometric_mean;
     let [without, with] = candidates;
     let (mut profile, choices, is_held_out) =
         if mean(&with.1) < mean(&without.1) { with } else { without };
@@ -131,7 +131,7 @@ pub fn choice<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Plan>
     chosen(measured, profile).map(|run| &run.plan)
 }
 
-fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a Run> {
+fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a PlanRun> {
     let predictor = Predictor::for_own_device(profile);
     let on = Target::of(&profile.device);
     let eligible = measured.runs.iter().filter(|run| run.plan.is_eligible(on));
@@ -213,7 +213,7 @@ fn held_out(
     judged: &[usize],
     plain: &Profile,
     corrected: bool,
-) -> Option<Vec<Choice>> {
+) -> Option<Vec<JudgedChoice>> {
     let classes: BTreeSet<&str> = judged.iter().map(|&i| &*measured[i].class).collect();
     if classes.len() < 2 {
         return None;
@@ -224,25 +224,26 @@ fn held_out(
         let others: Vec<&Measured> = measured.iter().filter(|m| m.class != *class).collect();
         choices(measured, &own, &fitted(&others, plain, corrected))
     };
-    let mut choices: Vec<Choice> =
+    let mut choices: Vec<JudgedChoice> =
         classes.into_iter().collect::<Vec<_>>().par_iter().flat_map_iter(of_class).collect();
     choices.sort_by_key(|choice| choice.measured);
     Some(choices)
 }
 
 /// Choices of a profile.
-fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Choice> {
+fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<JudgedChoice> {
     let on = Target::of(&profile.device);
     let predictor = Predictor::for_own_device(profile);
     let of = |&i: &usize| {
         let m = &measured[i];
         let (chosen, fastest) = (chosen(m, profile)?, m.fastest(on)?);
-        let predict = |run: &Run| predictor.predict(&run.plan, &run.traffic, &m.facts, m.scalar);
-        let predicted = |run: &Run| {
+        let predict =
+            |run: &PlanRun| predictor.predict(&run.plan, &run.traffic, &m.facts, m.scalar);
+        let predicted = |run: &PlanRun| {
             let (amounts, prediction) = predict(run);
             Predicted { plan: run.plan.clone(), product: run.product, amounts, prediction }
         };
-        Some(Choice {
+        Some(JudgedChoice {
             measured: i,
             regret: chosen.product / fastest.product,
             chosen: predicted(chosen),
@@ -253,7 +254,7 @@ fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Ch
     judged.iter().filter_map(of).collect()
 }
 
-fn regret<'a>(choices: impl Iterator<Item = &'a Choice>) -> Regret {
+fn regret<'a>(choices: impl Iterator<Item = &'a JudgedChoice>) -> Regret {
     Regret::of(&choices.map(|choice| choice.regret).collect::<Vec<_>>())
 }
 
@@ -261,14 +262,15 @@ fn validation(
     measured: &[Measured],
     judged: &[usize],
     profile: &Profile,
-    held_out: Option<&Vec<Choice>>,
+    held_out: Option<&Vec<JudgedChoice>>,
 ) -> Validation {
-    let mut classes: BTreeMap<&str, Vec<&Choice>> = BTreeMap::new();
+    let mut classes: BTreeMap<&str, Vec<&JudgedChoice>> = BTreeMap::new();
     for choice in held_out.into_iter().flatten() {
         classes.entry(&measured[choice.measured].class).or_default().push(choice);
     }
-    let of_class =
-        |(class, choices): (&str, Vec<&Choice>)| (class.to_owned(), regret(choices.into_iter()));
+    let of_class = |(class, choices): (&str, Vec<&JudgedChoice>)| {
+        (class.to_owned(), regret(choices.into_iter()))
+    };
     Validation {
         in_sample: regret(choices(measured, judged, profile).iter()),
         held_out: held_out.map(|choices| regret(choices.iter())),
@@ -280,7 +282,7 @@ fn validation(
 fn records(
     measured: &[Measured],
     profile: &Profile,
-    held_out: Option<&Vec<Choice>>,
+    held_out: Option<&Vec<JudgedChoice>>,
 ) -> Vec<Record> {
     let of = |(i, m): (usize, &Measured)| {
         let held_out = held_out.and_then(|choices| choices.iter().find(|c| c.measured == i));
@@ -355,9 +357,9 @@ fn pooled(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observat
 
 /// A run and its matrix.
 #[derive(Clone, Copy)]
-struct Seen<'a> {
+struct ObservedRun<'a> {
     of: &'a Measured,
-    run: &'a Run,
+    run: &'a PlanRun,
     /// Time of the fastest plan on that matrix.
     least: f64,
 }
@@ -366,19 +368,19 @@ struct Seen<'a> {
 fn by_kernel<'a>(
     measured: &[&'a Measured],
     on: Target,
-) -> BTreeMap<(ScalarKind, &'static str), Vec<Seen<'a>>> {
+) -> BTreeMap<(ScalarKind, &'static str), Vec<ObservedRun<'a>>> {
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for of in measured {
         let least = of.fastest(on).map_or(0.0, |run| run.product);
         for run in &of.runs {
             let group = groups.entry((of.scalar, run.plan.kernel(on))).or_default();
-            group.push(Seen { of, run, least });
+            group.push(ObservedRun { of, run, least });
         }
     }
     groups
 }
 
-impl Seen<'_> {
+impl ObservedRun<'_> {
     fn observation(&self, profile: &Profile) -> Observation {
         /// Exponent of the decrease of the weight of an error with the distance from the fastest
         /// plan. Errors far from it hardly affect the choice, but a kernel that is seldom near it
@@ -400,10 +402,10 @@ impl Seen<'_> {
 
 /// Fits the ratio of measured to predicted times as a function of features.
 fn correction(
-    groups: &BTreeMap<(ScalarKind, &'static str), Vec<Seen<'_>>>,
+    groups: &BTreeMap<(ScalarKind, &'static str), Vec<ObservedRun<'_>>>,
     profile: &Profile,
 ) -> Correction {
-    /// Least number of runs of a kernel for a fit of so many features.
+    /// Least number of runs of a kernel for a fit of the features.
     const FEWEST_FOR_FEATURES: usize = 12;
     /// Penalty in units of a run: negligible for kernels with hundreds of runs (3 to 30 chose
     /// equally well on an H200).
@@ -418,7 +420,7 @@ fn correction(
     {
         let logs: Vec<(Features, f64)> = runs
             .iter()
-            .filter_map(|Seen { of, run, .. }| {
+            .filter_map(|ObservedRun { of, run, .. }| {
                 let sum = predictor.predict(&run.plan, &run.traffic, &of.facts, scalar).1?.sum();
                 let log = (run.product / sum).ln();
                 log.is_finite()

@@ -5,7 +5,7 @@
 //! one before as its baseline, as runs of `sparseop tune` with a store do. *Fresh*: each timing run
 //! starts with the prediction as its baseline, as without a store.
 
-use crate::offline::{Measured, Run};
+use crate::offline::{Measured, PlanRun};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::device::DeviceSpec;
@@ -19,8 +19,8 @@ use statrs::statistics::{Data, OrderStatistics};
 pub struct Decisions {
     /// Independent decisions.
     pub fresh: Vec<Plan>,
-    /// Decisions that each start with the one before; the first starts with the stored decision, if
-    /// any.
+    /// Decisions that each start with the previous one; the first starts with the stored decision,
+    /// if any.
     pub successive: Vec<Plan>,
 }
 
@@ -30,7 +30,7 @@ pub struct Decided {
     /// The plan.
     pub plan: Plan,
     /// Number of timing runs that chose it.
-    pub races: usize,
+    pub timing_runs: usize,
     /// Its time over that of the fastest plan: medians over the timing runs of the time of a
     /// product with its share of the preparation.
     pub excess: f64,
@@ -46,7 +46,7 @@ pub struct Repeat {
     pub scalar: ScalarKind,
     /// True if the matrix is used to validate profiles.
     pub judged: bool,
-    /// Plans chosen by timing runs that each start with the decision of the one before.
+    /// Plans chosen by timing runs that each start with the previous decision.
     pub successive: Vec<Decided>,
     /// Plans chosen by timing runs that each start with the prediction.
     pub fresh: Vec<Decided>,
@@ -56,16 +56,17 @@ impl Repeat {
     /// Agreement of the decisions of the timing runs of one matrix, made for `calls` products;
     /// `None` if there are no plans.
     pub fn of(
-        races: &[Measured],
+        timing_runs: &[Measured],
         decisions: &Decisions,
         calls: u64,
         device: &DeviceSpec,
     ) -> Option<Self> {
-        let (first, on) = (races.first()?, Target::of(device));
-        let cost = |run: &Run| run.product + run.prepare / calls.max(1) as f64;
+        let (first, on) = (timing_runs.first()?, Target::of(device));
+        let cost = |run: &PlanRun| run.product + run.prepare / calls.max(1) as f64;
         let time = |plan: &Plan| {
-            let times =
-                races.iter().filter_map(|race| race.runs.iter().find(|run| run.plan == *plan));
+            let times = timing_runs
+                .iter()
+                .filter_map(|timing_run| timing_run.runs.iter().find(|run| run.plan == *plan));
             Data::new(times.map(cost).collect::<Vec<_>>()).median()
         };
         let eligible = first.runs.iter().map(|run| &run.plan).filter(|plan| plan.is_eligible(on));
@@ -74,15 +75,15 @@ impl Repeat {
             let mut decided: Vec<Decided> = Vec::new();
             for plan in plans {
                 match decided.iter_mut().find(|known| known.plan == *plan) {
-                    Some(known) => known.races += 1,
+                    Some(known) => known.timing_runs += 1,
                     None => decided.push(Decided {
                         plan: plan.clone(),
-                        races: 1,
+                        timing_runs: 1,
                         excess: time(plan) / least,
                     }),
                 }
             }
-            decided.sort_by_key(|decided| std::cmp::Reverse(decided.races));
+            decided.sort_by_key(|decided| std::cmp::Reverse(decided.timing_runs));
             decided
         };
         Some(Self {
@@ -143,7 +144,8 @@ impl Agreement {
         differing.sort_by(|a, b| b.excess().total_cmp(&a.excess()));
         let largest_excess = differing.first().map_or(1.0, Differing::excess);
         let all = repeats.iter().flat_map(&decisions);
-        let regrets = all.flat_map(|decided| std::iter::repeat_n(decided.excess, decided.races));
+        let regrets =
+            all.flat_map(|decided| std::iter::repeat_n(decided.excess, decided.timing_runs));
         Self {
             agreeing: repeats.len() - differing.len(),
             agreeing_judged: repeats.iter().filter(agrees).filter(|repeat| repeat.judged).count(),
@@ -159,22 +161,22 @@ impl Agreement {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Repeatability {
     /// Timing runs per matrix.
-    pub races: usize,
+    pub timing_runs: usize,
     /// Number of pairs of matrix and precision.
     pub matrices: usize,
     /// Number of validation matrices among them.
     pub judged: usize,
-    /// Agreement of timing runs that each start with the decision of the one before.
+    /// Agreement of timing runs that each start with the previous decision.
     pub successive: Agreement,
     /// Agreement of timing runs that each start with the prediction.
     pub fresh: Agreement,
 }
 
 impl Repeatability {
-    /// Summarises the decisions on a collection, with `races` timing runs per matrix.
-    pub fn of(races: usize, repeats: &[Repeat]) -> Self {
+    /// Summarises the decisions on a collection, with `timing_runs` timing runs per matrix.
+    pub fn of(timing_runs: usize, repeats: &[Repeat]) -> Self {
         Self {
-            races,
+            timing_runs,
             matrices: repeats.len(),
             judged: repeats.iter().filter(|repeat| repeat.judged).count(),
             successive: Agreement::of(repeats, |repeat| &repeat.successive),
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
     use sparseop::device::Device;
     use sparseop::formats::Traffic;
-    use sparseop::tuning::facts::Facts;
+    use sparseop::tuning::features::MatrixFeatures;
 
     const PLANS: [&str; 3] = ["csr(scalar)", "ell", "coo"];
 
@@ -197,8 +199,8 @@ mod tests {
     }
 
     /// A timing run of three plans, the second with a preparation of 1000 ns.
-    fn race(times: [f64; 3], nnz: u64) -> Measured {
-        let run = |(place, product): (usize, f64)| Run {
+    fn timing_run(times: [f64; 3], nnz: u64) -> Measured {
+        let run = |(place, product): (usize, f64)| PlanRun {
             plan: plan(place),
             traffic: Traffic::default(),
             product,
@@ -209,24 +211,26 @@ mod tests {
             class: "b".to_owned(),
             fingerprint: Default::default(),
             scalar: ScalarKind::F32,
-            facts: Facts { nnz, ..Facts::default() },
+            facts: MatrixFeatures { nnz, ..MatrixFeatures::default() },
             runs: times.into_iter().enumerate().map(run).collect(),
             failed: Vec::new(),
         }
     }
 
     fn repeat(times: &[[f64; 3]], fresh: &[usize], successive: &[usize], nnz: u64) -> Repeat {
-        let races: Vec<Measured> = times.iter().map(|&times| race(times, nnz)).collect();
+        let timing_runs: Vec<Measured> =
+            times.iter().map(|&times| timing_run(times, nnz)).collect();
         let plans = |places: &[usize]| places.iter().map(|&place| plan(place)).collect();
         let decisions = Decisions { fresh: plans(fresh), successive: plans(successive) };
-        Repeat::of(&races, &decisions, 100, &Device::Cpu.spec()).unwrap()
+        Repeat::of(&timing_runs, &decisions, 100, &Device::Cpu.spec()).unwrap()
     }
 
     #[test]
-    fn decisions_are_counted_with_what_they_cost_preparation_included() {
+    fn decisions_are_counted_with_their_cost_and_preparation() {
         let times = [[101.0, 90.0, 200.0], [104.0, 90.0, 200.0], [101.0, 90.0, 200.0]];
         let found = repeat(&times, &[1, 0, 0], &[1, 1, 1], 10);
-        let decided = |place, races, excess| Decided { plan: plan(place), races, excess };
+        let decided =
+            |place, timing_runs, excess| Decided { plan: plan(place), timing_runs, excess };
         assert_eq!(found.fresh, [decided(0, 2, 1.01), decided(1, 1, 1.0)]);
         assert_eq!(found.successive, [decided(1, 3, 1.0)]);
         assert!(!found.judged, "a matrix of ten entries");
@@ -238,7 +242,7 @@ mod tests {
         let other = repeat(&[[101.0, 90.0, 200.0]; 3], &[0, 1, 0], &[0, 1, 1], 10);
         let same = repeat(&[[100.0, 140.0, 200.0]; 3], &[0; 3], &[0; 3], 10);
         let all = Repeatability::of(3, &[one.clone(), other, same.clone()]);
-        assert_eq!((all.races, all.matrices, all.judged), (3, 3, 1));
+        assert_eq!((all.timing_runs, all.matrices, all.judged), (3, 3, 1));
         let fresh = &all.fresh;
         assert_eq!((fresh.agreeing, fresh.agreeing_judged, fresh.largest_excess), (1, 0, 1.5));
         assert!(!fresh.within_tie_band && fresh.differing[0].decisions == one.fresh);

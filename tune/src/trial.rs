@@ -1,16 +1,18 @@
 //! Timing runs of offline tuning: every plan of a matrix is packed once and timed once or several
 //! times, and decisions are derived from the times.
 
-use crate::offline::{Measured, Run};
+use crate::offline::{Measured, PlanRun};
 use crate::repeat::Decisions;
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Device;
 use sparseop::formats::{FormatKind, Plan, Target, Traffic, Weights};
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::tuning::calibrate::{Incumbent, Judge};
-use sparseop::tuning::decision::{Decision, Outcome, Race, Request, TimedPlan};
-use sparseop::tuning::facts::Facts;
-use sparseop::tuning::stopwatch::{Clock, Policy, Samples, TimedBatch, WallClock, race_until};
+use sparseop::tuning::calibrate::{Judge, TimingBaseline};
+use sparseop::tuning::decision::{Decision, Request, TimedPlan, TimingOutcome, TimingRun};
+use sparseop::tuning::features::MatrixFeatures;
+use sparseop::tuning::stopwatch::{
+    Clock, Policy, Samples, TimedBatch, WallClock, time_interleaved_until,
+};
 use sparseop::tuning::{PackedPlan, PlanBench};
 use sparseop::{Error, Scalar};
 
@@ -19,13 +21,13 @@ use sparseop::{Error, Scalar};
 pub struct Trial {
     /// Times of every timing run. All have the same plans in the same order, except for plans that
     /// failed in between.
-    pub races: Vec<Measured>,
+    pub timing_runs: Vec<Measured>,
     /// Samples of every plan in every timing run.
     rounds: Vec<Vec<Samples>>,
     on: Target,
     seconds: f64,
     held_bytes: u64,
-    heats: usize,
+    groups: usize,
 }
 
 /// A matrix, its class, and the settings of its measurement.
@@ -40,7 +42,7 @@ pub struct Subject<'a> {
     /// Policy of the timing runs.
     pub policy: Policy,
     /// Number of timing runs.
-    pub races: usize,
+    pub timing_runs: usize,
     /// Additional plans that are measured even if they are not candidates.
     pub also: &'a [Plan],
 }
@@ -96,13 +98,13 @@ impl Trial {
             class: subject.class.to_owned(),
             fingerprint: Fingerprint::of(a),
             scalar: T::KIND,
-            facts: Facts::from(analysis),
+            facts: MatrixFeatures::from(analysis),
             runs: Vec::new(),
             failed: Vec::new(),
         };
-        let races = vec![empty; subject.races.max(1)];
-        let rounds = vec![Vec::new(); races.len()];
-        let mut trial = Self { races, rounds, on, seconds: 0.0, held_bytes: 0, heats: 0 };
+        let timing_runs = vec![empty; subject.timing_runs.max(1)];
+        let rounds = vec![Vec::new(); timing_runs.len()];
+        let mut trial = Self { timing_runs, rounds, on, seconds: 0.0, held_bytes: 0, groups: 0 };
         let mut rest = plans.as_slice();
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -129,15 +131,18 @@ impl Trial {
         for entry in plans {
             match bench.pack(&entry.0) {
                 Ok(matrix) => packed.push((entry, matrix)),
-                Err(error) => self.races.iter_mut().for_each(|race| race.fail(&entry.0, &error)),
+                Err(error) => self
+                    .timing_runs
+                    .iter_mut()
+                    .for_each(|timing_run| timing_run.fail(&entry.0, &error)),
             }
         }
-        self.heats += 1;
+        self.groups += 1;
         self.held_bytes =
             self.held_bytes.max(packed.iter().map(|(entry, _)| entry.1.matrix_bytes).sum());
         let eligible: Vec<bool> =
             packed.iter().map(|(entry, _)| entry.0.is_eligible(self.on)).collect();
-        for (measured, rounds) in self.races.iter_mut().zip(&mut self.rounds) {
+        for (measured, rounds) in self.timing_runs.iter_mut().zip(&mut self.rounds) {
             let mut turns: Vec<_> = packed
                 .iter()
                 .map(|(_, matrix)| |repeats| bench.products(matrix, repeats))
@@ -147,13 +152,14 @@ impl Trial {
             // the preparation enters later.
             let mut judge = Judge::new(vec![0.0; packed.len()]);
             let clock = WallClock::start();
-            let results = race_until(&mut batches, policy, &clock, &mut |results, going| {
-                narrow(&mut judge, &eligible, results, going)
-            });
+            let results =
+                time_interleaved_until(&mut batches, policy, &clock, &mut |results, going| {
+                    narrow(&mut judge, &eligible, results, going)
+                });
             for (((plan, traffic), matrix), samples) in packed.iter().zip(results) {
                 match samples {
                     Ok(samples) => {
-                        measured.runs.push(Run {
+                        measured.runs.push(PlanRun {
                             plan: plan.clone(),
                             traffic: *traffic,
                             product: samples.median() * 1e9,
@@ -172,8 +178,8 @@ impl Trial {
     pub fn decisions(&self, known: &Known) -> Option<Decisions> {
         let (mut fresh, mut successive) = (Vec::new(), Vec::new());
         let mut remembered = known.remembered.clone();
-        for race in 0..self.races.len() {
-            let timings = self.timings(race, known.predicted.request.expected_calls);
+        for timing_run in 0..self.timing_runs.len() {
+            let timings = self.timings(timing_run, known.predicted.request.expected_calls);
             let decide = |remembered: Option<&Plan>| {
                 let winner = timings.winner(&known.predicted, remembered)?;
                 Some(timings.runs[winner].plan.clone())
@@ -188,10 +194,11 @@ impl Trial {
 
     /// The last timing run as an entry of a decision store, with `winner` as its winner; `None` if
     /// that plan was not timed.
-    pub fn race(&self, known: &Known, winner: &Plan) -> Option<Race> {
-        let timings = self.timings(self.races.len() - 1, known.predicted.request.expected_calls);
+    pub fn timing_run(&self, known: &Known, winner: &Plan) -> Option<TimingRun> {
+        let timings =
+            self.timings(self.timing_runs.len() - 1, known.predicted.request.expected_calls);
         let winner = timings.runs.iter().position(|run| run.plan == *winner)?;
-        let timed_plan = |(i, run): (usize, &&Run)| {
+        let timed_plan = |(i, run): (usize, &&PlanRun)| {
             let outcome = timings.judge.outcome(&timings.results, i, winner);
             let mut timed_plan = TimedPlan {
                 plan: run.plan.clone(),
@@ -208,14 +215,14 @@ impl Trial {
         };
         let mut timed_plans: Vec<TimedPlan> =
             timings.runs.iter().enumerate().map(timed_plan).collect();
-        let is_open = |timed_plan: &TimedPlan| timed_plan.outcome == Outcome::Undecided;
+        let is_open = |timed_plan: &TimedPlan| timed_plan.outcome == TimingOutcome::Undecided;
         let decided = !timed_plans.iter().any(is_open);
         // A stable sort: first the predicted plan, if it was timed.
         timed_plans.sort_by_key(|timed_plan| timed_plan.plan != known.predicted.plan);
-        Some(Race {
+        Some(TimingRun {
             winner: timings.runs[winner].plan.clone(),
             cold: false,
-            heats: self.heats,
+            groups: self.groups,
             seconds: self.seconds,
             packing: timed_plans.iter().filter_map(|timed_plan| timed_plan.prepare).sum(),
             held_bytes: self.held_bytes,
@@ -225,8 +232,8 @@ impl Trial {
     }
 
     /// One of the timing runs, restricted to the plans that may be chosen, for `calls` products.
-    fn timings(&self, race: usize, calls: u64) -> Timings<'_> {
-        let runs = self.races[race].runs.iter().zip(&self.rounds[race]);
+    fn timings(&self, timing_run: usize, calls: u64) -> Timings<'_> {
+        let runs = self.timing_runs[timing_run].runs.iter().zip(&self.rounds[timing_run]);
         let (runs, results): (Vec<_>, Vec<_>) = runs
             .filter(|(run, _)| run.plan.is_eligible(self.on))
             .map(|(run, samples)| (run, Ok(samples.clone())))
@@ -239,7 +246,7 @@ impl Trial {
 
 /// A finished timing run.
 struct Timings<'a> {
-    runs: Vec<&'a Run>,
+    runs: Vec<&'a PlanRun>,
     results: Vec<Result<Samples, Error>>,
     judge: Judge,
 }
@@ -248,17 +255,17 @@ impl Timings<'_> {
     /// The winner.
     fn winner(&self, predicted: &Decision, remembered: Option<&Plan>) -> Option<usize> {
         let place = |plan: &Plan| self.runs.iter().position(|run| run.plan == *plan);
-        let incumbent = match remembered.and_then(place) {
-            Some(place) => Incumbent::Remembered(place),
+        let baseline = match remembered.and_then(place) {
+            Some(place) => TimingBaseline::Remembered(place),
             // A plan that is not found has failed.
-            None => Incumbent::Predicted(place(&predicted.plan).unwrap_or(self.runs.len())),
+            None => TimingBaseline::Predicted(place(&predicted.plan).unwrap_or(self.runs.len())),
         };
         let order = |i: usize| {
             let candidate = predicted.candidates.iter().find(|c| c.plan == self.runs[i].plan);
             let prediction = candidate.and_then(|c| c.prediction);
             prediction.map_or(f64::INFINITY, |p| p.amortised(predicted.request.expected_calls))
         };
-        self.judge.winner(&self.results, incumbent, order)
+        self.judge.winner(&self.results, baseline, order)
     }
 }
 

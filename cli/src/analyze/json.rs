@@ -11,7 +11,7 @@ use sparseop::{Plan, Precision, ScalarKind};
 
 /// One line of `--json`.
 #[derive(Serialize)]
-pub(super) struct Report<'a> {
+pub(super) struct AnalysisReport<'a> {
     matrix: &'a str,
     nrows: usize,
     ncols: usize,
@@ -25,13 +25,13 @@ pub(super) struct Report<'a> {
     structure: &'a Structure,
     pattern: &'a Pattern,
     symmetry: Option<Symmetry>,
-    formats: Vec<Format>,
+    formats: Vec<ListedFormat>,
     hyb_widths: Vec<HybWidth>,
     jds_splits: Vec<JdsSplit>,
     plan: &'a Plan,
     expected_calls: u64,
-    profile: Predictor<'a>,
-    candidates: Vec<Candidate<'a>>,
+    profile: UsedProfile<'a>,
+    candidates: Vec<ListedCandidate<'a>>,
     analyze_us: f64,
     select_us: f64,
     /// Time of analysis and choice together, in products of the chosen plan.
@@ -40,7 +40,7 @@ pub(super) struct Report<'a> {
 
 /// Source of the predicted times.
 #[derive(Serialize)]
-struct Predictor<'a> {
+struct UsedProfile<'a> {
     device: String,
     date: &'a str,
     origin: &'a Origin,
@@ -50,7 +50,7 @@ struct Predictor<'a> {
 }
 
 #[derive(Serialize)]
-struct Format {
+struct ListedFormat {
     plan: Plan,
     matrix_bytes: u64,
     padding_ratio: f64,
@@ -73,7 +73,7 @@ struct JdsSplit {
 }
 
 #[derive(Serialize)]
-struct Candidate<'a> {
+struct ListedCandidate<'a> {
     plan: &'a Plan,
     predicted_us: Option<f64>,
     measured_us: Option<f64>,
@@ -82,10 +82,10 @@ struct Candidate<'a> {
     verdict: String,
 }
 
-pub(super) fn report(findings: &Findings) -> Report<'_> {
+pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
     let rows = &findings.analysis.rows;
     let (nnz, decision) = (rows.nnz, &findings.decision);
-    let formats = findings.formats().map(|(plan, traffic)| Format {
+    let formats = findings.formats().map(|(plan, traffic)| ListedFormat {
         plan,
         matrix_bytes: traffic.matrix_bytes,
         padding_ratio: traffic.padding_ratio(nnz),
@@ -102,18 +102,18 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         slots,
         padding_ratio: padding_ratio(slots, nnz),
     });
-    let candidates = decision.candidates.iter().map(|candidate| Candidate {
+    let candidates = decision.candidates.iter().map(|candidate| ListedCandidate {
         plan: &candidate.plan,
         predicted_us: candidate.prediction.map(|p| p.product() / 1e3),
         measured_us: decision
-            .race()
-            .and_then(|race| race.timed_plan(&candidate.plan)?.median)
+            .timing_run()
+            .and_then(|timing_run| timing_run.timed_plan(&candidate.plan)?.median)
             .map(|s| s * 1e6),
         matrix_bytes: candidate.traffic.matrix_bytes,
         padding_ratio: candidate.traffic.padding_ratio(nnz),
         verdict: reason(candidate),
     });
-    Report {
+    AnalysisReport {
         matrix: &findings.matrix,
         nrows: rows.nrows,
         ncols: rows.ncols,
@@ -131,7 +131,7 @@ pub(super) fn report(findings: &Findings) -> Report<'_> {
         jds_splits: jds_splits.collect(),
         plan: &decision.plan,
         expected_calls: decision.request.expected_calls,
-        profile: Predictor {
+        profile: UsedProfile {
             device: decision.profile.device.to_string(),
             date: &decision.profile.date,
             origin: &decision.origin,

@@ -4,9 +4,9 @@ mod json;
 mod page;
 mod text;
 
-use super::choice::{Choice, How};
+use super::choice::{ChoiceArgs, How};
 use super::console::Console;
-use super::matrix_arg::{Matrices, Source};
+use super::matrix_arg::{Matrices, MatrixSource};
 use super::report::{Page, ReportArg};
 use anyhow::Result;
 use sparseop::analysis::{Analysis, Fingerprint, Histogram, Pattern, Symmetry};
@@ -17,10 +17,10 @@ use sparseop::tuning::decision::Decision;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Scalar, ScalarKind};
 
-/// What a matrix looks like, what every format would make of it, and the recommended plan with its reasons
+/// Statistics of a matrix, sizes of all formats, and the recommended plan with the reasons
 ///
-/// Nothing is packed and no product is timed, unless a race is asked for with --tuning calibrate: the times are predictions from
-/// measured coefficients.
+/// All times are predictions from measured coefficients. No product is timed except with
+/// --tuning calibrate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,16 +33,16 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     matrices: Matrices,
-    /// Also compare the matrix with its transpose, which takes about its memory once more
+    /// Measure the symmetry too; needs memory for a transposed copy of the matrix
     #[arg(long)]
     symmetry: bool,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     report: ReportArg,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -77,7 +77,7 @@ struct Took {
 
 fn analyze<T: Scalar>(
     args: &Args,
-    source: &Source,
+    source: &MatrixSource,
     page: Option<&mut Page>,
     console: &Console,
 ) -> Result<()> {
@@ -123,8 +123,10 @@ impl Findings {
     /// Time of analysis and choice together, in products of the chosen plan. None if no time of
     /// that plan is known.
     fn products(&self) -> Option<f64> {
-        let measured =
-            self.decision.race().and_then(|race| race.timed_plan(&self.decision.plan)?.median);
+        let measured = self
+            .decision
+            .timing_run()
+            .and_then(|timing_run| timing_run.timed_plan(&self.decision.plan)?.median);
         let predicted = || Some(self.decision.chosen()?.prediction?.product() * 1e-9);
         let product = measured.or_else(predicted).filter(|product| *product > 0.0)?;
         Some((self.took.analyze + self.took.select) / product)

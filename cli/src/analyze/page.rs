@@ -1,14 +1,14 @@
 //! The findings as a page.
 
 use super::Findings;
-use crate::choice::Choice;
-use crate::matrix_arg::Source;
+use crate::choice::ChoiceArgs;
+use crate::matrix_arg::MatrixSource;
 use crate::report::{self, Raster, Thresholds};
 use anyhow::Result;
 use sparseop::Scalar;
 use sparseop::matrix::CsrView;
 use sparseop::tuning::decision::{Candidate, Verdict};
-use sparseop::tuning::explain::{Beside, Explanation, reason};
+use sparseop::tuning::explain::{AuxiliaryPackings, Explanation, reason};
 
 /// Returns the page's data of one matrix.
 ///
@@ -17,9 +17,9 @@ use sparseop::tuning::explain::{Beside, Explanation, reason};
 /// If the bandwidth of the GPU cannot be measured or the picture cannot be encoded.
 pub(super) fn matrix<T: Scalar>(
     findings: &Findings,
-    source: &Source,
+    source: &MatrixSource,
     a: CsrView<'_, T>,
-    choice: &Choice,
+    choice: &ChoiceArgs,
 ) -> Result<report::Matrix> {
     let (rows, decision) = (&findings.analysis.rows, &findings.decision);
     let weights = decision.profile.weights(T::KIND);
@@ -29,7 +29,7 @@ pub(super) fn matrix<T: Scalar>(
         decision,
         preparation: None,
         residency: None,
-        beside: Beside::default(),
+        auxiliary: AuxiliaryPackings::default(),
     };
     Ok(report::Matrix {
         name: findings.matrix.clone(),
@@ -46,10 +46,10 @@ pub(super) fn matrix<T: Scalar>(
     })
 }
 
-fn run(candidate: &Candidate) -> report::Run {
+fn run(candidate: &Candidate) -> report::PlottedRun {
     let refused =
         !matches!(candidate.verdict, Verdict::Chosen | Verdict::Tied | Verdict::Slower { .. });
-    report::Run {
+    report::PlottedRun {
         name: candidate.plan.to_string(),
         format: Some(candidate.plan.format()),
         chosen: candidate.verdict == Verdict::Chosen,

@@ -3,7 +3,7 @@
 use super::{Findings, padding_ratio};
 use crate::console::{Left, Right, duration, percent, table};
 use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTIPLES};
-use sparseop::tuning::explain::{Beside, Explanation, size};
+use sparseop::tuning::explain::{AuxiliaryPackings, Explanation, size};
 use std::fmt::{self, Write};
 
 /// Number of lines of the histogram.
@@ -36,7 +36,7 @@ pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
         decision: &findings.decision,
         preparation: None,
         residency: None,
-        beside: Beside::default(),
+        auxiliary: AuxiliaryPackings::default(),
     };
     writeln!(out, "\n{explanation}")?;
     took(&mut out, findings)?;
@@ -48,7 +48,7 @@ fn took(out: &mut String, findings: &Findings) -> fmt::Result {
     let (analyze, select) = (duration(findings.took.analyze), duration(findings.took.select));
     write!(out, "took     {analyze} to analyse, {select} to choose")?;
     match findings.products() {
-        Some(products) => writeln!(out, ": as long as {products:.1} products of the chosen plan"),
+        Some(products) => writeln!(out, ": {products:.1} SpMVs of the chosen plan"),
         None => writeln!(out),
     }
 }
@@ -63,7 +63,7 @@ fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
     )?;
     writeln!(
         out,
-        "evenness         variation {:.3}, skewness {:.2}, Gini {:.3}; {} rows differ from the one before",
+        "row-length CV    {:.3}, skewness {:.2}, Gini {:.3}; {} changes from row to row",
         rows.cv, rows.skewness, rows.gini, rows.changes
     )?;
     writeln!(
@@ -78,7 +78,7 @@ fn row_lengths(out: &mut String, findings: &Findings) -> fmt::Result {
         .map(|(times, share)| format!("{times}x: {}", percent(share)));
     writeln!(
         out,
-        "long rows        entries in rows longer than the mean {}",
+        "long rows        share of entries in rows longer than the mean {}",
         tail.collect::<Vec<_>>().join(", ")
     )?;
     writeln!(out, "half of entries  in {} of {} rows\n", rows.half_rows, rows.nrows)?;
@@ -118,13 +118,13 @@ fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
         out,
         "columns          {}, {}; slices of 32 rows within 2^8 columns {}, 2^16 {}",
         if p.sorted { "sorted" } else { "unsorted" },
-        if p.duplicates { "some twice" } else { "none twice" },
+        if p.duplicates { "with duplicates" } else { "no duplicates" },
         percent(p.span_below_8_bits),
         percent(p.span_below_16_bits)
     )?;
     writeln!(
         out,
-        "continued        {} of the entries one column beside the row above, {} beside the one before",
+        "contiguity       {} of the entries shifted by one from the row above, {} contiguous",
         percent(s.affine),
         percent(s.runs)
     )?;
@@ -139,7 +139,7 @@ fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
     let within = |distance: f64| percent(s.reuse.share_within(distance));
     writeln!(
         out,
-        "gathers of x     touched again within 64 entries {}, 4096 {}, 131072 {}",
+        "reuse of x       within 64 entries {}, 4096 {}, 131072 {}",
         within(64.0),
         within(4096.0),
         within(131_072.0)
@@ -162,19 +162,19 @@ fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
 
 fn symmetry_in_words(symmetry: &Symmetry) -> String {
     if symmetry.symmetric() {
-        "equal to its transpose".to_owned()
+        "symmetric".to_owned()
     } else if symmetry.skew_symmetric() {
-        "equal to its transpose with the other sign".to_owned()
+        "skew-symmetric".to_owned()
     } else {
         let (pattern, values) =
             (percent(symmetry.pattern_share()), percent(symmetry.numeric_share()));
-        format!("{pattern} of the places have a mirror image, {values} an equal one")
+        format!("{pattern} of the entries have a transposed entry, {values} an equal one")
     }
 }
 
 fn formats(findings: &Findings) -> String {
     let nnz = findings.analysis.rows.nnz;
-    let columns = [("format", Left), ("matrix", Right), ("slots an entry", Right)];
+    let columns = [("format", Left), ("matrix", Right), ("padding ratio", Right)];
     table(
         &columns,
         findings.formats().map(|(plan, traffic)| {
@@ -196,13 +196,13 @@ fn hyb_widths(findings: &Findings) -> String {
         findings.hyb_widths().map(|(rule, width, traffic)| {
             vec![rule, width.to_string(), traffic.tail.to_string(), size(traffic.matrix_bytes)]
         }),
-    ) + "any other            as given: hyb(width:N), Ginkgo's column limit\n"
+    ) + "fixed                hyb(width:N), Ginkgo's column limit\n"
 }
 
 fn jds_splits(findings: &Findings) -> String {
     let nnz = findings.analysis.rows.nnz;
     let columns =
-        [("JDS sections", Left), ("sections", Right), ("slots", Right), ("slots an entry", Right)];
+        [("JDS sections", Left), ("sections", Right), ("slots", Right), ("padding ratio", Right)];
     table(
         &columns,
         findings.jds_splits().map(|(split, sections, slots)| {

@@ -1,9 +1,9 @@
 //! Baselines of the comparison.
 
-use super::cusparse::{self, Algorithm, Shared, SpMm};
+use super::cusparse::{self, Algorithm, SharedArrays, SpMm};
 use super::engine::{Engine, OnHost, Own, Product, Which};
-use super::failure::Failure;
-use super::task::{Several, Vectors};
+use super::failure::RunFailure;
+use super::task::{MultivectorShape, TestVectors};
 use crate::console::Console;
 use clap::ValueEnum;
 use sparseop::matrix::CsrView;
@@ -13,7 +13,7 @@ use sprs::CsMatViewI;
 use sprs::prod::mul_acc_mat_vec_csr;
 use std::rc::Rc;
 
-/// What the plans are compared with.
+/// Baseline of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Baseline {
     /// The product of the crate sprs, on one thread of the CPU
@@ -42,7 +42,7 @@ pub(super) enum Peer {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Task {
     /// The vectors.
-    pub(super) several: Several,
+    pub(super) several: MultivectorShape,
     /// True if the matrix is the transpose of the original one.
     pub(super) transposed: bool,
 }
@@ -52,16 +52,16 @@ pub(super) struct Context<'a, T: Scalar> {
     pub(super) a: CsrView<'a, T>,
     /// The matrix before transposition, if products with the transpose are compared.
     pub(super) original: Option<CsrView<'a, T>>,
-    pub(super) task: Several,
-    pub(super) vectors: &'a Vectors<T>,
+    pub(super) task: MultivectorShape,
+    pub(super) vectors: &'a TestVectors<T>,
     pub(super) builder: &'a SparseOpBuilder,
     pub(super) device: &'a Device,
     /// The stream of all engines on the device, and the data that fill its caches.
     pub(super) caches: Rc<Caches>,
     /// Device arrays that engines with the matrix share, and those that engines with the original
     /// one share.
-    pub(super) shared: Shared,
-    pub(super) shared_original: Shared,
+    pub(super) shared: SharedArrays,
+    pub(super) shared_original: SharedArrays,
 }
 
 impl Baseline {
@@ -70,7 +70,7 @@ impl Baseline {
         match (device, cusparse::missing()) {
             (Device::Cuda(_), None) => Self::Cusparse,
             (Device::Cuda(_), Some(reason)) => {
-                console.warn(&format!("compared with nothing: {reason}"));
+                console.warn(&format!("no baseline: {reason}"));
                 Self::None
             }
             _ => Self::Sprs,
@@ -79,7 +79,7 @@ impl Baseline {
 
     /// All algorithms of the baseline on this machine.
     pub(super) fn peers(self, task: Task, device: &Device, console: &Console) -> Vec<Peer> {
-        let several = task.several != Several::ONE;
+        let several = task.several != MultivectorShape::ONE;
         match self {
             Self::Sprs if several => {
                 console.warn("sprs is left out: it is compared with one vector at a time");
@@ -101,7 +101,7 @@ impl Baseline {
 impl Peer {
     /// Baselines of our own that are not plans of the matrix.
     pub(super) fn own(task: Task) -> Vec<Self> {
-        let several = (task.several != Several::ONE).then_some(Self::OneVector);
+        let several = (task.several != MultivectorShape::ONE).then_some(Self::OneVector);
         task.transposed.then_some(Self::Transposed).into_iter().chain(several).collect()
     }
 
@@ -125,15 +125,16 @@ impl Peer {
     pub(super) fn enter<'a, T: Peers>(
         self,
         context: &'a Context<'a, T>,
-    ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
+    ) -> Result<Box<dyn Engine<T> + 'a>, RunFailure> {
         let Context { a, vectors, builder, device, .. } = *context;
         let (caches, shared) = (&context.caches, &context.shared);
-        let one = || vectors.on(device, Several::ONE);
-        let original =
-            || context.original.ok_or(Failure::Broken("nothing was transposed".to_owned()));
+        let one = || vectors.on(device, MultivectorShape::ONE);
+        let original = || {
+            context.original.ok_or(RunFailure::Broken("the original matrix is missing".to_owned()))
+        };
         match self {
             Self::Sprs => {
-                let (multiply, x) = (T::sprs(a).map_err(Failure::Broken)?, vectors.first());
+                let (multiply, x) = (T::sprs(a).map_err(RunFailure::Broken)?, vectors.first());
                 Ok(Box::new(OnHost::new(multiply, x, a.nrows(), context.host_caches()?)))
             }
             Self::Cusparse(algorithm) => algorithm.enter(a, false, one()?, caches, shared),
@@ -146,7 +147,7 @@ impl Peer {
                 Ok(Box::new(Own::new(op, Which::Transposed, one()?, caches.clone())?))
             }
             Self::OneVector => {
-                let which = Which::Plain(Several::ONE);
+                let which = Which::Plain(MultivectorShape::ONE);
                 Ok(Box::new(Own::new(builder.build(&a)?, which, one()?, caches.clone())?))
             }
         }
@@ -174,8 +175,12 @@ macro_rules! peers {
         impl Peers for $type {
             fn sprs<'a>(a: CsrView<'a, Self>) -> Result<Product<'a, Self>, String> {
                 let shape = (a.nrows(), a.ncols());
-                let matrix = CsMatViewI::<$type, u32, usize>::try_new(shape, a.row_ptr(), a.col_idx(), a.values());
-                let matrix = matrix.map_err(|(_, _, _, error)| format!("sprs does not take the matrix: {error}"))?;
+                let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
+                let matrix =
+                    CsMatViewI::<$type, u32, usize>::try_new(shape, row_ptr, col_idx, a.values());
+                let matrix = matrix.map_err(|(_, _, _, error)| {
+                    format!("sprs does not accept the matrix: {error}")
+                })?;
                 Ok(Box::new(move |x, y| {
                     y.fill(0.0);
                     mul_acc_mat_vec_csr(matrix, x, y);

@@ -1,18 +1,18 @@
 //! The comparison: packs every candidate, checks its result and times all of them in turn.
 
 use super::baseline::{Context, Peer, Peers, Task};
-use super::cusparse::{self, Shared};
+use super::cusparse::{self, SharedArrays};
 use super::engine::{Engine, Own, Which};
-use super::failure::Failure;
-use super::report::{Details, Failed, Measured, Run};
-use super::task::{Several, Vectors};
+use super::failure::RunFailure;
+use super::report::{BenchRun, Details, Failed, MeasuredRun};
+use super::task::{MultivectorShape, TestVectors};
 use crate::console::Console;
 use sparseop::analysis::Analysis;
 use sparseop::formats::Traffic;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::caches::{CacheState, Caches};
-use sparseop::tuning::explain::PackedBeside;
-use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, race};
+use sparseop::tuning::explain::AuxiliaryPacking;
+use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, time_interleaved};
 use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 use std::rc::Rc;
 
@@ -60,8 +60,8 @@ struct TimedEngine<'a, T> {
 pub(super) fn compare<T: Peers>(
     comparison: &Comparison<'_, T>,
     console: &Console,
-) -> Result<Vec<Run>, Error> {
-    let vectors = Vectors::new(comparison.a.view(), comparison.task.several.count);
+) -> Result<Vec<BenchRun>, Error> {
+    let vectors = TestVectors::new(comparison.a.view(), comparison.task.several.count);
     let context = comparison.context(&vectors)?;
     let bytes: Vec<u64> = comparison
         .plans
@@ -73,7 +73,8 @@ pub(super) fn compare<T: Peers>(
         gpu => GROUP_BYTES.min(gpu.memory()? / 3),
     };
     let groups = groups(&bytes, together);
-    let mut runs: Vec<Option<Run>> = vec![None; comparison.plans.len() + comparison.peers.len()];
+    let mut runs: Vec<Option<BenchRun>> =
+        vec![None; comparison.plans.len() + comparison.peers.len()];
     let bar = console.bar("{msg} {wide_bar} {pos} of {len} plans");
     bar.set_length(comparison.plans.len() as u64);
     for group in groups {
@@ -117,7 +118,7 @@ impl<T: Peers> Comparison<'_, T> {
     }
 
     /// Inputs that all engines share.
-    fn context<'c>(&'c self, vectors: &'c Vectors<T>) -> Result<Context<'c, T>, Error> {
+    fn context<'c>(&'c self, vectors: &'c TestVectors<T>) -> Result<Context<'c, T>, Error> {
         Ok(Context {
             a: self.a.view(),
             original: self.original.map(CsrMatrix::view),
@@ -126,8 +127,8 @@ impl<T: Peers> Comparison<'_, T> {
             builder: self.builder,
             device: self.device,
             caches: Rc::new(Caches::new(&Stream::new(self.device)?, self.cache)?),
-            shared: Shared::within(self.limit),
-            shared_original: Shared::within(self.limit),
+            shared: SharedArrays::within(self.limit),
+            shared_original: SharedArrays::within(self.limit),
         })
     }
 
@@ -136,7 +137,7 @@ impl<T: Peers> Comparison<'_, T> {
         &'c self,
         place: usize,
         context: &'c Context<'c, T>,
-    ) -> Result<TimedEngine<'c, T>, Failure> {
+    ) -> Result<TimedEngine<'c, T>, RunFailure> {
         let Some(plan) = self.plans.get(place) else {
             let engine = self.peers[place - self.plans.len()].enter(context)?;
             return Ok(TimedEngine::new(place, engine));
@@ -150,13 +151,13 @@ impl<T: Peers> Comparison<'_, T> {
         Ok(TimedEngine { traffic, several_plan, ..TimedEngine::new(place, Box::new(own)) })
     }
 
-    fn failed(&self, place: usize, failure: Failure) -> Run {
+    fn failed(&self, place: usize, failure: RunFailure) -> BenchRun {
         let (engine, plan) = self.name(place);
         let (error, refused) = match failure {
-            Failure::Refused(error) => (error, true),
-            Failure::Broken(error) => (error, false),
+            RunFailure::Refused(error) => (error, true),
+            RunFailure::Broken(error) => (error, false),
         };
-        Run::Failed(Failed {
+        BenchRun::Failed(Failed {
             engine,
             version: version(engine),
             plan,
@@ -166,7 +167,7 @@ impl<T: Peers> Comparison<'_, T> {
         })
     }
 
-    fn measured(&self, timed_engine: &TimedEngine<'_, T>, samples: &Samples) -> Run {
+    fn measured(&self, timed_engine: &TimedEngine<'_, T>, samples: &Samples) -> BenchRun {
         let (engine, plan) = self.name(timed_engine.place);
         let (median, vectors) = (samples.median(), timed_engine.engine.several().count);
         let details = timed_engine.traffic.map(|traffic| Details {
@@ -179,7 +180,7 @@ impl<T: Peers> Comparison<'_, T> {
         let (median_us, min_us, rel_error) =
             (median * 1e6, samples.min() * 1e6, timed_engine.rel_error);
         let several_plan = timed_engine.several_plan.clone();
-        Run::Measured(Measured {
+        BenchRun::Measured(MeasuredRun {
             engine,
             version: version(engine),
             plan,
@@ -201,10 +202,13 @@ fn version(engine: &str) -> Option<String> {
 
 /// Traffic of an operator's product, with the bytes actually packed in place of the predicted ones,
 /// and the plan for several vectors if it is another one.
-fn traffic<T: Scalar>(op: &SparseOp<T>, several: Several) -> (Option<Traffic>, Option<String>) {
-    let beside = op.explain().beside;
-    let (matrix_bytes, plan) = match beside.several {
-        Some(PackedBeside::Own { plan, bytes, .. }) => (bytes, Some(plan.to_string())),
+fn traffic<T: Scalar>(
+    op: &SparseOp<T>,
+    several: MultivectorShape,
+) -> (Option<Traffic>, Option<String>) {
+    let auxiliary = op.explain().auxiliary;
+    let (matrix_bytes, plan) = match auxiliary.spmm {
+        Some(AuxiliaryPacking::Own { plan, bytes, .. }) => (bytes, Some(plan.to_string())),
         _ => (op.memory_bytes(), None),
     };
     let of_several = |told: Traffic| Traffic {
@@ -228,7 +232,7 @@ impl<'a, T: Scalar> TimedEngine<'a, T> {
     }
 
     /// Compares the result with the oracle's, and with a second result.
-    fn check(&mut self, vectors: &Vectors<T>, nrows: usize) -> Result<(), Failure> {
+    fn check(&mut self, vectors: &TestVectors<T>, nrows: usize) -> Result<(), RunFailure> {
         let several = self.engine.several();
         let mut answer = || {
             // Elements that are not written stay NaN.
@@ -238,7 +242,7 @@ impl<'a, T: Scalar> TimedEngine<'a, T> {
         let (first, second) = (answer()?, answer()?);
         let checked = vectors.check(&first, several);
         self.rel_error =
-            checked.map_err(|wrong| Failure::Broken(format!("wrong answer: {wrong}")))?;
+            checked.map_err(|wrong| RunFailure::Broken(format!("wrong answer: {wrong}")))?;
         self.deterministic = first.iter().zip(&second).all(|(a, b)| a.bits() == b.bits());
         Ok(())
     }
@@ -254,7 +258,7 @@ fn time<T: Scalar>(
     let mut batches: Vec<_> =
         ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = batches.iter_mut().map(|b| b as _).collect();
-    race(&mut batches, policy)
+    time_interleaved(&mut batches, policy)
 }
 
 /// Cuts the plans into groups of at most `limit` bytes each, if possible. The first plan is in
@@ -291,9 +295,9 @@ mod tests {
         let caches = Caches::new(&Stream::new(&Device::Cpu).unwrap(), CacheState::Warm).unwrap();
         let engine = Box::new(OnHost::new(Box::new(multiply), &[1.0, 1.0], 2, Rc::new(caches)));
         let mut timed_engine = TimedEngine::new(0, engine);
-        match timed_engine.check(&Vectors::of(a.view(), vec![1.0, 1.0], 1), 2) {
+        match timed_engine.check(&TestVectors::of(a.view(), vec![1.0, 1.0], 1), 2) {
             Ok(()) => Ok(timed_engine),
-            Err(Failure::Broken(error) | Failure::Refused(error)) => Err(error),
+            Err(RunFailure::Broken(error) | RunFailure::Refused(error)) => Err(error),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Engines: our own operator on any device, and the baselines.
 
-use super::task::Several;
+use super::task::MultivectorShape;
 use sparseop::tuning::caches::Caches;
 use sparseop::{DeviceVec, Error, Multivector, Scalar, SparseOp};
 use std::rc::Rc;
@@ -36,8 +36,8 @@ pub(super) trait Engine<T> {
     }
 
     /// Number and layout of its vectors.
-    fn several(&self) -> Several {
-        Several::ONE
+    fn several(&self) -> MultivectorShape {
+        MultivectorShape::ONE
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) trait Engine<T> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Which {
     /// With the matrix.
-    Plain(Several),
+    Plain(MultivectorShape),
     /// With its transpose.
     Transposed,
 }
@@ -95,8 +95,8 @@ impl<T: Scalar> Engine<T> for Own<T> {
         let Self { op, caches, x, y, .. } = self;
         let stream = caches.stream();
         match self.which {
-            Which::Plain(Several::ONE) => op.apply_device(stream, x, y),
-            Which::Plain(Several { count, layout }) => {
+            Which::Plain(MultivectorShape::ONE) => op.apply_device(stream, x, y),
+            Which::Plain(MultivectorShape { count, layout }) => {
                 let of_y = Multivector::new(y, count, layout);
                 op.apply_multi_device(stream, Multivector::new(x, count, layout), of_y)
             }
@@ -108,10 +108,10 @@ impl<T: Scalar> Engine<T> for Own<T> {
         &self.caches
     }
 
-    fn several(&self) -> Several {
+    fn several(&self) -> MultivectorShape {
         match self.which {
             Which::Plain(several) => several,
-            Which::Transposed => Several::ONE,
+            Which::Transposed => MultivectorShape::ONE,
         }
     }
 }

@@ -4,14 +4,14 @@ use sparseop::Error;
 
 /// Reason why a plan or a baseline is not timed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum RunFailure {
     /// More memory or more pieces than allowed or sensible.
     Refused(String),
     /// Anything else.
     Broken(String),
 }
 
-impl From<Error> for Failure {
+impl From<Error> for RunFailure {
     fn from(error: Error) -> Self {
         match error {
             Error::MemoryLimit { .. } | Error::PlanLimit { .. } => Self::Refused(error.to_string()),

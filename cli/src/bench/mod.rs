@@ -10,15 +10,15 @@ mod plans;
 mod report;
 mod task;
 
-use super::choice::{Choice, parse_seconds};
+use super::choice::{ChoiceArgs, parse_seconds};
 use super::console::Console;
-use super::matrix_arg::{Matrices, Source};
+use super::matrix_arg::{Matrices, MatrixSource};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
 use baseline::{Baseline, Peer, Peers, Task};
 use comparison::{Comparison, compare};
 use plans::{Asked, Plans};
-use report::{PrepareUs, Report, Summary};
+use report::{BenchReport, PrepareUs, Summary};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
@@ -26,22 +26,23 @@ use sparseop::tuning::decision::{Candidate, Decision, Verdict};
 use sparseop::tuning::explain::{Explanation, Preparation, size};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Plan, ScalarKind, SparseOpBuilder, Tuning};
-use task::{CacheArg, LayoutArg, Several};
+use task::{CacheArg, LayoutArg, MultivectorShape};
 
-/// Times products: every asked plan and baseline, the answers checked before they are timed
+/// Timing of the requested plans and baselines, after a check of their results
 ///
-/// All of them multiply in turn, round after round, so that drift of the machine hits all alike; the median is quoted. A wrong
-/// answer is never timed: it is reported, and the exit code is 1.
+/// Candidates are timed in turn, round after round, so that drift of the machine affects all of
+/// them equally; the median is quoted. A candidate with a wrong result is reported and not timed,
+/// and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
-jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen for the matrix,
-`calibrated` the one that a race of the nearest predictions finds, `all` every plan that may be
+psell(sigma:512), jds(sections:auto), hyb(width:auto), coo. `auto` is the plan chosen by
+prediction, `calibrated` the winner of a timing run of the shortlist, `all` every plan that may be
 chosen for the matrix, `every` the excluded ones too.
 
-The environment variable SPARSEOP_CUSPARSE names the cuSPARSE to compare with, so that two runs
-compare two versions: SPARSEOP_CUSPARSE=/path/libcusparse.so.12. SpMVOp (spmvop_alg1, spmvop_alg2)
-needs version 12.8 or newer, and its libnvJitLink where the loader looks (LD_LIBRARY_PATH).
+The environment variable SPARSEOP_CUSPARSE is the path of the cuSPARSE baseline, such as
+SPARSEOP_CUSPARSE=/path/libcusparse.so.12. SpMVOp (spmvop_alg1, spmvop_alg2) needs version 12.8 or
+newer and its libnvJitLink on the library path (LD_LIBRARY_PATH).
 
 Examples:
   sparseop bench cant.mtx
@@ -56,37 +57,40 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     matrices: Matrices,
-    /// The plans to time: auto, calibrated, all, every, or spelled out, separated by commas
+    /// Plans to time, separated by commas: auto, calibrated, all, every, or spelled plans
     #[arg(long, value_name = "PLAN,...", default_value = "auto,csr")]
     plans: Plans,
-    /// What to compare with; when not given, cusparse on a GPU and sprs on the CPU
+    /// Baselines to compare with [default: cusparse on a GPU, sprs on the CPU]
     #[arg(long, value_name = "BASELINE,...", value_delimiter = ',')]
     baselines: Option<Vec<Baseline>>,
-    /// Multiply so many vectors at once; compared with one vector, and with cuSPARSE's SpMM in both layouts
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(2..), conflicts_with = "path")]
+    /// Number of vectors of a product (SpMM), compared with one vector and with cuSPARSE's SpMM in
+    /// both layouts
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(2..))]
+    #[arg(conflicts_with = "path")]
     vectors: Option<u16>,
-    /// How several vectors stand in memory
+    /// Layout of the vectors in memory
     #[arg(long, value_name = "LAYOUT", default_value = "row", requires = "vectors")]
     layout: LayoutArg,
-    /// Multiply with the transposed matrix: plans of the matrix transposed by hand, and the transposed product of the operator
+    /// Multiply by the transposed matrix: plans of the explicitly transposed matrix, and the
+    /// transposed product of the operator
     #[arg(long, conflicts_with_all = ["vectors", "path"])]
     transpose: bool,
-    /// What timed products find in the last cache: the L2 of a GPU, the last-level cache of a CPU
+    /// State of the last-level cache (the L2 of a GPU) before timed products
     ///
-    /// Plans and baselines alike. It is filled by ordinary reads and writes of twice its size,
-    /// which are not timed. The race of `calibrated` has --cold instead.
+    /// Applies to plans and baselines. The cache is filled by ordinary reads and writes of twice
+    /// its size, which are not timed. The timing run of `calibrated` uses --cold instead.
     #[arg(long, value_name = "STATE", default_value = "warm")]
     cache: CacheArg,
-    /// Seconds to time each plan and baseline, about
+    /// Approximate time for each plan and baseline, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     report: ReportArg,
     #[command(flatten)]
-    choice: Choice,
+    choice: ChoiceArgs,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -114,17 +118,21 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 impl Args {
     /// The task that the arguments describe.
     fn task(&self) -> Task {
-        let several = |count| Several { count: usize::from(count), layout: self.layout.into() };
-        Task { several: self.vectors.map_or(Several::ONE, several), transposed: self.transpose }
+        let several =
+            |count| MultivectorShape { count: usize::from(count), layout: self.layout.into() };
+        Task {
+            several: self.vectors.map_or(MultivectorShape::ONE, several),
+            transposed: self.transpose,
+        }
     }
 }
 
 fn bench<T: Peers>(
     args: &Args,
-    source: &Source,
+    source: &MatrixSource,
     page: Option<&mut Page>,
     console: &Console,
-) -> Result<Report> {
+) -> Result<BenchReport> {
     let (builder, task) = (args.choice.builder()?, args.task());
     let loaded = args.choice.rounded(source.load::<T>(console)?)?;
     let transposed = task.transposed.then(|| loaded.transpose());
@@ -175,7 +183,7 @@ fn bench<T: Peers>(
             console.error(&format!("{}: {error}", source.name()));
         }
     }
-    let report = Report {
+    let report = BenchReport {
         matrix: source.name(),
         nrows: a.nrows(),
         ncols: a.ncols(),
@@ -207,7 +215,8 @@ fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
         (elements.saturating_mul(COPIES * size_of::<T>() as u64), Device::Cpu.memory()?);
     if count > 1 && needed > there {
         bail!(
-            "{count} vectors and their products take {}, and this machine has {}; take fewer vectors",
+            "{count} vectors and their products need {}, and this machine has {}; use fewer \
+             vectors",
             size(needed),
             size(there)
         );

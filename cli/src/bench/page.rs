@@ -1,25 +1,25 @@
 //! The results as a page.
 
 use super::comparison::Comparison;
-use super::report::{Report, Run};
-use crate::matrix_arg::Source;
+use super::report::{BenchReport, BenchRun};
+use crate::matrix_arg::MatrixSource;
 use crate::report::{self, Raster, Thresholds};
 use anyhow::Result;
 use sparseop::tuning::decision::Decision;
 use sparseop::{Plan, Scalar, Tuning};
 
-/// Returns the page's data of one matrix: `results` of `comparison`, and the `decision` that `words`
-/// explain.
+/// Returns the page's data of one matrix: `results` of `comparison`, and the `decision` that
+/// `words` explain.
 ///
 /// # Errors
 ///
 /// If the bandwidth of the GPU cannot be measured or the picture cannot be encoded.
 pub(super) fn matrix<T: Scalar>(
-    results: &Report,
+    results: &BenchReport,
     comparison: &Comparison<'_, T>,
     decision: &Decision,
     words: String,
-    source: &Source,
+    source: &MatrixSource,
 ) -> Result<report::Matrix> {
     let rows = &comparison.analysis.rows;
     let weights = decision.profile.weights(T::KIND);
@@ -44,21 +44,21 @@ pub(super) fn matrix<T: Scalar>(
 }
 
 /// State of the caches, and the version of cuSPARSE if it is a baseline.
-fn measurement(results: &Report) -> Vec<(&'static str, String)> {
-    let cusparse = results.runs.iter().find_map(Run::version);
+fn measurement(results: &BenchReport) -> Vec<(&'static str, String)> {
+    let cusparse = results.runs.iter().find_map(BenchRun::version);
     let cusparse = cusparse.map(|version| ("cuSPARSE", version.to_owned()));
     [("cache", results.cache.to_string())].into_iter().chain(cusparse).collect()
 }
 
 fn run<T: Scalar>(
-    result: &Run,
+    result: &BenchRun,
     plan: Option<&Plan>,
     comparison: &Comparison<'_, T>,
-    results: &Report,
-) -> report::Run {
+    results: &BenchReport,
+) -> report::PlottedRun {
     let (engine, name) = result.name();
     let measured = result.measured();
-    report::Run {
+    report::PlottedRun {
         name: if plan.is_some() { name.to_owned() } else { format!("{engine} {name}") },
         format: plan.map(Plan::format),
         chosen: plan == Some(&results.auto_plan),

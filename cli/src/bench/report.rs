@@ -11,7 +11,7 @@ use std::fmt::{self, Write};
 
 /// The results for one matrix.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct BenchReport {
     pub(super) matrix: String,
     pub(super) nrows: usize,
     pub(super) ncols: usize,
@@ -34,7 +34,7 @@ pub(super) struct Report {
     pub(super) auto_plan: Plan,
     pub(super) calibrated_plan: Option<Plan>,
     pub(super) prepare_us: PrepareUs,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<BenchRun>,
 }
 
 /// Microseconds of the preparation of `auto`'s operator.
@@ -57,14 +57,14 @@ impl PrepareUs {
 /// Result of one plan or baseline.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
-pub(super) enum Run {
-    Measured(Measured),
+pub(super) enum BenchRun {
+    Measured(MeasuredRun),
     Failed(Failed),
 }
 
 /// Times of a candidate with a correct result.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Measured {
+pub(super) struct MeasuredRun {
     pub(super) engine: &'static str,
     /// Version of the engine's library. None for an engine of this program.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +98,7 @@ pub(super) struct Details {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Failed {
     pub(super) engine: &'static str,
-    /// As for [`Measured`].
+    /// As for [`MeasuredRun`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
     pub(super) plan: String,
@@ -109,7 +109,7 @@ pub(super) struct Failed {
     pub(super) refused: bool,
 }
 
-impl Run {
+impl BenchRun {
     /// Engine and plan.
     pub(super) fn name(&self) -> (&'static str, &str) {
         match self {
@@ -127,7 +127,7 @@ impl Run {
     }
 
     /// The times, if any.
-    pub(super) fn measured(&self) -> Option<&Measured> {
+    pub(super) fn measured(&self) -> Option<&MeasuredRun> {
         match self {
             Self::Measured(run) => Some(run),
             Self::Failed(_) => None,
@@ -150,14 +150,14 @@ impl Run {
     }
 }
 
-impl Report {
-    fn measured(&self) -> impl Iterator<Item = &Measured> {
-        self.runs.iter().filter_map(Run::measured)
+impl BenchReport {
+    fn measured(&self) -> impl Iterator<Item = &MeasuredRun> {
+        self.runs.iter().filter_map(BenchRun::measured)
     }
 
     /// The baseline of the ratios: the fastest algorithm of the first baseline, or else plain CSR.
-    fn reference(&self) -> Option<&Measured> {
-        let plain = |run: &&Measured| run.engine == "sparseop" && run.plan == "csr(scalar)";
+    fn reference(&self) -> Option<&MeasuredRun> {
+        let plain = |run: &&MeasuredRun| run.engine == "sparseop" && run.plan == "csr(scalar)";
         match self.measured().find(|run| run.engine != "sparseop") {
             Some(first) => {
                 let ways = self.measured().filter(|run| run.engine == first.engine);
@@ -167,11 +167,11 @@ impl Report {
         }
     }
 
-    fn is_auto(&self, run: &Measured) -> bool {
+    fn is_auto(&self, run: &MeasuredRun) -> bool {
         run.engine == "sparseop" && run.plan == self.auto_plan.to_string()
     }
 
-    fn is_calibrated(&self, run: &Measured) -> bool {
+    fn is_calibrated(&self, run: &MeasuredRun) -> bool {
         let plan = self.calibrated_plan.as_ref().map(Plan::to_string);
         run.engine == "sparseop" && plan.as_ref() == Some(&run.plan)
     }
@@ -213,9 +213,9 @@ impl Report {
             (&*ratio, Right),
             ("", Left),
         ];
-        let mut runs: Vec<&Measured> = self.measured().collect();
+        let mut runs: Vec<&MeasuredRun> = self.measured().collect();
         runs.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
-        let row = |run: &Measured| {
+        let row = |run: &MeasuredRun| {
             let name = match run.engine {
                 "sparseop" => run.plan.clone(),
                 engine => format!("{engine} {}", run.plan),
@@ -248,7 +248,7 @@ impl Report {
             ]
         };
         out += &table(&columns, runs.into_iter().map(row));
-        for error in self.runs.iter().filter_map(Run::error) {
+        for error in self.runs.iter().filter_map(BenchRun::error) {
             writeln!(out, "not timed: {error}")?;
         }
         writeln!(out)?;
@@ -257,7 +257,7 @@ impl Report {
 }
 
 /// Short name of a run.
-fn short_name(run: &Measured) -> &str {
+fn short_name(run: &MeasuredRun) -> &str {
     if run.engine == "sparseop" { "plain CSR" } else { run.engine }
 }
 
@@ -283,7 +283,7 @@ const FASTEST: &str = "fastest plan";
 
 impl Summary {
     /// Adds the results for one matrix.
-    pub(super) fn add(&mut self, report: &Report) {
+    pub(super) fn add(&mut self, report: &BenchReport) {
         let Some(reference) = report.reference() else { return };
         if self.matrices == 0 {
             self.reference = short_name(reference).to_owned();
@@ -291,7 +291,7 @@ impl Summary {
         self.matrices += 1;
         // A product with one vector is not comparable with SpMM.
         let comparable =
-            |run: &&Measured| run.engine == "sparseop" && run.vectors == reference.vectors;
+            |run: &&MeasuredRun| run.engine == "sparseop" && run.vectors == reference.vectors;
         let ours = || report.measured().filter(comparable);
         let named = ours().map(|run| (run.plan.clone(), run));
         let auto = ours().find(|run| report.is_auto(run)).map(|run| (AUTO.to_owned(), run));
@@ -330,10 +330,10 @@ impl Summary {
 mod tests {
     use super::*;
 
-    fn report(auto_plan: &str, times: &[(&'static str, &str, f64)]) -> Report {
+    fn report(auto_plan: &str, times: &[(&'static str, &str, f64)]) -> BenchReport {
         let runs = times.iter().map(|&(engine, plan, median_us)| {
             let plan = plan.to_owned();
-            Run::Measured(Measured {
+            BenchRun::Measured(MeasuredRun {
                 engine,
                 version: None,
                 plan,
@@ -346,7 +346,7 @@ mod tests {
                 several_plan: None,
             })
         });
-        Report {
+        BenchReport {
             matrix: "a".to_owned(),
             nrows: 1,
             ncols: 1,
@@ -388,18 +388,19 @@ mod tests {
         let mut report =
             report("ell", &[("sparseop", "ell", 4.0), ("sparseop", "csr(scalar)", 8.0)]);
         report.runs.iter_mut().for_each(|run| match run {
-            Run::Measured(run) => run.vectors = 8,
-            Run::Failed(_) => {}
+            BenchRun::Measured(run) => run.vectors = 8,
+            BenchRun::Failed(_) => {}
         });
-        let one = Measured {
+        let one = MeasuredRun {
             plan: "one vector".to_owned(),
             median_us: 1.0,
             vectors: 1,
             ..report.measured().next().unwrap().clone()
         };
-        report.runs.push(Run::Measured(one));
+        report.runs.push(BenchRun::Measured(one));
         (0..2).for_each(|_| summary.add(&report));
-        let means = "plain CSR, geometric mean over 2 matrices: auto 2.00, ell 2.00, fastest plan 2.00, csr(scalar) 1.00";
+        let means = "plain CSR, geometric mean over 2 matrices: auto 2.00, ell 2.00, fastest plan \
+                     2.00, csr(scalar) 1.00";
         assert!(summary.text().contains(means), "{}", summary.text());
         let table = report.table().unwrap();
         let line = table.lines().find(|line| line.starts_with("one vector")).unwrap();
@@ -417,7 +418,8 @@ mod tests {
         assert!(table.contains("<- auto\n") && table.contains("<- calibrated\n"), "{table}");
         assert_eq!(
             summary.text(),
-            "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto 4.00, coo 2.00\n"
+            "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto \
+             4.00, coo 2.00\n"
         );
     }
 }

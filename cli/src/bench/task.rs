@@ -9,13 +9,13 @@ use sparseop_testkit::{Oracle, x_vector};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How several vectors stand in memory.
+/// Layout of several vectors in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum LayoutArg {
-    /// Side by side: element i of all vectors, then element i + 1
+    /// Row-major: element i of all vectors, then element i + 1
     Row,
-    /// One after the other
+    /// Column-major: one vector after the other
     Column,
 }
 
@@ -28,14 +28,14 @@ impl From<LayoutArg> for Layout {
     }
 }
 
-/// What timed products find in the last cache.
+/// State of the last-level cache before timed products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum CacheArg {
-    /// What the product itself leaves there: batches of products behind at least 3 that are not timed
+    /// As the product itself leaves it: batches of products after at least 3 warm-up products
     Warm,
-    /// Other data before each batch, as between two steps of a solver
+    /// Filled with other data before each batch, as between two steps of a solver
     Company,
-    /// Other data before each product; products are timed one by one
+    /// Filled with other data before each product; products are timed one by one
     Cold,
 }
 
@@ -51,27 +51,27 @@ impl From<CacheArg> for CacheState {
 
 /// Number of vectors and their layout. The layout of one vector does not matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Several {
+pub(super) struct MultivectorShape {
     pub(super) count: usize,
     pub(super) layout: Layout,
 }
 
-impl Several {
+impl MultivectorShape {
     /// One vector.
     pub(super) const ONE: Self = Self { count: 1, layout: Layout::ColumnMajor };
 }
 
 /// Input vectors and the oracle's results.
-pub(super) struct Vectors<T: Scalar> {
+pub(super) struct TestVectors<T: Scalar> {
     len: usize,
     /// The vectors in column-major order.
     columns: Vec<T>,
     oracles: Vec<Oracle>,
     /// Vectors already on the device, by number and layout.
-    on_device: RefCell<Vec<(Several, Rc<DeviceVec<T>>)>>,
+    on_device: RefCell<Vec<(MultivectorShape, Rc<DeviceVec<T>>)>>,
 }
 
-impl<T: Scalar> Vectors<T> {
+impl<T: Scalar> TestVectors<T> {
     /// `count` vectors for a matrix, the first of them [`x_vector`].
     pub(super) fn new(a: CsrView<'_, T>, count: usize) -> Self {
         /// Offset between vectors, far from any stride of a matrix.
@@ -103,7 +103,11 @@ impl<T: Scalar> Vectors<T> {
     /// # Errors
     ///
     /// Errors of the device.
-    pub(super) fn on(&self, device: &Device, several: Several) -> Result<Rc<DeviceVec<T>>, Error> {
+    pub(super) fn on(
+        &self,
+        device: &Device,
+        several: MultivectorShape,
+    ) -> Result<Rc<DeviceVec<T>>, Error> {
         let mut known = self.on_device.borrow_mut();
         if let Some((_, x)) = known.iter().find(|known| known.0 == several) {
             return Ok(x.clone());
@@ -120,8 +124,8 @@ impl<T: Scalar> Vectors<T> {
     }
 
     /// The largest relative error of the products.
-    pub(super) fn check(&self, y: &[T], several: Several) -> Result<f64, String> {
-        let Several { count, layout } = several;
+    pub(super) fn check(&self, y: &[T], several: MultivectorShape) -> Result<f64, String> {
+        let MultivectorShape { count, layout } = several;
         let nrows = y.len() / count;
         let mut largest = 0.0f64;
         for (v, oracle) in self.oracles[..count].iter().enumerate() {
@@ -155,18 +159,18 @@ mod tests {
     #[test]
     fn both_layouts_hold_the_same_and_a_wrong_vector_is_named() {
         let a = CsrMatrix::try_new(2, 2, vec![0, 1, 2], vec![1, 0], vec![1.0f64, 1.0]).unwrap();
-        let vectors = Vectors::of(a.view(), vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
-        let several = |layout| Several { count: 3, layout };
+        let vectors = TestVectors::of(a.view(), vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
+        let several = |layout| MultivectorShape { count: 3, layout };
         let (row, column) = (several(Layout::RowMajor), several(Layout::ColumnMajor));
         let x = |several| vectors.on(&Device::Cpu, several).unwrap().to_vec().unwrap();
         assert_eq!(
             (x(row), x(column)),
             (vec![1., 3., 5., 2., 4., 6.], vec![1., 2., 3., 4., 5., 6.])
         );
-        assert_eq!(x(Several::ONE), vectors.first());
+        assert_eq!(x(MultivectorShape::ONE), vectors.first());
         assert_eq!(vectors.check(&[2.0, 1.0, 4.0, 3.0, 6.0, 5.0], column), Ok(0.0));
         assert_eq!(vectors.check(&[2.0, 4.0, 6.0, 1.0, 3.0, 5.0], row), Ok(0.0));
-        assert_eq!(vectors.check(&[2.0, 1.0], Several::ONE), Ok(0.0));
+        assert_eq!(vectors.check(&[2.0, 1.0], MultivectorShape::ONE), Ok(0.0));
         let wrong = vectors.check(&[2.0, 1.0, 4.0, 3.5, 6.0, 5.0], column).unwrap_err();
         assert!(wrong.starts_with("vector 1: row 1 is 3.5"), "{wrong}");
     }

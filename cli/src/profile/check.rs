@@ -29,34 +29,36 @@ const SLOWEST: f64 = 0.01;
 const FROM_MEMORY: f64 = 4.0;
 
 /// Maximum number of reported problems of one kind. The rest is counted.
-const TOLD: usize = 5;
+const SHOWN: usize = 5;
 
-/// Whether profiles may be relied on here; exits with 1 and tells the reasons if one may not
+/// Validation of profiles; exit code 1 with the reasons if one fails
 ///
-/// A profile fails when it cannot be read or is of an unknown schema; when it was measured with other kernels than this program's or on another
-/// device; when kernels are missing; when runs have failed, or were faster or slower than the device can be by its own ceilings; and when its regret, held
-/// out if that is known, is beyond the bars.
+/// A profile fails if it cannot be read or has an unknown schema; if it was measured with other
+/// kernels or on another device; if kernels are missing; if runs failed or were faster or slower
+/// than the ceilings of the device allow; or if its regret (held-out regret if known) exceeds the
+/// bars.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sparseop profile check ~/.config/sparseop/profiles/*.ron
-  sparseop profile check models/*.ron --any-device      of whatever device
+  sparseop profile check models/*.ron --any-device      profiles of other devices
   sparseop profile check mine.ron --bars 1.04,1.2,1.5 --json")]
 pub(super) struct Args {
     /// Profiles, in RON
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The device they are to be used on: auto, cpu, cuda or cuda:N; when not given, what is there of their kind
+    /// Device to check against: auto, cpu, cuda or cuda:N [default: the first of the profile's
+    /// kind]
     #[arg(long, value_name = "DEVICE", value_parser = DeviceArg::parse)]
     device: Option<DeviceArg>,
-    /// Do not mind on which device they were measured
+    /// Accept profiles of any device
     #[arg(long, conflicts_with = "device")]
     any_device: bool,
-    /// The regret they may have: geometric mean, 95th percentile and worst; when not given, 1.06,1.2,1.5 on a CPU and 1.04,1.2,1.5
-    /// on a GPU
+    /// Largest accepted regret: geometric mean, 95th percentile and worst [default: 1.06,1.2,1.5 on
+    /// a CPU, 1.04,1.2,1.5 on a GPU]
     #[arg(long, value_name = "MEAN,P95,WORST", value_parser = Bars::parse)]
     bars: Option<Bars>,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -80,7 +82,7 @@ impl Bars {
 
 /// A problem of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Problem {
+struct ProfileProblem {
     /// Kind of the problem: `unreadable`, `kernels`, `device`, `missing`, `failed`, `outlier`,
     /// `regret`.
     what: &'static str,
@@ -90,10 +92,10 @@ struct Problem {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line {
+struct CheckedProfile {
     file: String,
     ok: bool,
-    problems: Vec<Problem>,
+    problems: Vec<ProfileProblem>,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
@@ -102,41 +104,45 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         let problems = check(file, args)?;
         bad += usize::from(!problems.is_empty());
         if args.json {
-            console.print_json(&Line { file: name(file), ok: problems.is_empty(), problems })?;
+            console.print_json(&CheckedProfile {
+                file: name(file),
+                ok: problems.is_empty(),
+                problems,
+            })?;
         } else {
             console.print(&text(&name(file), &problems)?)?;
         }
     }
     if bad > 0 {
         let count = args.files.len();
-        bail!(
-            "{bad} of {count} profile{} should not be relied on",
-            if count == 1 { "" } else { "s" }
-        );
+        bail!("{bad} of {count} profile{} failed the check", if count == 1 { "" } else { "s" });
     }
     Ok(())
 }
 
-fn text(file: &str, problems: &[Problem]) -> Result<String> {
+fn text(file: &str, problems: &[ProfileProblem]) -> Result<String> {
     if problems.is_empty() {
-        return Ok(format!("{file}: in order\n"));
+        return Ok(format!("{file}: ok\n"));
     }
     let mut out = format!("{file}:\n");
-    for Problem { what, why } in problems {
+    for ProfileProblem { what, why } in problems {
         writeln!(out, "  {what:<11}{why}")?;
     }
     Ok(out)
 }
 
 /// Returns all problems of a file.
-fn check(file: &Path, args: &Args) -> Result<Vec<Problem>> {
+fn check(file: &Path, args: &Args) -> Result<Vec<ProfileProblem>> {
     let profile = match Profile::read(file) {
         Ok(profile) => profile,
         Err(error) => {
-            return Ok(vec![Problem { what: "unreadable", why: printable(&error.to_string()) }]);
+            return Ok(vec![ProfileProblem {
+                what: "unreadable",
+                why: printable(&error.to_string()),
+            }]);
         }
     };
-    let mut problems: Vec<Problem> = kernels(&profile).into_iter().collect();
+    let mut problems: Vec<ProfileProblem> = kernels(&profile).into_iter().collect();
     if !(args.any_device || profile.is_generic()) {
         problems.extend(device(&profile, args)?);
     }
@@ -148,20 +154,20 @@ fn check(file: &Path, args: &Args) -> Result<Vec<Problem>> {
     Ok(problems)
 }
 
-fn kernels(profile: &Profile) -> Option<Problem> {
+fn kernels(profile: &Profile) -> Option<ProfileProblem> {
     let ours = profile.device.kernels();
     let why = format!(
-        "measured with kernels {}, and this program has {ours}: make it again with `sparseop tune`",
+        "measured with kernels {}, this program has {ours}: make it again with `sparseop tune`",
         profile.kernels
     );
-    (!is_current(profile)).then_some(Problem { what: "kernels", why })
+    (!is_current(profile)).then_some(ProfileProblem { what: "kernels", why })
 }
 
-fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
+fn device(profile: &Profile, args: &Args) -> Result<Option<ProfileProblem>> {
     let measured = &profile.device;
     let why = match device_for(profile, args.device.as_ref())? {
         None => format!(
-            "measured on {measured}, and there is no GPU here; --any-device leaves this out"
+            "measured on {measured}, and there is no GPU here; --any-device skips this check"
         ),
         Some(device) if profile.fit(&device.spec()) == Fit::Exact => return Ok(None),
         // Old kernels are a problem of their own.
@@ -172,28 +178,31 @@ fn device(profile: &Profile, args: &Args) -> Result<Option<Problem>> {
         }
         Some(device) => format!("measured on {measured}, and {device} is {}", device.spec()),
     };
-    Ok(Some(Problem { what: "device", why: printable(&why) }))
+    Ok(Some(ProfileProblem { what: "device", why: printable(&why) }))
 }
 
-fn missing(profile: &Profile) -> Vec<Problem> {
+fn missing(profile: &Profile) -> Vec<ProfileProblem> {
     let absent =
         ScalarKind::ALL.into_iter().filter(|&scalar| !scalars(profile).any(|s| s == scalar));
     let mut whys: Vec<String> =
-        absent.map(|scalar| format!("nothing was measured in {scalar}")).collect();
+        absent.map(|scalar| format!("no measurements in {scalar}")).collect();
     for scalar in scalars(profile) {
         let kernels = profile.missing_kernels(scalar);
         if !kernels.is_empty() {
-            whys.push(format!("in {scalar} it does not know {}: never chosen", kernels.join(", ")));
+            whys.push(format!(
+                "no coefficients in {scalar} for {}: never chosen",
+                kernels.join(", ")
+            ));
         }
     }
-    whys.into_iter().map(|why| Problem { what: "missing", why }).collect()
+    whys.into_iter().map(|why| ProfileProblem { what: "missing", why }).collect()
 }
 
 /// The first few problems of a kind, and the number of the others.
-fn told(what: &'static str, whys: Vec<String>) -> Vec<Problem> {
-    let more = whys.len().saturating_sub(TOLD);
+fn first_few(what: &'static str, whys: Vec<String>) -> Vec<ProfileProblem> {
+    let more = whys.len().saturating_sub(SHOWN);
     let rest = (more > 0).then(|| format!("and {more} more"));
-    whys.into_iter().take(TOLD).chain(rest).map(|why| Problem { what, why }).collect()
+    whys.into_iter().take(SHOWN).chain(rest).map(|why| ProfileProblem { what, why }).collect()
 }
 
 /// Name of a run in messages.
@@ -201,18 +210,18 @@ fn run_name(record: &Record, run: &RecordedRun) -> String {
     printable(&format!("{} in {}, {}", record.matrix, record.scalar, run.plan))
 }
 
-fn failed(records: &[Record]) -> Vec<Problem> {
+fn failed(records: &[Record]) -> Vec<ProfileProblem> {
     let runs = records.iter().flat_map(|record| record.runs.iter().map(move |run| (record, run)));
     let failures = runs.filter_map(|(record, run)| {
         let reason = run.failed.as_ref()?;
         Some(format!("{}: {}", run_name(record, run), printable(reason)))
     });
-    told("failed", failures.collect())
+    first_few("failed", failures.collect())
 }
 
 /// Runs that are faster than the device can read, and matrices whose fastest run is slower than the
 /// device's lower bound.
-fn outliers(profile: &Profile) -> Vec<Problem> {
+fn outliers(profile: &Profile) -> Vec<ProfileProblem> {
     let Some(ceiling) = profile.ceilings.copy_bandwidth else { return Vec::new() };
     let bandwidth = |run: &RecordedRun| {
         let from_memory = run.traffic_bytes as f64 > FROM_MEMORY * profile.cache_bytes;
@@ -221,35 +230,33 @@ fn outliers(profile: &Profile) -> Vec<Problem> {
     let message = |record: &Record, run: &RecordedRun, reached: f64, what: &str| {
         let [reached, ceiling] = [reached, ceiling].map(|b| rounded(b * 1e-9));
         let name = run_name(record, run);
-        format!(
-            "{name} moved {reached} GB/s, {what}, where copies reach {ceiling} GB/s; measure it again"
-        )
+        format!("{name}: {reached} GB/s, {what} {ceiling} GB/s of copies; measure it again")
     };
     let too_fast = |record, run| {
         let reached = bandwidth(run).filter(|reached| *reached > FASTEST * ceiling)?;
-        Some(message(record, run, reached, "more than it can"))
+        Some(message(record, run, reached, "above the limit set by the"))
     };
     let too_slow = |record, run| {
         let reached = bandwidth(run).filter(|reached| *reached < SLOWEST * ceiling)?;
-        Some(message(record, run, reached, "less than any matrix would"))
+        Some(message(record, run, reached, "below the limit set by the"))
     };
     let mut whys = Vec::new();
     for record in &profile.records {
         whys.extend(record.runs.iter().filter_map(|run| too_fast(record, run)));
         whys.extend(record.fastest().and_then(|run| too_slow(record, run)));
     }
-    told("outlier", whys)
+    first_few("outlier", whys)
 }
 
-fn regret(profile: &Profile, bars: Bars) -> Option<Problem> {
+fn regret(profile: &Profile, bars: Bars) -> Option<ProfileProblem> {
     let regret: &Regret = profile.validation.judged();
     let found = [regret.geometric_mean, regret.p95, regret.worst];
     let names = ["geometric mean", "95th percentile", "worst"];
-    let beyond: Vec<String> = (names.into_iter().zip(found).zip(bars.0))
+    let exceeding: Vec<String> = (names.into_iter().zip(found).zip(bars.0))
         .filter(|((_, found), bar)| found > bar)
-        .map(|((name, found), bar)| format!("{name} {found:.3} is beyond {bar}"))
+        .map(|((name, found), bar)| format!("{name} {found:.3} exceeds {bar}"))
         .collect();
-    let how = if profile.validation.held_out.is_some() { "held out" } else { "in-sample" };
-    (!beyond.is_empty())
-        .then(|| Problem { what: "regret", why: format!("{how}: {}", beyond.join(", ")) })
+    let how = if profile.validation.held_out.is_some() { "held-out" } else { "in-sample" };
+    (!exceeding.is_empty())
+        .then(|| ProfileProblem { what: "regret", why: format!("{how} {}", exceeding.join(", ")) })
 }

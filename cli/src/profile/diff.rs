@@ -16,10 +16,11 @@ use std::path::PathBuf;
 /// Number of changes that are listed by default.
 const LISTED: usize = 20;
 
-/// What differs between two profiles: device, ceilings, regret, coefficients, and the choices on matrices that both were made from
+/// Differences of two profiles: device, ceilings, regret, coefficients, and choices on common
+/// matrices
 ///
-/// Choices are compared where both profiles keep records of the same structure: a plan is as good as another where it takes at most 2 % longer, by the
-/// times of the second profile.
+/// Choices are compared on matrices of which both profiles keep records. Two plans are tied if
+/// their times in the second profile differ by at most 2 %.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,13 +30,13 @@ pub(super) struct Args {
     /// The first profile, in RON
     #[arg(value_name = "A")]
     first: PathBuf,
-    /// The second
+    /// The second profile, in RON
     #[arg(value_name = "B")]
     second: PathBuf,
-    /// List coefficients that changed by more than so many per cent
+    /// Least change of the listed coefficients, in per cent
     #[arg(long, value_name = "N", default_value = "10", value_parser = parse_percent)]
     percent: f64,
-    /// List every change, not only the 20 largest
+    /// List all changes instead of the 20 largest
     #[arg(long)]
     all: bool,
     /// Print one JSON object
@@ -45,7 +46,7 @@ pub(super) struct Args {
 
 fn parse_percent(text: &str) -> Result<f64, String> {
     let percent = text.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0);
-    percent.ok_or_else(|| "write a number of per cent that is not negative, such as 10".to_owned())
+    percent.ok_or_else(|| "write a percentage of at least 0, such as 10".to_owned())
 }
 
 /// The differences of two profiles.
@@ -93,12 +94,12 @@ struct Choices {
     /// They choose different plans that are equally good by the times of B.
     tied: usize,
     /// They choose different plans, and A's is worse.
-    different: Vec<Choice>,
+    different: Vec<DifferentChoice>,
 }
 
 /// A matrix on which the profiles choose differently.
 #[derive(Debug, Serialize)]
-struct Choice {
+struct DifferentChoice {
     matrix: String,
     dtype: ScalarKind,
     a: String,
@@ -151,7 +152,7 @@ fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let kernels = ("known only there", only(a, b), only(b, a));
+    let kernels = ("only in this one", only(a, b), only(b, a));
     let pairs = of(a).into_iter().zip(of(b));
     let facts = pairs.map(|(a, b)| (a.0, a.1, b.1)).chain([kernels]);
     facts.filter(|(_, a, b)| a != b).collect()
@@ -200,7 +201,7 @@ fn choices(a: &[Record], b: &[Record]) -> Choices {
             choices.tied += 1;
         } else {
             let (matrix, dtype) = (printable(&theirs.matrix), theirs.scalar);
-            choices.different.push(Choice {
+            choices.different.push(DifferentChoice {
                 matrix,
                 dtype,
                 a: printable(plan_a),
@@ -216,7 +217,7 @@ fn choices(a: &[Record], b: &[Record]) -> Choices {
 fn text(diff: &Diff, names: &[String; 2], args: &Args) -> Result<String, fmt::Error> {
     let mut out = format!("A  {}\nB  {}\n\n", names[0], names[1]);
     if diff.facts.is_empty() {
-        writeln!(out, "device, kernels, date, ceilings and regret are the same")?;
+        writeln!(out, "device, kernels, date, ceilings and regret are equal")?;
     }
     for (what, a, b) in &diff.facts {
         writeln!(out, "{what:<20}A  {a}\n{:<20}B  {b}", "")?;
@@ -253,7 +254,8 @@ fn choices_text(out: &mut String, choices: &Choices, listed: usize) -> fmt::Resu
     let Choices { common, same, tied, different } = choices;
     writeln!(
         out,
-        "\nof {common} matrices and precisions in both: {same} with the same plan, {tied} with one as good, {} others",
+        "\n{common} common matrices and precisions: {same} with the same plan, {tied} tied, {} \
+         different",
         different.len()
     )?;
     if different.is_empty() {

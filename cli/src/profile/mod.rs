@@ -12,52 +12,55 @@ use sparseop::tuning::profile::Profile;
 use sparseop::{Device, ScalarKind};
 use std::path::{Path, PathBuf};
 
-/// Looks at profiles: what was measured on a device, from which the times of plans are predicted
+/// Display and checks of profiles, the measured coefficients of the cost model
 ///
-/// `sparseop tune` makes them. In order of precedence, a choice is made by the profile that --profile names; by those that SPARSEOP_PROFILE
-/// names; by the best fit among those in the folder that `sparseop profile show` tells and those that come with the program: measured on
-/// this device, on another with the same instructions, on another of its kind. SPARSEOP_PROFILE=off leaves only the last.
+/// Profiles are written by `sparseop tune`. Precedence: the profile of --profile; the profiles of
+/// the environment variable SPARSEOP_PROFILE; the best fit among the user's profiles, in the folder
+/// that `sparseop profile show` prints, and the built-in ones. A profile of this device fits best,
+/// then one of a device with the same instructions, then one of a device of the same kind.
+/// SPARSEOP_PROFILE=off uses built-in profiles only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sparseop profile show                         which profile is used here, and why
+  sparseop profile show                         the profile in use
   sparseop profile show mine.ron                device, fit, regret by class, coefficients
-  sparseop profile check mine.ron               may it be relied on? exits with 1 and reasons if not
-  sparseop profile diff old.ron new.ron         what another tuning changed
+  sparseop profile check mine.ron               validation; exit code 1 with reasons on failure
+  sparseop profile diff old.ron new.ron         differences between two tunings
   sparseop profile generic models/nvidia-h200.ron --out models/generic.ron")]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: ProfileCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ProfileCommand {
     Show(show::Args),
     Check(check::Args),
     Diff(diff::Args),
     Generic(GenericArgs),
 }
 
-/// Writes the profile of one multiprocessor, to be scaled to GPUs that no profile fits
+/// Generic profile of one multiprocessor, scaled to GPUs without a fitting profile
 ///
-/// Of a measured GPU with n multiprocessors it keeps the n-th part of the bandwidths and caches and n times the times that
-/// multiprocessors share. For another GPU those are counted, and its copies are measured.
+/// From a measured GPU with n multiprocessors: the n-th part of bandwidths and caches, and n times
+/// the times of work shared by the multiprocessors. On another GPU the profile is scaled by the
+/// number of multiprocessors and the measured copy bandwidth.
 #[derive(Debug, clap::Args)]
 struct GenericArgs {
-    /// A profile that was measured on a GPU
+    /// Profile measured on a GPU
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where to write the profile
+    /// Output file of the profile
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     match &args.command {
-        Command::Show(args) => show::run(args, console),
-        Command::Check(args) => check::run(args, console),
-        Command::Diff(args) => diff::run(args, console),
-        Command::Generic(args) => generic(args),
+        ProfileCommand::Show(args) => show::run(args, console),
+        ProfileCommand::Check(args) => check::run(args, console),
+        ProfileCommand::Diff(args) => diff::run(args, console),
+        ProfileCommand::Generic(args) => generic(args),
     }
 }
 

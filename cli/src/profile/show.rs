@@ -6,7 +6,7 @@ use crate::console::{Console, Left, Right, cause_chain, is_broken_pipe, table};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::tuning::cost::Coefficients;
-use sparseop::tuning::lookup::{self, Found, Origin};
+use sparseop::tuning::lookup::{self, Origin, ResolvedProfile};
 use sparseop::tuning::profile::Fit;
 use sparseop::tuning::record::{Record, Regret};
 use std::fmt::{self, Write};
@@ -15,31 +15,32 @@ use std::path::{Path, PathBuf};
 /// Number of listed matrices, those with the largest regret.
 const WORST: usize = 5;
 
-/// What a profile says: the device, how well it fits this one, its regret by class and its coefficients
+/// Contents of a profile: device, fit to this device, regret by class, coefficients
 ///
-/// Regret is the time of the chosen plan over that of the fastest: 1 is perfect. Held out: chosen by coefficients that were fitted to
-/// other classes of matrices. Without FILE: the profile that is used here, and what was passed over.
+/// Regret is the time of the chosen plan over that of the fastest; 1 is optimal. Held-out choices
+/// use coefficients fitted to other classes of matrices. Without FILE: the profile in use, and the
+/// profiles that were skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sparseop profile show                    the one that is used here
-  sparseop profile show --device cpu       the one that is used on the CPU
-  sparseop profile show mine.ron --json    everything in it, for a program to read")]
+  sparseop profile show                    the profile in use
+  sparseop profile show --device cpu       the profile in use on the CPU
+  sparseop profile show mine.ron --json    everything, as JSON")]
 pub(super) struct Args {
     /// Profiles, in RON
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What they are held against: auto, cpu, cuda or cuda:N; when not given, what is there of their kind
+    /// Device to compare with: auto, cpu, cuda or cuda:N [default: the first of the profile's kind]
     #[arg(long, value_name = "DEVICE", value_parser = DeviceArg::parse)]
     device: Option<DeviceArg>,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ShownProfile<'a> {
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'a Origin>,
@@ -69,7 +70,7 @@ fn used(args: &Args, console: &Console) -> Result<()> {
         args.device.as_ref().map_or_else(|| "auto".parse().map_err(Into::into), DeviceArg::get)?;
     let spec = device.spec();
     // Usually the same for all scalar types. If profiles differ, all of them are shown.
-    let mut shown: Option<Found> = None;
+    let mut shown: Option<ResolvedProfile> = None;
     for scalar in ScalarKind::ALL {
         let found = lookup::find(&device, scalar, None)?;
         if shown.as_ref().is_some_and(|before| before.origin == found.origin) {
@@ -77,7 +78,7 @@ fn used(args: &Args, console: &Console) -> Result<()> {
         }
         let fit = found.profile.fit(&spec);
         if args.json {
-            console.print_json(&Line {
+            console.print_json(&ShownProfile {
                 file: None,
                 origin: Some(&found.origin),
                 fit: Some(fit),
@@ -88,7 +89,7 @@ fn used(args: &Args, console: &Console) -> Result<()> {
         } else {
             let mut out = format!("used on {device} in {scalar}: {}\n", found.origin);
             for warning in &found.warnings {
-                writeln!(out, "passed over: {warning}")?;
+                writeln!(out, "skipped: {warning}")?;
             }
             if let Some(folder) = lookup::user_folder() {
                 writeln!(
@@ -110,7 +111,7 @@ fn show(file: &Path, args: &Args, console: &Console) -> Result<()> {
     let profile = Profile::read(file)?;
     let fit = device_for(&profile, args.device.as_ref())?.map(|device| profile.fit(&device.spec()));
     if args.json {
-        return console.print_json(&Line {
+        return console.print_json(&ShownProfile {
             file: Some(name(file)),
             origin: None,
             fit,
@@ -126,24 +127,20 @@ fn show(file: &Path, args: &Args, console: &Console) -> Result<()> {
 
 fn text(out: &mut String, profile: &Profile, fit: Option<Fit>) -> fmt::Result {
     writeln!(out, "device       {}", device_line(&profile.device))?;
-    writeln!(out, "fit          {}", fit.map_or("there is no such device here", Fit::describe))?;
+    writeln!(out, "fit          {}", fit.map_or("no such device here", Fit::describe))?;
     let current =
         if is_current(profile) { "those of this program" } else { "not those of this program" };
     writeln!(out, "kernels      {}, {current}", profile.kernels)?;
     writeln!(out, "made         {}, {}", profile.date, printable(&profile.command))?;
     let reached = ceilings(&profile.ceilings).map(|(what, value)| format!("{what} {value}"));
     writeln!(out, "ceilings     {}", reached.join(", "))?;
-    writeln!(
-        out,
-        "cache        {} MB stay from one product to the next",
-        rounded(profile.cache_bytes * 1e-6)
-    )?;
+    writeln!(out, "cache        {} MB kept between products", rounded(profile.cache_bytes * 1e-6))?;
     records(out, &profile.records)?;
     writeln!(out)?;
     *out += &regrets(profile);
     worst(out, &profile.records)?;
     for (scalar, kernels) in &profile.coefficients {
-        writeln!(out, "\nnanoseconds for one of each, in {scalar}")?;
+        writeln!(out, "\ncoefficients in {scalar}, ns")?;
         *out += &coefficients(kernels.iter().map(|(kernel, c)| (kernel.as_str(), c)));
     }
     writeln!(out)
@@ -158,7 +155,7 @@ fn records(out: &mut String, records: &[Record]) -> fmt::Result {
         records.iter().flat_map(|record| &record.runs).filter(|run| run.failed.is_some()).count();
     writeln!(
         out,
-        "records      {} of a matrix in one precision, {runs} runs, {failed} of them failed",
+        "records      {}, one per matrix and precision; {runs} runs, {failed} failed",
         records.len()
     )
 }
@@ -171,7 +168,7 @@ fn regrets(profile: &Profile) -> String {
         [name, regret.matrices.to_string()].into_iter().chain(numbers).collect::<Vec<_>>()
     };
     let mut lines = vec![line("in-sample".to_owned(), &validation.in_sample)];
-    lines.extend(validation.held_out.iter().map(|regret| line("held out".to_owned(), regret)));
+    lines.extend(validation.held_out.iter().map(|regret| line("held-out".to_owned(), regret)));
     lines.extend(validation.calibrated.iter().map(|regret| line("calibrated".to_owned(), regret)));
     let classes = validation.held_out_classes.iter();
     lines.extend(classes.map(|(class, regret)| line(format!("  {class}"), regret)));

@@ -2,7 +2,7 @@
 
 /// Maps values to pixels, linearly or by their logarithm.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
+pub(super) struct AxisScale {
     from: f64,
     to: f64,
     start: f64,
@@ -10,7 +10,7 @@ pub(super) struct Scale {
     logarithmic: bool,
 }
 
-impl Scale {
+impl AxisScale {
     /// Maps the values `from..=to` linearly to the pixels `start..=end`.
     pub(super) fn linear((from, to): (f64, f64), (start, end): (f64, f64)) -> Self {
         Self { from, to, start, end, logarithmic: false }
@@ -84,16 +84,16 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_inside() {
-        let linear = Scale::linear((0.0, 0.37), (0.0, 100.0));
+        let linear = AxisScale::linear((0.0, 0.37), (0.0, 100.0));
         assert_eq!(linear.ticks(4.0).len(), 4);
         assert!((linear.ticks(4.0)[3] - 0.3).abs() < 1e-12);
         assert_eq!(linear.at(0.37), 100.0);
-        let narrow = Scale::logarithmic((3e-6, 30e-6), (0.0, 100.0));
+        let narrow = AxisScale::logarithmic((3e-6, 30e-6), (0.0, 100.0));
         assert_eq!(
             narrow.ticks(5.0).iter().map(|&t| time_label(t)).collect::<Vec<_>>(),
             ["5 µs", "10 µs", "20 µs"]
         );
-        let wide = Scale::logarithmic((1e-7, 1.0), (0.0, 100.0));
+        let wide = AxisScale::logarithmic((1e-7, 1.0), (0.0, 100.0));
         assert_eq!(wide.ticks(5.0).len(), 8);
         assert_eq!(wide.at(1e-9), 0.0, "what is outside is drawn at the end");
     }

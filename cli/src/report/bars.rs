@@ -1,7 +1,7 @@
 //! Bar chart of the times of plans and baselines, fastest first, with the roofline.
 
-use super::axis::{Scale, px, time_label};
-use super::{Matrix, Run, cell};
+use super::axis::{AxisScale, px, time_label};
+use super::{Matrix, PlottedRun, cell};
 use crate::console::duration;
 use maud::{Markup, html};
 use std::fmt::Write;
@@ -41,7 +41,7 @@ const TICKS: f64 = 5.0;
 
 /// Draws the bars, a legend and the list of plans without a time.
 pub(super) fn draw(matrix: &Matrix) -> Markup {
-    let mut rows: Vec<(&Run, f64)> =
+    let mut rows: Vec<(&PlottedRun, f64)> =
         matrix.runs.iter().filter_map(|run| Some((run, run.time()?))).collect();
     rows.sort_by(|a, b| a.1.total_cmp(&b.1));
     let title =
@@ -53,19 +53,21 @@ pub(super) fn draw(matrix: &Matrix) -> Markup {
                 p { "Nothing was timed." }
             } @else {
                 (legend(matrix, &rows))
-                (Chart::new(matrix, rows).draw())
+                (BarChart::new(matrix, rows).draw())
             }
             (untimed(matrix))
         }
     }
 }
 
-fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
-    let any = |test: fn(&Run) -> bool| rows.iter().any(|row| test(row.0));
+fn legend(matrix: &Matrix, rows: &[(&PlottedRun, f64)]) -> Markup {
+    let any = |test: fn(&PlottedRun) -> bool| rows.iter().any(|row| test(row.0));
     html! {
         p class="legend" {
             @if any(|run| run.chosen) { span { i class="swatch chosen" {} "chosen plan" } }
-            @if any(|run| run.format.is_some() && !run.chosen) { span { i class="swatch own" {} "other plans" } }
+            @if any(|run| run.format.is_some() && !run.chosen) {
+                span { i class="swatch own" {} "other plans" }
+            }
             @if any(|run| run.format.is_none()) { span { i class="swatch peer" {} "baselines" } }
             @if any(|run| run.measured.is_some() && run.predicted.is_some()) {
                 span { i class="key" { "◆" } "predicted" }
@@ -73,7 +75,8 @@ fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
             @if let Some(bandwidth) = matrix.bandwidth {
                 span {
                     i class="swatch line roofline" {}
-                    "roofline: the plan's bytes at " (format!("{:.1}", bandwidth / 1e9)) " GB/s, the measured speed of a copy in memory; a cache may beat it"
+                    "roofline: the plan's bytes at the measured copy bandwidth of "
+                    (format!("{:.1}", bandwidth / 1e9)) " GB/s; cached data may exceed it"
                 }
             }
         }
@@ -82,7 +85,7 @@ fn legend(matrix: &Matrix, rows: &[(&Run, f64)]) -> Markup {
 
 /// Lists the plans without a bar and those that were not eligible, with the reasons.
 fn untimed(matrix: &Matrix) -> Markup {
-    let remarks: Vec<(&Run, &String)> =
+    let remarks: Vec<(&PlottedRun, &String)> =
         matrix.runs.iter().filter_map(|run| Some((run, run.remark.as_ref()?))).collect();
     html! {
         @if !remarks.is_empty() {
@@ -94,23 +97,23 @@ fn untimed(matrix: &Matrix) -> Markup {
 }
 
 /// The rows and the layout of the chart.
-struct Chart<'a> {
+struct BarChart<'a> {
     matrix: &'a Matrix,
-    rows: Vec<(&'a Run, f64)>,
-    scale: Scale,
+    rows: Vec<(&'a PlottedRun, f64)>,
+    scale: AxisScale,
     left: f64,
     bottom: f64,
 }
 
-impl<'a> Chart<'a> {
-    fn new(matrix: &'a Matrix, rows: Vec<(&'a Run, f64)>) -> Self {
+impl<'a> BarChart<'a> {
+    fn new(matrix: &'a Matrix, rows: Vec<(&'a PlottedRun, f64)>) -> Self {
         let longest = rows.iter().map(|(run, _)| run.name.chars().count()).max().unwrap_or(0);
         let left = (longest.min(LONGEST_NAME) + 1) as f64 * CHARACTER;
         let limit = rows.iter().map(|row| row.1).fold(f64::INFINITY, f64::min) * OVERLONG;
         let drawn =
             rows.iter().flat_map(|&(run, time)| [Some(time), matrix.roofline(run)]).flatten();
         let most = drawn.map(|time| time.min(limit)).fold(0.0, f64::max);
-        let scale = Scale::linear((0.0, most), (left, WIDTH - NUMBERS));
+        let scale = AxisScale::linear((0.0, most), (left, WIDTH - NUMBERS));
         let bottom = TOP + rows.len() as f64 * ROW;
         Self { matrix, rows, scale, left, bottom }
     }
@@ -118,11 +121,13 @@ impl<'a> Chart<'a> {
     fn draw(&self) -> Markup {
         let height = self.bottom + BOTTOM;
         let said = self.in_words();
+        let tick_y = px(self.bottom + 16.0);
         let heads =
             [if self.matrix.is_measured() { "median" } else { "predicted" }, "GB/s", "of roofline"];
         html! {
             div class="scroll" {
-                svg class="bars" role="img" aria-label=(said) viewBox={ "0 0 " (WIDTH) " " (px(height)) } {
+                svg class="bars" role="img" aria-label=(said)
+                    viewBox={ "0 0 " (WIDTH) " " (px(height)) } {
                     @for (x, head) in COLUMNS.iter().zip(heads) {
                         text class="head" x=(x) y=(TOP - 10.0) text-anchor="end" { (head) }
                     }
@@ -130,13 +135,19 @@ impl<'a> Chart<'a> {
                         @let x = self.scale.at(tick);
                         line class="grid" x1=(x) x2=(x) y1=(TOP) y2=(px(self.bottom)) {}
                         @if tick > 0.0 {
-                            text class="tick" x=(x) y=(px(self.bottom + 16.0)) text-anchor="middle" { (time_label(tick)) }
+                            text class="tick" x=(x) y=(tick_y) text-anchor="middle" {
+                                (time_label(tick))
+                            }
                         } @else {
-                            text class="tick" x=(x) y=(px(self.bottom + 16.0)) text-anchor="middle" { "0" }
+                            text class="tick" x=(x) y=(tick_y) text-anchor="middle" { "0" }
                         }
                     }
-                    @for (i, &(run, time)) in self.rows.iter().enumerate() { (self.row(i, run, time)) }
-                    @if self.matrix.bandwidth.is_some() { path class="roofline" d=(self.roofline()) {} }
+                    @for (i, &(run, time)) in self.rows.iter().enumerate() {
+                        (self.row(i, run, time))
+                    }
+                    @if self.matrix.bandwidth.is_some() {
+                        path class="roofline" d=(self.roofline()) {}
+                    }
                 }
             }
         }
@@ -147,11 +158,11 @@ impl<'a> Chart<'a> {
         TOP + (i as f64 + 0.5) * ROW
     }
 
-    fn row(&self, i: usize, run: &Run, time: f64) -> Markup {
+    fn row(&self, i: usize, run: &PlottedRun, time: f64) -> Markup {
         let middle = Self::middle(i);
         let kind = match run {
-            Run { chosen: true, .. } => "bar chosen",
-            Run { format: Some(_), .. } => "bar own",
+            PlottedRun { chosen: true, .. } => "bar chosen",
+            PlottedRun { format: Some(_), .. } => "bar own",
             _ => "bar peer",
         };
         let end = self.scale.at(time);
@@ -161,17 +172,26 @@ impl<'a> Chart<'a> {
             cell(self.matrix.roofline(run), |least| format!("{:.0} %", least / time * 100.0));
         let text = px(middle + 4.0);
         let cut = time > self.scale.to();
+        let predicted = run.predicted.filter(|&p| run.measured.is_some() && p <= self.scale.to());
         html! {
             g {
                 title { (run.name) ": " (duration(time)) }
-                text class=(if run.chosen { "name chosen" } else { "name" }) x="0" y=(text) { (shortened(&run.name)) }
-                rect class=(kind) x=(px(self.left)) y=(top) width=(px((end - self.left).max(1.0))) height=(BAR) {}
-                @if cut {
-                    path class="cut" d={ "M" (px(end - 14.0)) " " (px(top + BAR + 2.0)) "l5 " (-BAR - 4.0) "m4 0l-5 " (BAR + 4.0) } {}
+                text class=(if run.chosen { "name chosen" } else { "name" }) x="0" y=(text) {
+                    (shortened(&run.name))
                 }
-                @if let (Some(_), Some(predicted)) = (run.measured, run.predicted.filter(|&p| p <= self.scale.to())) {
+                rect class=(kind) x=(px(self.left)) y=(top) width=(px((end - self.left).max(1.0)))
+                    height=(BAR) {}
+                @if cut {
+                    path class="cut" d={
+                        "M" (px(end - 14.0)) " " (px(top + BAR + 2.0))
+                        "l5 " (-BAR - 4.0) "m4 0l-5 " (BAR + 4.0)
+                    } {}
+                }
+                @if let Some(predicted) = predicted {
                     @let x = self.scale.at(predicted);
-                    path class="predicted" d={ "M" (px(x - 4.0)) " " (px(middle)) "l4 -4l4 4l-4 4z" } {}
+                    path class="predicted" d={
+                        "M" (px(x - 4.0)) " " (px(middle)) "l4 -4l4 4l-4 4z"
+                    } {}
                 }
                 @for (x, number) in COLUMNS.iter().zip([duration(time), rate, share]) {
                     text class="number" x=(x) y=(text) text-anchor="end" { (number) }

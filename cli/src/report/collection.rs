@@ -71,7 +71,12 @@ fn cards(matrices: &[Matrix]) -> Markup {
     html! {
         @if !cards.is_empty() {
             div class="cards" {
-                @for card in cards { div class=(if card.is_plan { "card plan" } else { "card" }) { strong { (card.value) } span { (card.meaning) } } }
+                @for card in cards {
+                    div class=(if card.is_plan { "card plan" } else { "card" }) {
+                        strong { (card.value) }
+                        span { (card.meaning) }
+                    }
+                }
             }
         }
     }
@@ -86,11 +91,19 @@ fn index(matrices: &[Matrix]) -> Markup {
                 caption { "By matrix" }
                 thead {
                     tr {
-                        @for head in ["matrix", "numbers", "chosen plan"] { th scope="col" { (head) } }
-                        @for head in ["rows", "entries"] { th scope="col" class="number" { (head) } }
-                        th scope="col" class="number" { @if measured { "a product" } @else { "predicted" } }
+                        @for head in ["matrix", "numbers", "chosen plan"] {
+                            th scope="col" { (head) }
+                        }
+                        @for head in ["rows", "entries"] {
+                            th scope="col" class="number" { (head) }
+                        }
+                        th scope="col" class="number" {
+                            @if measured { "a product" } @else { "predicted" }
+                        }
                         @if measured {
-                            @for head in ["speed-up", "time lost"] { th scope="col" class="number" { (head) } }
+                            @for head in ["speed-up", "time lost"] {
+                                th scope="col" class="number" { (head) }
+                            }
                         }
                     }
                 }
@@ -102,7 +115,9 @@ fn index(matrices: &[Matrix]) -> Markup {
                             td { code { (cell(matrix.chosen(), |run| run.name.clone())) } }
                             td class="number" { (grouped(matrix.rows.nrows as u64)) }
                             td class="number" { (grouped(matrix.rows.nnz)) }
-                            td class="number" { (cell(matrix.chosen().and_then(|run| run.time()), duration)) }
+                            td class="number" {
+                                (cell(matrix.chosen().and_then(|run| run.time()), duration))
+                            }
                             @if measured {
                                 td class="number" { (cell(matrix.speed_up(), times)) }
                                 td class="number" { (cell(matrix.regret(), lost)) }

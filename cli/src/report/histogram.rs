@@ -1,6 +1,6 @@
 //! Histogram of row lengths: rows and entries by length, and the thresholds of HYB and JDS.
 
-use super::axis::{Scale, px};
+use super::axis::{AxisScale, px};
 use super::{Matrix, grouped};
 use crate::console::percent;
 use maud::{Markup, html};
@@ -89,7 +89,7 @@ pub(super) fn draw(matrix: &Matrix) -> Markup {
     if bins.is_empty() {
         return Markup::default();
     }
-    let chart = Chart::new(&bins, matrix);
+    let chart = HistogramChart::new(&bins, matrix);
     let rows = &matrix.rows;
     let said = format!(
         "Histogram of row lengths from {} to {}, mean {:.1}, in {} bins",
@@ -105,8 +105,14 @@ pub(super) fn draw(matrix: &Matrix) -> Markup {
                 span { i class="swatch rows" {} "share of the rows" }
                 span { i class="swatch entries" {} "share of the entries" }
                 @if let Some(at) = &matrix.thresholds {
-                    span { i class="swatch line ell" {} "ELL width " (at.ell_width) " of " code { (at.hyb) } }
-                    span { i class="swatch line section" {} (sections_in_words(at)) " of " code { (at.jds) } }
+                    span {
+                        i class="swatch line ell" {}
+                        "ELL width " (at.ell_width) " of " code { (at.hyb) }
+                    }
+                    span {
+                        i class="swatch line section" {}
+                        (sections_in_words(at)) " of " code { (at.jds) }
+                    }
                 }
             }
             svg role="img" aria-label=(said) viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } {
@@ -125,7 +131,7 @@ fn sections_in_words(at: &Thresholds) -> String {
 }
 
 /// The bins and the layout of the chart.
-struct Chart<'a> {
+struct HistogramChart<'a> {
     bins: &'a [Bin],
     rows: f64,
     entries: f64,
@@ -133,11 +139,11 @@ struct Chart<'a> {
     slanted: bool,
     /// Vertical position of the bars' base.
     base: f64,
-    y: Scale,
+    y: AxisScale,
     step: f64,
 }
 
-impl<'a> Chart<'a> {
+impl<'a> HistogramChart<'a> {
     fn new(bins: &'a [Bin], matrix: &Matrix) -> Self {
         let (rows, entries) = (matrix.rows.nrows.max(1) as f64, matrix.rows.nnz.max(1) as f64);
         let shares =
@@ -146,7 +152,7 @@ impl<'a> Chart<'a> {
         let longest = bins.iter().map(|bin| label(bin).chars().count()).max().unwrap_or(0);
         let slanted = longest as f64 * CHARACTER > step;
         let base = HEIGHT - if slanted { BOTTOM.1 } else { BOTTOM.0 };
-        let y = Scale::linear((0.0, shares.fold(0.0, f64::max)), (base, TOP));
+        let y = AxisScale::linear((0.0, shares.fold(0.0, f64::max)), (base, TOP));
         Self { bins, rows, entries, slanted, base, y, step }
     }
 
@@ -162,7 +168,9 @@ impl<'a> Chart<'a> {
             @for tick in self.y.ticks(TICKS) {
                 @let at = self.y.at(tick);
                 line class="grid" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(at) y2=(at) {}
-                text class="tick" x=(LEFT - 6.0) y=(px(at + 4.0)) text-anchor="end" { (tick_label(tick)) }
+                text class="tick" x=(LEFT - 6.0) y=(px(at + 4.0)) text-anchor="end" {
+                    (tick_label(tick))
+                }
             }
             @for (i, bin) in self.bins.iter().enumerate() { (self.bin(i, bin)) }
             line class="base" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(base) y2=(base) {}
@@ -178,12 +186,16 @@ impl<'a> Chart<'a> {
         let bar = |class: &str, x: f64, share: f64| {
             let base = self.base;
             let height = (base - self.y.at(share)).max(if share > 0.0 { LEAST } else { 0.0 });
-            html! { rect class=(class) x=(px(x)) y=(px(base - height)) width=(px(width)) height=(px(height)) {} }
+            html! {
+                rect class=(class) x=(px(x)) y=(px(base - height)) width=(px(width))
+                    height=(px(height)) {}
+            }
         };
         html! {
             g class="bin" {
                 title {
-                    "rows of " (label(bin)) ": " (grouped(bin.rows)) " (" (percent(rows)) "), with " (grouped(bin.entries)) " entries ("
+                    "rows of " (label(bin)) ": " (grouped(bin.rows)) " (" (percent(rows))
+                    "), with " (grouped(bin.entries)) " entries ("
                     (percent(entries)) ")"
                 }
                 (bar("rows", left, rows))
@@ -199,7 +211,10 @@ impl<'a> Chart<'a> {
             @for (i, bin) in self.bins.iter().enumerate() {
                 @let x = px(self.left(i) + self.step / 2.0);
                 @if self.slanted {
-                    text class="tick" x=(x) y=(y) text-anchor="end" transform={ "rotate(-40 " (x) " " (y) ")" } { (label(bin)) }
+                    text class="tick" x=(x) y=(y) text-anchor="end"
+                        transform={ "rotate(-40 " (x) " " (y) ")" } {
+                        (label(bin))
+                    }
                 } @else {
                     text class="tick" x=(x) y=(y) text-anchor="middle" { (label(bin)) }
                 }
@@ -228,13 +243,18 @@ impl<'a> Chart<'a> {
             @for width in boundaries {
                 @let x = self.after(width);
                 line class=(class) x1=(x) x2=(x) y1=(TOP) y2=(base) {
-                    title { "A section of " (at.jds) " ends here: rows of more than " (width) " entries, and others" }
+                    title {
+                        "Section boundary of " (at.jds) ": rows of more than " (width) " entries"
+                    }
                 }
             }
             line class="ell" x1=(ell) x2=(ell) y1=(TOP - 6.0) y2=(base) {
-                title { (at.hyb) " keeps " (at.ell_width) " entries of a row in ELL, and the rest in COO" }
+                title {
+                    (at.hyb) " stores " (at.ell_width) " entries of a row in ELL, the rest in COO"
+                }
             }
-            text class="ell" x=(ell) y=(TOP - 10.0) text-anchor=(if ell > WIDTH / 2.0 { "end" } else { "start" }) {
+            text class="ell" x=(ell) y=(TOP - 10.0)
+                text-anchor=(if ell > WIDTH / 2.0 { "end" } else { "start" }) {
                 "ELL width " (at.ell_width)
             }
         }

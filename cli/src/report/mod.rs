@@ -25,10 +25,11 @@ use sparseop::{Device, ScalarKind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Where the page goes, if there is to be one.
+/// Path of the page, if requested.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReportArg {
-    /// Also write a page with pictures: row lengths, pattern, times against the roofline, predictions, regret
+    /// Also write a page with pictures: row lengths, pattern, times against the roofline,
+    /// predictions, regret
     #[arg(long = "report", value_name = "FILE.html")]
     path: Option<PathBuf>,
 }
@@ -115,14 +116,14 @@ pub(super) struct Matrix {
     pub(super) pattern: Option<Raster>,
     /// Bytes per second that a copy on the device reads and writes.
     pub(super) bandwidth: Option<f64>,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<PlottedRun>,
     /// Reasons of the choice in words. Lines are in columns.
     pub(super) decision: String,
 }
 
 /// A plan or an algorithm of a baseline, and its time.
 #[derive(Debug, Clone)]
-pub(super) struct Run {
+pub(super) struct PlottedRun {
     /// The plan's spelling, after the name of the engine if that is not ours.
     pub(super) name: String,
     /// The plan's format. None for a baseline.
@@ -139,7 +140,7 @@ pub(super) struct Run {
     pub(super) remark: Option<String>,
 }
 
-impl Run {
+impl PlottedRun {
     /// The time to draw: the measured one, or else the predicted one.
     fn time(&self) -> Option<f64> {
         self.measured.or(self.predicted)
@@ -148,12 +149,12 @@ impl Run {
 
 impl Matrix {
     /// The chosen plan.
-    fn chosen(&self) -> Option<&Run> {
+    fn chosen(&self) -> Option<&PlottedRun> {
         self.runs.iter().find(|run| run.chosen)
     }
 
     /// The fastest of our own timed plans, and their number.
-    fn fastest(&self) -> Option<(&Run, usize)> {
+    fn fastest(&self) -> Option<(&PlottedRun, usize)> {
         let own = || self.runs.iter().filter(|run| run.format.is_some());
         Some((least(own())?.0, own().filter(|run| run.measured.is_some()).count()))
     }
@@ -171,7 +172,7 @@ impl Matrix {
     }
 
     /// Lower bound of the time of a run by its bytes, in seconds.
-    fn roofline(&self, run: &Run) -> Option<f64> {
+    fn roofline(&self, run: &PlottedRun) -> Option<f64> {
         Some(run.bytes? as f64 / self.bandwidth?)
     }
 
@@ -182,7 +183,7 @@ impl Matrix {
 }
 
 /// The run with the least measured time.
-fn least<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<(&'a Run, f64)> {
+fn least<'a>(runs: impl Iterator<Item = &'a PlottedRun>) -> Option<(&'a PlottedRun, f64)> {
     runs.filter_map(|run| Some((run, run.measured?))).min_by(|a, b| a.1.total_cmp(&b.1))
 }
 

@@ -43,7 +43,9 @@ impl Page {
                                 pre class="scroll" tabindex="0" { (text) }
                             }
                         }
-                        @for (i, matrix) in self.matrices.iter().enumerate() { (section::draw(i, matrix, open)) }
+                        @for (i, matrix) in self.matrices.iter().enumerate() {
+                            (section::draw(i, matrix, open))
+                        }
                     }
                     footer { "sparseop " (env!("CARGO_PKG_VERSION")) }
                 }

@@ -74,18 +74,22 @@ impl Raster {
         let side = |n: usize| px(SIDE * (n as f64 / longer).max(NARROWEST));
         let (width, height) = (side(self.ncols), side(self.nrows));
         let (nrows, ncols) = (grouped(self.nrows as u64), grouped(self.ncols as u64));
-        let said = format!("Places of the entries of {name}, {nrows} rows by {ncols} columns");
+        let said = format!("Pattern of {name}, {nrows} rows by {ncols} columns");
         let middle = px(MARGIN + height / 2.0);
         let turn = format!("rotate(-90 16 {middle})");
         html! {
             figure class="pattern" {
                 h4 { "Pattern" }
-                svg role="img" aria-label=(said) viewBox={ "0 0 " (SIDE + MARGIN + 2.0) " " (px(height + MARGIN + 2.0)) } {
-                    text x=(px(MARGIN + width / 2.0)) y="16" text-anchor="middle" { (ncols) " columns" }
+                svg role="img" aria-label=(said)
+                    viewBox={ "0 0 " (SIDE + MARGIN + 2.0) " " (px(height + MARGIN + 2.0)) } {
+                    text x=(px(MARGIN + width / 2.0)) y="16" text-anchor="middle" {
+                        (ncols) " columns"
+                    }
                     text x="16" y=(middle) text-anchor="middle" transform=(turn) { (nrows) " rows" }
                     @if self.density.is_some() {
                         image class="pixels" x=(MARGIN) y=(MARGIN) width=(width) height=(height)
-                            preserveAspectRatio="none" href={ "data:image/png;base64," (self.image) } {}
+                            preserveAspectRatio="none"
+                            href={ "data:image/png;base64," (self.image) } {}
                     }
                     rect class="frame" x=(MARGIN) y=(MARGIN) width=(width) height=(height) {}
                 }
@@ -97,11 +101,11 @@ impl Raster {
     fn caption(&self) -> String {
         let Some((least, most)) = self.density else { return "There are no entries.".to_owned() };
         if self.cell == (1, 1) {
-            return "One pixel is one place.".to_owned();
+            return "One pixel per position.".to_owned();
         }
         let (rows, cols) = (grouped(self.cell.0 as u64), grouped(self.cell.1 as u64));
         format!(
-            "One pixel is {rows} × {cols} places, {} (palest) to {} (darkest) of them filled.",
+            "One pixel per {rows} × {cols} positions, {} (palest) to {} (darkest) occupied.",
             percentage(least),
             percentage(most)
         )

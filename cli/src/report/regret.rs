@@ -1,6 +1,6 @@
 //! Regret: time of the chosen plan over that of the fastest.
 
-use super::axis::{Scale, px};
+use super::axis::{AxisScale, px};
 use super::{Matrix, cell};
 use maud::{Markup, html};
 use statrs::statistics::{Data, OrderStatistics};
@@ -71,8 +71,8 @@ pub(super) fn curve(matrices: &[Matrix]) -> Markup {
     let Some(all) = Ratios::of(regrets.iter().map(|r| r.1)).filter(|all| all.count > 1) else {
         return Markup::default();
     };
-    let x = Scale::linear((0.0, regrets.len() as f64), (LEFT, WIDTH - RIGHT));
-    let scale = if all.most > LINEAR_TO { Scale::logarithmic } else { Scale::linear };
+    let x = AxisScale::linear((0.0, regrets.len() as f64), (LEFT, WIDTH - RIGHT));
+    let scale = if all.most > LINEAR_TO { AxisScale::logarithmic } else { AxisScale::linear };
     let y = scale((1.0, all.most.max(LEAST_RANGE)), (HEIGHT - BOTTOM, TOP));
     let place = |(i, &(_, regret)): (usize, &(&Matrix, f64))| (x.at(i as f64 + 0.5), y.at(regret));
     let corners = regrets.iter().enumerate().map(place).map(|(x, y)| format!("{x},{y}"));
@@ -100,29 +100,39 @@ pub(super) fn curve(matrices: &[Matrix]) -> Markup {
                 polyline class="curve" points=(corners.collect::<Vec<_>>().join(" ")) {}
                 @for (i, entry) in regrets.iter().enumerate() {
                     @let (x, y) = place((i, entry));
-                    circle class="regret" cx=(x) cy=(y) r="3.5" { title { (entry.0.name) " in " (entry.0.scalar) ": " (lost(entry.1)) } }
+                    circle class="regret" cx=(x) cy=(y) r="3.5" {
+                        title { (entry.0.name) " in " (entry.0.scalar) ": " (lost(entry.1)) }
+                    }
                 }
             }
             figcaption {
-                "How much longer a product takes with the chosen plan than with the fastest of those that were timed, for "
+                "Time of a product with the chosen plan over that with the fastest timed plan, for "
                 (all.count) " choices, least first."
             }
         }
     }
 }
 
-fn axes(y: &Scale) -> Markup {
+fn axes(y: &AxisScale) -> Markup {
     let base = HEIGHT - BOTTOM;
     let middle = px((TOP + base) / 2.0);
     html! {
         @for tick in y.ticks(TICKS) {
             @let at = y.at(tick);
             line class="grid" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(at) y2=(at) {}
-            text class="tick" x=(LEFT - 6.0) y=(px(at + 4.0)) text-anchor="end" { (((tick - 1.0) * 1000.0).round() / 10.0) " %" }
+            text class="tick" x=(LEFT - 6.0) y=(px(at + 4.0)) text-anchor="end" {
+                (((tick - 1.0) * 1000.0).round() / 10.0) " %"
+            }
         }
         line class="base" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(base) y2=(base) {}
-        text class="axis" x=(px((LEFT + WIDTH - RIGHT) / 2.0)) y=(HEIGHT - 14.0) text-anchor="middle" { "matrices, least regret first" }
-        text class="axis" x="12" y=(middle) text-anchor="middle" transform={ "rotate(-90 12 " (middle) ")" } { "time lost" }
+        text class="axis" x=(px((LEFT + WIDTH - RIGHT) / 2.0)) y=(HEIGHT - 14.0)
+            text-anchor="middle" {
+            "matrices, least regret first"
+        }
+        text class="axis" x="12" y=(middle) text-anchor="middle"
+            transform={ "rotate(-90 12 " (middle) ")" } {
+            "time lost"
+        }
     }
 }
 
@@ -148,9 +158,13 @@ pub(super) fn table(matrices: &[Matrix]) -> Markup {
                         th colspan="2" scope="colgroup" { "speed-up on the best baseline" }
                     }
                     tr {
-                        @for head in ["geometric mean", "95th percentile", "worst"] { th scope="col" class="number" { (head) } }
+                        @for head in ["geometric mean", "95th percentile", "worst"] {
+                            th scope="col" class="number" { (head) }
+                        }
                         th scope="col" { "worst on" }
-                        @for head in ["geometric mean", "least"] { th scope="col" class="number" { (head) } }
+                        @for head in ["geometric mean", "least"] {
+                            th scope="col" class="number" { (head) }
+                        }
                     }
                 }
                 tbody { @for (class, matrices) in &classes { tr { (row(class, matrices)) } } }

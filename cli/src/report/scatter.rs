@@ -1,7 +1,7 @@
 //! Scatter plot of predicted against measured times.
 
-use super::axis::{Scale, px, time_label};
-use super::{Matrix, Run};
+use super::axis::{AxisScale, px, time_label};
+use super::{Matrix, PlottedRun};
 use crate::console::duration;
 use maud::{Markup, html};
 use sparseop::formats::FormatKind;
@@ -37,7 +37,7 @@ pub(super) struct Point<'a> {
     measured: f64,
     format: FormatKind,
     matrix: &'a str,
-    run: &'a Run,
+    run: &'a PlottedRun,
 }
 
 /// Points of a matrix: the runs with both times.
@@ -56,8 +56,8 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
     if points.is_empty() {
         return Markup::default();
     }
-    let x = Scale::logarithmic((least, most), (LEFT, SIDE - RIGHT));
-    let y = Scale::logarithmic((least, most), (SIDE - BOTTOM, TOP));
+    let x = AxisScale::logarithmic((least, most), (LEFT, SIDE - RIGHT));
+    let y = AxisScale::logarithmic((least, most), (SIDE - BOTTOM, TOP));
     let plans = if points.len() == 1 {
         "1 product".to_owned()
     } else {
@@ -73,7 +73,9 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
         figure class="scatter" {
             h4 { "Predicted against measured" }
             p class="legend" {
-                @for kind in formats() { span { i class={ "swatch dot " (colour(*kind)) } {} (kind) } }
+                @for kind in formats() {
+                    span { i class={ "swatch dot " (colour(*kind)) } {} (kind) }
+                }
             }
             svg role="img" aria-label=(said) viewBox={ "0 0 " (SIDE) " " (SIDE) } {
                 (grid(&x, &y))
@@ -83,8 +85,13 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
                     @if points.len() <= NAMED {
                         g class={ "points " (colour(*kind)) } {
                             @for p in of_kind() {
-                                circle class=[p.run.chosen.then_some("chosen")] cx=(x.at(p.predicted)) cy=(y.at(p.measured)) r="4" {
-                                    title { (p.matrix) ", " (p.run.name) ": " (duration(p.predicted)) " predicted, " (duration(p.measured)) " measured" }
+                                circle class=[p.run.chosen.then_some("chosen")]
+                                    cx=(x.at(p.predicted)) cy=(y.at(p.measured)) r="4" {
+                                    title {
+                                        (p.matrix) ", " (p.run.name) ": "
+                                        (duration(p.predicted)) " predicted, "
+                                        (duration(p.measured)) " measured"
+                                    }
                                 }
                             }
                         }
@@ -93,7 +100,10 @@ pub(super) fn draw(points: &[Point<'_>]) -> Markup {
                     }
                 }
             }
-            figcaption { (within) " of " (plans) " within a factor of " (BAND) " (dashed). Above the diagonal, slower than predicted." }
+            figcaption {
+                (within) " of " (plans) " within a factor of " (BAND) " (dashed). "
+                "Above the diagonal, slower than predicted."
+            }
         }
     }
 }
@@ -104,7 +114,7 @@ fn colour(kind: FormatKind) -> String {
     format!("series-{}", place % COLOURS)
 }
 
-fn grid(x: &Scale, y: &Scale) -> Markup {
+fn grid(x: &AxisScale, y: &AxisScale) -> Markup {
     let (right, bottom) = (SIDE - RIGHT, SIDE - BOTTOM);
     let middle = px((TOP + bottom) / 2.0);
     html! {
@@ -112,29 +122,40 @@ fn grid(x: &Scale, y: &Scale) -> Markup {
             @let (across, down) = (x.at(tick), y.at(tick));
             line class="grid" x1=(across) x2=(across) y1=(TOP) y2=(bottom) {}
             line class="grid" x1=(LEFT) x2=(right) y1=(down) y2=(down) {}
-            text class="tick" x=(across) y=(bottom + 16.0) text-anchor="middle" { (time_label(tick)) }
-            text class="tick" x=(LEFT - 6.0) y=(px(down + 4.0)) text-anchor="end" { (time_label(tick)) }
+            text class="tick" x=(across) y=(bottom + 16.0) text-anchor="middle" {
+                (time_label(tick))
+            }
+            text class="tick" x=(LEFT - 6.0) y=(px(down + 4.0)) text-anchor="end" {
+                (time_label(tick))
+            }
         }
         rect class="frame" x=(LEFT) y=(TOP) width=(right - LEFT) height=(bottom - TOP) {}
-        text class="axis" x=(px((LEFT + right) / 2.0)) y=(SIDE - 8.0) text-anchor="middle" { "predicted" }
-        text class="axis" x="12" y=(middle) text-anchor="middle" transform={ "rotate(-90 12 " (middle) ")" } { "measured" }
+        text class="axis" x=(px((LEFT + right) / 2.0)) y=(SIDE - 8.0) text-anchor="middle" {
+            "predicted"
+        }
+        text class="axis" x="12" y=(middle) text-anchor="middle"
+            transform={ "rotate(-90 12 " (middle) ")" } {
+            "measured"
+        }
     }
 }
 
 /// Draws the diagonal, and the lines at a factor from it.
-fn diagonals((least, most): (f64, f64), x: &Scale, y: &Scale) -> Markup {
+fn diagonals((least, most): (f64, f64), x: &AxisScale, y: &AxisScale) -> Markup {
     let near = most / BAND > least;
     html! {
         line class="diagonal" x1=(x.at(least)) y1=(y.at(least)) x2=(x.at(most)) y2=(y.at(most)) {}
         @if near {
-            line class="band" x1=(x.at(least)) y1=(y.at(least * BAND)) x2=(x.at(most / BAND)) y2=(y.at(most)) {}
-            line class="band" x1=(x.at(least * BAND)) y1=(y.at(least)) x2=(x.at(most)) y2=(y.at(most / BAND)) {}
+            line class="band" x1=(x.at(least)) y1=(y.at(least * BAND)) x2=(x.at(most / BAND))
+                y2=(y.at(most)) {}
+            line class="band" x1=(x.at(least * BAND)) y1=(y.at(least)) x2=(x.at(most))
+                y2=(y.at(most / BAND)) {}
         }
     }
 }
 
 /// Draws all points as one path of lines without length, whose round ends are the dots.
-fn dots<'a>(points: impl Iterator<Item = &'a Point<'a>>, x: &Scale, y: &Scale) -> String {
+fn dots<'a>(points: impl Iterator<Item = &'a Point<'a>>, x: &AxisScale, y: &AxisScale) -> String {
     points.fold(String::new(), |mut path, p| {
         // Writing to a string does not fail.
         let _ = write!(path, "M{} {}h0", x.at(p.predicted), y.at(p.measured));

@@ -49,7 +49,9 @@ fn headline(matrix: &Matrix) -> Markup {
         @if let Some(time) = chosen.and_then(|run| run.time()) {
             " · " (duration(time)) @if !matrix.is_measured() { " predicted" }
         }
-        @if let Some(ratio) = matrix.speed_up() { " · " (times(ratio)) " as fast as the best baseline" }
+        @if let Some(ratio) = matrix.speed_up() {
+            " · " (times(ratio)) " as fast as the best baseline"
+        }
         @if let Some(regret) = matrix.regret() { " · " (lost(regret)) " lost" }
     }
 }
@@ -79,7 +81,11 @@ fn facts(matrix: &Matrix) -> Markup {
     ];
     let measurement = matrix.measurement.iter().cloned();
     html! {
-        dl { @for (name, value) in facts.into_iter().chain(half).chain(measurement) { div { dt { (name) } dd { (value) } } } }
+        dl {
+            @for (name, value) in facts.into_iter().chain(half).chain(measurement) {
+                div { dt { (name) } dd { (value) } }
+            }
+        }
     }
 }
 
@@ -94,13 +100,23 @@ fn numbers(matrix: &Matrix) -> Markup {
                 h4 { "In numbers" }
                 div class="scroll" {
                     table {
-                        thead { tr { th scope="col" { "plan" } th scope="col" class="number" { "predicted" } @if measured { th scope="col" class="number" { "measured" } } th scope="col" class="number" { "bytes" } th scope="col" class="number" { "roofline" } } }
+                        thead {
+                            tr {
+                                th scope="col" { "plan" }
+                                th scope="col" class="number" { "predicted" }
+                                @if measured { th scope="col" class="number" { "measured" } }
+                                th scope="col" class="number" { "bytes" }
+                                th scope="col" class="number" { "roofline" }
+                            }
+                        }
                         tbody {
                             @for run in runs {
                                 tr class=[run.chosen.then_some("chosen")] {
                                     th scope="row" { code { (run.name) } }
                                     td class="number" { (cell(run.predicted, duration)) }
-                                    @if measured { td class="number" { (cell(run.measured, duration)) } }
+                                    @if measured {
+                                        td class="number" { (cell(run.measured, duration)) }
+                                    }
                                     td class="number" { (cell(run.bytes, size)) }
                                     td class="number" { (cell(matrix.roofline(run), duration)) }
                                 }

@@ -6,9 +6,9 @@ use sparseop::analysis::Analysis;
 use sparseop::formats::Weights;
 use sparseop::matrix::gallery;
 
-fn run(name: &str, measured: Option<f64>, predicted: Option<f64>) -> Run {
+fn run(name: &str, measured: Option<f64>, predicted: Option<f64>) -> PlottedRun {
     let format = name.parse::<Plan>().ok().map(|plan| plan.format());
-    Run {
+    PlottedRun {
         name: name.to_owned(),
         format,
         chosen: false,

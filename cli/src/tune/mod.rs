@@ -1,16 +1,15 @@
 //! `sparseop tune`.
 
 mod page;
-mod races;
 mod report;
+mod timing_runs;
 
 use super::choice::{DeviceArg, dtype_parser, parse_seconds};
 use super::console::{Console, cause_chain, duration};
-use super::matrix_arg::{self, Given, Source};
+use super::matrix_arg::{self, MatrixArg, MatrixSource};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
-use races::WORST;
-use report::Run;
+use report::TuningReport;
 use sparseop::analysis::Fingerprint;
 use sparseop::device::Ceilings;
 use sparseop::tuning::ceilings;
@@ -19,23 +18,25 @@ use sparseop::tuning::store::Store;
 use sparseop::{Device, Scalar, ScalarKind};
 use sparseop_tune::calibrated::{Calibrated, Calibrations};
 use sparseop_tune::calibrating::Calibrating;
-use sparseop_tune::campaign::{Campaign, Found};
+use sparseop_tune::campaign::{Campaign, CampaignResult};
 use sparseop_tune::collection::{self, Classes};
-use sparseop_tune::measurements::{self, Header, Journal, Kept, Opened};
+use sparseop_tune::measurements::{self, Journal, MeasurementsHeader, Opened, StoredMeasurements};
 use sparseop_tune::offline::Measured;
 use sparseop_tune::refit::{self, Provenance};
 use sparseop_tune::repeat::{Repeat, Repeatability};
 use sparseop_tune::trial::load_kernels;
 use std::path::{Path, PathBuf};
+use timing_runs::WORST;
 
-/// Measures every plan on a collection of matrices and writes the coefficients of the cost model
+/// Offline tuning: measures all plans on a collection of matrices and fits the cost model
 ///
-/// The times of all candidates on all matrices are fitted by the cost model; the profile, in RON, is what `--profile` takes. Choose
-/// matrices like those to be multiplied, small and large; measure on a machine that does nothing else. How well the profile chooses is
-/// judged on matrices it was not fitted to: each class of matrices is held out in turn.
+/// The cost model is fitted to the times of all candidates on all matrices and written as a
+/// profile, in RON, for `--profile`. Use matrices like those of the application, small and large,
+/// on an otherwise idle machine. The regret of the profile is cross-validated: each class of
+/// matrices is held out in turn.
 ///
-/// A run that was interrupted goes on where it stopped when the same command is given again: what is measured is kept in a journal
-/// beside --out until the profile is written. The fastest plan of every matrix is remembered, so that --remember needs no race.
+/// An interrupted run is resumed by the same command: measurements are kept in a journal beside
+/// --out until the profile is written. The fastest plan of every matrix is stored for --remember.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -44,66 +45,71 @@ Examples:
   sparseop tune matrices/ --classes matrices/INDEX.tsv --records mine.zst --out mine.ron
   sparseop tune --from mine.zst --explain-worst 3 --out mine.ron --report mine.html
   sparseop tune matrices/ --repeat 10 --seconds 0.2 --no-remember --out mine.ron
-  sparseop tune matrices/ --calibrate --held-out mine.zst --classes matrices/INDEX.tsv --out again.ron
+  sparseop tune matrices/ --calibrate --held-out mine.zst --out again.ron
   sparseop bench matrices/ --plans all --profile mine.ron")]
 pub(super) struct Args {
-    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; a value may be a range,
+    /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; values may be ranges:
     /// seed=1..4 (1, 2, 3) or seed=1..=4
-    #[arg(value_name = "MATRIX", required_unless_present_any = ["suite", "sweep", "from"], value_parser = matrix_arg::several())]
-    matrices: Vec<Given>,
-    /// Also the fifteen matrices of the gallery's suite, each scaled to so many entries
+    #[arg(value_name = "MATRIX", value_parser = matrix_arg::several())]
+    #[arg(required_unless_present_any = ["suite", "sweep", "from"])]
+    matrices: Vec<MatrixArg>,
+    /// Number of entries of each of the fifteen matrices of the gallery's suite, measured too
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     suite: Vec<usize>,
-    /// Also matrices of so many entries that spread row length, evenness and locality: to fit to, not to be judged by
+    /// Number of entries of matrices with a range of row lengths, row-length CVs and localities;
+    /// fitted to, not included in the regret
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     sweep: Vec<usize>,
-    /// Fit to the measurements that --records has kept, without measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget", "fresh", "dtype", "repeat", "calibrate"])]
+    /// Fit to the measurements of a file of --records, without measuring
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget"])]
+    #[arg(conflicts_with_all = ["fresh", "dtype", "repeat", "calibrate"])]
     from: Vec<PathBuf>,
-    /// Where to write the profile
+    /// Output file of the profile
     #[arg(long, value_name = "FILE", required_unless_present = "from")]
     out: Option<PathBuf>,
-    /// Where to keep the measurements, to fit to them again; compressed when it ends in .zst
+    /// Output file of the measurements, for --from; compressed if the name ends in .zst
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
-    /// Leave the times out of the profile: it is smaller, and `sparseop profile` says less about it
+    /// Omit the measured times from the profile, for a smaller file
     #[arg(long)]
     no_records: bool,
-    /// A table of the files' classes, which are held out together: tab-separated, with columns `name` and `class`. When not given, each
-    /// file is held out by itself
+    /// Table of the classes of files, for held-out regret: tab-separated, with columns `name` and
+    /// `class` [default: each file is a class]
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
-    /// Stop measuring after such a time, and fit to what there is: 90s, 10m, 2h
+    /// Time limit of the measurements, such as 90s, 10m or 2h [default: none]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     budget: Option<f64>,
-    /// Do not go on where an earlier run stopped
+    /// Ignore the journal of an interrupted run
     #[arg(long)]
     fresh: bool,
-    /// Numbers to compute with; both when not given
+    /// Scalar type of the computation [default: both]
     #[arg(long, value_name = "TYPE", value_parser = dtype_parser())]
     dtype: Option<ScalarKind>,
-    /// What to measure: auto, cpu, cuda or cuda:N
+    /// Device to measure: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceArg::parse)]
     device: DeviceArg,
-    /// Seconds to time the plans of one matrix, about
+    /// Approximate time for the plans of one matrix, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
-    /// Race the plans of every matrix so many times, packed once, and say how often all races decide for the same plan: in succession, each
-    /// beginning with what the one before has decided, as runs that remember do; and afresh, each beginning with the prediction. The
-    /// profile is fitted to the first
-    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..))]
+    /// Number of timing runs per matrix, with a report of how often their decisions agree:
+    /// successive, each starting from the decision of the previous one, and fresh, each starting
+    /// from the prediction. The profile is fitted to the first [default: 1]
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     repeat: u16,
-    /// Also calibrate for every matrix, as an application would that remembers nothing, and compare what that chooses with all plans
+    /// Calibrate for every matrix too, without stored decisions, and report the regret of
+    /// calibration
     #[arg(long)]
     calibrate: bool,
-    /// Have each class of matrices predicted, for --calibrate, by a profile that is fitted to the other classes of the measurements that
-    /// --records has kept on this device; when not given, by the profile in use
+    /// Measurements of this device (a file of --records) for --calibrate: each class of matrices is
+    /// predicted by a profile fitted to the other classes [default: the profile in use]
     #[arg(long, value_name = "FILE", requires = "calibrate")]
     held_out: Vec<PathBuf>,
-    /// Do not remember the plans that were found, and do not begin with those that were found before
+    /// Neither store decisions nor start from stored ones
     #[arg(long)]
     no_remember: bool,
-    /// Show for the N worst choices what was predicted, term by term, and what was measured
+    /// Number of worst choices to print with predicted terms and measured times [default: 0]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     explain_worst: usize,
     /// Print one JSON object
@@ -126,7 +132,7 @@ fn parse_duration(text: &str) -> Result<f64, String> {
 
 /// Measurements of this run and of earlier ones.
 struct Collected {
-    header: Header,
+    header: MeasurementsHeader,
     measured: Vec<Measured>,
     reused: usize,
     left_out: Vec<String>,
@@ -153,7 +159,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
             measure_all(args, out, classes.unwrap_or_default(), console)?
         }
         _ => {
-            let Kept { header, mut measured, .. } = read_kept(&args.from, console)?;
+            let StoredMeasurements { header, mut measured, .. } = read_kept(&args.from, console)?;
             if let Some(classes) = classes {
                 classes.assign(&mut measured);
             }
@@ -169,7 +175,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Console) -> Result<()> {
     let Collected { header, measured, reused, left_out, repeats, calibrated, journal } = collected;
     if measured.is_empty() {
-        bail!("no matrix was measured, so there is nothing to fit to");
+        bail!("no matrix was measured; there is nothing to fit to");
     }
     if let Some(path) = &args.records {
         measurements::write(path, &header, &measured)?;
@@ -185,9 +191,8 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     }
     for scalar in ScalarKind::ALL.into_iter().filter(|&s| measured.iter().any(|m| m.scalar == s)) {
         for kernel in refit.profile.missing_kernels(scalar) {
-            console.warn(&format!(
-                "no matrix was suited to {kernel} in {scalar}: it will never be chosen"
-            ));
+            console
+                .warn(&format!("no measurements of {kernel} in {scalar}: it will never be chosen"));
         }
     }
     if let Some(out) = &args.out {
@@ -195,7 +200,7 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     }
     if !left_out.is_empty() {
         console.warn(&format!(
-            "the time was up before {} of the matrices: {}",
+            "the time limit was reached before {} of the matrices: {}",
             left_out.len(),
             left_out.join(", ")
         ));
@@ -207,9 +212,9 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     let out = args.out.as_ref().map(|out| out.display().to_string());
     let repeatability = (args.repeat > 1).then(|| Repeatability::of(args.repeat.into(), &repeats));
     let (measured, left_out, refit) = (&measured, &left_out, &refit);
-    let run = Run { measured, reused, left_out, refit, out, repeatability, calibrations };
+    let run = TuningReport { measured, reused, left_out, refit, out, repeatability, calibrations };
     if let Some(mut page) = page {
-        run.races().for_each(|(heading, text)| page.say(heading, text));
+        run.timing_runs().for_each(|(heading, text)| page.say(heading, text));
         run.matrices().for_each(|matrix| page.add(matrix));
         args.report.finish(Some(page), console)?;
     }
@@ -227,7 +232,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     // After the first few rounds only the candidates near the fastest continue.
     let rounds = Policy { warmup: 1, min_rounds: 10, max_rounds: 50, ..Policy::of(&device) };
     let policy = Policy { seconds: args.seconds, ..rounds };
-    let header = Header::new(format!("{policy:?}"), provenance(&device, console));
+    let header = MeasurementsHeader::new(format!("{policy:?}"), provenance(&device, console));
     for scalar in &scalars {
         match scalar {
             ScalarKind::F32 => load_kernels::<f32>(&device)?,
@@ -240,7 +245,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let Opened { mut journal, measured: earlier, discarded } = opened;
     discarded.iter().for_each(|sentence| console.note(sentence));
     if !earlier.is_empty() {
-        console.note(&format!("{} measurements of an earlier run are used", earlier.len()));
+        console.note(&format!("using {} measurements of an earlier run", earlier.len()));
     }
 
     let bar = console.bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
@@ -249,8 +254,8 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
     let calibrating =
         args.calibrate.then(|| calibrating(&args.held_out, &classes, &device, console));
     let calibrating = calibrating.transpose()?;
-    let (races, store) = (args.repeat.into(), store(args, console));
-    let campaign = Campaign { device: &device, policy, races, store, calibrating };
+    let (timing_runs, store) = (args.repeat.into(), store(args, console));
+    let campaign = Campaign { device: &device, policy, timing_runs, store, calibrating };
     let (mut measured, mut repeats, mut left_out, mut reused) =
         (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut calibrated = Vec::new();
@@ -309,7 +314,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
 fn store(args: &Args, console: &Console) -> Option<Store> {
     let store = (!args.no_remember).then(Store::of_user)?;
     if store.is_none() {
-        console.detail(|| "there is no folder to remember decisions in".to_owned());
+        console.detail(|| "there is no folder for stored decisions".to_owned());
     }
     store
 }
@@ -317,7 +322,7 @@ fn store(args: &Args, console: &Console) -> Option<Store> {
 /// Record of the machine and of the run.
 fn provenance(device: &Device, console: &Console) -> Provenance {
     let ceilings = ceilings::measure(device).unwrap_or_else(|error| {
-        console.warn(&format!("what the device reaches at best is not known: {error}"));
+        console.warn(&format!("the ceilings of the device are not known: {error}"));
         Ceilings::default()
     });
     let (command, device) = (super::command_line(), device.spec());
@@ -327,7 +332,7 @@ fn provenance(device: &Device, console: &Console) -> Provenance {
 
 /// A matrix to measure.
 struct Item {
-    source: Source,
+    source: MatrixSource,
     name: String,
     class: String,
 }
@@ -336,20 +341,20 @@ struct Item {
 fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item>> {
     let given = args.matrices.iter().flat_map(|given| given.expand_or_report(console));
     let generated =
-        collection::generated(&args.suite, &args.sweep).into_iter().map(Source::Gallery);
-    let item = |source: Source| {
+        collection::generated(&args.suite, &args.sweep).into_iter().map(MatrixSource::Gallery);
+    let item = |source: MatrixSource| {
         let name = source.name();
         Item { class: classes.of(&name), name, source }
     };
     let items: Vec<Item> = given.chain(generated).map(item).collect();
     if items.is_empty() {
-        bail!("there is no matrix to measure: name some, or give --suite");
+        bail!("there is no matrix to measure: give MATRIX or --suite");
     }
     Ok(items)
 }
 
 /// Reads stored measurements, with a warning for every file that was read in part.
-fn read_kept(files: &[PathBuf], console: &Console) -> Result<Kept> {
+fn read_kept(files: &[PathBuf], console: &Console) -> Result<StoredMeasurements> {
     let kept = measurements::read_all(files)?;
     kept.incomplete.iter().for_each(|sentence| console.warn(sentence));
     Ok(kept)
@@ -366,7 +371,7 @@ fn calibrating(
     if files.is_empty() {
         return Ok(Calibrating::default());
     }
-    let Kept { header, mut measured, .. } = read_kept(files, console)?;
+    let StoredMeasurements { header, mut measured, .. } = read_kept(files, console)?;
     classes.assign(&mut measured);
     let spinner = console.spinner("fitting".to_owned());
     let calibrating = Calibrating::held_out(&header, measured, device);
@@ -380,9 +385,9 @@ fn measure<T: Scalar>(
     item: &Item,
     known: Option<&Measured>,
     console: &Console,
-) -> Result<Option<Found>> {
+) -> Result<Option<CampaignResult>> {
     // The specification of a generated matrix determines its structure.
-    if known.is_some() && matches!(item.source, Source::Gallery(_)) {
+    if known.is_some() && matches!(item.source, MatrixSource::Gallery(_)) {
         return Ok(None);
     }
     let a = item.source.load::<T>(console)?;

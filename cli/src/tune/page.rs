@@ -1,22 +1,22 @@
 //! A tuning run as a page: the judged choices, the worst first.
 
 use super::super::report;
-use super::report::{Run, by_regret};
+use super::report::{TuningReport, by_regret};
 use sparseop::analysis::RowStats;
-use sparseop::tuning::facts::Facts;
-use sparseop_tune::refit::Choice;
+use sparseop::tuning::features::MatrixFeatures;
+use sparseop_tune::refit::JudgedChoice;
 
-impl Run<'_> {
+impl TuningReport<'_> {
     /// The page's data of every judged matrix. With held-out classes, by the fit without the
     /// matrix's own class.
     pub(super) fn matrices(&self) -> impl Iterator<Item = report::Matrix> {
         by_regret(self.refit).into_iter().map(|choice| self.matrix(choice))
     }
 
-    fn matrix(&self, choice: &Choice) -> report::Matrix {
+    fn matrix(&self, choice: &JudgedChoice) -> report::Matrix {
         let (measured, profile) = (&self.measured[choice.measured], &self.refit.profile);
-        let runs =
-            measured.runs.iter().zip(&choice.predictions).map(|(run, predicted)| report::Run {
+        let runs = measured.runs.iter().zip(&choice.predictions).map(|(run, predicted)| {
+            report::PlottedRun {
                 name: run.plan.to_string(),
                 format: Some(run.plan.format()),
                 chosen: run.plan == choice.chosen.plan,
@@ -24,7 +24,8 @@ impl Run<'_> {
                 predicted: predicted.map(|ns| ns * 1e-9),
                 bytes: Some(run.traffic.bytes()),
                 remark: None,
-            });
+            }
+        });
         report::Matrix {
             name: measured.matrix.clone(),
             class: measured.class.clone(),
@@ -42,7 +43,7 @@ impl Run<'_> {
 }
 
 /// The statistics that measurements keep. There is no histogram among them.
-fn rows(facts: &Facts) -> RowStats {
+fn rows(facts: &MatrixFeatures) -> RowStats {
     RowStats {
         nrows: facts.nrows,
         ncols: facts.ncols,

@@ -2,14 +2,14 @@
 //! as JSON.
 
 use super::super::console::{Left, Right, duration, table};
-use super::races::{self, WORST};
+use super::timing_runs::{self, WORST};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::tuning::cost::Term;
 use sparseop::tuning::record::{Regret, Validation};
 use sparseop_tune::calibrated::Calibrations;
 use sparseop_tune::offline::Measured;
-use sparseop_tune::refit::{Choice, Predicted, Refit};
+use sparseop_tune::refit::{JudgedChoice, Predicted, Refit};
 use sparseop_tune::repeat::Repeatability;
 
 /// One line of `--json`.
@@ -36,18 +36,18 @@ struct Worst<'a> {
     class: &'a str,
     dtype: ScalarKind,
     regret: f64,
-    chosen: Outcome,
-    fastest: Outcome,
+    chosen: PlanTimes,
+    fastest: PlanTimes,
 }
 
 #[derive(Serialize)]
-struct Outcome {
+struct PlanTimes {
     plan: String,
     product_us: f64,
     predicted_us: Option<f64>,
 }
 
-impl From<&Predicted> for Outcome {
+impl From<&Predicted> for PlanTimes {
     fn from(p: &Predicted) -> Self {
         let predicted_us = p.prediction.map(|prediction| prediction.product() * 1e-3);
         Self { plan: p.plan.to_string(), product_us: p.product * 1e-3, predicted_us }
@@ -55,7 +55,7 @@ impl From<&Predicted> for Outcome {
 }
 
 /// Data of a tuning run.
-pub(super) struct Run<'a> {
+pub(super) struct TuningReport<'a> {
     /// All measurements.
     pub(super) measured: &'a [Measured],
     /// Number of measurements from an earlier run.
@@ -73,13 +73,13 @@ pub(super) struct Run<'a> {
 }
 
 /// The choices, worst first. Equal ones are in the order of the measurements.
-pub(super) fn by_regret(refit: &Refit) -> Vec<&Choice> {
-    let mut choices: Vec<&Choice> = refit.choices.iter().collect();
+pub(super) fn by_regret(refit: &Refit) -> Vec<&JudgedChoice> {
+    let mut choices: Vec<&JudgedChoice> = refit.choices.iter().collect();
     choices.sort_by(|a, b| b.regret.total_cmp(&a.regret));
     choices
 }
 
-impl Run<'_> {
+impl TuningReport<'_> {
     pub(super) fn json(&self) -> Json<'_> {
         let profile = &self.refit.profile;
         let worst = by_regret(self.refit).into_iter().take(WORST).map(|choice| {
@@ -132,14 +132,15 @@ impl Run<'_> {
         let how = |name: &str, regret: &Regret| {
             let Regret { matrices, geometric_mean, p95, worst } = regret;
             format!(
-                "{name} over {matrices} matrices: geometric mean {geometric_mean:.3}, 95th percentile {p95:.3}, worst {worst:.3}\n"
+                "{name} over {matrices} matrices: geometric mean {geometric_mean:.3}, 95th \
+                 percentile {p95:.3}, worst {worst:.3}\n"
             )
         };
-        out += &how("regret", &validation.in_sample);
+        out += &how("in-sample regret", &validation.in_sample);
         if let Some(held_out) = &validation.held_out {
-            out += &how("held out by class", held_out);
+            out += &how("held-out regret by class", held_out);
         }
-        for (_, text) in self.races() {
+        for (_, text) in self.timing_runs() {
             out += "\n";
             out += &text;
         }
@@ -147,17 +148,17 @@ impl Run<'_> {
     }
 
     /// Reports about timing runs, with their headings.
-    pub(super) fn races(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let calibrations = self.calibrations.as_ref().map(races::calibrations);
-        let repeatability = self.repeatability.as_ref().map(races::repeatability);
-        let calibrations = calibrations.map(|text| ("How well calibration chooses", text));
+    pub(super) fn timing_runs(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let calibrations = self.calibrations.as_ref().map(timing_runs::calibrations);
+        let repeatability = self.repeatability.as_ref().map(timing_runs::repeatability);
+        let calibrations = calibrations.map(|text| ("Regret of calibration", text));
         calibrations
             .into_iter()
-            .chain(repeatability.map(|text| ("How well decisions repeat", text)))
+            .chain(repeatability.map(|text| ("Repeatability of decisions", text)))
     }
 
     fn worst(&self) -> String {
-        let row = |choice: &&Choice| {
+        let row = |choice: &&JudgedChoice| {
             let m = &self.measured[choice.measured];
             let time = |p: &Predicted| format!("{} {}", p.plan, duration(p.product * 1e-9));
             vec![
@@ -179,7 +180,7 @@ impl Run<'_> {
             ("regret", Right),
             ("chosen", Left),
             ("fastest", Left),
-            ("why", Left),
+            ("cause", Left),
         ];
         table(&columns, worst) + "\n"
     }
@@ -195,11 +196,12 @@ impl Run<'_> {
     }
 
     /// Compares prediction and time of a choice, term by term.
-    pub(super) fn explain(&self, choice: &Choice) -> String {
+    pub(super) fn explain(&self, choice: &JudgedChoice) -> String {
         let Measured { matrix, scalar, facts, class, .. } = &self.measured[choice.measured];
         let regret = choice.regret;
         let what = format!(
-            "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret {regret:.3}: {}\n",
+            "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret \
+             {regret:.3}: {}\n",
             facts.nrows,
             facts.ncols,
             facts.nnz,
@@ -211,7 +213,7 @@ impl Run<'_> {
 }
 
 /// Terms of the chosen and of the fastest plan.
-fn terms(choice: &Choice) -> String {
+fn terms(choice: &JudgedChoice) -> String {
     let us = |ns: f64| format!("{:.2}", ns * 1e-3);
     let both = [&choice.chosen, &choice.fastest];
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -239,7 +241,7 @@ fn terms(choice: &Choice) -> String {
         p.prediction.filter(|p| p.imbalance > 0.0).map(|p| format!("{:.2}", p.imbalance * 1e-3))
     });
     if !(a.is_empty() && b.is_empty()) {
-        add("work that cannot be shared", [none(), a, none(), b]);
+        add("load imbalance", [none(), a, none(), b]);
     }
     let [a, b] = of(|p| p.prediction.map(|p| format!("x {:.3}", p.correction)));
     add("correction", [none(), a, none(), b]);
@@ -259,13 +261,15 @@ fn terms(choice: &Choice) -> String {
 }
 
 /// Cause of a wrong choice: the prediction with the larger error.
-fn why(choice: &Choice) -> String {
+fn why(choice: &JudgedChoice) -> String {
     let ratio = |p: &Predicted| p.prediction.map(|prediction| prediction.product() / p.product);
     match (ratio(&choice.chosen), ratio(&choice.fastest)) {
-        (_, None) => "nothing is known of the fastest one's kernel".to_owned(),
+        (_, None) => "the kernel of the fastest plan is not in the profile".to_owned(),
         (Some(chosen), Some(fastest)) if chosen.ln().abs() >= fastest.ln().abs() => {
-            format!("the chosen one was predicted {chosen:.2} times its time")
+            format!("predicted over measured time of the chosen plan: {chosen:.2}")
         }
-        (_, Some(fastest)) => format!("the fastest one was predicted {fastest:.2} times its time"),
+        (_, Some(fastest)) => {
+            format!("predicted over measured time of the fastest plan: {fastest:.2}")
+        }
     }
 }

@@ -31,7 +31,7 @@ struct Team {
     failed: AtomicBool,
     /// Written only by the thread that holds `turn`, while there is no work and no member is
     /// active.
-    work: UnsafeCell<Option<Work>>,
+    work: UnsafeCell<Option<TeamTask>>,
     /// Next part of every member's share.
     cursors: Vec<AtomicUsize>,
     /// The members other than the caller.
@@ -40,7 +40,7 @@ struct Team {
 
 /// The body, with its lifetime erased, and the number of parts.
 #[derive(Clone, Copy)]
-struct Work {
+struct TeamTask {
     body: *const Body<'static>,
     parts: usize,
 }
@@ -104,7 +104,7 @@ impl Team {
         // member may call the body.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
         // SAFETY: the epoch is even and no member is active, so no member reads it.
-        unsafe { *self.work.get() = Some(Work { body, parts }) };
+        unsafe { *self.work.get() = Some(TeamTask { body, parts }) };
         self.failed.store(false, SeqCst);
         self.epoch.fetch_add(1, SeqCst);
         let open = Open(self);
@@ -113,7 +113,7 @@ impl Team {
                 helper.thread.unpark();
             }
         }
-        self.help(0, Work { body, parts });
+        self.help(0, TeamTask { body, parts });
         drop(open);
         assert!(!self.failed.load(SeqCst), "a part of shared work panicked");
         true
@@ -125,7 +125,7 @@ impl Team {
     }
 
     /// Runs the member's own share, and then the remaining parts of the other shares.
-    fn help(&self, member: usize, work: Work) {
+    fn help(&self, member: usize, work: TeamTask) {
         let members = self.cursors.len();
         for owner in (member..members).chain(0..member) {
             let end = self.bound(owner + 1, work.parts);

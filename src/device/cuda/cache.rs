@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_loaded() {
+    fn stored_images_are_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(&folder);
         assert_eq!(cache.load("a"), None);

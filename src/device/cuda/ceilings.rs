@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// The measured ceilings.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct MeasuredCeilings {
     copy_bandwidth: OnceLock<f64>,
     launch_us: OnceLock<f64>,
     upload_bandwidth: OnceLock<f64>,

@@ -3,8 +3,8 @@
 
 use super::cache::Cache;
 use super::embedded::{self, Embedded, OPTIONS};
-use super::nvrtc::{self, Failure, Nvrtc};
-use super::target::Target;
+use super::nvrtc::{self, Nvrtc, NvrtcFailure};
+use super::target::CompileTarget;
 use crate::Error;
 use crate::device::Module;
 use crate::device::kernel_log::{KernelEvent, KernelOrigin, record};
@@ -83,10 +83,10 @@ pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, 
         .map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
     let options = [&options()[..], &[ACCOUNT]].concat();
     let compiled =
-        nvrtc.compile(&file(module), embedded.source, Target::Cubin(number(arch)), &options);
+        nvrtc.compile(&file(module), embedded.source, CompileTarget::Cubin(number(arch)), &options);
     compiled.map(|(_, log)| log).map_err(|failure| match failure {
-        Failure::Source(log) => failed(arch, module, first_error(&log), log),
-        Failure::Compiler(reason) => failed(arch, module, reason, String::new()),
+        NvrtcFailure::Source(log) => failed(arch, module, first_error(&log), log),
+        NvrtcFailure::Compiler(reason) => failed(arch, module, reason, String::new()),
     })
 }
 
@@ -95,8 +95,8 @@ fn compiled(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Res
     let module = embedded.name;
     let reason = match with_nvrtc(arch, embedded, cache) {
         Ok(story) => return Ok(story),
-        Err(Failure::Source(log)) => return Err(failed(arch, module, first_error(&log), log)),
-        Err(Failure::Compiler(reason)) => reason,
+        Err(NvrtcFailure::Source(log)) => return Err(failed(arch, module, first_error(&log), log)),
+        Err(NvrtcFailure::Compiler(reason)) => reason,
     };
     match embedded.ptx(number(arch)) {
         Some(code) => Ok(from(arch, module, code, KernelOrigin::Ptx, reason)),
@@ -109,11 +109,11 @@ fn with_nvrtc(
     arch: (u32, u32),
     embedded: &Embedded,
     cache: Option<&Cache>,
-) -> Result<Story, Failure> {
+) -> Result<Story, NvrtcFailure> {
     let module = embedded.name;
-    let nvrtc = nvrtc::library().map_err(|reason| Failure::Compiler(reason.to_owned()))?;
-    let target = Target::best(number(arch), nvrtc.architectures())
-        .ok_or_else(|| Failure::Compiler(unknown(nvrtc, number(arch))))?;
+    let nvrtc = nvrtc::library().map_err(|reason| NvrtcFailure::Compiler(reason.to_owned()))?;
+    let target = CompileTarget::best(number(arch), nvrtc.architectures())
+        .ok_or_else(|| NvrtcFailure::Compiler(unknown(nvrtc, number(arch))))?;
     let entry = entry(embedded, target, &nvrtc.name());
     let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache.path(&entry))));
     if let Some((code, path)) = found {
@@ -135,7 +135,7 @@ fn options() -> Vec<&'static str> {
 }
 
 /// Name of a cache entry. It depends on everything that the code depends on.
-fn entry(embedded: &Embedded, target: Target, compiler: &str) -> String {
+fn entry(embedded: &Embedded, target: CompileTarget, compiler: &str) -> String {
     let key = format!("{} {} {target} {compiler}", embedded.hash, options().join(" "));
     format!("{}-{target}-{:032x}", embedded.name, xxh3_128(key.as_bytes()))
 }
@@ -205,11 +205,11 @@ mod tests {
     fn an_entry_depends_on_everything() {
         let base = || module("", "1");
         let names = [
-            entry(&base(), Target::Cubin(90), "NVRTC 13.0"),
-            entry(&base(), Target::Cubin(90), "NVRTC 12.4"),
-            entry(&base(), Target::Cubin(80), "NVRTC 13.0"),
-            entry(&base(), Target::Ptx(90), "NVRTC 13.0"),
-            entry(&module("", "2"), Target::Cubin(90), "NVRTC 13.0"),
+            entry(&base(), CompileTarget::Cubin(90), "NVRTC 13.0"),
+            entry(&base(), CompileTarget::Cubin(90), "NVRTC 12.4"),
+            entry(&base(), CompileTarget::Cubin(80), "NVRTC 13.0"),
+            entry(&base(), CompileTarget::Ptx(90), "NVRTC 13.0"),
+            entry(&module("", "2"), CompileTarget::Cubin(90), "NVRTC 13.0"),
         ];
         let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!(distinct.len(), names.len(), "{names:?}");
@@ -243,8 +243,11 @@ mod tests {
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
         let nvrtc = nvrtc::library().unwrap();
-        std::fs::write(cache.path(&entry(&embedded, Target::Cubin(90), &nvrtc.name())), "damaged")
-            .unwrap();
+        std::fs::write(
+            cache.path(&entry(&embedded, CompileTarget::Cubin(90), &nvrtc.name())),
+            "damaged",
+        )
+        .unwrap();
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
         assert_eq!(compiled((9, 0), &embedded, None).unwrap().1.origin, KernelOrigin::Compiled);
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_source_is_told_in_one_line_with_the_rest_beside_it() {
+    fn a_compile_error_is_one_line_with_a_log() {
         if nvrtc::library().is_err() {
             return;
         }

@@ -32,7 +32,7 @@ impl Event {
         let _current = self.gpu.bind()?;
         // SAFETY: the event is alive.
         let done = unsafe { result::event::synchronize(self.event) };
-        done.attempt(self.gpu.ordinal(), || "finish what was enqueued".to_owned())
+        done.attempt(self.gpu.ordinal(), || "complete enqueued work".to_owned())
     }
 
     /// True if the event has been reached.
@@ -55,8 +55,7 @@ impl Event {
         let _current = self.gpu.bind()?;
         // SAFETY: both were recorded and reached.
         let ms = unsafe { elapsed_ms(earlier.event, self.event) };
-        Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time what was enqueued".to_owned())?)
-            * 1e-3)
+        Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time enqueued work".to_owned())?) * 1e-3)
     }
 }
 

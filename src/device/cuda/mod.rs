@@ -49,9 +49,9 @@ struct Inner {
     capability: (u32, u32),
     spec: DeviceSpec,
     queue: OnceLock<Queue>,
-    queues: Mutex<Vec<Weak<queue::Shared>>>,
+    queues: Mutex<Vec<Weak<queue::OpenStream>>>,
     modules: Mutex<HashMap<Module, Loaded>>,
-    ceilings: ceilings::Measured,
+    ceilings: ceilings::MeasuredCeilings,
 }
 
 // SAFETY: the driver allows a context and its modules to be used from any thread.
@@ -159,13 +159,13 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         queue: OnceLock::new(),
         queues: Mutex::default(),
         modules: Mutex::default(),
-        ceilings: ceilings::Measured::default(),
+        ceilings: ceilings::MeasuredCeilings::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
     let queue =
         bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
-            // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the first
-            // error is the one to report.
+            // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the
+            // first error is the one to report.
             let _ = unsafe { result::primary_ctx::release(device) };
         })?;
     gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");
@@ -213,7 +213,7 @@ impl Gpu {
     }
 
     /// All living queues, and some that have been dropped.
-    fn queues(&self) -> MutexGuard<'_, Vec<Weak<queue::Shared>>> {
+    fn queues(&self) -> MutexGuard<'_, Vec<Weak<queue::OpenStream>>> {
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -3,7 +3,7 @@
 //! `cudarc` panics if the library or one of its functions is missing, and assumes that every result
 //! code is known. Here the functions are looked up once, and results remain numbers.
 
-use super::target::Target;
+use super::target::CompileTarget;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -25,7 +25,8 @@ type Create = unsafe extern "C" fn(
 const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
 
 /// The reason why NVRTC is not available.
-const MISSING: &str = "NVRTC was not found; put the folder of libnvrtc.so, which comes with CUDA and with the Python package \
+const MISSING: &str = "NVRTC was not found; put the folder of libnvrtc.so, which comes with CUDA \
+                       and with the Python package \
                        nvidia-cuda-nvrtc, on LD_LIBRARY_PATH";
 
 /// The functions of the library.
@@ -42,7 +43,7 @@ pub(super) struct Nvrtc {
 
 /// The reason why a compilation failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum NvrtcFailure {
     /// The source is wrong; the log of the compiler.
     Source(String),
     /// The compiler cannot compile it; the reason in one line.
@@ -105,10 +106,10 @@ impl Nvrtc {
         &self,
         name: &str,
         source: &str,
-        target: Target,
+        target: CompileTarget,
         options: &[&str],
-    ) -> Result<(Vec<u8>, String), Failure> {
-        let program = Program::new(self, name, source)?;
+    ) -> Result<(Vec<u8>, String), NvrtcFailure> {
+        let program = NvrtcProgram::new(self, name, source)?;
         let target_option = target.option();
         let options: Vec<CString> =
             options.iter().chain([&&*target_option]).map(|option| text(option)).collect();
@@ -118,22 +119,23 @@ impl Nvrtc {
             unsafe { (self.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
         let log = program.fetch(self.log).map(|bytes| said(&bytes)).unwrap_or_default();
         if status == nvrtcResult::NVRTC_ERROR_COMPILATION as Status {
-            return Err(Failure::Source(log));
+            return Err(NvrtcFailure::Source(log));
         }
         if status != SUCCESS {
             let reason =
                 log.lines().next().map_or_else(|| format!("error {status}"), str::to_owned);
-            return Err(Failure::Compiler(format!(
+            return Err(NvrtcFailure::Compiler(format!(
                 "{} gives up on {target}: {reason}",
                 self.name()
             )));
         }
         let functions = match target {
-            Target::Cubin(_) => self.cubin,
-            Target::Ptx(_) => self.ptx,
+            CompileTarget::Cubin(_) => self.cubin,
+            CompileTarget::Ptx(_) => self.ptx,
         };
         let code = program.fetch(functions).filter(|code| !code.is_empty());
-        let nothing = || Failure::Compiler(format!("{} gives no code for {target}", self.name()));
+        let nothing =
+            || NvrtcFailure::Compiler(format!("{} gives no code for {target}", self.name()));
         Ok((code.ok_or_else(nothing)?, log))
     }
 }
@@ -168,14 +170,14 @@ fn said(bytes: &[u8]) -> String {
 }
 
 /// A program of the library, and the texts it refers to.
-struct Program<'a> {
+struct NvrtcProgram<'a> {
     nvrtc: &'a Nvrtc,
     handle: nvrtcProgram,
     _texts: [CString; 2],
 }
 
-impl<'a> Program<'a> {
-    fn new(nvrtc: &'a Nvrtc, name: &str, source: &str) -> Result<Self, Failure> {
+impl<'a> NvrtcProgram<'a> {
+    fn new(nvrtc: &'a Nvrtc, name: &str, source: &str) -> Result<Self, NvrtcFailure> {
         let texts = [text(source), text(name)];
         let mut handle = ptr::null_mut();
         // SAFETY: a place for the handle, two strings that live as long as the program, no headers.
@@ -192,7 +194,7 @@ impl<'a> Program<'a> {
         if status == SUCCESS {
             return Ok(Self { nvrtc, handle, _texts: texts });
         }
-        Err(Failure::Compiler(format!("{} fails with error {status}", nvrtc.name())))
+        Err(NvrtcFailure::Compiler(format!("{} fails with error {status}", nvrtc.name())))
     }
 
     /// Fetches the bytes of a pair of functions, one for the size and one for the content.
@@ -209,7 +211,7 @@ impl<'a> Program<'a> {
     }
 }
 
-impl Drop for Program<'_> {
+impl Drop for NvrtcProgram<'_> {
     fn drop(&mut self) {
         // SAFETY: created by this library and not used again.
         unsafe { (self.nvrtc.destroy)(&mut self.handle) };

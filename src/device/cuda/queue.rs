@@ -62,10 +62,10 @@ impl Recorded {
 }
 
 /// A CUDA stream.
-pub(crate) struct Queue(Arc<Shared>);
+pub(crate) struct Queue(Arc<OpenStream>);
 
 /// A stream, shared with the list of streams that [`Gpu::synchronize`] waits for.
-pub(super) struct Shared {
+pub(super) struct OpenStream {
     gpu: Gpu,
     stream: sys::CUstream,
     id: u64,
@@ -81,9 +81,9 @@ pub(super) struct Shared {
 }
 
 // SAFETY: the driver allows a stream to be used from any thread.
-unsafe impl Send for Shared {}
+unsafe impl Send for OpenStream {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for OpenStream {}
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,7 +95,7 @@ impl Queue {
     fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
         let id = IDS.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (order, recorded, gate) = (Mutex::default(), Mutex::default(), RwLock::default());
-        let shared = Arc::new(Shared { gpu, stream, id, owned, order, recorded, gate });
+        let shared = Arc::new(OpenStream { gpu, stream, id, owned, order, recorded, gate });
         let mut queues = gpu.queues();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&shared));
@@ -368,7 +368,7 @@ impl Gpu {
     }
 }
 
-impl Shared {
+impl OpenStream {
     fn recorded(&self) -> MutexGuard<'_, Option<Recorded>> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -396,7 +396,7 @@ impl Shared {
         if self.is_capturing()? {
             return Err(Error::Gpu {
                 device: self.gpu.to_string(),
-                action: "time what is enqueued".to_owned(),
+                action: "time enqueued work".to_owned(),
                 code: None,
                 message: "the stream is captured for a graph; time a launch of the graph"
                     .to_owned(),
@@ -414,13 +414,11 @@ impl Shared {
             return Ok(());
         }
         // SAFETY: the stream is alive.
-        self.call("finish what was enqueued", || unsafe {
-            result::stream::synchronize(self.stream)
-        })
+        self.call("complete enqueued work", || unsafe { result::stream::synchronize(self.stream) })
     }
 }
 
-impl Drop for Shared {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         let Ok(_current) = self.gpu.bind() else { return };
         let ids = || IDS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,14 +5,14 @@ use std::fmt::{self, Display};
 
 /// Target of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum CompileTarget {
     /// Machine code for an architecture: 90 for `sm_90`.
     Cubin(u32),
     /// PTX for a virtual architecture and all later ones.
     Ptx(u32),
 }
 
-impl Target {
+impl CompileTarget {
     /// The compiler option of the target.
     pub(super) fn option(self) -> String {
         format!("--gpu-architecture={self}")
@@ -31,7 +31,7 @@ impl Target {
     }
 }
 
-impl Display for Target {
+impl Display for CompileTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cubin(arch) => write!(f, "sm_{arch}"),
@@ -45,18 +45,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compiler_does_what_it_can() {
+    fn a_compiler_reports_its_abilities() {
         let supported = [75, 80, 86, 87, 89, 90, 100];
         for (arch, expected) in [
-            (90, Some(Target::Cubin(90))),
-            (103, Some(Target::Cubin(100))),
-            (120, Some(Target::Ptx(100))),
+            (90, Some(CompileTarget::Cubin(90))),
+            (103, Some(CompileTarget::Cubin(100))),
+            (120, Some(CompileTarget::Ptx(100))),
             (70, None),
         ] {
-            assert_eq!(Target::best(arch, &supported), expected, "sm_{arch}");
+            assert_eq!(CompileTarget::best(arch, &supported), expected, "sm_{arch}");
         }
-        assert_eq!(Target::best(70, &[]), Some(Target::Cubin(70)));
-        assert_eq!(Target::Cubin(90).option(), "--gpu-architecture=sm_90");
-        assert_eq!(Target::Ptx(75).option(), "--gpu-architecture=compute_75");
+        assert_eq!(CompileTarget::best(70, &[]), Some(CompileTarget::Cubin(70)));
+        assert_eq!(CompileTarget::Cubin(90).option(), "--gpu-architecture=sm_90");
+        assert_eq!(CompileTarget::Ptx(75).option(), "--gpu-architecture=compute_75");
     }
 }

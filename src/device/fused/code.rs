@@ -75,7 +75,8 @@ impl Code {
                 a < WINDOW && b < WINDOW && (ring || to < WINDOW || instruction.stops());
             if !in_window || (!instruction.stops() && end > registers) {
                 let message = format!(
-                    "{instruction:?} names a register that is not there, of {registers}; or none of the first {WINDOW}"
+                    "{instruction:?} names a register that is not there, of {registers}; or none \
+                     of the first {WINDOW}"
                 );
                 return Err(Error::VectorPass { message });
             }

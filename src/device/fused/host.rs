@@ -18,7 +18,7 @@ const ALIGN: usize = 64;
 
 /// State of passes on the CPU.
 #[derive(Debug, Default)]
-pub(super) struct Host {
+pub(super) struct HostPasses {
     len: usize,
     parts: Box<[usize]>,
     sums: Vec<[f64; 2]>,
@@ -27,7 +27,7 @@ pub(super) struct Host {
 /// Elements of a vector, if any.
 type Elements<'a, T> = Option<&'a [T]>;
 
-impl Host {
+impl HostPasses {
     /// Runs `body` for every part and returns the two sums, added in the order of the parts.
     fn pass(&mut self, len: usize, body: impl Fn(Range<usize>) -> [f64; 2] + Sync) -> [f64; 2] {
         if self.parts.is_empty() || self.len != len {

@@ -46,7 +46,7 @@ pub use code::{Code, Instruction, MAX_REGISTERS, ONE, Program, RING, STATUS, WIN
 use super::{Device, DeviceVec, Stream};
 use crate::{Error, Scalar};
 use gpu::Machine;
-use host::Host;
+use host::HostPasses;
 
 /// A register, as it is or negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ pub struct Passes<T: Scalar> {
     registers: DeviceVec<f64>,
     code: Code,
     machine: Option<Machine>,
-    host: Host,
+    host: HostPasses,
     _scalar: std::marker::PhantomData<T>,
 }
 
@@ -236,7 +236,7 @@ impl<T: Scalar> Passes<T> {
             registers,
             code,
             machine,
-            host: Host::default(),
+            host: HostPasses::default(),
             _scalar: std::marker::PhantomData,
         })
     }

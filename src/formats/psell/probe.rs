@@ -59,12 +59,12 @@ pub(crate) struct Probe {
     /// Size with the rows sorted by length in windows of 512.
     pub(crate) sorted: SliceSizes,
     /// The whole pattern, of a small matrix.
-    whole: Option<Pattern>,
+    whole: Option<ColumnSample>,
 }
 
 /// Row offsets and column indices.
 #[derive(Debug, Clone, PartialEq)]
-struct Pattern {
+struct ColumnSample {
     row_ptr: Vec<usize>,
     col_idx: Vec<u32>,
     ncols: usize,
@@ -82,7 +82,8 @@ impl Probe {
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
         let all = SlicedRows { row_ptr, col_idx, perm: None, ncols, split };
         if a.nrows() + a.nnz() <= EXACT {
-            let pattern = Pattern { row_ptr: row_ptr.to_vec(), col_idx: col_idx.to_vec(), ncols };
+            let pattern =
+                ColumnSample { row_ptr: row_ptr.to_vec(), col_idx: col_idx.to_vec(), ncols };
             let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
             let (natural, sorted) = (pattern.sizes(natural, split), pattern.sizes(sorted, split));
             return Self { split, natural, sorted, whole: Some(pattern) };
@@ -120,7 +121,7 @@ impl Probe {
     }
 }
 
-impl Pattern {
+impl ColumnSample {
     fn sizes(&self, order: Order, split: u32) -> SliceSizes {
         let Self { row_ptr, col_idx, ncols } = self;
         let perm = order.short_rows(row_ptr, split);

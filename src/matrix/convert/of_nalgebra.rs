@@ -13,7 +13,8 @@ const FORMAT: &str = "nalgebra-sparse";
 /// # use sparseop::SparseOp;
 /// use nalgebra_sparse::CsrMatrix;
 ///
-/// let a = CsrMatrix::try_from_csr_data(2, 2, vec![0, 1, 2], vec![0, 1], vec![2.0f64, 3.0]).unwrap();
+/// let (offsets, columns) = (vec![0, 1, 2], vec![0, 1]);
+/// let a = CsrMatrix::try_from_csr_data(2, 2, offsets, columns, vec![2.0f64, 3.0]).unwrap();
 /// let op = SparseOp::auto(&a)?;
 /// let mut y = [0.0; 2];
 /// op.apply(&[1.0, 10.0], &mut y)?;
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_by_name() {
+    fn plans_over_the_limit_are_refused_by_name() {
         let wide = CooMatrix::<f32>::new(1, MAX_DIMENSION + 1);
         let refused = ToCsr::to_csr(&wide).unwrap_err().to_string();
         assert!(

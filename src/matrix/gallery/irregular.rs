@@ -1,6 +1,6 @@
 //! Random patterns: unstructured meshes, bands, graphs, circuits, linear programs.
 
-use super::pattern::Pattern;
+use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random, Shuffle};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -44,8 +44,8 @@ fn around(
 
 /// Finite elements on an unstructured mesh: 3 unknowns per node, 10 to 35 neighbour nodes at most
 /// 3000 away.
-pub(super) fn femrandom(nodes: usize, seed: u64) -> Pattern {
-    let nodes = Pattern::by_rows(nodes, |node, columns| {
+pub(super) fn femrandom(nodes: usize, seed: u64) -> GeneratedPattern {
+    let nodes = GeneratedPattern::by_rows(nodes, |node, columns| {
         let mut random = Random::new(seed, Purpose::Row, node);
         let neighbours = random.within(10..=35);
         around(node, 3000, nodes, neighbours, &mut random, columns);
@@ -54,8 +54,8 @@ pub(super) fn femrandom(nodes: usize, seed: u64) -> Pattern {
 }
 
 /// The diagonal and 8 to 24 more entries per row, at most 1000 away from it.
-pub(super) fn banded(rows: usize, seed: u64) -> Pattern {
-    Pattern::by_rows(rows, |row, columns| {
+pub(super) fn banded(rows: usize, seed: u64) -> GeneratedPattern {
+    GeneratedPattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = random.within(8..=24);
         around(row, 1000, rows, count, &mut random, columns);
@@ -63,8 +63,8 @@ pub(super) fn banded(rows: usize, seed: u64) -> Pattern {
 }
 
 /// 10 to 22 entries per row, anywhere.
-pub(super) fn uniform(rows: usize, seed: u64) -> Pattern {
-    Pattern::by_rows(rows, |row, columns| {
+pub(super) fn uniform(rows: usize, seed: u64) -> GeneratedPattern {
+    GeneratedPattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = random.within(10..=22);
         random.distinct(0..rows, count, columns);
@@ -73,7 +73,7 @@ pub(super) fn uniform(rows: usize, seed: u64) -> Pattern {
 
 /// R-MAT graph (Chakrabarti, Zhan and Faloutsos, SDM'04) of 2^`scale` vertices, shuffled, with
 /// `degree` edges per vertex; repeated edges count one time.
-pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Pattern {
+pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> GeneratedPattern {
     let shuffle = Shuffle::below(seed, 1 << scale);
     let threshold = |share: f64| (share * 2f64.powi(64)) as u64;
     let [a, b, c, _] = QUADRANTS;
@@ -93,14 +93,14 @@ pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Pattern {
             *edge = (shuffle.of(row) as u32, shuffle.of(col) as u32);
         }
     });
-    Pattern::by_edges(1 << scale, edges)
+    GeneratedPattern::by_edges(1 << scale, edges)
 }
 
 /// Power-law rows; most links are near the diagonal, the others go to few columns.
-pub(super) fn webbase(rows: usize, seed: u64) -> Pattern {
+pub(super) fn webbase(rows: usize, seed: u64) -> GeneratedPattern {
     let (exponent, scale) = WEBBASE_LENGTHS;
     let (local, reach) = WEBBASE_LOCAL;
-    Pattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let tail = (1.0 - random.unit()).powf(-1.0 / exponent) - 1.0;
         let count = rows.min(1 + (scale * tail) as usize);
@@ -117,9 +117,9 @@ pub(super) fn webbase(rows: usize, seed: u64) -> Pattern {
 
 /// The diagonal and 2 to 6 entries at most 100 away; `dense` rows, evenly spread, have instead
 /// `length` draws from all columns, of which repeated ones count one time.
-pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> Pattern {
+pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> GeneratedPattern {
     let (dense, length) = (dense.min(rows), length.min(rows));
-    Pattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         // The dense rows are in the middle of equal sections.
         let section = row * dense / rows;
@@ -133,8 +133,8 @@ pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> Pa
 }
 
 /// Rows of 200 to 8200 entries, the short ones more frequent, anywhere in `columns` columns.
-pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> Pattern {
-    Pattern::by_rows(rows, |row, row_columns| {
+pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> GeneratedPattern {
+    GeneratedPattern::by_rows(rows, |row, row_columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = 200 + (random.unit().powi(2) * 8001.0) as usize;
         random.distinct(0..columns, count, row_columns);
@@ -142,8 +142,8 @@ pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> Pattern {
 }
 
 /// Row lengths exp(N(2.5, 1.2)), rounded down, at most 20 000 away from the diagonal.
-pub(super) fn lognormal(rows: usize, seed: u64) -> Pattern {
-    Pattern::by_rows(rows, |row, columns| {
+pub(super) fn lognormal(rows: usize, seed: u64) -> GeneratedPattern {
+    GeneratedPattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = (2.5 + 1.2 * random.normal()).exp() as usize;
         random.distinct(window(row, 20_000, rows), count, columns);
@@ -152,11 +152,17 @@ pub(super) fn lognormal(rows: usize, seed: u64) -> Pattern {
 
 /// Rows with `length` entries on average, lognormal with a deviation of `spread` percent of it, at
 /// most `reach` away from the diagonal.
-pub(super) fn sweep(rows: usize, length: usize, spread: usize, reach: usize, seed: u64) -> Pattern {
+pub(super) fn sweep(
+    rows: usize,
+    length: usize,
+    spread: usize,
+    reach: usize,
+    seed: u64,
+) -> GeneratedPattern {
     // Parameters of the logarithms that give the requested mean and deviation.
     let variance = (1.0 + (spread as f64 / 100.0).powi(2)).ln();
     let mean = (length.max(1) as f64).ln() - variance / 2.0;
-    Pattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, |row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let drawn = (mean + variance.sqrt() * random.normal()).exp();
         let count = if length == 0 { 0 } else { drawn.round() as usize };
@@ -186,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_have_as_many_dense_rows_as_asked() {
+    fn circuits_have_the_requested_dense_rows() {
         for (rows, dense) in [(1000, 5), (1000, 0), (1000, 7), (997, 4)] {
             let p = circuit(rows, dense, 200, 1);
             assert_eq!(p.row_ptr.windows(2).filter(|w| w[1] - w[0] > 100).count(), dense);

@@ -12,7 +12,7 @@ const LEAST_STRATA: f64 = 48.0;
 
 /// A distribution of row lengths, up to a common factor.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Law {
+pub(super) enum LengthLaw {
     /// All rows of equal length.
     Constant,
     /// Uniform in 1 ± `spread`.
@@ -33,8 +33,8 @@ pub(super) enum Law {
     Mixture { share: f64, first: Box<Self>, factor: f64, second: Box<Self> },
 }
 
-impl Law {
-    /// Draws a law. For [`Law::Huge`], share and factor must still be [set](Self::fit).
+impl LengthLaw {
+    /// Draws a law. For [`LengthLaw::Huge`], share and factor must still be [set](Self::fit).
     pub(super) fn draw(random: &mut Random) -> Self {
         match random.below(10) {
             0 => {
@@ -120,7 +120,7 @@ impl Law {
     }
 }
 
-impl Display for Law {
+impl Display for LengthLaw {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Constant => write!(f, "constant"),
@@ -150,7 +150,7 @@ impl Display for Law {
 
 /// Order of rows of different lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum LengthOrder {
     /// As drawn.
     Drawn,
     /// Shortest first.
@@ -164,7 +164,7 @@ pub(super) enum Order {
     Periodic { rows: usize },
 }
 
-impl Order {
+impl LengthOrder {
     /// Draws an order.
     pub(super) fn draw(random: &mut Random) -> Self {
         match random.below(8) {
@@ -177,7 +177,7 @@ impl Order {
     }
 
     /// Shortens runs, and lengthens periods, until they contain every kind of row of the law.
-    pub(super) fn fit(&mut self, law: &Law, nrows: usize) {
+    pub(super) fn fit(&mut self, law: &LengthLaw, nrows: usize) {
         // Rounding must not leave a share of 1/n without its row.
         let least = (law.least_strata() - 1e-6).ceil() as usize;
         match self {
@@ -197,7 +197,7 @@ impl Order {
     }
 }
 
-impl Display for Order {
+impl Display for LengthOrder {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Drawn => write!(f, "in no order"),
@@ -212,8 +212,8 @@ impl Display for Order {
 /// Lengths of `nrows` rows with `total` entries, as nearly as rounded lengths allow, none longer
 /// than `longest`. `nrows * longest` is at least `total`.
 pub(super) fn lengths(
-    law: &Law,
-    order: Order,
+    law: &LengthLaw,
+    order: LengthOrder,
     nrows: usize,
     total: usize,
     longest: usize,
@@ -224,20 +224,22 @@ pub(super) fn lengths(
     let shuffle = Shuffle::below(seed, strata);
     let length = |row: usize| {
         let stratum = match order {
-            Order::Drawn => shuffle.of(row as u64),
-            Order::Ascending => row as u64,
-            Order::Descending => (nrows - 1 - row) as u64,
-            Order::Runs { .. } => shuffle.of((row as u128 * strata as u128 / nrows as u128) as u64),
-            Order::Periodic { rows } => shuffle.of((row % rows) as u64),
+            LengthOrder::Drawn => shuffle.of(row as u64),
+            LengthOrder::Ascending => row as u64,
+            LengthOrder::Descending => (nrows - 1 - row) as u64,
+            LengthOrder::Runs { .. } => {
+                shuffle.of((row as u128 * strata as u128 / nrows as u128) as u64)
+            }
+            LengthOrder::Periodic { rows } => shuffle.of((row % rows) as u64),
         };
         scaled(law.quantile((stratum as f64 + 0.5) / strata as f64), factor, longest as f64) as u32
     };
     let mut lengths: Vec<u32> = (0..nrows).into_par_iter().map(length).collect();
     // The quantiles of a mixture are not monotonic where one law ends and the other begins.
     match order {
-        Order::Ascending => lengths.par_sort_unstable(),
-        Order::Descending => lengths.par_sort_unstable_by(|a, b| b.cmp(a)),
-        Order::Drawn | Order::Runs { .. } | Order::Periodic { .. } => {}
+        LengthOrder::Ascending => lengths.par_sort_unstable(),
+        LengthOrder::Descending => lengths.par_sort_unstable_by(|a, b| b.cmp(a)),
+        LengthOrder::Drawn | LengthOrder::Runs { .. } | LengthOrder::Periodic { .. } => {}
     }
     lengths
 }
@@ -248,7 +250,7 @@ fn scaled(quantile: f64, factor: f64, longest: f64) -> f64 {
 }
 
 /// Factor by which rows have a mean length of `mean` after rounding and cutting off.
-fn common_factor(law: &Law, strata: usize, mean: f64, longest: f64) -> f64 {
+fn common_factor(law: &LengthLaw, strata: usize, mean: f64, longest: f64) -> f64 {
     // Quantile and weight. If there are too many strata to evaluate all, those of the longest rows
     // are sampled more densely.
     let points: Vec<(f64, f64)> = if strata <= 2 * POINTS {

@@ -8,26 +8,26 @@ const ROWS_PER_TASK: usize = 256;
 
 /// Places of the entries of a matrix, in CSR; columns ascend in every row.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct GeneratedPattern {
     pub(super) row_ptr: Vec<usize>,
     pub(super) col_idx: Vec<u32>,
 }
 
 /// Rows of one task.
 #[derive(Debug, Default)]
-struct Block {
+struct RowBlock {
     lengths: Vec<u32>,
     columns: Vec<u32>,
 }
 
-impl Pattern {
+impl GeneratedPattern {
     /// Builds a pattern row by row: `columns` is given the row and an empty vector, and appends the
     /// columns, ascending.
     pub(super) fn by_rows(nrows: usize, columns: impl Fn(usize, &mut Vec<u32>) + Sync) -> Self {
         let tasks = 0..nrows.div_ceil(ROWS_PER_TASK);
         let blocks = tasks.into_par_iter().map(|task| {
             let first = task * ROWS_PER_TASK;
-            let mut block = Block::default();
+            let mut block = RowBlock::default();
             let mut row_columns = Vec::new();
             for row in first..nrows.min(first + ROWS_PER_TASK) {
                 row_columns.clear();
@@ -42,7 +42,7 @@ impl Pattern {
     }
 
     /// Joins the rows of all blocks to one matrix; each block is freed after it is copied.
-    fn join(blocks: Vec<Block>) -> Self {
+    fn join(blocks: Vec<RowBlock>) -> Self {
         let mut row_ptr = vec![0];
         let mut nnz = 0;
         for &len in blocks.iter().flat_map(|b| &b.lengths) {
@@ -112,16 +112,17 @@ mod tests {
 
     #[test]
     fn edges_become_sorted_rows_without_repetition() {
-        let p = Pattern::by_edges(4, vec![(3, 1), (0, 2), (3, 0), (0, 2), (3, 1), (1, 3)]);
+        let p = GeneratedPattern::by_edges(4, vec![(3, 1), (0, 2), (3, 0), (0, 2), (3, 1), (1, 3)]);
         assert_eq!((&p.row_ptr[..], &p.col_idx[..]), (&[0, 1, 2, 2, 4][..], &[2, 3, 0, 1][..]));
-        let none = Pattern::by_edges(0, vec![]);
+        let none = GeneratedPattern::by_edges(0, vec![]);
         assert_eq!((&none.row_ptr[..], none.col_idx.len()), (&[0][..], 0));
     }
 
     #[test]
     fn rows_of_many_tasks_stay_in_order() {
         let nrows = 3 * ROWS_PER_TASK + 5;
-        let p = Pattern::by_rows(nrows, |row, columns| columns.extend(0..(row % 4) as u32));
+        let p =
+            GeneratedPattern::by_rows(nrows, |row, columns| columns.extend(0..(row % 4) as u32));
         assert_eq!(p.row_ptr.len(), nrows + 1);
         assert!(p.row_ptr.windows(2).enumerate().all(|(row, w)| w[1] - w[0] == row % 4));
         assert_eq!(&p.col_idx[..7], &[0, 0, 1, 0, 1, 2, 0]);

@@ -1,8 +1,8 @@
 //! Registry of generators: names, parameters, defaults, listing and parsing follow from it.
 
-use super::pattern::Pattern;
+use super::pattern::GeneratedPattern;
 use super::regular::{ROAD_SHARE, Stencil, dense, road};
-use super::structure::Structure;
+use super::structure::RandomStructure;
 use super::{Spec, irregular};
 use crate::matrix::MAX_DIMENSION;
 
@@ -24,7 +24,7 @@ pub struct Entry {
     /// Shape and expected nonzeros for given sizes and seed.
     pub(super) shape: fn(&[usize], u64) -> Shape,
     /// Places of the entries for given sizes and seed.
-    pub(super) pattern: fn(&[usize], u64) -> Pattern,
+    pub(super) pattern: fn(&[usize], u64) -> GeneratedPattern,
 }
 
 /// A size parameter of a generator.
@@ -151,7 +151,8 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: "fem3d",
-        structure: "elasticity on an n x n x n grid: 3 unknowns a node, 27-point coupling by full 3 x 3 blocks",
+        structure: "elasticity on an n x n x n grid: 3 unknowns a node, 27-point coupling by full \
+                    3 x 3 blocks",
         parameters: &[size("n", 64, "nodes along a side")],
         scales: true,
         in_suite: true,
@@ -211,7 +212,8 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: "webbase",
-        structure: "power-law rows; 70 % of the entries within 300 of the diagonal, the rest in few columns",
+        structure: "power-law rows; 70 % of the entries within 300 of the diagonal, the rest in \
+                    few columns",
         parameters: &[size("rows", 4_000_000, "rows and columns")],
         scales: true,
         in_suite: true,
@@ -275,7 +277,7 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: "sweep",
-        structure: "rows of any length, evenness and reach, for measuring what they cost",
+        structure: "rows of any length, row-length CV and reach, for measuring their cost",
         parameters: &[
             size("rows", 250_000, "rows and columns"),
             size("length", 16, "entries a row, on average"),
@@ -289,11 +291,12 @@ pub(super) static ENTRIES: [Entry; 17] = [
     },
     Entry {
         name: RANDOM,
-        structure: "anything: the seed draws size, shape, row lengths and their order, columns, blocks and values",
+        structure: "random structure: the seed draws size, shape, row lengths and their order, \
+                    columns, blocks and values",
         parameters: &[size("nnz", 0, "entries; 0: as the seed draws, 60 thousand to 10 million")],
         scales: true,
         in_suite: false,
-        shape: |s, seed| Structure::draw(s[0], seed).shape(),
-        pattern: |s, seed| Structure::draw(s[0], seed).pattern(seed),
+        shape: |s, seed| RandomStructure::draw(s[0], seed).shape(),
+        pattern: |s, seed| RandomStructure::draw(s[0], seed).pattern(seed),
     },
 ];

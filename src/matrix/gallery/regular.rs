@@ -1,6 +1,6 @@
 //! Patterns of grids: stencils, finite elements on bricks, road networks, and the dense matrix.
 
-use super::pattern::Pattern;
+use super::pattern::GeneratedPattern;
 use super::random::{Purpose, hash};
 
 /// Share of a grid's edges that `road` keeps: rows of 2.5 entries, as in road networks.
@@ -29,9 +29,9 @@ impl Stencil {
         Self { extents, steps: all.filter(near).collect(), unknowns }
     }
 
-    pub(super) fn pattern(&self) -> Pattern {
+    pub(super) fn pattern(&self) -> GeneratedPattern {
         let nodes: usize = self.extents.iter().product();
-        Pattern::by_rows(nodes * self.unknowns, |row, columns| {
+        GeneratedPattern::by_rows(nodes * self.unknowns, |row, columns| {
             self.columns(row / self.unknowns, columns)
         })
     }
@@ -54,13 +54,13 @@ impl Stencil {
 
 /// An `n` x `n` grid graph in which every edge is kept with probability [`ROAD_SHARE`]; symmetric,
 /// no diagonal.
-pub(super) fn road(n: usize, seed: u64) -> Pattern {
+pub(super) fn road(n: usize, seed: u64) -> GeneratedPattern {
     // Both ends of an edge must agree on it, so that the edge is hashed instead of drawing from a
     // stream of random numbers.
     let kept = |edge| (hash(seed, Purpose::Edge, edge) as f64) < ROAD_SHARE * 2f64.powi(64);
     let east = |node| kept(2 * node);
     let south = |node| kept(2 * node + 1);
-    Pattern::by_rows(n * n, |node, columns| {
+    GeneratedPattern::by_rows(n * n, |node, columns| {
         let (x, y) = (node % n, node / n);
         if y > 0 && south(node - n) {
             columns.push((node - n) as u32);
@@ -78,8 +78,8 @@ pub(super) fn road(n: usize, seed: u64) -> Pattern {
 }
 
 /// All `n` x `n` places.
-pub(super) fn dense(n: usize) -> Pattern {
-    Pattern::by_rows(n, |_, columns| columns.extend(0..n as u32))
+pub(super) fn dense(n: usize) -> GeneratedPattern {
+    GeneratedPattern::by_rows(n, |_, columns| columns.extend(0..n as u32))
 }
 
 #[cfg(test)]

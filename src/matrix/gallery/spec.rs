@@ -1,7 +1,7 @@
 //! Specification of a gallery matrix, as text and as data.
 
 use super::registry::{ENTRIES, RANDOM, proportional};
-use super::structure::Structure;
+use super::structure::RandomStructure;
 use super::{Entry, Shape, Values};
 use crate::error::suggestion;
 use crate::matrix::{CsrMatrix, check_dimensions};
@@ -77,8 +77,8 @@ impl Spec {
     }
 
     /// Structure drawn from the seed of `random`. None for other generators.
-    fn drawn(&self) -> Option<Structure> {
-        (self.entry.name == RANDOM).then(|| Structure::draw(self.sizes[0], self.seed))
+    fn drawn(&self) -> Option<RandomStructure> {
+        (self.entry.name == RANDOM).then(|| RandomStructure::draw(self.sizes[0], self.seed))
     }
 
     /// Seed of all random numbers.
@@ -195,7 +195,8 @@ impl Spec {
         if bytes as u64 > memory {
             let (gib, limit) = (bytes >> 30, memory >> 30);
             let message = format!(
-                "its {} entries would take {gib} GiB to generate, and the machine has {limit} GiB; choose a smaller `{}`",
+                "its {} entries would take {gib} GiB to generate, and the machine has {limit} GiB; \
+                 choose a smaller `{}`",
                 shape.nnz, self.entry.parameters[0].key
             );
             return Err(Error::GalleryText { text: self.to_string(), message });

@@ -1,8 +1,8 @@
 //! Structures drawn from a seed: any law and order of row lengths, with any placement of columns.
 
 use super::columns::{Columns, Placing};
-use super::lengths::{Law, Order, lengths};
-use super::pattern::Pattern;
+use super::lengths::{LengthLaw, LengthOrder, lengths};
+use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random};
 use super::{Shape, Values};
 use std::fmt::{Display, Formatter};
@@ -22,7 +22,7 @@ const ENTRIES_PER_BLOCK: usize = 50;
 /// A structure. Nodes are rows and columns of blocks; with one unknown per node they are rows and
 /// columns.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Structure {
+pub(super) struct RandomStructure {
     /// Number of rows of blocks.
     nrows: usize,
     /// Number of columns of blocks.
@@ -31,15 +31,15 @@ pub(super) struct Structure {
     nnz: usize,
     /// Number of rows and of columns of a block.
     pub(super) unknowns: usize,
-    pub(super) law: Law,
-    pub(super) order: Order,
+    pub(super) law: LengthLaw,
+    pub(super) order: LengthOrder,
     pub(super) columns: Columns,
     pub(super) values: Values,
     /// Maximum number of blocks of a row.
     longest: usize,
 }
 
-impl Structure {
+impl RandomStructure {
     /// Draws the structure of a seed, with `nnz` entries; the seed draws that number too if it
     /// is 0.
     pub(super) fn draw(nnz: usize, seed: u64) -> Self {
@@ -56,7 +56,7 @@ impl Structure {
             (1, longer) => 1.0 / longer,
             _ => 1.0,
         };
-        let mut law = Law::draw(&mut random);
+        let mut law = LengthLaw::draw(&mut random);
         let filled = law.filled();
         // At most two rows or columns per entry, and rows of at most a quarter of the columns.
         let shortest = (0.5 / (filled * aspect.min(1.0))).max(1.0);
@@ -69,14 +69,14 @@ impl Structure {
         let quarter = (ncols / 4).max(mean as usize);
         let share = random.between(0.05, 0.6);
         law.fit(nrows, mean, |rows| (share * nnz as f64 / rows as f64).min(quarter as f64));
-        let mut order = Order::draw(&mut random);
+        let mut order = LengthOrder::draw(&mut random);
         order.fit(&law, nrows);
         let columns = Columns::draw(ncols, mean as usize, &mut random);
         let values =
             [Values::Random, Values::Random, Values::Few, Values::Pattern][random.below(4)];
         let longest = match law {
-            Law::Huge { .. } => quarter,
-            Law::Pareto { .. } => {
+            LengthLaw::Huge { .. } => quarter,
+            LengthLaw::Pareto { .. } => {
                 let least = 4.0 * mean;
                 ncols.min(random.spread_over(least, least.max(quarter as f64)) as usize)
             }
@@ -92,17 +92,17 @@ impl Structure {
     }
 
     /// Pattern of the matrix.
-    pub(super) fn pattern(&self, seed: u64) -> Pattern {
+    pub(super) fn pattern(&self, seed: u64) -> GeneratedPattern {
         let lengths = lengths(&self.law, self.order, self.nrows, self.nnz, self.longest, seed);
         let placing = Placing::new(self.nrows, self.ncols, seed);
-        let nodes = Pattern::by_rows(self.nrows, |row, columns| {
+        let nodes = GeneratedPattern::by_rows(self.nrows, |row, columns| {
             self.columns.place(row, lengths[row] as usize, &placing, columns);
         });
         nodes.with_unknowns(self.unknowns)
     }
 }
 
-impl Display for Structure {
+impl Display for RandomStructure {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let Shape { nrows, ncols, nnz } = self.shape();
         let Self { unknowns, law, order, columns, .. } = self;

@@ -1,6 +1,6 @@
 //! Properties of every generator.
 
-use super::structure::Structure;
+use super::structure::RandomStructure;
 use super::*;
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -175,10 +175,10 @@ fn the_full_suite_is_as_its_table_says() -> Result<(), Error> {
 }
 
 /// Small matrices of `random`, of different sizes, and the structures drawn from their seeds.
-fn drawn() -> impl Iterator<Item = (Spec, Structure)> {
+fn drawn() -> impl Iterator<Item = (Spec, RandomStructure)> {
     (1..=400).map(|seed| {
         let nnz = [500, 2_000, 6_000, 20_000][seed as usize % 4];
-        (format!("random,nnz={nnz},seed={seed}").parse().unwrap(), Structure::draw(nnz, seed))
+        (format!("random,nnz={nnz},seed={seed}").parse().unwrap(), RandomStructure::draw(nnz, seed))
     })
 }
 
@@ -217,7 +217,7 @@ fn seeds_draw_everything() {
         let text = format!("{value:?}");
         text.split([' ', '{']).next().unwrap_or_default().to_owned()
     };
-    let count = |of: &dyn Fn(&Structure) -> String| {
+    let count = |of: &dyn Fn(&RandomStructure) -> String| {
         let found: BTreeSet<String> =
             drawn().take(200).map(|(_, structure)| of(&structure)).collect();
         found.len()
@@ -228,7 +228,8 @@ fn seeds_draw_everything() {
     assert_eq!(count(&|s| variant(&s.values)), 3);
     assert_eq!(count(&|s| s.unknowns.to_string()), 5);
     assert_eq!(count(&|s| format!("{:?}", s.shape().nrows.cmp(&s.shape().ncols))), 3);
-    let sizes: Vec<usize> = (1..=200).map(|seed| Structure::draw(0, seed).shape().nnz).collect();
+    let sizes: Vec<usize> =
+        (1..=200).map(|seed| RandomStructure::draw(0, seed).shape().nnz).collect();
     assert!(sizes.iter().any(|&nnz| nnz < 100_000) && sizes.iter().any(|&nnz| nnz > 5_000_000));
     assert!(sizes.iter().all(|&nnz| (58_000..10_000_000).contains(&nnz)));
 }

@@ -1,6 +1,6 @@
 //! Values of the entries.
 
-use super::pattern::Pattern;
+use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random};
 use crate::{Scalar, ScalarKind};
 use rayon::prelude::*;
@@ -41,7 +41,7 @@ impl Values {
     }
 
     /// Generates the values of a pattern.
-    pub(super) fn generate<T: Scalar>(self, pattern: &Pattern, seed: u64) -> Vec<T> {
+    pub(super) fn generate<T: Scalar>(self, pattern: &GeneratedPattern, seed: u64) -> Vec<T> {
         let nnz = pattern.col_idx.len();
         let draw: fn(u64) -> T = match self {
             Self::Random => centred,
@@ -59,7 +59,7 @@ impl Values {
 }
 
 /// See [`Values::Laplacian`].
-fn laplacian<T: Scalar>(pattern: &Pattern) -> Vec<T> {
+fn laplacian<T: Scalar>(pattern: &GeneratedPattern) -> Vec<T> {
     let rows = || {
         pattern
             .row_ptr
@@ -90,14 +90,15 @@ mod tests {
     use super::*;
 
     /// A row of `nnz` entries.
-    fn places(nnz: u32) -> Pattern {
-        Pattern { row_ptr: vec![0, nnz as usize], col_idx: (0..nnz).collect() }
+    fn places(nnz: u32) -> GeneratedPattern {
+        GeneratedPattern { row_ptr: vec![0, nnz as usize], col_idx: (0..nnz).collect() }
     }
 
     #[test]
     fn a_laplacian_is_poissons_equation() {
         // A path of three nodes.
-        let pattern = Pattern { row_ptr: vec![0, 2, 5, 7], col_idx: vec![0, 1, 0, 1, 2, 1, 2] };
+        let pattern =
+            GeneratedPattern { row_ptr: vec![0, 2, 5, 7], col_idx: vec![0, 1, 0, 1, 2, 1, 2] };
         let values = Values::Laplacian.generate::<f32>(&pattern, 1);
         assert_eq!(values, [2.0, -1.0, -1.0, 2.0, -1.0, -1.0, 2.0]);
     }

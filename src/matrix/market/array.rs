@@ -1,11 +1,11 @@
 //! `array` files: every element on a line of its own, column by column.
 
-use super::chunks::{Chunk, each_line};
-use super::header::{Field, Header, Symmetry};
+use super::chunks::{ParsedChunk, each_line};
+use super::header::{Field, MarketHeader, MarketSymmetry};
 use super::scan::{self, quick_integer, quick_real, words};
-use super::{Problem, Reader, excerpt};
+use super::{ParseProblem, Reader, excerpt};
 use crate::Scalar;
-use crate::matrix::assemble::{Buckets, Entry, Run};
+use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use std::ops::Range;
 pub(super) fn parse<T: Scalar>(
     reader: &Reader<'_>,
     text: &[u8],
-    header: &Header,
+    header: &MarketHeader,
     buckets: Buckets,
-) -> Result<Vec<Run<T>>, Problem> {
+) -> Result<Vec<SortedRun<T>>, ParseProblem> {
     let parts = elements(reader, text, header.body, Some(header.declared), header.field)?;
     let mut first = 0;
     let parts = parts.into_iter().map(|part| {
@@ -25,17 +25,17 @@ pub(super) fn parse<T: Scalar>(
     });
     let runs = parts.collect::<Vec<_>>().into_par_iter().map(|(first, part)| {
         let mut entries = Vec::new();
-        let mut place = Place::of(first, header);
+        let mut place = ArrayPosition::of(first, header);
         for value in part {
             let (row, col) = (place.row as u32, place.col as u32);
             if value != T::ZERO {
-                let entry = Entry { row, col, value };
+                let entry = MatrixEntry { row, col, value };
                 entries.push(entry);
                 entries.extend(header.symmetry.mirror(entry));
             }
             place.advance(header);
         }
-        Run::new(buckets, &entries)
+        SortedRun::new(buckets, &entries)
     });
     Ok(runs.collect())
 }
@@ -48,12 +48,16 @@ pub(super) fn elements<T: Scalar>(
     body: usize,
     declared: Option<u64>,
     field: Field,
-) -> Result<Vec<Vec<T>>, Problem> {
+) -> Result<Vec<Vec<T>>, ParseProblem> {
     reader.in_chunks(text, body, declared, || (), |(), range| elements_of_chunk(text, range, field))
 }
 
 /// Parses one number per line in a range of whole lines.
-fn elements_of_chunk<T: Scalar>(text: &[u8], range: Range<usize>, field: Field) -> Chunk<Vec<T>> {
+fn elements_of_chunk<T: Scalar>(
+    text: &[u8],
+    range: Range<usize>,
+    field: Field,
+) -> ParsedChunk<Vec<T>> {
     let quick = |start| match field {
         Field::Integer => quick_integer(text, start),
         Field::Real | Field::Pattern => quick_real(text, start),
@@ -61,7 +65,7 @@ fn elements_of_chunk<T: Scalar>(text: &[u8], range: Range<usize>, field: Field) 
     let mut part = Vec::new();
     let (lines, problem) =
         each_line(text, range, quick, |line| element(line, field), |value| part.push(value));
-    Chunk { part, lines, problem }
+    ParsedChunk { part, lines, problem }
 }
 
 /// Number of a line in any spelling, or the error.
@@ -81,21 +85,21 @@ fn element<T: Scalar>(line: &[u8], field: Field) -> Result<T, String> {
 }
 
 /// Position of an element of the list in the matrix, counted from 0.
-struct Place {
+struct ArrayPosition {
     row: u64,
     col: u64,
 }
 
-impl Place {
+impl ArrayPosition {
     /// Position of element `k` of the list.
-    fn of(k: u64, header: &Header) -> Self {
+    fn of(k: u64, header: &MarketHeader) -> Self {
         let n = header.nrows as u64;
-        if header.symmetry == Symmetry::General {
+        if header.symmetry == MarketSymmetry::General {
             return Self { row: k % n.max(1), col: k / n.max(1) };
         }
         // A column begins at the diagonal or one row below it; column `j` has `longest - j`
         // elements.
-        let below = u64::from(header.symmetry == Symmetry::SkewSymmetric);
+        let below = u64::from(header.symmetry == MarketSymmetry::SkewSymmetric);
         let longest = n.saturating_sub(below);
         let before = |j: u64| j * longest - j * j.saturating_sub(1) / 2;
         let (mut col, mut too_far) = (0, longest + 1);
@@ -107,14 +111,14 @@ impl Place {
     }
 
     /// Advances to the next element.
-    fn advance(&mut self, header: &Header) {
+    fn advance(&mut self, header: &MarketHeader) {
         self.row += 1;
         if self.row == header.nrows as u64 {
             self.col += 1;
             self.row = match header.symmetry {
-                Symmetry::General => 0,
-                Symmetry::Symmetric => self.col,
-                Symmetry::SkewSymmetric => self.col + 1,
+                MarketSymmetry::General => 0,
+                MarketSymmetry::Symmetric => self.col,
+                MarketSymmetry::SkewSymmetric => self.col + 1,
             };
         }
     }
@@ -122,23 +126,26 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::super::header::Layout;
+    use super::super::header::MarketLayout;
     use super::*;
 
     #[test]
     fn the_place_of_an_element_can_be_jumped_to() {
-        for symmetry in [Symmetry::General, Symmetry::Symmetric, Symmetry::SkewSymmetric] {
+        for symmetry in
+            [MarketSymmetry::General, MarketSymmetry::Symmetric, MarketSymmetry::SkewSymmetric]
+        {
             for n in 1..6usize {
-                let (layout, field, body) = (Layout::Array, Field::Real, 0);
+                let (layout, field, body) = (MarketLayout::Array, Field::Real, 0);
                 let declared = match symmetry {
-                    Symmetry::General => n * n,
-                    Symmetry::Symmetric => n * (n + 1) / 2,
-                    Symmetry::SkewSymmetric => n * (n - 1) / 2,
+                    MarketSymmetry::General => n * n,
+                    MarketSymmetry::Symmetric => n * (n + 1) / 2,
+                    MarketSymmetry::SkewSymmetric => n * (n - 1) / 2,
                 } as u64;
-                let header = Header { layout, field, symmetry, nrows: n, ncols: n, declared, body };
-                let mut walked = Place::of(0, &header);
+                let header =
+                    MarketHeader { layout, field, symmetry, nrows: n, ncols: n, declared, body };
+                let mut walked = ArrayPosition::of(0, &header);
                 for k in 0..declared {
-                    let jumped = Place::of(k, &header);
+                    let jumped = ArrayPosition::of(k, &header);
                     assert_eq!(
                         (jumped.row, jumped.col),
                         (walked.row, walked.col),

@@ -1,7 +1,7 @@
 //! Parallel parsing of the body of a file in chunks, with the errors of a sequential parser.
 
 use super::scan::{line_end, next_line, skip_blanks};
-use super::{Problem, Reader, Stage};
+use super::{ParseProblem, ReadStage, Reader};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -13,13 +13,13 @@ const CHUNK_BYTES: usize = 1 << 20;
 const MIN_CHUNK_BYTES: usize = 1 << 15;
 
 /// Result of parsing one chunk.
-pub(super) struct Chunk<P> {
+pub(super) struct ParsedChunk<P> {
     /// Parsed entries.
     pub(super) part: P,
     /// Number of lines with an entry, up to the first invalid one.
     pub(super) lines: u64,
     /// Error in the first invalid line, if any.
-    pub(super) problem: Option<Problem>,
+    pub(super) problem: Option<ParseProblem>,
 }
 
 impl Reader<'_> {
@@ -33,8 +33,8 @@ impl Reader<'_> {
         body: usize,
         declared: Option<u64>,
         scratch: impl Fn() -> S + Sync + Send,
-        parse: impl Fn(&mut S, Range<usize>) -> Chunk<P> + Sync + Send,
-    ) -> Result<Vec<P>, Problem> {
+        parse: impl Fn(&mut S, Range<usize>) -> ParsedChunk<P> + Sync + Send,
+    ) -> Result<Vec<P>, ParseProblem> {
         let size = self.chunk_bytes.unwrap_or_else(|| {
             let per_task = (text.len() - body) / (4 * rayon::current_num_threads());
             per_task.clamp(MIN_CHUNK_BYTES, CHUNK_BYTES)
@@ -42,7 +42,7 @@ impl Reader<'_> {
         let ranges = split(text, body, size);
         let failed = AtomicUsize::new(usize::MAX);
         let done = AtomicU64::new(body as u64);
-        let chunks: Vec<Option<Chunk<P>>> = ranges
+        let chunks: Vec<Option<ParsedChunk<P>>> = ranges
             .par_iter()
             .enumerate()
             .map_init(scratch, |scratch, (k, range)| {
@@ -57,7 +57,7 @@ impl Reader<'_> {
                 }
                 let bytes = range.len() as u64;
                 self.report(
-                    Stage::Parse,
+                    ReadStage::Parse,
                     done.fetch_add(bytes, Relaxed) + bytes,
                     text.len() as u64,
                 );
@@ -80,7 +80,7 @@ pub(super) fn each_line<E>(
     quick: impl Fn(usize) -> Option<(E, usize)>,
     careful: impl Fn(&[u8]) -> Result<E, String>,
     mut take: impl FnMut(E),
-) -> (u64, Option<Problem>) {
+) -> (u64, Option<ParseProblem>) {
     let (mut pos, mut lines) = (range.start, 0);
     while let Some(start) = next_line(text, pos, range.end) {
         let quick = quick(start).map(|(entry, after)| (entry, skip_blanks(text, after)));
@@ -93,7 +93,7 @@ pub(super) fn each_line<E>(
                 let end = line_end(text, start);
                 match careful(&text[start..end]) {
                     Ok(entry) => take(entry),
-                    Err(message) => return (lines, Some(Problem::at(start, message))),
+                    Err(message) => return (lines, Some(ParseProblem::at(start, message))),
                 }
                 pos = end + 1;
             }
@@ -122,9 +122,9 @@ fn split(text: &[u8], body: usize, size: usize) -> Vec<Range<usize>> {
 fn join<P>(
     text: &[u8],
     ranges: &[Range<usize>],
-    chunks: Vec<Option<Chunk<P>>>,
+    chunks: Vec<Option<ParsedChunk<P>>>,
     declared: Option<u64>,
-) -> Result<Vec<P>, Problem> {
+) -> Result<Vec<P>, ParseProblem> {
     let mut parts = Vec::with_capacity(chunks.len());
     let mut lines = 0;
     for (range, chunk) in ranges.iter().zip(chunks) {
@@ -141,13 +141,13 @@ fn join<P>(
     }
     if let Some(declared) = declared.filter(|&declared| lines < declared) {
         let message = format!("the file ends after {lines} of the {declared} entries it declares");
-        return Err(Problem::at(text.len(), message));
+        return Err(ParseProblem::at(text.len(), message));
     }
     Ok(parts)
 }
 
 /// Error about the first surplus line: line number `first` (from 0) with an entry in `range`.
-fn surplus(text: &[u8], range: &Range<usize>, first: u64, declared: u64) -> Problem {
+fn surplus(text: &[u8], range: &Range<usize>, first: u64, declared: u64) -> ParseProblem {
     let lines_from = |start, end| {
         std::iter::successors(next_line(text, start, end), move |&line| {
             next_line(text, line_end(text, line) + 1, end)
@@ -155,7 +155,7 @@ fn surplus(text: &[u8], range: &Range<usize>, first: u64, declared: u64) -> Prob
     };
     let offset = lines_from(range.start, range.end).nth(first as usize).unwrap_or(range.start);
     let found = declared + lines_from(offset, text.len()).count() as u64;
-    Problem::at(
+    ParseProblem::at(
         offset,
         format!(
             "the file declares {declared} entries, but has {found}; this is the first too many"

@@ -1,24 +1,24 @@
 //! `coordinate` files: one line `row column value` per entry.
 
-use super::chunks::{Chunk, each_line};
-use super::header::{Field, Header, Symmetry};
+use super::chunks::{ParsedChunk, each_line};
+use super::header::{Field, MarketHeader, MarketSymmetry};
 use super::scan::{self, index, quick_index, quick_integer, quick_real, words};
-use super::{Problem, Reader, excerpt};
+use super::{ParseProblem, Reader, excerpt};
 use crate::Scalar;
-use crate::matrix::assemble::{Buckets, Entry, Run};
+use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
 use std::ops::Range;
 
 /// Parses the body into runs, mirroring entries of symmetric matrices.
 pub(super) fn parse<T: Scalar>(
     reader: &Reader<'_>,
     text: &[u8],
-    header: &Header,
+    header: &MarketHeader,
     buckets: Buckets,
-) -> Result<Vec<Run<T>>, Problem> {
+) -> Result<Vec<SortedRun<T>>, ParseProblem> {
     reader.in_chunks(text, header.body, Some(header.declared), Vec::new, |entries, range| {
         entries.clear();
         let (lines, problem) = parse_chunk(text, range, header, entries);
-        Chunk { part: Run::new(buckets, entries), lines, problem }
+        ParsedChunk { part: SortedRun::new(buckets, entries), lines, problem }
     })
 }
 
@@ -27,9 +27,9 @@ pub(super) fn parse<T: Scalar>(
 fn parse_chunk<T: Scalar>(
     text: &[u8],
     range: Range<usize>,
-    header: &Header,
-    entries: &mut Vec<Entry<T>>,
-) -> (u64, Option<Problem>) {
+    header: &MarketHeader,
+    entries: &mut Vec<MatrixEntry<T>>,
+) -> (u64, Option<ParseProblem>) {
     each_line(
         text,
         range,
@@ -47,7 +47,11 @@ fn parse_chunk<T: Scalar>(
 
 /// Parses the entry that begins at `start`, in its usual spelling, and returns its end.
 #[inline]
-fn quick_entry<T: Scalar>(text: &[u8], start: usize, header: &Header) -> Option<(Entry<T>, usize)> {
+fn quick_entry<T: Scalar>(
+    text: &[u8],
+    start: usize,
+    header: &MarketHeader,
+) -> Option<(MatrixEntry<T>, usize)> {
     let (row, pos) = quick_index(text, start, header.nrows)?;
     let (col, pos) = quick_index(text, pos, header.ncols)?;
     let (value, pos) = match header.field {
@@ -55,12 +59,12 @@ fn quick_entry<T: Scalar>(text: &[u8], start: usize, header: &Header) -> Option<
         Field::Integer => quick_integer(text, pos)?,
         Field::Pattern => (T::ONE, pos),
     };
-    let forbidden = row == col && header.symmetry == Symmetry::SkewSymmetric;
-    (!forbidden).then_some((Entry { row, col, value }, pos))
+    let forbidden = row == col && header.symmetry == MarketSymmetry::SkewSymmetric;
+    (!forbidden).then_some((MatrixEntry { row, col, value }, pos))
 }
 
 /// Parses the entry of a line in any spelling, or returns the error.
-fn entry<T: Scalar>(line: &[u8], header: &Header) -> Result<Entry<T>, String> {
+fn entry<T: Scalar>(line: &[u8], header: &MarketHeader) -> Result<MatrixEntry<T>, String> {
     let mut words = words(line);
     let row = index("row", words.next(), header.nrows)?;
     let col = index("column", words.next(), header.ncols)?;
@@ -75,12 +79,12 @@ fn entry<T: Scalar>(line: &[u8], header: &Header) -> Result<Entry<T>, String> {
         let hint = if header.field == Field::Pattern { "; a pattern has no values" } else { "" };
         return Err(format!("unexpected {} after the entry{hint}", excerpt(extra)));
     }
-    if row == col && header.symmetry == Symmetry::SkewSymmetric {
+    if row == col && header.symmetry == MarketSymmetry::SkewSymmetric {
         let message = format!(
             "entry {0}, {0} is on the diagonal, which is zero in a skew-symmetric matrix",
             row + 1
         );
         return Err(format!("{message} and must not be listed"));
     }
-    Ok(Entry { row, col, value })
+    Ok(MatrixEntry { row, col, value })
 }

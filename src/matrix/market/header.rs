@@ -1,15 +1,15 @@
 //! Banner and size line.
 
 use super::scan::{count, line_end, next_line, words};
-use super::{Problem, excerpt};
+use super::{ParseProblem, excerpt};
 use crate::Scalar;
 use crate::error::suggestion;
 use crate::matrix::MAX_DIMENSION;
-use crate::matrix::assemble::Entry;
+use crate::matrix::assemble::MatrixEntry;
 
 /// Layout of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum MarketLayout {
     /// `row column value` lines.
     Coordinate,
     /// Every value, column by column.
@@ -27,7 +27,7 @@ pub(super) enum Field {
 
 /// Symmetry: entries that are omitted because others imply them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Symmetry {
+pub(super) enum MarketSymmetry {
     General,
     Symmetric,
     SkewSymmetric,
@@ -35,10 +35,10 @@ pub(super) enum Symmetry {
 
 /// Contents of the first lines of a file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Header {
-    pub(super) layout: Layout,
+pub(super) struct MarketHeader {
+    pub(super) layout: MarketLayout,
     pub(super) field: Field,
-    pub(super) symmetry: Symmetry,
+    pub(super) symmetry: MarketSymmetry,
     pub(super) nrows: usize,
     pub(super) ncols: usize,
     /// Declared number of lines with an entry.
@@ -58,31 +58,31 @@ pub(super) fn has_banner(text: &[u8]) -> bool {
     text.get(..BANNER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BANNER))
 }
 
-impl Header {
-    pub(super) fn parse(text: &[u8]) -> Result<Self, Problem> {
+impl MarketHeader {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, ParseProblem> {
         if text.is_empty() {
-            return Err(Problem::new(format!("there is nothing in it; {EXPECTED}")));
+            return Err(ParseProblem::new(format!("there is nothing in it; {EXPECTED}")));
         }
         let banner_end = line_end(text, 0);
         let (layout, field, symmetry) =
-            banner(&text[..banner_end]).map_err(|message| Problem::at(0, message))?;
+            banner(&text[..banner_end]).map_err(|message| ParseProblem::at(0, message))?;
         let Some(start) = next_line(text, banner_end + 1, text.len()) else {
             let message = format!("the size line `{}` is missing", layout.size_line());
-            return Err(Problem::at(text.len(), message));
+            return Err(ParseProblem::at(text.len(), message));
         };
         let end = line_end(text, start);
         let numbers =
-            sizes(layout, &text[start..end]).map_err(|message| Problem::at(start, message))?;
+            sizes(layout, &text[start..end]).map_err(|message| ParseProblem::at(start, message))?;
         let (nrows, ncols) = (numbers[0] as usize, numbers[1] as usize);
-        if symmetry != Symmetry::General && nrows != ncols {
+        if symmetry != MarketSymmetry::General && nrows != ncols {
             let message = format!(
                 "a symmetric or skew-symmetric matrix must be square, not {nrows} x {ncols}"
             );
-            return Err(Problem::at(start, message));
+            return Err(ParseProblem::at(start, message));
         }
         let declared = match layout {
-            Layout::Coordinate => numbers[2],
-            Layout::Array => symmetry.elements(numbers[0], numbers[1]),
+            MarketLayout::Coordinate => numbers[2],
+            MarketLayout::Array => symmetry.elements(numbers[0], numbers[1]),
         };
         Ok(Self {
             layout,
@@ -96,7 +96,7 @@ impl Header {
     }
 }
 
-impl Layout {
+impl MarketLayout {
     fn size_line(self) -> &'static str {
         match self {
             Self::Coordinate => "rows columns entries",
@@ -105,11 +105,11 @@ impl Layout {
     }
 }
 
-impl Symmetry {
+impl MarketSymmetry {
     /// Mirror image of `entry`, if the symmetry implies one.
     #[inline]
-    pub(super) fn mirror<T: Scalar>(self, entry: Entry<T>) -> Option<Entry<T>> {
-        let mirrored = |value| Some(Entry { row: entry.col, col: entry.row, value });
+    pub(super) fn mirror<T: Scalar>(self, entry: MatrixEntry<T>) -> Option<MatrixEntry<T>> {
+        let mirrored = |value| Some(MatrixEntry { row: entry.col, col: entry.row, value });
         match self {
             Self::General => None,
             _ if entry.row == entry.col => None,
@@ -130,7 +130,7 @@ impl Symmetry {
 }
 
 /// Parses the banner line.
-fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
+fn banner(line: &[u8]) -> Result<(MarketLayout, Field, MarketSymmetry), String> {
     let lowercase = line.to_ascii_lowercase();
     let mut words = words(&lowercase);
     let mut word = |what: &str| {
@@ -147,8 +147,8 @@ fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
         other => return Err(unknown("object", other, &["matrix"])),
     }
     let layout = match word("layout")?.as_str() {
-        "coordinate" => Layout::Coordinate,
-        "array" => Layout::Array,
+        "coordinate" => MarketLayout::Coordinate,
+        "array" => MarketLayout::Array,
         other => return Err(unknown("layout", other, &["coordinate", "array"])),
     };
     let field = match word("field")?.as_str() {
@@ -159,20 +159,20 @@ fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
         other => return Err(unknown("field", other, &["real", "integer", "pattern"])),
     };
     let symmetry = match word("symmetry")?.as_str() {
-        "general" => Symmetry::General,
-        "symmetric" => Symmetry::Symmetric,
-        "skew-symmetric" => Symmetry::SkewSymmetric,
+        "general" => MarketSymmetry::General,
+        "symmetric" => MarketSymmetry::Symmetric,
+        "skew-symmetric" => MarketSymmetry::SkewSymmetric,
         "hermitian" => return Err(HERMITIAN.to_owned()),
         other => {
             return Err(unknown("symmetry", other, &["general", "symmetric", "skew-symmetric"]));
         }
     };
     match (layout, field, symmetry) {
-        (Layout::Array, Field::Pattern, _) => {
+        (MarketLayout::Array, Field::Pattern, _) => {
             Err("a pattern matrix has no values, so it cannot be an array; write it as coordinate"
                 .to_owned())
         }
-        (_, Field::Pattern, Symmetry::SkewSymmetric) => Err(
+        (_, Field::Pattern, MarketSymmetry::SkewSymmetric) => Err(
             "a pattern matrix has no signs, so it cannot be skew-symmetric; write it as general"
                 .to_owned(),
         ),
@@ -183,10 +183,10 @@ fn banner(line: &[u8]) -> Result<(Layout, Field, Symmetry), String> {
     }
 }
 
-const COMPLEX: &str = "complex matrices are not supported; store the real and the imaginary part as two real \
-                       matrices and combine their products";
-const HERMITIAN: &str = "hermitian matrices are not supported; a real hermitian matrix is symmetric, write `symmetric` \
-                         instead";
+const COMPLEX: &str = "complex matrices are not supported; store the real and the imaginary part \
+                       as two real matrices and combine their products";
+const HERMITIAN: &str = "hermitian matrices are not supported; a real hermitian matrix is \
+                         symmetric, write `symmetric` instead";
 
 fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     let (word_shown, hint) = (excerpt(word.as_bytes()), suggestion(word, known.iter().copied()));
@@ -194,12 +194,12 @@ fn unknown(what: &str, word: &str, known: &[&str]) -> String {
 }
 
 /// Parses the size line: rows, columns and, for coordinates, entries.
-fn sizes(layout: Layout, line: &[u8]) -> Result<[u64; 3], String> {
+fn sizes(layout: MarketLayout, line: &[u8]) -> Result<[u64; 3], String> {
     let mut numbers = [0; 3];
     let mut words = words(line);
     let names: &[&str] = match layout {
-        Layout::Coordinate => &["rows", "columns", "entries"],
-        Layout::Array => &["rows", "columns"],
+        MarketLayout::Coordinate => &["rows", "columns", "entries"],
+        MarketLayout::Array => &["rows", "columns"],
     };
     for (number, name) in numbers.iter_mut().zip(names) {
         let Some(word) = words.next() else {

@@ -33,9 +33,9 @@ pub use write::write;
 pub(crate) use write::write_impl;
 
 use super::CsrMatrix;
-use super::assemble::{Buckets, Repeated, Run, to_csr};
+use super::assemble::{Buckets, Repeated, SortedRun, to_csr};
 use crate::{Error, Scalar};
-use header::{Header, Layout};
+use header::{MarketHeader, MarketLayout};
 use std::path::Path;
 
 /// Error message about `.zst`.
@@ -76,7 +76,8 @@ pub fn read<T: Scalar>(path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
 /// ```
 /// let text = b"%%MatrixMarket matrix coordinate real symmetric\n2 2 2\n1 1 4.0\n2 1 0.5\n";
 /// let a = sparseop::matrix::market::parse::<f64>(text)?;
-/// assert_eq!((a.row_ptr(), a.col_idx(), a.values()), (&[0, 2, 3][..], &[0, 1, 0][..], &[4.0, 0.5, 0.5][..]));
+/// assert_eq!((a.row_ptr(), a.col_idx()), (&[0, 2, 3][..], &[0, 1, 0][..]));
+/// assert_eq!(a.values(), [4.0, 0.5, 0.5]);
 /// # Ok::<(), sparseop::Error>(())
 /// ```
 ///
@@ -91,9 +92,9 @@ pub fn parse<T: Scalar>(text: &[u8]) -> Result<CsrMatrix<T>, Error> {
 /// Progress of a [`Reader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct ReadProgress {
     /// Current stage.
-    pub stage: Stage,
+    pub stage: ReadStage,
     /// Bytes done; increases to `total`, not always in order, because the calls come from several
     /// threads.
     pub done: u64,
@@ -104,15 +105,15 @@ pub struct Progress {
 /// Stage of a [`Reader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Stage {
-    /// Decompressing the file; [`Progress`] counts compressed bytes.
+pub enum ReadStage {
+    /// Decompressing the file; [`ReadProgress`] counts compressed bytes.
     Decompress,
     /// Parsing the text.
     Parse,
 }
 
 /// Callback for progress.
-type Listener<'a> = &'a (dyn Fn(Progress) + Sync);
+type Listener<'a> = &'a (dyn Fn(ReadProgress) + Sync);
 
 /// Reader with options.
 ///
@@ -144,7 +145,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Calls `listener` about every megabyte, from any thread.
-    pub fn progress(self, listener: &'a (dyn Fn(Progress) + Sync)) -> Self {
+    pub fn progress(self, listener: &'a (dyn Fn(ReadProgress) + Sync)) -> Self {
         Self { listener: Some(listener), ..self }
     }
 
@@ -192,30 +193,41 @@ impl<'a> Reader<'a> {
     }
 
     /// Parses everything; only sorting remains.
-    fn entries<T: Scalar>(&self, text: &[u8]) -> Result<(Header, Entries<T>), Problem> {
-        let header = Header::parse(text)?;
+    fn entries<T: Scalar>(
+        &self,
+        text: &[u8],
+    ) -> Result<(MarketHeader, BucketedEntries<T>), ParseProblem> {
+        let header = MarketHeader::parse(text)?;
         self.check_memory(&header, 0, size_of::<T>())?;
         let buckets = Buckets::new(header.nrows);
         let runs = match header.layout {
-            Layout::Coordinate => coordinate::parse(self, text, &header, buckets)?,
-            Layout::Array => array::parse(self, text, &header, buckets)?,
+            MarketLayout::Coordinate => coordinate::parse(self, text, &header, buckets)?,
+            MarketLayout::Array => array::parse(self, text, &header, buckets)?,
         };
-        self.check_memory(&header, runs.iter().map(Run::len).sum(), size_of::<T>())?;
+        self.check_memory(&header, runs.iter().map(SortedRun::len).sum(), size_of::<T>())?;
         // A failed allocation aborts the process, so the allocation that a short file can make huge
         // is tried first.
         Vec::<usize>::new().try_reserve_exact(header.nrows + 1).map_err(|_| {
-            Problem::new(format!("the row offsets of {} rows do not fit into memory", header.nrows))
+            ParseProblem::new(format!(
+                "the row offsets of {} rows do not fit into memory",
+                header.nrows
+            ))
         })?;
-        Ok((header, Entries { buckets, runs }))
+        Ok((header, BucketedEntries { buckets, runs }))
     }
 
     /// Returns an error if a matrix exceeds the limit.
-    fn check_memory(&self, header: &Header, nnz: usize, value_bytes: usize) -> Result<(), Problem> {
+    fn check_memory(
+        &self,
+        header: &MarketHeader,
+        nnz: usize,
+        value_bytes: usize,
+    ) -> Result<(), ParseProblem> {
         let offsets = header.nrows + 1;
         let bytes = offsets as u64 * size_of::<usize>() as u64
             + (nnz * (value_bytes + size_of::<u32>())) as u64;
         if bytes > self.memory_limit {
-            return Err(Problem::new(format!(
+            return Err(ParseProblem::new(format!(
                 "a matrix of {} rows with {nnz} entries takes {bytes} bytes, above the limit of {}",
                 header.nrows, self.memory_limit
             )));
@@ -223,34 +235,34 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn report(&self, stage: Stage, done: u64, total: u64) {
+    fn report(&self, stage: ReadStage, done: u64, total: u64) {
         if let Some(listener) = self.listener {
-            listener(Progress { stage, done, total });
+            listener(ReadProgress { stage, done, total });
         }
     }
 }
 
 /// Entries of a file, sorted by bucket.
-struct Entries<T> {
+struct BucketedEntries<T> {
     buckets: Buckets,
-    runs: Vec<Run<T>>,
+    runs: Vec<SortedRun<T>>,
 }
 
-impl<T: Scalar> Entries<T> {
-    fn to_csr(&self, header: &Header) -> CsrMatrix<T> {
+impl<T: Scalar> BucketedEntries<T> {
+    fn to_csr(&self, header: &MarketHeader) -> CsrMatrix<T> {
         to_csr(header.nrows, header.ncols, self.buckets, &self.runs, Repeated::Summed)
     }
 }
 
 /// Error in a text, without the path of the file and the line number.
 #[derive(Debug)]
-struct Problem {
+struct ParseProblem {
     message: String,
     /// Offset of a byte of the offending line, if any.
     offset: Option<usize>,
 }
 
-impl Problem {
+impl ParseProblem {
     fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), offset: None }
     }

@@ -1,7 +1,7 @@
 //! Text of a Matrix Market file, from its path: mapped, decompressed, extracted from its archive.
 
 use super::header::has_banner;
-use super::{Problem, Reader, Stage};
+use super::{ParseProblem, ReadStage, Reader};
 use crate::Error;
 use flate2::bufread::MultiGzDecoder;
 use memmap2::Mmap;
@@ -18,12 +18,12 @@ const TAR_BLOCK: usize = 512;
 const TAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
 
 /// Bytes of a file.
-pub(super) enum Source {
+pub(super) enum FileBytes {
     Mapped(Mmap),
     Owned(Vec<u8>),
 }
 
-impl Deref for Source {
+impl Deref for FileBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match self {
@@ -34,11 +34,11 @@ impl Deref for Source {
 }
 
 /// Opens a file and decompresses it if necessary.
-pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<Source, Error> {
+pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<FileBytes, Error> {
     let raw = map(path)?;
     if !raw.starts_with(GZIP_MAGIC) && !raw.starts_with(ZSTD_MAGIC) {
         return match is_tar(&raw) {
-            true => unpack(path, reader, &raw[..]).map(Source::Owned),
+            true => unpack(path, reader, &raw[..]).map(FileBytes::Owned),
             false => Ok(raw),
         };
     }
@@ -54,7 +54,7 @@ pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<Source, Error> {
     let archive = is_tar(&start);
     let text = io::Cursor::new(start).chain(text);
     let text = if archive { unpack(path, reader, text) } else { read_all(path, reader, text) };
-    text.map(Source::Owned)
+    text.map(FileBytes::Owned)
 }
 
 #[cfg(feature = "zstd")]
@@ -69,7 +69,7 @@ fn zstd_decoder(_: Watched<'_>) -> io::Result<Box<dyn Read>> {
 
 /// Maps a file, or reads one that cannot be mapped: a pipe, or a file that reports size 0 as those
 /// of `/proc` do.
-fn map(path: &Path) -> Result<Source, Error> {
+fn map(path: &Path) -> Result<FileBytes, Error> {
     let mut file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let metadata = file.metadata().map_err(|e| Error::io("open", path, e))?;
     if metadata.is_dir() {
@@ -81,12 +81,12 @@ fn map(path: &Path) -> Result<Source, Error> {
         // raises SIGBUS, which the documentation of `memmap2` accepts because it cannot be
         // prevented.
         if let Ok(map) = unsafe { Mmap::map(&file) } {
-            return Ok(Source::Mapped(map));
+            return Ok(FileBytes::Mapped(map));
         }
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|e| Error::io("read", path, e))?;
-    Ok(Source::Owned(bytes))
+    Ok(FileBytes::Owned(bytes))
 }
 
 fn is_tar(start: &[u8]) -> bool {
@@ -103,7 +103,7 @@ fn read_all(path: &Path, reader: &Reader<'_>, text: impl Read) -> Result<Vec<u8>
         .map_err(|e| Error::io("decompress", path, e))?;
     if bytes.len() as u64 > limit {
         let problem =
-            Problem::new(format!("the decompressed text is above the limit of {limit} bytes"));
+            ParseProblem::new(format!("the decompressed text is above the limit of {limit} bytes"));
         return Err(problem.locate(path, &[]));
     }
     Ok(bytes)
@@ -142,14 +142,14 @@ fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8
 }
 
 /// Error: none of the matrices in an archive was selected.
-fn no_choice(names: &[PathBuf]) -> Problem {
+fn no_choice(names: &[PathBuf]) -> ParseProblem {
     if names.is_empty() {
-        return Problem::new("the archive has no .mtx file");
+        return ParseProblem::new("the archive has no .mtx file");
     }
     let names: Vec<_> = names.iter().map(|name| name.display().to_string()).collect();
     let message =
         "the archive has several .mtx files and none is named like its folder; unpack one of";
-    Problem::new(format!("{message} {}", names.join(", ")))
+    ParseProblem::new(format!("{message} {}", names.join(", ")))
 }
 
 /// True if a file in an archive is a matrix; names with a leading dot are added by macOS.
@@ -185,7 +185,7 @@ impl Read for Watched<'_> {
         if self.reported - self.rest.len() >= STEP || (len > 0 && self.rest.is_empty()) {
             self.reported = self.rest.len();
             let done = self.total - self.rest.len();
-            self.reader.report(Stage::Decompress, done as u64, self.total as u64);
+            self.reader.report(ReadStage::Decompress, done as u64, self.total as u64);
         }
         Ok(len)
     }

@@ -1,10 +1,10 @@
 //! Dense vectors.
 
 use super::array::elements;
-use super::header::{Field, Header, Layout, Symmetry, has_banner};
+use super::header::{Field, MarketHeader, MarketLayout, MarketSymmetry, has_banner};
 use super::scan::next_line;
 use super::write::{push_real, write_file};
-use super::{Problem, Reader, source};
+use super::{ParseProblem, Reader, source};
 use crate::{Error, Scalar};
 use std::path::Path;
 
@@ -47,24 +47,24 @@ pub(crate) fn write_vector_impl<T: Scalar>(path: &Path, vector: &[T]) -> Result<
     })
 }
 
-fn vector<T: Scalar>(reader: &Reader<'_>, text: &[u8]) -> Result<Vec<T>, Problem> {
+fn vector<T: Scalar>(reader: &Reader<'_>, text: &[u8]) -> Result<Vec<T>, ParseProblem> {
     if !has_banner(text) {
         if next_line(text, 0, text.len()).is_none() {
-            return Err(Problem::new(
+            return Err(ParseProblem::new(
                 "there is no number in it; expected one a line, or a Matrix Market file",
             ));
         }
         return Ok(elements(reader, text, 0, None, Field::Real)?.concat());
     }
-    let header = Header::parse(text)?;
+    let header = MarketHeader::parse(text)?;
     if header.ncols != 1 {
         let message = format!(
             "a vector must have one column, but this is {} x {}",
             header.nrows, header.ncols
         );
-        return Err(Problem::new(message));
+        return Err(ParseProblem::new(message));
     }
-    if header.layout == Layout::Array && header.symmetry == Symmetry::General {
+    if header.layout == MarketLayout::Array && header.symmetry == MarketSymmetry::General {
         return Ok(
             elements(reader, text, header.body, Some(header.declared), header.field)?.concat()
         );

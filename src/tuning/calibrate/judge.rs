@@ -8,7 +8,7 @@
 //! distribution for winsorised samples.
 
 use crate::Error;
-use crate::tuning::decision::{Outcome, RACE_BAND as BAND};
+use crate::tuning::decision::{TIMING_BAND as BAND, TimingOutcome};
 use crate::tuning::stopwatch::Samples;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
@@ -19,18 +19,18 @@ pub(in crate::tuning) const MIN_ROUNDS: usize = 5;
 /// Hysteresis: a plan chosen by an earlier timing run is not changed for a smaller difference. Two
 /// timing runs of the same plans differ by more than the rounds of one run show, because of array
 /// addresses and clock rates. The band of a plan from an earlier run is therefore wider.
-pub const HOLD: f64 = 0.04;
+pub const HYSTERESIS: f64 = 0.04;
 
 /// Confidence of an interval that eliminates a candidate. Intervals are computed after every round
 /// and for every pair, so that the error probabilities add up.
-const CONFIDENCE: f64 = 0.9999;
+const ELIMINATE_CONFIDENCE: f64 = 0.9999;
 
 /// Confidence of an interval that replaces a predicted plan; computed only at the end of the timing
 /// run.
-const ENOUGH: f64 = 0.99;
+const ACCEPT_CONFIDENCE: f64 = 0.99;
 
 /// Winsorising limit: largest distance from the median, in standard deviations.
-const REACH: f64 = 3.0;
+const WINSORISING_LIMIT: f64 = 3.0;
 
 /// Standard deviation over median absolute deviation, for normal noise.
 const MAD_TO_SIGMA: f64 = 1.4826;
@@ -57,7 +57,7 @@ impl Ratio {
         }
         let median = Data::new(logs.clone()).median();
         let distances: Vec<f64> = logs.iter().map(|log| (log - median).abs()).collect();
-        let reach = REACH * MAD_TO_SIGMA * Data::new(distances).median();
+        let reach = WINSORISING_LIMIT * MAD_TO_SIGMA * Data::new(distances).median();
         let near: Vec<f64> =
             logs.iter().map(|log| log.clamp(median - reach, median + reach)).collect();
         // Dixon & Tukey, Technometrics 10, 1968: the winsorised deviation is too small and the
@@ -80,14 +80,14 @@ impl Ratio {
         self.mean < -band.ln_1p() && self.interval(confidence).1 < 0.0
     }
 
-    /// True if the first is slower by more than [`BAND`], at [`CONFIDENCE`].
+    /// True if the first is slower by more than [`BAND`], at [`ELIMINATE_CONFIDENCE`].
     fn is_slower(&self) -> bool {
-        self.mean > BAND.ln_1p() && self.interval(CONFIDENCE).0 > 0.0
+        self.mean > BAND.ln_1p() && self.interval(ELIMINATE_CONFIDENCE).0 > 0.0
     }
 
-    /// True if the two differ by less than [`BAND`], at [`CONFIDENCE`].
+    /// True if the two differ by less than [`BAND`], at [`ELIMINATE_CONFIDENCE`].
     fn is_tie(&self) -> bool {
-        let (low, high) = self.interval(CONFIDENCE);
+        let (low, high) = self.interval(ELIMINATE_CONFIDENCE);
         low > -BAND.ln_1p() && high < BAND.ln_1p()
     }
 }
@@ -95,14 +95,14 @@ impl Ratio {
 /// Baseline of a timing run: index of the plan in use and basis of its choice. Another plan wins
 /// only if it is faster by more than the band of the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Incumbent {
+pub enum TimingBaseline {
     /// Chosen by predictions: a band of 1 %.
     Predicted(usize),
-    /// Chosen by an earlier timing run: a band of [`HOLD`].
+    /// Chosen by an earlier timing run: a band of [`HYSTERESIS`].
     Remembered(usize),
 }
 
-impl Incumbent {
+impl TimingBaseline {
     fn place(self) -> usize {
         match self {
             Self::Predicted(place) | Self::Remembered(place) => place,
@@ -112,8 +112,8 @@ impl Incumbent {
     /// Relative difference and confidence that another plan needs to win.
     fn band(self) -> (f64, f64) {
         match self {
-            Self::Predicted(_) => (BAND, ENOUGH),
-            Self::Remembered(_) => (HOLD, CONFIDENCE),
+            Self::Predicted(_) => (BAND, ACCEPT_CONFIDENCE),
+            Self::Remembered(_) => (HYSTERESIS, ELIMINATE_CONFIDENCE),
         }
     }
 }
@@ -157,10 +157,12 @@ impl Judge {
         let alive: Vec<usize> =
             (0..going.len()).filter(|&i| going[i] && results[i].is_ok()).collect();
         let time = |i: &usize| self.time(results, *i);
-        let leader = alive.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
+        let fastest = alive.iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
         let mut open = false;
         for i in alive {
-            match leader.filter(|&leader| leader != i).map(|leader| self.ratio(results, i, leader))
+            match fastest
+                .filter(|&fastest| fastest != i)
+                .map(|fastest| self.ratio(results, i, fastest))
             {
                 None => {}
                 Some(Some(ratio)) if ratio.is_slower() => (going[i], self.out[i]) = (false, true),
@@ -193,15 +195,15 @@ impl Judge {
     pub fn winner(
         &self,
         results: &[Result<Samples, Error>],
-        incumbent: Incumbent,
+        baseline: TimingBaseline,
         order: impl Fn(usize) -> f64,
     ) -> Option<usize> {
         let first = |places: &mut dyn Iterator<Item = usize>| {
             places.min_by(|&a, &b| order(a).total_cmp(&order(b)).then(a.cmp(&b)))
         };
-        let incumbent = match results.get(incumbent.place()) {
-            Some(Ok(_)) => incumbent,
-            _ => Incumbent::Predicted(first(
+        let baseline = match results.get(baseline.place()) {
+            Some(Ok(_)) => baseline,
+            _ => TimingBaseline::Predicted(first(
                 &mut (0..results.len()).filter(|&i| results[i].is_ok()),
             )?),
         };
@@ -216,31 +218,39 @@ impl Judge {
         };
         let least =
             |places: &[(usize, f64)]| places.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|p| p.0);
-        let mut winners = faster_than(incumbent.place(), incumbent.band());
-        let Some(mut fastest) = least(&winners) else { return Some(incumbent.place()) };
+        let mut winners = faster_than(baseline.place(), baseline.band());
+        let Some(mut fastest) = least(&winners) else { return Some(baseline.place()) };
         // Noise may make the comparison cyclic. No path is longer than the number of candidates.
         for _ in 0..results.len() {
-            let Some(next) = least(&faster_than(fastest, (BAND, ENOUGH))) else { break };
+            let Some(next) = least(&faster_than(fastest, (BAND, ACCEPT_CONFIDENCE))) else { break };
             fastest = next;
         }
         winners.push((fastest, 0.0));
         let beaten: Vec<usize> = (0..results.len())
-            .filter(|&i| self.ratio(results, fastest, i).is_some_and(|r| r.is_faster(BAND, ENOUGH)))
+            .filter(|&i| {
+                self.ratio(results, fastest, i)
+                    .is_some_and(|r| r.is_faster(BAND, ACCEPT_CONFIDENCE))
+            })
             .collect();
         first(&mut winners.iter().map(|&(i, _)| i).filter(|i| *i == fastest || !beaten.contains(i)))
     }
 
     /// Outcome for candidate `i` of a timing run won by `winner`.
-    pub fn outcome(&self, results: &[Result<Samples, Error>], i: usize, winner: usize) -> Outcome {
+    pub fn outcome(
+        &self,
+        results: &[Result<Samples, Error>],
+        i: usize,
+        winner: usize,
+    ) -> TimingOutcome {
         if let Err(error) = &results[i] {
-            return Outcome::Failed { reason: error.to_string() };
+            return TimingOutcome::Failed { reason: error.to_string() };
         }
         let early = self.out[i];
         match self.ratio(results, i, winner).map(|ratio| ratio.mean.exp()) {
-            _ if i == winner => Outcome::Won,
-            Some(ratio) if early || ratio > 1.0 + BAND => Outcome::Slower { ratio, early },
-            Some(ratio) => Outcome::Tied { ratio },
-            None => Outcome::Undecided,
+            _ if i == winner => TimingOutcome::Won,
+            Some(ratio) if early || ratio > 1.0 + BAND => TimingOutcome::Slower { ratio, early },
+            Some(ratio) => TimingOutcome::Tied { ratio },
+            None => TimingOutcome::Undecided,
         }
     }
 }

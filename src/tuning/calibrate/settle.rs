@@ -35,22 +35,22 @@ impl Decision {
     /// winner, then the other timed plans by their times, then the rest.
     pub(crate) fn settle(&mut self, basis: Basis, analysis: &Analysis, device: &DeviceSpec) {
         self.basis = basis;
-        let Some(race) = self.race().cloned() else { return };
-        for timed_plan in &race.timed_plans {
+        let Some(timing_run) = self.timing_run().cloned() else { return };
+        for timed_plan in &timing_run.timed_plans {
             // A plan of a stored timing run need not be a candidate of the present profile.
             if !self.candidates.iter().any(|c| c.plan == timed_plan.plan) {
                 self.candidates.push(self.predict(&timed_plan.plan, analysis, device));
             }
         }
         for candidate in &mut self.candidates {
-            if candidate.plan == race.winner {
+            if candidate.plan == timing_run.winner {
                 candidate.verdict = Verdict::Chosen;
-            } else if let Some(timed_plan) = race.timed_plan(&candidate.plan) {
-                candidate.verdict = Verdict::Raced(timed_plan.outcome.clone());
+            } else if let Some(timed_plan) = timing_run.timed_plan(&candidate.plan) {
+                candidate.verdict = Verdict::Timed(timed_plan.outcome.clone());
             }
         }
-        self.plan = race.winner.clone();
-        let (plan, rank) = (&self.plan, |c: &Candidate| race.rank(&c.plan));
+        self.plan = timing_run.winner.clone();
+        let (plan, rank) = (&self.plan, |c: &Candidate| timing_run.rank(&c.plan));
         self.candidates.sort_by(|a, b| {
             (a.plan != *plan).cmp(&(b.plan != *plan)).then(rank(a).total_cmp(&rank(b)))
         });

@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 /// Behaviour of a plan on the scripted device. Bytes and the prediction are those of its candidate.
 #[derive(Debug, Clone, Copy, Default)]
-struct Law {
+struct ScriptedPlan {
     /// Seconds of a product.
     product: f64,
     /// Seconds of packing.
@@ -27,7 +27,7 @@ struct Law {
 const PLANS: [&str; 4] = ["ell", "sell", "jds", "csr(scalar)"];
 
 struct Script {
-    laws: [Law; 4],
+    laws: [ScriptedPlan; 4],
     bytes: [u64; 4],
     /// Relative noise of the times of products.
     noise: f64,
@@ -43,9 +43,9 @@ struct Script {
 }
 
 /// A packed matrix: its index. It is counted as held until it is dropped.
-struct Packed<'a>(usize, &'a Script);
+struct HeldPlan<'a>(usize, &'a Script);
 
-impl Drop for Packed<'_> {
+impl Drop for HeldPlan<'_> {
     fn drop(&mut self) {
         self.1.held.set(self.1.held.get() - self.1.bytes[self.0]);
     }
@@ -58,9 +58,9 @@ impl Clock for &Script {
 }
 
 impl<'a> PlanTimer for &'a Script {
-    type Packed = Packed<'a>;
+    type Packed = HeldPlan<'a>;
 
-    fn pack(&self, plan: &Plan) -> Result<Ready<Packed<'a>>, Error> {
+    fn pack(&self, plan: &Plan) -> Result<Ready<HeldPlan<'a>>, Error> {
         let place = PLANS.iter().position(|text| *plan == text.parse::<Plan>().unwrap()).unwrap();
         let law = self.laws[place];
         self.clock.set(self.clock.get() + law.pack);
@@ -69,10 +69,10 @@ impl<'a> PlanTimer for &'a Script {
         }
         self.held.set(self.held.get() + self.bytes[place]);
         self.most_held.set(self.most_held.get().max(self.held.get()));
-        Ok(Ready { matrix: Packed(place, self), pack: law.pack, upload: 0.0 })
+        Ok(Ready { matrix: HeldPlan(place, self), pack: law.pack, upload: 0.0 })
     }
 
-    fn products(&self, packed: &Packed<'a>, repeats: u32) -> Result<f64, Error> {
+    fn products(&self, packed: &HeldPlan<'a>, repeats: u32) -> Result<f64, Error> {
         let law = self.laws[packed.0];
         let run = &self.run[packed.0];
         run.set(run.get() + repeats);
@@ -92,7 +92,7 @@ impl Script {
     /// A script with the given microseconds per product and no noise; every plan takes 100 bytes.
     fn new(products: [f64; 4]) -> Self {
         Self {
-            laws: products.map(|us| Law { product: us * 1e-6, ..Law::default() }),
+            laws: products.map(|us| ScriptedPlan { product: us * 1e-6, ..ScriptedPlan::default() }),
             bytes: [100; 4],
             noise: 0.0,
             drift: 0.0,
@@ -136,24 +136,25 @@ impl Script {
         PLANS.iter().enumerate().map(candidate).collect()
     }
 
-    fn race_within(&self, limits: Limits) -> Result<Race, Error> {
+    fn race_within(&self, limits: Limits) -> Result<TimingRun, Error> {
         let candidates = self.candidates();
-        let field: Vec<&Candidate> = candidates.iter().collect();
+        let shortlist: Vec<&Candidate> = candidates.iter().collect();
         let policy = Calibration::default().policy(&Device::Cpu);
-        let (ready, race) = calibrate(&self, &self, &field, limits, policy, false)?;
+        let (ready, timing_run) = calibrate(&self, &self, &shortlist, limits, policy, false)?;
         assert_eq!(
             PLANS[ready.matrix.0].parse::<Plan>().unwrap(),
-            race.winner,
+            timing_run.winner,
             "the winner is handed over"
         );
-        let winners = race.timed_plans.iter().filter(|e| e.outcome == Outcome::Won).count();
+        let winners =
+            timing_run.timed_plans.iter().filter(|e| e.outcome == TimingOutcome::Won).count();
         assert_eq!(winners, 1);
         drop(ready);
         assert_eq!(self.held.get(), 0, "the others are dropped");
-        Ok(race)
+        Ok(timing_run)
     }
 
-    fn race(&self) -> Race {
+    fn timing_run(&self) -> TimingRun {
         self.race_within(AMPLE).unwrap()
     }
 }
@@ -161,33 +162,33 @@ impl Script {
 /// Limits larger than any timing run of these tests needs.
 const AMPLE: Limits = Limits { seconds: 10.0, memory: 1000, calls: 1000 };
 
-fn winner(race: &Race) -> usize {
-    PLANS.iter().position(|text| race.winner == text.parse().unwrap()).unwrap()
+fn winner(timing_run: &TimingRun) -> usize {
+    PLANS.iter().position(|text| timing_run.winner == text.parse().unwrap()).unwrap()
 }
 
 #[test]
 fn a_wrong_prediction_is_corrected() {
-    let race = Script::new([13.0, 12.0, 10.0, 20.0]).race();
-    assert_eq!((winner(&race), race.decided, race.heats), (2, true, 1));
-    assert_eq!(race.predicted().to_string(), PLANS[0]);
-    let medians: Vec<f64> = race.timed_plans.iter().map(|e| e.median.unwrap() * 1e6).collect();
+    let timing_run = Script::new([13.0, 12.0, 10.0, 20.0]).timing_run();
+    assert_eq!((winner(&timing_run), timing_run.decided, timing_run.groups), (2, true, 1));
+    assert_eq!(timing_run.predicted().to_string(), PLANS[0]);
+    let medians: Vec<f64> =
+        timing_run.timed_plans.iter().map(|e| e.median.unwrap() * 1e6).collect();
     assert!(
         medians.iter().zip([13.0, 12.0, 10.0, 20.0]).all(|(m, t)| (m - t).abs() < 1e-9),
         "{medians:?}"
     );
-    assert!(
-        matches!(race.timed_plans[0].outcome, Outcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6)
-    );
+    let outcome = &timing_run.timed_plans[0].outcome;
+    assert!(matches!(outcome, TimingOutcome::Slower { ratio, .. } if (ratio - 1.3).abs() < 1e-6));
 }
 
 #[test]
-fn ties_are_broken_by_the_fixed_order_and_the_prediction_stays_where_it_is_one_of_them() {
-    let race = Script::new([10.0, 9.95, 10.0, 10.05]).race();
-    assert_eq!((winner(&race), race.decided), (0, true), "{race:?}");
-    assert!(matches!(race.timed_plans[1].outcome, Outcome::Tied { .. }));
+fn ties_keep_the_prediction_or_follow_the_fixed_order() {
+    let timing_run = Script::new([10.0, 9.95, 10.0, 10.05]).timing_run();
+    assert_eq!((winner(&timing_run), timing_run.decided), (0, true), "{timing_run:?}");
+    assert!(matches!(timing_run.timed_plans[1].outcome, TimingOutcome::Tied { .. }));
     let mut script = Script::new([13.0, 10.0, 9.95, 10.03]);
     script.bytes = [100, 90, 90, 80];
-    assert_eq!(winner(&script.race()), 1, "the first as predicted, whatever its bytes");
+    assert_eq!(winner(&script.timing_run()), 1, "the first as predicted, whatever its bytes");
 }
 
 #[test]
@@ -199,8 +200,8 @@ fn through_noise_drift_and_interrupts_the_fastest_wins_and_ties_stay() {
             script.random.set(seed);
             script
         };
-        assert_eq!(winner(&script([10.6, 10.8, 10.0, 13.0]).race()), 2, "seed {seed}");
-        let tied = script([10.03, 10.0, 10.02, 13.0]).race();
+        assert_eq!(winner(&script([10.6, 10.8, 10.0, 13.0]).timing_run()), 2, "seed {seed}");
+        let tied = script([10.03, 10.0, 10.02, 13.0]).timing_run();
         assert_eq!(winner(&tied), 0, "seed {seed}: {tied:?}");
     }
 }
@@ -219,41 +220,42 @@ fn the_choice_is_never_made_worse() {
         };
         script.random.set(seed + 1000);
         let seconds = 0.02 * dice.uniform();
-        let race = script.race_within(Limits { seconds, ..AMPLE }).unwrap();
-        let (chosen, before) = (products[winner(&race)], products[0]);
-        assert!(chosen <= before * 1.01, "seed {seed}: {chosen} instead of {before}: {race:?}");
+        let timing_run = script.race_within(Limits { seconds, ..AMPLE }).unwrap();
+        let (chosen, before) = (products[winner(&timing_run)], products[0]);
+        assert!(
+            chosen <= before * 1.01,
+            "seed {seed}: {chosen} instead of {before}: {timing_run:?}"
+        );
     }
 }
 
 #[test]
-fn the_clearly_slower_go_home_early() {
-    let race = Script { noise: 0.02, ..Script::new([10.0, 10.1, 30.0, 500.0]) }.race();
-    let rounds: Vec<usize> = race.timed_plans.iter().map(|e| e.rounds).collect();
+fn clearly_slower_candidates_are_eliminated_early() {
+    let timing_run = Script { noise: 0.02, ..Script::new([10.0, 10.1, 30.0, 500.0]) }.timing_run();
+    let rounds: Vec<usize> = timing_run.timed_plans.iter().map(|e| e.rounds).collect();
     assert_eq!((rounds[2], rounds[3]), (MIN_ROUNDS, MIN_ROUNDS));
     assert!(rounds[0] > MIN_ROUNDS && rounds[1] == rounds[0], "{rounds:?}");
-    assert!(matches!(race.timed_plans[3].outcome, Outcome::Slower { early: true, .. }));
+    assert!(matches!(timing_run.timed_plans[3].outcome, TimingOutcome::Slower { early: true, .. }));
 }
 
 #[test]
-fn who_fails_is_disqualified_with_the_reason() {
+fn a_candidate_that_fails_is_reported_with_the_reason() {
     let mut script = Script::new([10.0, 5.0, 6.0, 7.0]);
     script.laws[1].cannot_pack = true;
     script.laws[2].fails_after = Some(60);
-    let race = script.race();
-    assert_eq!(winner(&race), 3);
-    let reason = |place: usize| race.timed_plans[place].outcome.to_string();
-    assert!(
-        reason(1).contains("disqualified: cannot copy 99") && reason(2).contains("cannot copy 77")
-    );
+    let timing_run = script.timing_run();
+    assert_eq!(winner(&timing_run), 3);
+    let reason = |place: usize| timing_run.timed_plans[place].outcome.to_string();
+    assert!(reason(1).contains("failed: cannot copy 99") && reason(2).contains("cannot copy 77"));
 }
 
 #[test]
 fn when_the_predicted_one_fails_the_next_takes_its_place_and_when_all_do_that_is_the_error() {
     let mut script = Script::new([10.0, 10.0, 10.0, 10.0]);
     script.laws[0].cannot_pack = true;
-    assert_eq!(winner(&script.race()), 1);
+    assert_eq!(winner(&script.timing_run()), 1);
     script.laws[1].fails_after = Some(0);
-    assert_eq!(winner(&script.race()), 2);
+    assert_eq!(winner(&script.timing_run()), 2);
     let mut broken = Script::new([10.0; 4]);
     broken.laws.iter_mut().for_each(|law| law.fails_after = Some(20));
     assert!(broken.race_within(AMPLE).unwrap_err().to_string().contains("the vector has 0"));
@@ -269,43 +271,46 @@ fn when_time_is_up_the_choice_stays() {
     assert_eq!((winner(&none), none.rounds()), (0, 1), "packing costs nothing here");
     let mut slow = Script::new([10.0, 5.0, 5.0, 5.0]);
     slow.laws.iter_mut().for_each(|law| law.pack = 0.3);
-    let race = slow.race_within(Limits { seconds: 0.5, ..AMPLE }).unwrap();
-    assert_eq!((winner(&race), race.heats), (0, 0));
-    assert!(race.timed_plans[1..].iter().all(|e| e.outcome == Outcome::NoTime));
+    let timing_run = slow.race_within(Limits { seconds: 0.5, ..AMPLE }).unwrap();
+    assert_eq!((winner(&timing_run), timing_run.groups), (0, 0));
+    assert!(timing_run.timed_plans[1..].iter().all(|e| e.outcome == TimingOutcome::NoTime));
     // Enough time for one plan, and not for another.
     let script = Script { clock: Cell::new(0.0), ..slow };
-    let race = script.race_within(Limits { seconds: 0.7, ..AMPLE }).unwrap();
-    assert_eq!((winner(&race), race.heats), (1, 1));
-    assert_eq!(race.timed_plans[2].outcome, Outcome::NoTime);
-    assert!(race.seconds < 0.75 && (race.packing - 0.3).abs() < 1e-9, "{race:?}");
+    let timing_run = script.race_within(Limits { seconds: 0.7, ..AMPLE }).unwrap();
+    assert_eq!((winner(&timing_run), timing_run.groups), (1, 1));
+    assert_eq!(timing_run.timed_plans[2].outcome, TimingOutcome::NoTime);
+    assert!(timing_run.seconds < 0.75 && (timing_run.packing - 0.3).abs() < 1e-9, "{timing_run:?}");
     // Products so long that hardly any fits into the time limit.
     let long = Script::new([1e6, 0.9e6, 0.8e6, 2e6])
         .race_within(Limits { seconds: 8.0, ..AMPLE })
         .unwrap();
     assert_eq!((winner(&long), long.decided), (0, false));
-    assert!(long.timed_plans[2].outcome == Outcome::Undecided && long.seconds < 40.0, "{long:?}");
+    assert!(
+        long.timed_plans[2].outcome == TimingOutcome::Undecided && long.seconds < 40.0,
+        "{long:?}"
+    );
 }
 
 #[test]
-fn memory_bounds_what_is_packed_at_a_time() {
+fn memory_limits_the_plans_packed_at_once() {
     let script = Script::new([13.0, 12.0, 10.0, 11.0]);
     let pairs = script.race_within(Limits { memory: 250, ..AMPLE }).unwrap();
-    assert_eq!((winner(&pairs), pairs.heats, pairs.held_bytes), (2, 3, 200));
+    assert_eq!((winner(&pairs), pairs.groups, pairs.held_bytes), (2, 3, 200));
     assert_eq!(script.most_held.get(), 200);
     let script = Script::new([13.0, 12.0, 10.0, 11.0]);
     let alone = script.race_within(Limits { memory: 150, ..AMPLE }).unwrap();
-    assert_eq!((winner(&alone), alone.heats, script.most_held.get()), (0, 0, 100));
-    assert!(alone.timed_plans[2].outcome == Outcome::NoRoom { needed: 100, left: 50 });
+    assert_eq!((winner(&alone), alone.groups, script.most_held.get()), (0, 0, 100));
+    assert!(alone.timed_plans[2].outcome == TimingOutcome::NoRoom { needed: 100, left: 50 });
 }
 
 #[test]
 fn preparation_counts_over_the_expected_products() {
-    let race = |calls| {
+    let timing_run = |calls| {
         let mut script = Script::new([10.0, 8.0, 12.0, 12.0]);
         script.laws[1].pack = 4e-3;
         winner(&script.race_within(Limits { calls, ..AMPLE }).unwrap())
     };
-    assert_eq!((race(1000), race(10_000)), (0, 1));
+    assert_eq!((timing_run(1000), timing_run(10_000)), (0, 1));
 }
 
 fn analysis(spec: &str) -> Analysis {
@@ -323,45 +328,45 @@ fn decision(spec: &str, calls: u64) -> (Decision, DeviceSpec) {
 #[test]
 fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any() {
     let (decision, spec) = decision("banded,rows=20k", 1000);
-    let field = field(&decision, &spec);
+    let shortlist = shortlist(&decision, &spec);
     let time = |c: &Candidate| c.prediction.unwrap().amortised(1000);
-    assert_eq!(field[0].plan, decision.plan);
-    assert!(field.len() > 2 && field.len() <= MAX_CANDIDATES);
-    assert!(field.iter().all(|c| time(c) <= NEAR * time(field[0])));
-    let kernels: Vec<&str> = field.iter().map(|c| c.plan.kernel(Target::Cpu)).collect();
+    assert_eq!(shortlist[0].plan, decision.plan);
+    assert!(shortlist.len() > 2 && shortlist.len() <= MAX_CANDIDATES);
+    assert!(shortlist.iter().all(|c| time(c) <= NEAR * time(shortlist[0])));
+    let kernels: Vec<&str> = shortlist.iter().map(|c| c.plan.kernel(Target::Cpu)).collect();
     let near = decision
         .candidates
         .iter()
-        .filter(|c| c.prediction.is_some() && time(c) <= NEAR * time(field[0]));
+        .filter(|c| c.prediction.is_some() && time(c) <= NEAR * time(shortlist[0]));
     let families: std::collections::BTreeSet<&str> =
         near.map(|c| c.plan.kernel(Target::Cpu)).collect();
     let mut first: Vec<&str> = kernels.clone();
     first.sort_unstable();
     first.dedup();
-    // Repeated kernels among the leaders reduce the number of other kernels.
-    let doubled = (1..LEADERS).filter(|&i| kernels[..i].contains(&kernels[i])).count();
+    // Repeated kernels among the nearest reduce the number of other kernels.
+    let doubled = (1..BY_TIME_ALONE).filter(|&i| kernels[..i].contains(&kernels[i])).count();
     assert_eq!(
         first.len(),
         families.len().min(MAX_CANDIDATES - doubled),
         "{kernels:?} of {families:?}"
     );
-    let leaders: Vec<f64> = field.iter().take(LEADERS).map(|c| time(c)).collect();
+    let nearest: Vec<f64> = shortlist.iter().take(BY_TIME_ALONE).map(|c| time(c)).collect();
     assert!(
-        leaders[1..].iter().is_sorted()
-            && field.iter().skip(LEADERS).all(|c| time(c) >= leaders[2])
+        nearest[1..].iter().is_sorted()
+            && shortlist.iter().skip(BY_TIME_ALONE).all(|c| time(c) >= nearest[2])
     );
     let plans: std::collections::BTreeSet<String> =
-        field.iter().map(|c| c.plan.to_string()).collect();
-    assert_eq!(plans.len(), field.len(), "each once");
+        shortlist.iter().map(|c| c.plan.to_string()).collect();
+    assert_eq!(plans.len(), shortlist.len(), "each once");
 }
 
 #[test]
-fn few_products_do_not_pay_for_a_race_and_many_do() {
+fn only_many_products_amortise_a_timing_run() {
     let worth = |calls| {
         let (decision, spec) = decision("fem3d,n=12", calls);
-        let (gain, cost) = stakes(
+        let (gain, cost) = expected_gain_and_cost(
             &decision,
-            &field(&decision, &spec),
+            &shortlist(&decision, &spec),
             Calibration::default().policy(&Device::Cpu),
         );
         assert!(cost > 0.0 && gain > 0.0);
@@ -371,7 +376,7 @@ fn few_products_do_not_pay_for_a_race_and_many_do() {
 }
 
 #[test]
-fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
+fn a_timing_run_sorts_its_plans_winner_first() {
     let (mut decision, spec) = decision("poisson2d,n=100", 1000);
     let before = decision.plan.clone();
     let timed_plan = |plan: Plan, median, outcome| TimedPlan {
@@ -382,30 +387,30 @@ fn a_race_puts_its_winner_first_and_the_others_by_their_times() {
         rounds: 5,
         outcome,
     };
-    let slower = Outcome::Slower { ratio: 1.5, early: true };
+    let slower = TimingOutcome::Slower { ratio: 1.5, early: true };
     // A plan that the profile would not have as a candidate.
     let winner: Plan = "sell(c:7,sigma:7)".parse().unwrap();
     let third: Plan = "coo".parse().unwrap();
     let timed_plans = vec![
         timed_plan(before.clone(), Some(1.5e-5), slower.clone()),
         timed_plan(third.clone(), Some(3e-5), slower.clone()),
-        timed_plan(winner.clone(), Some(1e-5), Outcome::Won),
+        timed_plan(winner.clone(), Some(1e-5), TimingOutcome::Won),
     ];
-    let race = Race {
+    let timing_run = TimingRun {
         winner: winner.clone(),
         cold: false,
         timed_plans,
-        heats: 1,
+        groups: 1,
         seconds: 0.0,
         packing: 0.0,
         held_bytes: 0,
         decided: true,
     };
-    decision.settle(Basis::Raced(race), &analysis("poisson2d,n=100"), &spec);
+    decision.settle(Basis::Timed(timing_run), &analysis("poisson2d,n=100"), &spec);
     let plans: Vec<&Plan> = decision.candidates.iter().map(|c| &c.plan).take(3).collect();
     assert_eq!(plans, [&winner, &before, &third]);
     let verdicts: Vec<&Verdict> = decision.candidates.iter().map(|c| &c.verdict).take(2).collect();
-    assert_eq!(verdicts, [&Verdict::Chosen, &Verdict::Raced(slower)]);
+    assert_eq!(verdicts, [&Verdict::Chosen, &Verdict::Timed(slower)]);
     assert_eq!(decision.chosen().unwrap().plan, winner);
     assert!(decision.chosen().unwrap().traffic.matrix_bytes > 0);
 }

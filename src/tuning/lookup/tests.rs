@@ -28,10 +28,10 @@ fn keep(folder: &TempDir, name: &str, profile: &Profile) -> PathBuf {
 
 /// Best profile of a folder alone: file name, fit and warnings.
 fn best(folder: &TempDir) -> (String, Fit, Vec<String>) {
-    named(Shelf::read(None, Some(folder.path())).best(&here(), SCALAR))
+    named(UserProfiles::read(None, Some(folder.path())).best(&here(), SCALAR))
 }
 
-fn named(found: Found) -> (String, Fit, Vec<String>) {
+fn named(found: ResolvedProfile) -> (String, Fit, Vec<String>) {
     let name = match &found.origin {
         Origin::Folder(path) | Origin::Variable(path) => {
             path.file_name().unwrap().to_str().unwrap()
@@ -71,12 +71,12 @@ fn old_kernels_are_the_last_resort_and_said() {
             && warnings[0].contains("another version")
     );
     // A named profile is used, and its fit is stated.
-    let shelf = Shelf::read(Some(path.as_os_str()), None);
+    let shelf = UserProfiles::read(Some(path.as_os_str()), None);
     assert_eq!(named(shelf.best(&here(), SCALAR)), ("old.ron".to_owned(), Fit::OldKernels, vec![]));
 }
 
 #[test]
-fn what_is_named_comes_before_what_is_kept() {
+fn named_profiles_precede_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     keep(&folder, "exact.ron", &measured(here()));
@@ -85,14 +85,14 @@ fn what_is_named_comes_before_what_is_kept() {
     let gpu = keep(&elsewhere, "gpu.ron", &gpu);
     let variable = std::env::join_paths([&gpu, &other]).unwrap();
     let find = |variable: &OsStr| {
-        named(Shelf::read(Some(variable), Some(folder.path())).best(&here(), SCALAR)).0
+        named(UserProfiles::read(Some(variable), Some(folder.path())).best(&here(), SCALAR)).0
     };
     assert_eq!(find(&variable), "other.ron");
     assert_eq!(find(gpu.as_os_str()), "exact.ron", "a GPU's is no use to a CPU");
     assert_eq!(find(OsStr::new("")), "exact.ron");
     assert_eq!(find(OsStr::new("off")), "built in as cpu");
-    let missing =
-        Shelf::read(Some(OsStr::new("/nowhere.ron")), Some(folder.path())).best(&here(), SCALAR);
+    let missing = UserProfiles::read(Some(OsStr::new("/nowhere.ron")), Some(folder.path()))
+        .best(&here(), SCALAR);
     assert!(matches!(&missing.warnings[..], [one] if one.contains("cannot read /nowhere.ron")));
 }
 
@@ -105,13 +105,13 @@ fn one_that_does_not_know_the_scalar_is_passed_over() {
     let (name, _, warnings) = best(&folder);
     assert_eq!(name, "built in as cpu");
     assert!(warnings.len() == 1 && warnings[0].contains("plain CSR in f64"), "{warnings:?}");
-    let shelf = Shelf::read(None, Some(folder.path()));
+    let shelf = UserProfiles::read(None, Some(folder.path()));
     assert_eq!(named(shelf.best(&here(), ScalarKind::F32)).0, "f32.ron");
 }
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_profile_is_a_warning_each() {
+fn every_invalid_profile_is_a_warning() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -162,7 +162,7 @@ fn what_is_no_profile_is_a_warning_each() {
     // A valid profile among them is found; a loop of links is not a folder.
     keep(&folder, "good.ron", &measured(here()));
     assert_eq!(best(&folder).0, "good.ron");
-    let no_folder = Shelf::read(None, Some(&at("loop.ron")));
+    let no_folder = UserProfiles::read(None, Some(&at("loop.ron")));
     assert_eq!((no_folder.profiles.len(), no_folder.warnings.len()), (0, 1));
 }
 
@@ -179,10 +179,10 @@ fn more_files_than_anyone_has_are_not_read() {
 }
 
 #[test]
-fn what_was_asked_for_is_used_or_an_error() {
+fn a_requested_profile_is_used_or_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = keep(&folder, "mine.ron", &measured(here()));
-    let given = Given::from(path.as_path());
+    let given = ProfileSource::from(path.as_path());
     let found = find(&Device::Cpu, SCALAR, Some(&given)).unwrap();
     assert_eq!(
         (&found.origin, found.profile.device.name.as_str()),
@@ -193,7 +193,7 @@ fn what_was_asked_for_is_used_or_an_error() {
     assert_eq!(given.clone().profile().unwrap(), found.profile);
     let missing = find(&Device::Cpu, SCALAR, Some(&path.into())).unwrap_err();
     assert!(matches!(missing, Error::Io { .. }), "{missing}");
-    let kept = Given::from(measured(here()));
+    let kept = ProfileSource::from(measured(here()));
     assert_eq!(find(&Device::Cpu, SCALAR, Some(&kept)).unwrap().origin, Origin::Given);
 }
 
@@ -201,7 +201,7 @@ fn what_was_asked_for_is_used_or_an_error() {
 fn a_gpu_of_another_generation_gets_the_generic_profile() {
     let h200 =
         Profile::parse("h200", include_str!("../../../models/nvidia-h200.ron")).unwrap().device;
-    let shelf = Shelf::default();
+    let shelf = UserProfiles::default();
     let origin = |device: &DeviceSpec| shelf.best(device, SCALAR).origin;
     assert_eq!(origin(&h200), Origin::BuiltIn("nvidia-h200".to_owned()));
     let a100 = DeviceSpec {
@@ -222,13 +222,16 @@ proptest! {
         numbers in prop::collection::vec(prop::sample::select(vec![0.0, 1e-300, 1.0, 1e12]), 18),
         cache in prop::sample::select(vec![1.0, 1e15]),
         threads in prop::sample::select(vec![1, usize::MAX]),
-        spec in prop::sample::select(vec!["dense,n=0", "poisson2d,n=40", "webbase,rows=2k", "circuit,rows=2k"]),
+        spec in prop::sample::select(vec![
+            "dense,n=0", "poisson2d,n=40", "webbase,rows=2k", "circuit,rows=2k",
+        ]),
     ) {
         let mut profile = measured(DeviceSpec { threads, ..here() });
         profile.cache_bytes = cache;
         for (i, c) in profile.coefficients.values_mut().flat_map(|k| k.values_mut()).enumerate() {
             let number = |at: usize| numbers[(at + i) % numbers.len()];
-            *c = crate::tuning::cost::Coefficients::new(std::array::from_fn(number), [16, 17, 18].map(number));
+            let packing = [16, 17, 18].map(number);
+            *c = crate::tuning::cost::Coefficients::new(std::array::from_fn(number), packing);
         }
         let text = ron::to_string(&profile).unwrap();
         let profile = Arc::new(Profile::parse("hostile", &text).unwrap());

@@ -6,19 +6,19 @@ use sparseop::device::Device;
 use sparseop::formats::{Traffic, Weights};
 use sparseop::matrix::gallery;
 use sparseop::tuning::decision::TIE_BAND;
-use sparseop::tuning::facts::Facts;
+use sparseop::tuning::features::MatrixFeatures;
 
 /// A matrix of a tuning run, without times.
-struct Subject {
+struct TestSubject {
     matrix: String,
     class: String,
     fingerprint: Fingerprint,
-    facts: Facts,
+    facts: MatrixFeatures,
     plans: Vec<(Plan, Traffic)>,
 }
 
 /// The suite at two sizes, and a sweep.
-fn subjects() -> Vec<Subject> {
+fn subjects() -> Vec<TestSubject> {
     let spec = Device::Cpu.spec();
     let suite =
         [30_000, 200_000].into_iter().flat_map(|n| gallery::suite().map(move |s| s.scaled_to(n)));
@@ -29,11 +29,11 @@ fn subjects() -> Vec<Subject> {
         let plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&spec)).into_iter();
         let plans =
             plans.map(|plan| (plan.clone(), plan.traffic(&analysis, ScalarKind::F64))).collect();
-        Subject {
+        TestSubject {
             class: spec_of.entry().name.to_owned(),
             matrix: spec_of.to_string(),
             fingerprint: Fingerprint::of(a.view()),
-            facts: Facts::from(&analysis),
+            facts: MatrixFeatures::from(&analysis),
             plans,
         }
     };
@@ -43,10 +43,10 @@ fn subjects() -> Vec<Subject> {
 /// Times by the built-in coefficients and an additional law, with the given noise. `run` numbers
 /// the repetitions.
 fn time(
-    subjects: &[Subject],
+    subjects: &[TestSubject],
     noise: f64,
     run: u64,
-    law: impl Fn(&Subject, &str, &Traffic) -> f64,
+    law: impl Fn(&TestSubject, &str, &Traffic) -> f64,
 ) -> Vec<Measured> {
     let truth = Profile { correction: None, ..(*Profile::builtin(&Device::Cpu)).clone() };
     let predictor = Predictor::for_own_device(&truth);
@@ -58,12 +58,12 @@ fn time(
         state ^= state << 17;
         (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     };
-    let mut measure = |s: &Subject| {
+    let mut measure = |s: &TestSubject| {
         let run = |(plan, traffic): &(Plan, Traffic)| {
             let kernel = plan.kernel(Target::Cpu);
             let sum = predictor.predict(plan, traffic, &s.facts, ScalarKind::F64).1.unwrap();
             let product = sum.product() * law(s, kernel, traffic) * (noise * uniform()).exp();
-            Run { plan: plan.clone(), traffic: *traffic, product, prepare: sum.prepare }
+            PlanRun { plan: plan.clone(), traffic: *traffic, product, prepare: sum.prepare }
         };
         Measured {
             matrix: s.matrix.clone(),
@@ -113,7 +113,7 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
 #[test]
 fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
     // For bands alone, the kernels that are best elsewhere take three times as long.
-    let law = |s: &Subject, kernel: &str, _: &Traffic| {
+    let law = |s: &TestSubject, kernel: &str, _: &Traffic| {
         if s.class == "banded" && !kernel.starts_with("csr.scalar") { 3.0 } else { 1.0 }
     };
     let measured = time(&subjects(), 0.0, 1, law);
@@ -125,9 +125,9 @@ fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
 }
 
 #[test]
-fn what_no_sum_can_say_is_learned_where_it_helps() {
+fn corrections_are_learned_where_they_help() {
     // Slices become efficient with many rows: a product of a feature and the total time.
-    let law = |s: &Subject, kernel: &str, _: &Traffic| {
+    let law = |s: &TestSubject, kernel: &str, _: &Traffic| {
         if kernel.starts_with("csr") {
             1.0
         } else {
@@ -170,10 +170,10 @@ fn ten_runs_choose_the_same_plans() {
 }
 
 #[test]
-fn a_kernel_that_was_hardly_run_is_left_to_the_one_that_stands_for_it() {
+fn a_rarely_measured_kernel_uses_its_fallback() {
     let mut measured = time(&subjects(), 0.0, 1, |_, _, _| 1.0);
     let narrow: Plan = "psell(sigma:1,values:f32)".parse().unwrap();
-    let wide = |run: &Run| run.plan.to_string() == "psell(sigma:1)";
+    let wide = |run: &PlanRun| run.plan.to_string() == "psell(sigma:1)";
     let times = measured.iter().filter(|m| m.runs.iter().any(wide)).count();
     assert!(times >= FEWEST, "{times}");
     let mut seen = 0;
@@ -181,19 +181,19 @@ fn a_kernel_that_was_hardly_run_is_left_to_the_one_that_stands_for_it() {
         let Some(run) = runs.iter().find(|run| wide(run)).cloned() else { continue };
         seen += 1;
         if seen < FEWEST {
-            runs.push(Run { plan: narrow.clone(), product: run.product / 1000.0, ..run });
+            runs.push(PlanRun { plan: narrow.clone(), product: run.product / 1000.0, ..run });
         }
     }
     let refit = profile(&measured, &provenance()).profile;
     let kernels = &refit.coefficients[&ScalarKind::F64];
     assert!(kernels.contains_key("psell") && !kernels.contains_key("psell.f32"));
-    let stand_in = refit.coefficients(ScalarKind::F64, "psell.f32");
-    assert_eq!(stand_in, kernels.get("psell"));
+    let fallback = refit.coefficients(ScalarKind::F64, "psell.f32");
+    assert_eq!(fallback, kernels.get("psell"));
 }
 
 #[test]
 fn one_class_cannot_be_held_out_and_nothing_large_is_judged_all_the_same() {
-    let subjects: Vec<Subject> = subjects().into_iter().filter(|s| s.class == "road").collect();
+    let subjects: Vec<TestSubject> = subjects().into_iter().filter(|s| s.class == "road").collect();
     let refit = profile(&time(&subjects[..1], 0.0, 1, |_, _, _| 1.0), &provenance());
     assert_eq!(refit.profile.validation.held_out, None);
     assert_eq!((refit.choices.len(), refit.profile.validation.in_sample.matrices), (1, 1));
@@ -208,7 +208,7 @@ fn measurements_survive_a_line_of_text() {
     let read: Measured = ron::from_str(&line).unwrap();
     assert_eq!((&read, read.defect()), (&measured, None));
     assert!(read.record(None, None).runs.iter().any(|run| run.failed.is_some()));
-    let broken = Measured { facts: Facts { cv: f64::NAN, ..read.facts }, ..read.clone() };
+    let broken = Measured { facts: MatrixFeatures { cv: f64::NAN, ..read.facts }, ..read.clone() };
     assert!(broken.defect().unwrap().contains(&measured.matrix));
     let mut broken = read;
     broken.runs[0].product = -1.0;

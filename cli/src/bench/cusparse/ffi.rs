@@ -49,7 +49,9 @@ pub(super) const REAL_64: Enum = 1;
 
 /// Declares a table of functions with their symbols and parameters, and binds it.
 macro_rules! functions {
-    ($(#[$doc:meta])* $name:ident { $($field:ident = $symbol:ident($($arg:ty),*) -> $out:ty;)+ }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($field:ident = $symbol:ident($($arg:ty),*) -> $out:ty;)+
+    }) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub(super) struct $name {
@@ -84,9 +86,11 @@ functions! {
         destroy_vector = cusparseDestroyDnVec(Raw) -> Status;
         // rows, columns, entries; offsets, columns, values; type of offsets, of columns; base; type
         // of values
-        create_csr = cusparseCreateCsr(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum) -> Status;
+        create_csr = cusparseCreateCsr(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum)
+            -> Status;
         // rows, columns, entries; rows, columns, values; type of indices; base; type of values
-        create_coo = cusparseCreateCoo(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum) -> Status;
+        create_coo = cusparseCreateCoo(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum)
+            -> Status;
         // rows, columns, entries, slots, rows of a slice; then as CSR
         create_sliced_ell = cusparseCreateSlicedEll(
             Out, i64, i64, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum
@@ -97,7 +101,8 @@ functions! {
             Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, *mut usize
         ) -> Status;
         // as above, then the buffer
-        multiply = cusparseSpMV(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw) -> Status;
+        multiply = cusparseSpMV(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw)
+            -> Status;
     }
 }
 
@@ -115,14 +120,16 @@ functions! {
         preprocess = cusparseSpMM_preprocess(
             Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw
         ) -> Status;
-        multiply = cusparseSpMM(Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw) -> Status;
+        multiply = cusparseSpMM(Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw)
+            -> Status;
     }
 }
 
 functions! {
     /// Analysis of a matrix ahead of many products, from CUDA 12.4 on.
     Preprocess {
-        run = cusparseSpMV_preprocess(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw) -> Status;
+        run = cusparseSpMV_preprocess(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw)
+            -> Status;
     }
 }
 
@@ -130,7 +137,9 @@ functions! {
     /// z = alpha A x + beta y, planned ahead of the products; from version 12.8 on.
     SpMvOp {
         // handle, operation, A, x, y, z, type, algorithm, size of the buffer
-        buffer_size = cusparseSpMVOp_bufferSize(Raw, Enum, Raw, Raw, Raw, Raw, Enum, Enum, *mut usize) -> Status;
+        buffer_size = cusparseSpMVOp_bufferSize(
+            Raw, Enum, Raw, Raw, Raw, Raw, Enum, Enum, *mut usize
+        ) -> Status;
         // handle, the new one, operation, A, x, y, z, type, algorithm, buffer
         create_descriptor = cusparseSpMVOp_createDescr(
             Raw, Out, Enum, Raw, Raw, Raw, Raw, Enum, Enum, Raw

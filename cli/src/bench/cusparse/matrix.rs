@@ -1,6 +1,6 @@
 //! The matrix in the GPU's memory, in the formats that cuSPARSE reads.
 
-use super::super::failure::Failure;
+use super::super::failure::RunFailure;
 use super::layout::{PADDING, rows, slice_offsets, slots};
 use sparseop::device::DeviceArray;
 use sparseop::matrix::CsrView;
@@ -13,7 +13,7 @@ const HEIGHT: usize = 32;
 
 /// A matrix format of cuSPARSE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum StorageLayout {
     Csr,
     Coo,
     SlicedEll,
@@ -21,7 +21,7 @@ pub(super) enum Layout {
 
 /// Rows, columns and entries.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct MatrixShape {
     pub(super) nrows: i64,
     pub(super) ncols: i64,
     pub(super) nnz: i64,
@@ -29,7 +29,7 @@ pub(super) struct Shape {
 
 /// The arrays of a matrix. All indices are signed, of 64 bits if `wide`, else of 32.
 #[derive(Debug)]
-pub(super) enum Arrays {
+pub(super) enum MatrixArrays {
     Csr {
         offsets: Rc<DeviceArray>,
         columns: Rc<DeviceArray>,
@@ -56,9 +56,9 @@ pub(super) enum Arrays {
 
 /// An array that lives as long as it has users.
 #[derive(Debug, Default)]
-struct Kept(RefCell<Weak<DeviceArray>>);
+struct CachedArray(RefCell<Weak<DeviceArray>>);
 
-impl Kept {
+impl CachedArray {
     /// Returns the array, and makes it if it does not exist.
     fn get(
         &self,
@@ -75,23 +75,23 @@ impl Kept {
 
 /// Device arrays of one matrix that the algorithms share.
 #[derive(Debug, Default)]
-pub(in super::super) struct Shared {
+pub(in super::super) struct SharedArrays {
     /// Limit of the bytes of a padded format, the same as that of our own plans.
     limit: u64,
-    offsets: Kept,
-    rows: Kept,
-    columns: Kept,
-    values: Kept,
+    offsets: CachedArray,
+    rows: CachedArray,
+    columns: CachedArray,
+    values: CachedArray,
 }
 
-impl Shared {
+impl SharedArrays {
     /// No arrays, and a limit of `limit` bytes for padded formats.
     pub(in super::super) fn within(limit: u64) -> Self {
         Self { limit, ..Self::default() }
     }
 }
 
-impl Shape {
+impl MatrixShape {
     pub(super) fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         // A matrix in memory has less than 2^63 rows, columns and entries.
         let [nrows, ncols, nnz] = [a.nrows(), a.ncols(), a.nnz()].map(|n| n as i64);
@@ -104,22 +104,22 @@ impl Shape {
     }
 }
 
-impl Arrays {
+impl MatrixArrays {
     /// Copies the arrays of a matrix to the device, except those that are already there.
     pub(super) fn of<T: Scalar>(
         a: CsrView<'_, T>,
-        layout: Layout,
+        layout: StorageLayout,
         device: &Device,
-        shared: &Shared,
-    ) -> Result<Self, Failure> {
-        let wide = Shape::of(a).is_wide();
-        if layout == Layout::SlicedEll {
+        shared: &SharedArrays,
+    ) -> Result<Self, RunFailure> {
+        let wide = MatrixShape::of(a).is_wide();
+        if layout == StorageLayout::SlicedEll {
             return Self::sliced(a, wide, device, shared.limit);
         }
         let columns = a.col_idx().iter().map(|&column| i64::from(column));
         let columns = shared.columns.get(|| indices(device, wide, columns))?;
         let values = shared.values.get(|| DeviceArray::from_slice(device, a.values()))?;
-        if layout == Layout::Coo {
+        if layout == StorageLayout::Coo {
             let rows = shared.rows.get(|| indices(device, wide, rows(a).map(|row| row as i64)))?;
             return Ok(Self::Coo { rows, columns, values, wide });
         }
@@ -133,15 +133,16 @@ impl Arrays {
         wide: bool,
         device: &Device,
         limit: u64,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunFailure> {
         let offsets = slice_offsets(a, HEIGHT);
         let count = offsets.last().copied().unwrap_or(0);
         let wide = wide || count > i32::MAX as usize;
         let index = if wide { size_of::<i64>() } else { size_of::<i32>() };
         let needed = (count * (index + size_of::<T>()) + offsets.len() * index) as u64;
         if needed > limit {
-            return Err(Failure::Refused(format!(
-                "cusparse sell needs {needed} bytes for the packed matrix, but the limit is {limit} bytes"
+            return Err(RunFailure::Refused(format!(
+                "cusparse sell needs {needed} bytes for the packed matrix, but the limit is \
+                 {limit} bytes"
             )));
         }
         let (columns, values) = slots(a, HEIGHT, &offsets);
@@ -185,11 +186,14 @@ mod tests {
 
     #[test]
     fn csr_and_coo_share_what_they_can() {
-        let (a, shared) = (chapter::matrix::<f32>(), Shared::default());
-        let arrays = |layout| Arrays::of(a.view(), layout, &Device::Cpu, &shared).ok().unwrap();
-        let (csr, coo) = (arrays(Layout::Csr), arrays(Layout::Coo));
-        let Arrays::Csr { offsets, columns, values, wide: false } = &csr else { panic!("{csr:?}") };
-        let Arrays::Coo { rows, columns: also, values: too, wide: false } = &coo else {
+        let (a, shared) = (chapter::matrix::<f32>(), SharedArrays::default());
+        let arrays =
+            |layout| MatrixArrays::of(a.view(), layout, &Device::Cpu, &shared).ok().unwrap();
+        let (csr, coo) = (arrays(StorageLayout::Csr), arrays(StorageLayout::Coo));
+        let MatrixArrays::Csr { offsets, columns, values, wide: false } = &csr else {
+            panic!("{csr:?}")
+        };
+        let MatrixArrays::Coo { rows, columns: also, values: too, wide: false } = &coo else {
             panic!("{coo:?}")
         };
         assert!(Rc::ptr_eq(columns, also) && Rc::ptr_eq(values, too));
@@ -199,14 +203,19 @@ mod tests {
         assert_eq!(read::<f32>(values, 7), [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
         let kept = Rc::downgrade(columns);
         drop((csr, coo));
-        assert!(kept.upgrade().is_none(), "nobody uses it any more");
+        assert!(kept.upgrade().is_none(), "no user is left");
     }
 
     #[test]
     fn slices_beyond_the_limit_are_refused() {
         let a = chapter::matrix::<f64>();
-        let refused = Arrays::of(a.view(), Layout::SlicedEll, &Device::Cpu, &Shared::within(1000));
-        let Err(Failure::Refused(text)) = refused else { panic!("{refused:?}") };
+        let refused = MatrixArrays::of(
+            a.view(),
+            StorageLayout::SlicedEll,
+            &Device::Cpu,
+            &SharedArrays::within(1000),
+        );
+        let Err(RunFailure::Refused(text)) = refused else { panic!("{refused:?}") };
         assert_eq!(
             text,
             "cusparse sell needs 1160 bytes for the packed matrix, but the limit is 1000 bytes"
@@ -218,7 +227,7 @@ mod tests {
         let given = || [7, -1].into_iter();
         assert_eq!(read::<i32>(&indices(&Device::Cpu, false, given()).unwrap(), 2), [7, -1]);
         assert_eq!(read::<i64>(&indices(&Device::Cpu, true, given()).unwrap(), 2), [7, -1]);
-        let shape = Shape { nrows: 1, ncols: 1, nnz: 1 << 31 };
-        assert!(shape.is_wide() && !Shape { nnz: (1 << 31) - 1, ..shape }.is_wide());
+        let shape = MatrixShape { nrows: 1, ncols: 1, nnz: 1 << 31 };
+        assert!(shape.is_wide() && !MatrixShape { nnz: (1 << 31) - 1, ..shape }.is_wide());
     }
 }

@@ -6,14 +6,14 @@ mod matrix;
 mod session;
 mod several;
 
-pub(super) use matrix::Shared;
+pub(super) use matrix::SharedArrays;
 pub(super) use several::SpMm;
 
 use super::engine::Engine;
-use super::failure::Failure;
+use super::failure::RunFailure;
 use crate::console::Console;
 use ffi::{Cusparse, Enum, NON_TRANSPOSE, Raw, TRANSPOSE};
-use matrix::{Arrays, Layout, Shape};
+use matrix::{MatrixArrays, MatrixShape, StorageLayout};
 use session::{Object, Session, data_type, number};
 use sparseop::device::DeviceArray;
 use sparseop::matrix::CsrView;
@@ -103,11 +103,13 @@ impl Algorithm {
         }
     }
 
-    fn layout(self) -> Layout {
+    fn layout(self) -> StorageLayout {
         match self {
-            Self::CsrAlg1 | Self::CsrAlg2 | Self::SpMvOpAlg1 | Self::SpMvOpAlg2 => Layout::Csr,
-            Self::CooAlg1 | Self::CooAlg2 => Layout::Coo,
-            Self::Sell => Layout::SlicedEll,
+            Self::CsrAlg1 | Self::CsrAlg2 | Self::SpMvOpAlg1 | Self::SpMvOpAlg2 => {
+                StorageLayout::Csr
+            }
+            Self::CooAlg1 | Self::CooAlg2 => StorageLayout::Coo,
+            Self::Sell => StorageLayout::SlicedEll,
         }
     }
 
@@ -138,32 +140,32 @@ impl Algorithm {
         transposed: bool,
         x: Rc<DeviceVec<T>>,
         caches: &Rc<Caches>,
-        shared: &Shared,
-    ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
-        let broken = |text: &str| Failure::Broken(text.to_owned());
+        shared: &SharedArrays,
+    ) -> Result<Box<dyn Engine<T> + 'a>, RunFailure> {
+        let broken = |text: &str| RunFailure::Broken(text.to_owned());
         let device = &x.device();
         if *device == Device::Cpu {
             return Err(broken("it needs an NVIDIA GPU, and the device is the CPU"));
         }
         let library = Cusparse::get().map_err(broken)?;
-        let arrays = Arrays::of(a, self.layout(), device, shared)?;
+        let arrays = MatrixArrays::of(a, self.layout(), device, shared)?;
         let (operation, len) =
             if transposed { (TRANSPOSE, a.ncols()) } else { (NON_TRANSPOSE, a.nrows()) };
         let y = DeviceVec::zeros(device, len)?;
         let session = Session::new(library, caches.clone())?;
-        Ok(Box::new(Prepared::new(self, operation, Shape::of(a), arrays, x, y, session)?))
+        Ok(Box::new(PreparedSpmv::new(self, operation, MatrixShape::of(a), arrays, x, y, session)?))
     }
 }
 
 /// State of one algorithm. Objects come before those that they refer to, so that they are dropped
 /// first.
-struct Prepared<T: Scalar> {
+struct PreparedSpmv<T: Scalar> {
     call: Call<T>,
     matrix: Object,
     x: Object,
     y: Object,
     session: Session,
-    memory: Memory<T>,
+    memory: CusparseMemory<T>,
 }
 
 /// The function that multiplies, and its own arguments.
@@ -173,19 +175,19 @@ enum Call<T: Scalar> {
 }
 
 /// Memory that the descriptors and the plan point to.
-struct Memory<T: Scalar> {
-    _arrays: Arrays,
+struct CusparseMemory<T: Scalar> {
+    _arrays: MatrixArrays,
     _x: Rc<DeviceVec<T>>,
     y: DeviceVec<T>,
     buffer: DeviceArray,
 }
 
-impl<T: Scalar> Prepared<T> {
+impl<T: Scalar> PreparedSpmv<T> {
     fn new(
         algorithm: Algorithm,
         operation: Enum,
-        shape: Shape,
-        arrays: Arrays,
+        shape: MatrixShape,
+        arrays: MatrixArrays,
         x: Rc<DeviceVec<T>>,
         y: DeviceVec<T>,
         session: Session,
@@ -198,7 +200,7 @@ impl<T: Scalar> Prepared<T> {
             Call::spmv(operation, algorithm.number(), &objects, &session)?
         };
         let [matrix, x_object, y_object] = objects;
-        let memory = Memory { _arrays: arrays, _x: x, y, buffer };
+        let memory = CusparseMemory { _arrays: arrays, _x: x, y, buffer };
         Ok(Self { call, matrix, x: x_object, y: y_object, session, memory })
     }
 }
@@ -280,7 +282,7 @@ impl<T: Scalar> Call<T> {
     }
 }
 
-impl<T: Scalar> Engine<T> for Prepared<T> {
+impl<T: Scalar> Engine<T> for PreparedSpmv<T> {
     fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
         self.memory.y.copy_from(y)?;
         self.multiply()?;
@@ -330,8 +332,8 @@ mod tests {
         let caches = Caches::new(&Stream::new(&Device::Cpu).unwrap(), CacheState::Warm).unwrap();
         let caches = Rc::new(caches);
         for algorithm in Algorithm::ALL {
-            match algorithm.enter(a.view(), false, x.clone(), &caches, &Shared::default()) {
-                Err(Failure::Broken(text)) => {
+            match algorithm.enter(a.view(), false, x.clone(), &caches, &SharedArrays::default()) {
+                Err(RunFailure::Broken(text)) => {
                     assert!(text.contains("needs an NVIDIA GPU"), "{text}")
                 }
                 _ => panic!("{} multiplies on the CPU", algorithm.name()),

@@ -1,11 +1,11 @@
 //! Owned objects of cuSPARSE (handles, descriptors, plans), and its status codes as errors.
 
-use super::super::task::Several;
+use super::super::task::MultivectorShape;
 use super::ffi::{
     BASE_ZERO, COLUMN_MAJOR, Cusparse, Enum, INDEX_32, INDEX_64, Number, Out, REAL_32, REAL_64,
 };
 use super::ffi::{ROW_MAJOR, Raw, Status};
-use super::matrix::{Arrays, Shape};
+use super::matrix::{MatrixArrays, MatrixShape};
 use sparseop::tuning::caches::Caches;
 use sparseop::{DeviceVec, Error, Layout, Scalar, ScalarKind, Stream};
 use std::ptr::{from_ref, null_mut};
@@ -108,7 +108,7 @@ impl Session {
         &self,
         vectors: &DeviceVec<T>,
         len: i64,
-        several: Several,
+        several: MultivectorShape,
     ) -> Result<Object, Error> {
         let (f, count) = (&self.library.several, several.count as i64);
         let (order, apart) = match several.layout {
@@ -125,15 +125,19 @@ impl Session {
     }
 
     /// Creates a descriptor of a matrix. Its arrays must outlive it.
-    pub(super) fn matrix<T: Scalar>(&self, shape: Shape, arrays: &Arrays) -> Result<Object, Error> {
+    pub(super) fn matrix<T: Scalar>(
+        &self,
+        shape: MatrixShape,
+        arrays: &MatrixArrays,
+    ) -> Result<Object, Error> {
         let f = &self.library.functions;
-        let Shape { nrows, ncols, nnz } = shape;
+        let MatrixShape { nrows, ncols, nnz } = shape;
         let (value, base) = (data_type::<T>(), BASE_ZERO);
         // SAFETY: the arrays hold a matrix of that shape, in that format, with indices and values
         // of those types.
         let create = |out| unsafe {
             match arrays {
-                Arrays::Csr { offsets, columns, values, wide } => {
+                MatrixArrays::Csr { offsets, columns, values, wide } => {
                     let (o, c, v) = (
                         offsets.address() as Raw,
                         columns.address() as Raw,
@@ -142,12 +146,12 @@ impl Session {
                     let index = index_type(*wide);
                     (f.create_csr)(out, nrows, ncols, nnz, o, c, v, index, index, base, value)
                 }
-                Arrays::Coo { rows, columns, values, wide } => {
+                MatrixArrays::Coo { rows, columns, values, wide } => {
                     let (r, c, v) =
                         (rows.address() as Raw, columns.address() as Raw, values.address() as Raw);
                     (f.create_coo)(out, nrows, ncols, nnz, r, c, v, index_type(*wide), base, value)
                 }
-                Arrays::SlicedEll { slots, height, offsets, columns, values, wide } => {
+                MatrixArrays::SlicedEll { slots, height, offsets, columns, values, wide } => {
                     let (o, c, v) = (
                         offsets.address() as Raw,
                         columns.address() as Raw,

@@ -2,14 +2,14 @@
 
 use super::super::baseline::Context;
 use super::super::engine::Engine;
-use super::super::failure::Failure;
-use super::super::task::Several;
+use super::super::failure::RunFailure;
+use super::super::task::MultivectorShape;
 use super::ffi::{Cusparse, Enum, NON_TRANSPOSE, Raw};
-use super::matrix::{Arrays, Layout, Shape};
+use super::matrix::{MatrixArrays, MatrixShape, StorageLayout};
 use super::session::{Object, Session, data_type, number};
 use sparseop::device::DeviceArray;
 use sparseop::tuning::caches::Caches;
-use sparseop::{Device, DeviceVec, Error, Layout as VectorLayout, Scalar};
+use sparseop::{Device, DeviceVec, Error, Layout, Scalar};
 use std::rc::Rc;
 
 /// An SpMM algorithm of cuSPARSE with layouts of matrix and vectors.
@@ -18,30 +18,30 @@ pub(in super::super) struct SpMm {
     name: &'static str,
     /// Number in `cusparseSpMMAlg_t`.
     number: Enum,
-    matrix: Layout,
-    vectors: VectorLayout,
+    matrix: StorageLayout,
+    vectors: Layout,
 }
 
 impl SpMm {
     /// Every algorithm with every layout of the vectors.
     pub(in super::super) fn all() -> Vec<Self> {
-        use VectorLayout::{ColumnMajor, RowMajor};
+        use Layout::{ColumnMajor, RowMajor};
         let way = |name, number, matrix, vectors| Self { name, number, matrix, vectors };
         vec![
-            way("csr_alg1 row", 4, Layout::Csr, RowMajor),
-            way("csr_alg1 column", 4, Layout::Csr, ColumnMajor),
-            way("csr_alg2 row", 6, Layout::Csr, RowMajor),
-            way("csr_alg2 column", 6, Layout::Csr, ColumnMajor),
-            way("csr_alg3 row", 12, Layout::Csr, RowMajor),
-            way("csr_alg3 column", 12, Layout::Csr, ColumnMajor),
-            way("coo_alg1 row", 1, Layout::Coo, RowMajor),
-            way("coo_alg1 column", 1, Layout::Coo, ColumnMajor),
-            way("coo_alg2 row", 2, Layout::Coo, RowMajor),
-            way("coo_alg2 column", 2, Layout::Coo, ColumnMajor),
-            way("coo_alg3 row", 3, Layout::Coo, RowMajor),
-            way("coo_alg3 column", 3, Layout::Coo, ColumnMajor),
-            way("coo_alg4 row", 5, Layout::Coo, RowMajor),
-            way("coo_alg4 column", 5, Layout::Coo, ColumnMajor),
+            way("csr_alg1 row", 4, StorageLayout::Csr, RowMajor),
+            way("csr_alg1 column", 4, StorageLayout::Csr, ColumnMajor),
+            way("csr_alg2 row", 6, StorageLayout::Csr, RowMajor),
+            way("csr_alg2 column", 6, StorageLayout::Csr, ColumnMajor),
+            way("csr_alg3 row", 12, StorageLayout::Csr, RowMajor),
+            way("csr_alg3 column", 12, StorageLayout::Csr, ColumnMajor),
+            way("coo_alg1 row", 1, StorageLayout::Coo, RowMajor),
+            way("coo_alg1 column", 1, StorageLayout::Coo, ColumnMajor),
+            way("coo_alg2 row", 2, StorageLayout::Coo, RowMajor),
+            way("coo_alg2 column", 2, StorageLayout::Coo, ColumnMajor),
+            way("coo_alg3 row", 3, StorageLayout::Coo, RowMajor),
+            way("coo_alg3 column", 3, StorageLayout::Coo, ColumnMajor),
+            way("coo_alg4 row", 5, StorageLayout::Coo, RowMajor),
+            way("coo_alg4 column", 5, StorageLayout::Coo, ColumnMajor),
         ]
     }
 
@@ -54,44 +54,52 @@ impl SpMm {
     pub(in super::super) fn enter<'a, T: Scalar>(
         self,
         context: &Context<'_, T>,
-    ) -> Result<Box<dyn Engine<T> + 'a>, Failure> {
+    ) -> Result<Box<dyn Engine<T> + 'a>, RunFailure> {
         let (a, device) = (context.a, context.device);
         if *device == Device::Cpu {
-            return Err(Failure::Broken(
+            return Err(RunFailure::Broken(
                 "it needs an NVIDIA GPU, and the device is the CPU".to_owned(),
             ));
         }
-        let library = Cusparse::get().map_err(|reason| Failure::Broken(reason.to_owned()))?;
-        let arrays = Arrays::of(a, self.matrix, device, &context.shared)?;
-        let several = Several { count: context.task.count, layout: self.vectors };
+        let library = Cusparse::get().map_err(|reason| RunFailure::Broken(reason.to_owned()))?;
+        let arrays = MatrixArrays::of(a, self.matrix, device, &context.shared)?;
+        let several = MultivectorShape { count: context.task.count, layout: self.vectors };
         let x = context.vectors.on(device, several)?;
         let y = DeviceVec::zeros(device, a.nrows() * several.count)?;
         let session = Session::new(library, context.caches.clone())?;
-        Ok(Box::new(Prepared::new(self.number, several, Shape::of(a), arrays, x, y, session)?))
+        Ok(Box::new(PreparedSpmm::new(
+            self.number,
+            several,
+            MatrixShape::of(a),
+            arrays,
+            x,
+            y,
+            session,
+        )?))
     }
 }
 
 /// State of one algorithm. Objects come before those that they refer to, so that they are dropped
 /// first.
-struct Prepared<T: Scalar> {
+struct PreparedSpmm<T: Scalar> {
     algorithm: Enum,
-    several: Several,
+    several: MultivectorShape,
     matrix: Object,
     x: Object,
     y: Object,
     session: Session,
     buffer: DeviceArray,
-    _arrays: Arrays,
+    _arrays: MatrixArrays,
     _vectors: Rc<DeviceVec<T>>,
     products: DeviceVec<T>,
 }
 
-impl<T: Scalar> Prepared<T> {
+impl<T: Scalar> PreparedSpmm<T> {
     fn new(
         algorithm: Enum,
-        several: Several,
-        shape: Shape,
-        arrays: Arrays,
+        several: MultivectorShape,
+        shape: MatrixShape,
+        arrays: MatrixArrays,
         vectors: Rc<DeviceVec<T>>,
         products: DeviceVec<T>,
         session: Session,
@@ -143,7 +151,7 @@ impl<T: Scalar> Prepared<T> {
     }
 }
 
-impl<T: Scalar> Engine<T> for Prepared<T> {
+impl<T: Scalar> Engine<T> for PreparedSpmm<T> {
     fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
         self.products.copy_from(y)?;
         self.multiply()?;
@@ -167,7 +175,7 @@ impl<T: Scalar> Engine<T> for Prepared<T> {
         self.session.caches()
     }
 
-    fn several(&self) -> Several {
+    fn several(&self) -> MultivectorShape {
         self.several
     }
 }

@@ -151,9 +151,9 @@ fn decompression_stops_at_the_limit() {
 #[test]
 fn progress_ends_at_the_total() {
     let (parsed, decompressed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let listener = |progress: Progress| {
+    let listener = |progress: ReadProgress| {
         assert!(progress.done <= progress.total);
-        let stage = if progress.stage == Stage::Parse { &parsed } else { &decompressed };
+        let stage = if progress.stage == ReadStage::Parse { &parsed } else { &decompressed };
         stage.fetch_max(progress.done, Ordering::Relaxed);
     };
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn a_failed_write_leaves_nothing() {
 }
 
 #[test]
-fn written_text_is_plain_and_replaces_what_was_there() {
+fn written_text_is_plain_and_replaces_the_old_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mtx");
     fs::write(&path, "old").unwrap();
@@ -190,7 +190,8 @@ fn written_text_is_plain_and_replaces_what_was_there() {
         t.push(row, col, value).unwrap();
     }
     write(&path, t.to_csr().view()).unwrap();
-    let text = "%%MatrixMarket matrix coordinate real general\n2 12 5\n1 2 1e-20\n1 12 -0.1\n2 1 1\n2 4 16777216\n2 5 3e20\n";
+    let text = "%%MatrixMarket matrix coordinate real general\n2 12 5\n1 2 1e-20\n1 12 -0.1\n2 1 \
+                1\n2 4 16777216\n2 5 3e20\n";
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     #[cfg(unix)]
     {

@@ -103,12 +103,13 @@ proptest! {
         let rows = (0..a.nrows()).flat_map(|row| a.view().row_range(row).map(move |k| (row, k)));
         let found: Vec<_> =
             rows.map(|(row, k)| ((row as u32, a.col_idx()[k]), a.values()[k].to_bits())).collect();
-        let expected: Vec<_> = naive(&text).into_iter().map(|(place, v)| (place, v.to_bits())).collect();
+        let expected: Vec<_> =
+            naive(&text).into_iter().map(|(place, v)| (place, v.to_bits())).collect();
         prop_assert_eq!(found, expected, "{}", text);
     }
 
     #[test]
-    fn what_is_written_is_read(
+    fn written_files_are_read_back(
         doubles in prop::collection::vec((0u32..70_000, 0u32..300, number()), 0..50),
         singles in prop::collection::vec((0u32..70_000, 0u32..300, any::<f32>()), 0..50),
         end in prop::sample::select(ENDS),
@@ -120,9 +121,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), chunk_bytes in 1usize..50) {
+    fn no_bytes_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        chunk_bytes in 1usize..50,
+    ) {
         let _ = parse_in::<f64>(chunk_bytes, &bytes);
-        let _ = parse_in::<f32>(chunk_bytes, &[b"%%MatrixMarket matrix array real general\n3 3\n", &bytes[..]].concat());
+        let head = b"%%MatrixMarket matrix array real general\n3 3\n";
+        let _ = parse_in::<f32>(chunk_bytes, &[head, &bytes[..]].concat());
     }
 }
 
@@ -133,7 +138,8 @@ fn mutations_do_not_panic() {
     const ALPHABET: &[u8] = b"0123456789 \n\r\t%+-.eEdDnaif\xff\0";
     let seeds: [&[u8]; 4] = [
         b"%%MatrixMarket matrix coordinate real general\n% c\n3 3 3\n1 1 1.5e3\n2 3 -2\n3 1 nan\n",
-        b"%%MatrixMarket matrix coordinate integer symmetric\n3 3 2\n1 1 1\n3 2 123456789012345678\n",
+        b"%%MatrixMarket matrix coordinate integer symmetric\n3 3 2\n1 1 1\n\
+          3 2 123456789012345678\n",
         b"%%MatrixMarket matrix coordinate pattern general\r\n300 300 2\r\n100 1\r\n7 20\r\n",
         b"%%MatrixMarket matrix array real skew-symmetric\n3 3\n1\n2\n3",
     ];

@@ -67,8 +67,10 @@ fn matrices_without_entries() {
 
 #[test]
 fn comments_blanks_and_spellings() {
-    let text = "%%mAtRiXmArKeT\tMATRIX  Coordinate REAL General \r\n% \u{fffd}\n\n  % indented\r\n 2\t2 6 \r\n\r\n\
-                1 1 +1.5D+01\r\n%\n\t2  2   2.5d0 \n2 1 .5\n\n1 2 1.\n+1 002 1e0\n000000000001 2 -3E-1";
+    let text = "%%mAtRiXmArKeT\tMATRIX  Coordinate REAL General \r\n% \u{fffd}\n\n  % indented\r\n \
+                2\t2 6 \r\n\r\n\
+                1 1 +1.5D+01\r\n%\n\t2  2   2.5d0 \n2 1 .5\n\n1 2 1.\n+1 002 1e0\n\
+                000000000001 2 -3E-1";
     assert_eq!(dense(text), "15 1.7 | 0.5 2.5");
     let a = parse_in::<f64>(
         9,
@@ -97,7 +99,8 @@ fn numbers_are_rounded_once() {
     assert_eq!(parse::<f32>(text.as_bytes()).unwrap().values(), [1.0 + f32::EPSILON]);
     let text = with_banner(
         "coordinate integer general",
-        "1 4 4\n1 1 9007199254740993\n1 2 -123456789012345678901234567890\n1 3 +7\n1 4 -0000000000000000012\n",
+        "1 4 4\n1 1 9007199254740993\n1 2 -123456789012345678901234567890\n1 3 +7\n1 4 \
+         -0000000000000000012\n",
     );
     let values = [9007199254740992.0, -1.2345678901234568e29, 7.0, -12.0];
     assert_eq!(parse::<f64>(text.as_bytes()).unwrap().values(), values);

@@ -13,14 +13,14 @@ fn an_interval_is_that_of_students_distribution() {
     let a: Vec<f64> = [0.18f64, 0.19, 0.20, 0.21, 0.22].map(f64::exp).to_vec();
     let found = ratio(&a, &[1.0; 5]);
     let half = 15.5441 * 0.015_811_39 / 5f64.sqrt();
-    let (low, high) = found.interval(CONFIDENCE);
+    let (low, high) = found.interval(ELIMINATE_CONFIDENCE);
     assert!((found.mean - 0.2).abs() < 1e-12);
     assert!((low - (0.2 - half)).abs() < 1e-4 && (high - (0.2 + half)).abs() < 1e-4, "{found:?}");
-    assert!(found.is_slower() && !found.is_faster(BAND, CONFIDENCE) && !found.is_tie());
+    assert!(found.is_slower() && !found.is_faster(BAND, ELIMINATE_CONFIDENCE) && !found.is_tie());
 }
 
 #[test]
-fn too_few_rounds_and_times_of_nothing_say_nothing() {
+fn too_few_rounds_and_zero_times_decide_nothing() {
     assert_eq!(Ratio::of((&[1.0; 4], 0.0), (&[9.0; 9], 0.0)), None);
     assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[9.0; 9], 0.0)), None);
     assert_eq!(Ratio::of((&[0.0; 9], 0.0), (&[0.0; 9], 0.0)), None);
@@ -30,7 +30,7 @@ fn too_few_rounds_and_times_of_nothing_say_nothing() {
 fn drift_that_hits_both_does_not_widen_the_interval() {
     let a: Vec<f64> = (0..10).map(|round| 1.05 * 1.3f64.powi(round)).collect();
     let b: Vec<f64> = (0..10).map(|round| 1.3f64.powi(round)).collect();
-    assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster(BAND, CONFIDENCE));
+    assert!(ratio(&a, &b).is_slower() && ratio(&b, &a).is_faster(BAND, ELIMINATE_CONFIDENCE));
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn an_outlier_weighs_no_more_than_an_ordinary_round() {
     let noisy = |slow: f64| [1.03, 1.031, 1.029, 1.0302, 1.0298, 1.03, 1.0301, slow];
     let clean = ratio(&noisy(1.031), &[1.0; 8]);
     let hit = ratio(&noisy(80.0), &[1.0; 8]);
-    let high = |ratio: &Ratio| ratio.interval(CONFIDENCE).1;
+    let high = |ratio: &Ratio| ratio.interval(ELIMINATE_CONFIDENCE).1;
     assert!(hit.is_slower() && (high(&hit) - high(&clean)).abs() < 0.01, "{hit:?} {clean:?}");
 }
 
@@ -54,12 +54,12 @@ fn results(times: &[&[f64]]) -> Vec<Result<Samples, Error>> {
 }
 
 #[test]
-fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
-    let wins = |times: [f64; 3], incumbent| {
+fn the_baseline_is_replaced_beyond_its_band() {
+    let wins = |times: [f64; 3], baseline| {
         let results = results(&[&[times[0]; 9], &[times[1]; 9], &[times[2]; 9]]);
-        Judge::new(vec![0.0; 3]).winner(&results, incumbent, |i| [0.0, 2.0, 1.0][i])
+        Judge::new(vec![0.0; 3]).winner(&results, baseline, |i| [0.0, 2.0, 1.0][i])
     };
-    let (predicted, remembered) = (Incumbent::Predicted(0), Incumbent::Remembered(0));
+    let (predicted, remembered) = (TimingBaseline::Predicted(0), TimingBaseline::Remembered(0));
     assert_eq!(wins([1.008, 1.0, 1.2], predicted), Some(0));
     assert_eq!(wins([1.02, 1.0, 1.2], predicted), Some(1));
     assert_eq!(wins([1.02, 1.0, 1.2], remembered), Some(0));
@@ -71,14 +71,14 @@ fn who_stands_is_displaced_beyond_the_band_of_what_it_rests_on() {
     );
     assert_eq!(wins([1.05, 1.0, 1.03], predicted), Some(1));
     assert_eq!(
-        wins([1.03, 1.0, 1.2], Incumbent::Remembered(7)),
+        wins([1.03, 1.0, 1.2], TimingBaseline::Remembered(7)),
         Some(1),
         "one that failed stands for nothing"
     );
 }
 
 #[test]
-fn who_was_sent_home_by_one_that_does_not_win_may_win() {
+fn an_eliminated_candidate_may_win() {
     // The second is the fastest for five rounds and is afterwards no faster than the baseline; the
     // third was eliminated by it.
     let second: Vec<f64> =
@@ -86,11 +86,11 @@ fn who_was_sent_home_by_one_that_does_not_win_may_win() {
     let results = results(&[&[1.0; 20], &second, &[0.85; 5]]);
     let mut judge = Judge::new(vec![0.0; 3]);
     judge.out[2] = true;
-    assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
+    assert_eq!(judge.winner(&results, TimingBaseline::Predicted(0), |i| i as f64), Some(2));
 }
 
 #[test]
-fn who_beats_one_that_beats_the_incumbent_wins() {
+fn beating_a_plan_that_beats_the_baseline_wins() {
     // The baseline was eliminated after five rounds, in which the times of the third varied; in the
     // other rounds the third is by far the fastest.
     let mut third = [0.7; 40];
@@ -98,14 +98,14 @@ fn who_beats_one_that_beats_the_incumbent_wins() {
     let results = results(&[&[1.0; 5], &[0.9; 40], &third]);
     let mut judge = Judge::new(vec![0.0; 3]);
     judge.out[0] = true;
-    assert!(!judge.ratio(&results, 2, 0).unwrap().is_faster(BAND, ENOUGH));
-    assert_eq!(judge.winner(&results, Incumbent::Predicted(0), |i| i as f64), Some(2));
+    assert!(!judge.ratio(&results, 2, 0).unwrap().is_faster(BAND, ACCEPT_CONFIDENCE));
+    assert_eq!(judge.winner(&results, TimingBaseline::Predicted(0), |i| i as f64), Some(2));
 }
 
 /// SplitMix64, and normal numbers from pairs of its numbers.
-struct Dice(u64);
+struct NoiseSource(u64);
 
-impl Dice {
+impl NoiseSource {
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -132,7 +132,7 @@ impl Dice {
 /// Eight plans within about ten per cent, predicted with errors of 12 %. Rounds vary by `sigma`. In
 /// every timing run each plan varies by another half of that, which the rounds of one run cannot
 /// show.
-fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
+fn ten_races(dice: &mut NoiseSource, sigma: f64) -> [Vec<f64>; 2] {
     const PLANS: usize = 8;
     let times: Vec<f64> = (0..PLANS).map(|_| 1.0 + 0.1 * dice.uniform()).collect();
     let predictions: Vec<f64> = times.iter().map(|time| time * dice.normal(0.12).exp()).collect();
@@ -140,20 +140,21 @@ fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
     let predicted = (0..PLANS).min_by(|&a, &b| predictions[a].total_cmp(&predictions[b])).unwrap();
     let (mut fresh, mut successive, mut remembered) = (Vec::new(), Vec::new(), None);
     for _ in 0..10 {
-        let race: Vec<Vec<f64>> = times
+        let rounds: Vec<Vec<f64>> = times
             .iter()
             .map(|time| {
                 let time = time * dice.normal(sigma / 2.0).exp();
                 (0..20).map(|_| time * dice.noise(sigma)).collect()
             })
             .collect();
-        let results = results(&race.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let decide = |incumbent| {
+        let results = results(&rounds.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let decide = |baseline| {
             let judge = Judge::new(vec![0.0; PLANS]);
-            judge.winner(&results, incumbent, |i| predictions[i]).unwrap()
+            judge.winner(&results, baseline, |i| predictions[i]).unwrap()
         };
-        let standing = remembered.map_or(Incumbent::Predicted(predicted), Incumbent::Remembered);
-        fresh.push(times[decide(Incumbent::Predicted(predicted))] / least);
+        let standing =
+            remembered.map_or(TimingBaseline::Predicted(predicted), TimingBaseline::Remembered);
+        fresh.push(times[decide(TimingBaseline::Predicted(predicted))] / least);
         remembered = Some(decide(standing));
         successive.push(times[decide(standing)] / least);
     }
@@ -161,9 +162,9 @@ fn ten_races(dice: &mut Dice, sigma: f64) -> [Vec<f64>; 2] {
 }
 
 #[test]
-fn successive_races_decide_alike_through_noise_and_lose_next_to_nothing() {
+fn successive_timing_runs_agree_despite_noise() {
     for (sigma, fresh_agree) in [(0.003, 30), (0.006, 15), (0.01, 5)] {
-        let mut dice = Dice(1);
+        let mut dice = NoiseSource(1);
         let all: Vec<[Vec<f64>; 2]> = (0..60).map(|_| ten_races(&mut dice, sigma)).collect();
         let agree =
             |way: usize| all.iter().filter(|m| m[way].iter().all(|t| *t == m[way][0])).count();

@@ -15,37 +15,43 @@ const FRESH: usize = 10;
 
 /// Repeatability of the decisions, and the matrices on which they differ.
 pub(super) fn repeatability(r: &Repeatability) -> String {
-    let mut out = format!("{} races of each of {} matrices\n", r.races, r.matrices);
+    let mut out = format!("{} timing runs of each of {} matrices\n", r.timing_runs, r.matrices);
     agreement(
         &mut out,
         r,
-        "successive, each beginning with what the one before decided",
+        "successive, each starting from the decision of the previous one",
         &r.successive,
     );
-    agreement(&mut out, r, "fresh, each beginning with the prediction", &r.fresh);
-    out += &differing("differing in succession", &r.successive.differing, usize::MAX);
-    out + &differing("differing afresh", &r.fresh.differing, FRESH)
+    agreement(&mut out, r, "fresh, each starting from the prediction", &r.fresh);
+    out += &differing("differing, successive", &r.successive.differing, usize::MAX);
+    out + &differing("differing, fresh", &r.fresh.differing, FRESH)
 }
 
 fn agreement(out: &mut String, r: &Repeatability, how: &str, a: &Agreement) {
     let share = |part: usize, whole: usize| {
         format!("{part} of {whole}, {}", percent(part as f64 / whole.max(1) as f64))
     };
-    let _ = write!(out, "{how}: all decide for the same plan on {}", share(a.agreeing, r.matrices));
+    let _ = write!(out, "{how}: the same decision on {}", share(a.agreeing, r.matrices));
     if (1..r.matrices).contains(&r.judged) {
-        let _ = write!(out, " (of those judged by {})", share(a.agreeing_judged, r.judged));
+        let _ = write!(
+            out,
+            " (of those included in the regret: {})",
+            share(a.agreeing_judged, r.judged)
+        );
     }
     let Regret { geometric_mean, p95, worst, .. } = a.regret;
     let _ = writeln!(
         out,
-        "; regret of a decision: geometric mean {geometric_mean:.3}, 95th percentile {p95:.3}, worst {worst:.3}"
+        "; regret of a decision: geometric mean {geometric_mean:.3}, 95th percentile {p95:.3}, \
+         worst {worst:.3}"
     );
     if !a.differing.is_empty() {
         let within = if a.within_tie_band { "within" } else { "outside" };
         let (excess, band) = (percent(a.largest_excess - 1.0), percent(TIE_BAND));
         let _ = writeln!(
             out,
-            "  where they differ, a decision is at most {excess} above the fastest: {within} the tie band of {band}"
+            "  differing decisions take at most {excess} longer than the fastest: {within} the tie \
+             band of {band}"
         );
     }
 }
@@ -54,12 +60,12 @@ fn differing(heading: &str, differing: &[Differing], most: usize) -> String {
     if differing.is_empty() {
         return String::new();
     }
-    let plan = |d: &Decided| format!("{} {} x, {:.3}", d.plan, d.races, d.excess);
+    let plan = |d: &Decided| format!("{} {} x, {:.3}", d.plan, d.timing_runs, d.excess);
     let row = |one: &Differing| {
         let plans: Vec<String> = one.decisions.iter().map(plan).collect();
         vec![format!("{} {}", one.matrix, one.scalar), plans.join("; ")]
     };
-    let columns = [(heading, Left), ("decided for, and its time over the fastest's", Left)];
+    let columns = [(heading, Left), ("decision, and its time over the fastest", Left)];
     table(&columns, differing.iter().take(most).map(row))
 }
 
@@ -90,10 +96,11 @@ pub(super) fn calibrations(c: &Calibrations) -> String {
         let Regret { matrices, geometric_mean, p95, worst } = regret;
         let _ = writeln!(
             out,
-            "{what}, predicted by {by}, over {matrices} matrices: regret geometric mean {geometric_mean:.4}, 95th percentile {p95:.3}, worst {worst:.3}"
+            "{what}, predicted by {by}, over {matrices} matrices: regret geometric mean \
+             {geometric_mean:.4}, 95th percentile {p95:.3}, worst {worst:.3}"
         );
     }
-    let _ = writeln!(out, "a calibration took {} on average", duration(c.seconds));
+    let _ = writeln!(out, "mean duration of a calibration: {}", duration(c.seconds));
     out
 }
 

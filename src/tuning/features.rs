@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Matrix features that the cost model reads. See [`RowStats`](crate::analysis::RowStats) and
 /// [`Structure`](crate::analysis::Structure) for their definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Facts {
+pub struct MatrixFeatures {
     /// Number of rows.
     pub nrows: usize,
     /// Number of columns.
@@ -33,7 +33,7 @@ pub struct Facts {
     pub reuse: Reuse,
 }
 
-impl From<&Analysis> for Facts {
+impl From<&Analysis> for MatrixFeatures {
     fn from(analysis: &Analysis) -> Self {
         let (rows, structure) = (&analysis.rows, &analysis.structure);
         Self {

@@ -1,0 +1,80 @@
+use super::*;
+use crate::SparseOp;
+use crate::matrix::gallery;
+
+#[test]
+fn an_explanation_names_plan_profile_and_every_candidate() {
+    let a = "femrandom,nodes=2k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let op = SparseOp::auto(&a).unwrap();
+    let text = op.explain().to_string();
+    assert!(text.contains(&format!("plan     {}, chosen for 1000 products", op.plan())), "{text}");
+    assert!(text.contains("profile  ") && text.contains(" chosen\n"), "{text}");
+    for candidate in &op.decision().candidates {
+        assert!(text.contains(&candidate.plan.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn break_even_is_the_preparation_over_the_gain() {
+    let a = "webbase,rows=20k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let fixed = crate::Tuning::Fixed("sell(c:32,sigma:4096)".parse().unwrap());
+    let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
+    let op = builder.clone().build(&a).unwrap();
+    let mut decision = op.decision().clone();
+    // Independent of the profile of this machine.
+    for candidate in &mut decision.candidates {
+        if let Some(prediction) = &mut candidate.prediction
+            && candidate.plan.format() == FormatKind::Csr
+        {
+            prediction.correction *= 100.0;
+        }
+    }
+    let preparation =
+        Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
+    fn explain<'a>(
+        op: &'a SparseOp<f32>,
+        decision: &'a Decision,
+        p: &'a Preparation,
+    ) -> Explanation<'a> {
+        let auxiliary = AuxiliaryPackings::default();
+        Explanation { rows: op.stats(), decision, preparation: Some(p), residency: None, auxiliary }
+    }
+    let sell = builder.tuning(fixed).build(&a).unwrap();
+    assert_eq!(sell.explain().break_even(), None, "nothing to compare with");
+    let plan = sell.plan().clone();
+    let predicted =
+        |plan: &Plan| decision.candidates.iter().find(|c| c.plan == *plan).unwrap().prediction;
+    let chosen = predicted(&plan).unwrap();
+    let csr = decision.candidates.iter().filter(|c| c.plan.format() == FormatKind::Csr);
+    let csr = csr
+        .filter_map(|c| c.prediction)
+        .min_by(|a, b| a.product().total_cmp(&b.product()))
+        .unwrap();
+    let gain = csr.product() - chosen.product();
+    assert!(gain > 0.0);
+    decision.plan = plan;
+    let near = |found: Option<f64>, expected: f64| (found.unwrap() / expected - 1.0).abs() < 1e-9;
+    assert!(near(
+        explain(&op, &decision, &preparation).break_even(),
+        (chosen.prepare - csr.prepare).max(0.0) / gain
+    ));
+    assert!(near(
+        explain(&op, &decision, &preparation).measured_break_even(),
+        (4e9 - csr.prepare) / gain
+    ));
+    let text = explain(&op, &decision, &preparation).to_string();
+    assert!(
+        text.contains("2000.00 ms to calibrate") && text.contains(": amortised over CSR after"),
+        "{text}"
+    );
+    decision.plan = "csr(scalar)".parse().unwrap();
+    assert_eq!(explain(&op, &decision, &preparation).measured_break_even(), None);
+}
+
+#[test]
+fn sizes_are_readable() {
+    assert_eq!(
+        [size(0), size(1023), size(1536), size(3 << 30)],
+        ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]
+    );
+}

@@ -1,0 +1,213 @@
+use super::*;
+use crate::device::{Device, GpuSpec};
+use crate::testing::chapter;
+use crate::tuning::decision::{TimedPlan, TimingOutcome};
+use std::time::{Duration, SystemTime};
+
+fn key() -> DecisionKey {
+    let a = chapter::matrix::<f32>();
+    let analysis = Analysis::of(a.view());
+    let request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
+    DecisionKey::new(
+        Fingerprint::of(a.view()),
+        &analysis,
+        &Device::Cpu.spec(),
+        &request,
+        None,
+        false,
+    )
+}
+
+/// A timing run of two plans, one of which failed.
+fn timing_run() -> TimingRun {
+    let timed_plan = |plan: &str, median: Option<f64>, outcome| TimedPlan {
+        plan: plan.parse().unwrap(),
+        prepare: median,
+        median,
+        spread: median,
+        rounds: 5,
+        outcome,
+    };
+    let failed = TimingOutcome::Failed { reason: "it was \"too\" slow".to_owned() };
+    TimingRun {
+        winner: "sell(c:32,sigma:512)".parse().unwrap(),
+        cold: false,
+        timed_plans: vec![
+            timed_plan("csr", None, failed),
+            timed_plan("sell(c:32,sigma:512)", Some(1e-5), TimingOutcome::Won),
+        ],
+        groups: 1,
+        seconds: 0.5,
+        packing: 0.25,
+        held_bytes: 200,
+        decided: true,
+    }
+}
+
+fn entry() -> StoredDecision {
+    StoredDecision::new(key(), &Device::Cpu.spec(), 1_800_000_000, timing_run())
+}
+
+fn store() -> (tempfile::TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::below(folder.path());
+    (folder, store)
+}
+
+#[test]
+fn stored_decisions_are_found_by_their_key_only() {
+    let (_folder, store) = store();
+    let cpu = Device::Cpu.spec();
+    assert_eq!(store.find(&key(), &cpu), Err(Miss::Unknown));
+    store.keep(&entry()).unwrap();
+    assert_eq!(store.find(&key(), &cpu), Ok(entry()));
+    let others: [DecisionKey; 8] = [
+        DecisionKey { structure: "00000000000000000000000000000abc".parse().unwrap(), ..key() },
+        DecisionKey { scalar: ScalarKind::F64, ..key() },
+        DecisionKey { values: ValueClass::Ones, ..key() },
+        DecisionKey { device: "another".to_owned(), ..key() },
+        DecisionKey { calls: 0, ..key() },
+        DecisionKey { memory_limit: Some(1 << 30), ..key() },
+        DecisionKey { deterministic: true, ..key() },
+        DecisionKey { cold: true, ..key() },
+    ];
+    for other in others {
+        assert_eq!(store.find(&other, &cpu), Err(Miss::Unknown), "{other:?}");
+    }
+}
+
+#[test]
+fn the_key_follows_from_the_matrix_and_the_request() {
+    let a = chapter::matrix::<f64>();
+    let analysis = Analysis::of(a.view());
+    let request =
+        Request { expected_calls: 12_345, ..Request::new(&analysis, ScalarKind::F64, u64::MAX) };
+    let key = DecisionKey::new(
+        Fingerprint::of(a.view()),
+        &analysis,
+        &Device::Cpu.spec(),
+        &request,
+        Some(7),
+        true,
+    );
+    assert_eq!(
+        (key.calls, key.memory_limit, key.cold, key.values),
+        (4, Some(7), true, ValueClass::Few)
+    );
+}
+
+#[test]
+fn outdated_and_foreign_entries_are_misses_with_a_reason() {
+    let (_folder, store) = store();
+    let cpu = Device::Cpu.spec();
+    let mut old = entry();
+    old.kernels = "cpu-0".to_owned();
+    store.keep(&old).unwrap();
+    let miss = store.find(&key(), &cpu).unwrap_err().to_string();
+    assert!(miss.contains("out of date") && miss.contains("kernels of another version"), "{miss}");
+
+    let text = |entry: &StoredDecision| ron::to_string(entry).unwrap();
+    let path = store.folder().join(key().file());
+    fs::write(&path, text(&entry()).replacen("schema:3", "schema:99", 1)).unwrap();
+    assert!(matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99")));
+    let foreign = StoredDecision { key: DecisionKey { threads: 1000, ..key() }, ..entry() };
+    fs::write(&path, text(&foreign)).unwrap();
+    assert_eq!(store.find(&key(), &cpu), Err(Miss::Foreign));
+
+    let gpu = |driver: &str| GpuSpec { l2_bytes: 1, memory_bytes: 1, driver: driver.to_owned() };
+    let on = |driver: &str| DeviceSpec { gpu: Some(gpu(driver)), ..Device::Cpu.spec() };
+    store.keep(&StoredDecision::new(key(), &on("12.9"), 0, timing_run())).unwrap();
+    assert!(store.find(&key(), &on("12.9")).is_ok());
+    let other = store.find(&key(), &on("13.0"));
+    assert!(matches!(other, Err(Miss::Stale(reason)) if reason.contains("driver")));
+}
+
+#[test]
+fn damaged_entries_are_misses_and_are_replaced() {
+    let (_folder, store) = store();
+    let cpu = Device::Cpu.spec();
+    store.keep(&entry()).unwrap();
+    let path = store.folder().join(key().file());
+    let whole = fs::read(&path).unwrap();
+    let miss = || match store.find(&key(), &cpu) {
+        Err(Miss::Damaged(reason)) => reason,
+        found => panic!("{found:?}"),
+    };
+    // Only the closing parenthesis and the end of the line may be missing.
+    for cut in (0..whole.len() - 2).step_by(7) {
+        fs::write(&path, &whole[..cut]).unwrap();
+        miss();
+    }
+    let text = String::from_utf8(whole).unwrap();
+    let nested = format!("(schema: 3, key: {}", "(".repeat(30_000));
+    for wrong in [
+        text.replace("sell(c:32,sigma:512)", "cell(c:32)"),
+        text.replacen("winner: \"sell(c:32,sigma:512)\"", "winner: \"ell\"", 1),
+        text.replacen("cold: false", "cold: maybe", 1),
+        nested,
+        "x".repeat(MAX_BYTES as usize + 1),
+    ] {
+        assert_ne!(wrong, text);
+        fs::write(&path, &wrong).unwrap();
+        miss();
+    }
+    fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
+    miss();
+    store.keep(&entry()).unwrap();
+    assert!(store.find(&key(), &cpu).is_ok());
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(miss().contains("no file"));
+    assert!(store.keep(&entry()).is_err(), "a folder is not replaced");
+}
+
+#[test]
+fn the_oldest_go_when_there_are_too_many() {
+    let (_folder, store) = store();
+    let store = Store { capacity: 2, ..store };
+    let cpu = Device::Cpu.spec();
+    let of = |calls| DecisionKey { calls, ..key() };
+    for (age, calls) in [(30, 3), (10, 1), (20, 2)] {
+        store.keep(&StoredDecision { key: of(calls), ..entry() }).unwrap();
+        let past = SystemTime::now() - Duration::from_secs(age);
+        let file = fs::File::open(store.folder().join(of(calls).file())).unwrap();
+        file.set_modified(past).unwrap();
+    }
+    store.keep(&StoredDecision { key: of(9), ..entry() }).unwrap();
+    assert_eq!(
+        [1, 2, 3, 9].map(|calls| store.find(&of(calls), &cpu).is_ok()),
+        [true, false, false, true]
+    );
+}
+
+#[test]
+fn a_folder_that_cannot_be_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let store = Store::below(&file);
+    assert_eq!(store.find(&key(), &Device::Cpu.spec()), Err(Miss::Unknown));
+    let message = store.keep(&entry()).unwrap_err().to_string();
+    assert!(message.contains("decisions") && !message.contains('\n'), "{message}");
+}
+
+#[test]
+fn many_share_a_folder() {
+    let (_folder, store) = store();
+    store.keep(&entry()).unwrap();
+    std::thread::scope(|scope| {
+        for when in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    store.keep(&StoredDecision { when, ..entry() }).unwrap();
+                    let found = store
+                        .find(&key(), &Device::Cpu.spec())
+                        .expect("always there, always whole");
+                    assert_eq!(found.timing_run, timing_run());
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(store.folder()).unwrap().count(), 1, "nothing is left behind");
+}
