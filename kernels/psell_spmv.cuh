@@ -1,9 +1,7 @@
 // Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per row;
 // one warp per piece of a long row.
 //
-// For the kernels psell_spmv_plain.cu, psell_spmv_coded.cu, psell_spmv_same.cu, psell_spmv_bf16.cu,
-// psell_spmv_f16.cu and psell_spmv_f32.cu, which are separate files because each takes seconds to
-// compile. Included after common.cuh.
+// For the kernels psell_spmv_*.cu, separate files because each takes seconds to compile.
 
 typedef unsigned char u8;
 typedef unsigned short u16;

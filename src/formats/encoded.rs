@@ -188,9 +188,9 @@ pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Ve
     Some((codes, dictionary))
 }
 
-/// How the values of a packed matrix are stored.
+/// Storage of the values of a packed matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Storage {
+pub(crate) enum ValueStorage {
     /// In the matrix's own type.
     Plain,
     /// In a precision of fewer bytes.
@@ -199,7 +199,7 @@ pub(crate) enum Storage {
     Coded(usize),
 }
 
-impl Storage {
+impl ValueStorage {
     /// Precision of values of fewer bytes.
     #[cfg(test)]
     pub(crate) fn precision(self) -> Option<Precision> {
@@ -222,8 +222,8 @@ impl Storage {
 
 /// A matrix in host memory whose values may be stored in fewer bytes or as codes.
 pub(crate) trait EncodedHost<T> {
-    /// How the values are stored.
-    fn storage(&self) -> Storage;
+    /// Storage of the values.
+    fn storage(&self) -> ValueStorage;
 
     /// Slot of every entry, counted through the arrays. None if 32 bits cannot count them.
     fn slots(&self) -> Option<Vec<u32>>;
@@ -243,8 +243,8 @@ pub(crate) type Numbers<N> = (Ptr<N>, usize);
 
 /// A matrix in GPU memory whose values may be stored in fewer bytes or as codes.
 pub(crate) trait EncodedDevice<T> {
-    /// How the values are stored.
-    fn storage(&self) -> Storage;
+    /// Storage of the values.
+    fn storage(&self) -> ValueStorage;
 
     /// As [`EncodedHost::slots`].
     ///

@@ -34,7 +34,7 @@ pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use device_csr::DeviceCsr;
 pub(crate) use device_vectors::DeviceVectors;
-pub(crate) use encoded::{EncodedDevice, EncodedHost, Storage};
+pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use scaled::Scaler;

@@ -1,6 +1,6 @@
 //! A packed matrix, resident in host memory or in GPU memory.
 
-use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler, Storage};
+use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler, ValueStorage};
 use crate::device::{Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
@@ -153,11 +153,11 @@ impl<T: Scalar> Placed<T> {
         }
     }
 
-    /// How the values are stored.
-    pub(crate) fn storage(&mut self) -> Storage {
+    /// Storage of the values.
+    pub(crate) fn storage(&mut self) -> ValueStorage {
         match self {
-            Self::Host(matrix) => matrix.encoded_mut().map_or(Storage::Plain, |a| a.storage()),
-            Self::Gpu(_, matrix) => matrix.encoded().map_or(Storage::Plain, |a| a.storage()),
+            Self::Host(matrix) => matrix.encoded_mut().map_or(ValueStorage::Plain, |a| a.storage()),
+            Self::Gpu(_, matrix) => matrix.encoded().map_or(ValueStorage::Plain, |a| a.storage()),
         }
     }
 

@@ -6,7 +6,7 @@
 //! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; formats
 //! that have them report their slots themselves.
 
-use super::encoded::{Narrowed, Storage, coded, narrowed};
+use super::encoded::{Narrowed, ValueStorage, coded, narrowed};
 use super::placed::keep;
 use super::units::{PER_THREAD, Units};
 use super::{Access, Placed, Plan};
@@ -55,7 +55,7 @@ pub(crate) struct Updater {
     nnz: usize,
     pattern: Fingerprint,
     place: Place,
-    storage: Storage,
+    storage: ValueStorage,
     plan: String,
 }
 
@@ -69,15 +69,18 @@ enum Place {
 
 impl Place {
     /// Slots of encoded values. None if there are too many to count.
-    fn encoded<T: Scalar>(matrix: &mut Placed<T>, storage: Storage) -> Result<Option<Self>, Error> {
+    fn encoded<T: Scalar>(
+        matrix: &mut Placed<T>,
+        storage: ValueStorage,
+    ) -> Result<Option<Self>, Error> {
         let kind = match storage {
-            Storage::Narrow(Precision::F32) => "f32",
-            Storage::Narrow(_) => "u16",
+            ValueStorage::Narrow(Precision::F32) => "f32",
+            ValueStorage::Narrow(_) => "u16",
             _ => "u8",
         };
         Ok(match matrix {
-            Placed::Host(_) if storage == Storage::Coded(1) => Some(Self::Host(None)),
-            Placed::Gpu(gpu, _) if storage == Storage::Coded(1) => {
+            Placed::Host(_) if storage == ValueStorage::Coded(1) => Some(Self::Host(None)),
+            Placed::Gpu(gpu, _) if storage == ValueStorage::Coded(1) => {
                 Some(Self::Gpu(None, gpu.kernel("update", "update_u8")?))
             }
             Placed::Host(matrix) => {
@@ -117,7 +120,7 @@ impl Updater {
             storage,
             plan: plan.to_string(),
         };
-        if storage != Storage::Plain {
+        if storage != ValueStorage::Plain {
             return Place::encoded(matrix, storage)?
                 .map(made)
                 .ok_or_else(|| refused(NoArrays::TOO_MANY));
@@ -180,8 +183,8 @@ impl Updater {
     ) -> Result<(), Error> {
         self.check_length(values.len())?;
         match self.storage {
-            Storage::Plain => {}
-            Storage::Narrow(precision) => {
+            ValueStorage::Plain => {}
+            ValueStorage::Narrow(precision) => {
                 let inexact = |entry: usize| Error::ValueInexact {
                     entry,
                     value: values[entry].to_f64(),
@@ -189,7 +192,7 @@ impl Updater {
                 };
                 return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
             }
-            Storage::Coded(room) => {
+            ValueStorage::Coded(room) => {
                 let reason =
                     if room == 1 { NoArrays::NOT_THE_SAME } else { NoArrays::TOO_MANY_VALUES };
                 let (codes, dictionary) =
@@ -319,7 +322,7 @@ impl Updater {
         else {
             return self.update(matrix, values.host());
         };
-        if self.storage != Storage::Plain {
+        if self.storage != ValueStorage::Plain {
             return Err(self.refused(NoArrays::UNCHECKED));
         }
         let _turn = queue.turn()?;

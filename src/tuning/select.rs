@@ -327,7 +327,11 @@ mod tests {
         for spec in ["fem3d,n=24", "webbase,rows=100k", "poisson2d,n=300"] {
             let prepare = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.prepare);
             let once = choose_on_gpu(spec, |r| r.expected_calls = 1);
-            let least = once.candidates.iter().map(prepare).fold(f64::INFINITY, f64::min);
+            let may_be_chosen = |c: &&Candidate| {
+                !matches!(c.verdict, Verdict::OutOfBounds { .. } | Verdict::OnRequest)
+            };
+            let candidates = once.candidates.iter().filter(may_be_chosen);
+            let least = candidates.map(prepare).fold(f64::INFINITY, f64::min);
             let chosen = prepare(once.chosen().unwrap());
             assert!(
                 chosen <= least * 1.1,
@@ -346,9 +350,9 @@ mod tests {
         let chance = |c: &&Candidate| !c.plan.is_deterministic();
         assert!(free.candidates.iter().filter(chance).count() > 0);
         let bound = choose_on_gpu("uniform,rows=20k", |r| r.deterministic = true);
-        assert!(
-            bound.candidates.iter().filter(chance).all(|c| c.verdict == Verdict::NotDeterministic)
-        );
+        let excluded =
+            |c: &Candidate| matches!(c.verdict, Verdict::NotDeterministic | Verdict::OnRequest);
+        assert!(bound.candidates.iter().filter(chance).all(excluded));
         let analysis = analysis("small");
         let request =
             Request { deterministic: true, ..Request::new(&analysis, ScalarKind::F32, u64::MAX) };

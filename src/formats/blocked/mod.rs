@@ -166,16 +166,12 @@ impl Format for Blocked {
         let plan = |x, kib| Plan { x, kib, packed: is_equal(analysis) };
         // In f64 a block has fewer columns: a promising candidate in f64 is promising in f32 too.
         let blocks = blocking.with(plan(Block::Windows, KIB).columns(ScalarKind::F64));
-        let mut plans = Vec::new();
-        if blocks.runs <= RUNS {
-            plans.push(plan(Block::Windows, KIB));
-            if analysis.rows.nnz < FEW {
-                plans.push(plan(Block::Windows, KIB / 4));
-            }
-        } else if blocks.hot >= HOT {
-            plans.push(plan(Block::Hot, KIB));
+        match (blocks.runs <= RUNS, analysis.rows.nnz < FEW) {
+            (true, true) => vec![plan(Block::Windows, KIB), plan(Block::Windows, KIB / 4)],
+            (true, false) => vec![plan(Block::Windows, KIB)],
+            (false, _) if blocks.hot >= HOT => vec![plan(Block::Hot, KIB)],
+            (false, _) => Vec::new(),
         }
-        plans
     }
 
     fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {

@@ -15,7 +15,7 @@ use crate::device::{
 };
 use crate::formats::encoded::Numbers;
 use crate::formats::{
-    Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoArrays, Storage,
+    Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoArrays, ValueStorage,
 };
 use crate::matrix::CsrMatrix;
 use crate::{Error, Precision, Scalar};
@@ -427,8 +427,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
 }
 
 impl<T: Scalar> EncodedDevice<T> for Uploaded<T> {
-    fn storage(&self) -> Storage {
-        Storage::of(self.values.precision(), self.dictionary.len())
+    fn storage(&self) -> ValueStorage {
+        ValueStorage::of(self.values.precision(), self.dictionary.len())
     }
 
     fn slots(&self) -> Result<Option<Vec<u32>>, Error> {

@@ -81,7 +81,7 @@ mod traffic;
 mod unpack;
 
 pub use plan::{Plan, ValueEncoding};
-pub(crate) use probe::Probe;
+pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
 use super::{
@@ -117,7 +117,7 @@ fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
     if packing.values != ValueEncoding::Plain || packing.split < Packing::MAX_SPLIT {
         return false;
     }
-    let sizes = Probe::of(analysis).sizes(&analysis.rows, plan.order(), packing.split);
+    let sizes = SliceProbe::of(analysis).sizes(&analysis.rows, plan.order(), packing.split);
     sizes.index_bytes as f64 * LEAST_GAIN >= (sizes.entries * size_of::<u32>() as u64) as f64
 }
 
@@ -147,7 +147,7 @@ impl Format for Psell {
     }
 
     fn probe<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats, probes: &mut Probes) {
-        probes.add(Probe::new(a, rows));
+        probes.add(SliceProbe::new(a, rows));
     }
 
     fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
@@ -166,7 +166,7 @@ impl Format for Psell {
     }
 
     fn is_exact(_: &Plan, analysis: &Analysis) -> bool {
-        Probe::of(analysis).is_exact()
+        SliceProbe::of(analysis).is_exact()
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {

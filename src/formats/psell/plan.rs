@@ -1,6 +1,6 @@
 //! Plans of packed SELL: their spelling, their kernels, and the candidate encodings.
 
-use super::{Order, Probe};
+use super::{Order, SliceProbe};
 use crate::analysis::{Analysis, Distinct};
 use crate::formats::{PlanArgs, Target};
 use crate::{Error, Precision};
@@ -96,7 +96,7 @@ impl Plan {
 
     /// Plan for SpMM with an analysed matrix.
     pub(crate) fn for_spmm(analysis: &Analysis) -> Self {
-        let packing = Packing { split: Probe::of(analysis).split, ..Packing::default() };
+        let packing = Packing { split: SliceProbe::of(analysis).split, ..Packing::default() };
         Self { sigma: Self::SIGMA, packing }
     }
 
@@ -233,7 +233,7 @@ pub(super) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
     let all = with(ValueEncoding::Plain)
         .chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
     let all = all.chain(narrowest.map(ValueEncoding::Narrow).into_iter().flat_map(with));
-    let split = Probe::of(analysis).split;
+    let split = SliceProbe::of(analysis).split;
     all.map(|(values, group)| Packing { values, group, split }).collect()
 }
 

@@ -50,7 +50,7 @@ const LONG: (f64, u32) = (4.0, 64);
 /// the matrix, one entry in 16 but no more than 2¹⁶, and one in 32 of a matrix of up to 2¹⁶
 /// entries. If slices are alike the error is within a few per cent.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Probe {
+pub(crate) struct SliceProbe {
     /// Threshold of long rows: rows with more entries are measured separately. At most
     /// [`Packing::MAX_SPLIT`], less if few rows are much longer than the others.
     pub(crate) split: u32,
@@ -70,7 +70,7 @@ struct ColumnSample {
     ncols: usize,
 }
 
-impl Probe {
+impl SliceProbe {
     /// The probe of an analysed matrix.
     pub(crate) fn of(analysis: &Analysis) -> &Self {
         analysis.probes.get().expect("every format probes every matrix")
@@ -228,7 +228,7 @@ mod tests {
     /// Bytes of index and values in `f32`, estimated and exact.
     fn bytes(a: &CsrMatrix<f32>, order: Order, split: u32) -> (u64, u64) {
         let analysis = Analysis::of(a.view());
-        let told = Probe::of(&analysis).sizes(&analysis.rows, order, split);
+        let told = SliceProbe::of(&analysis).sizes(&analysis.rows, order, split);
         let packed = Host::pack(a.view(), order, Packing { split, ..Packing::default() }).unwrap();
         let found = size_of_val(&*packed.index) + packed.values.bytes();
         (told.index_bytes + told.value_bytes(4), found as u64)
@@ -240,7 +240,11 @@ mod tests {
             ["poisson2d,n=40", "banded,rows=600", "webbase,rows=2k", "circuit,rows=2k", "fem3d,n=4"]
         {
             let a = generate(spec);
-            assert!(Probe::of(&Analysis::of(a.view())).is_exact(), "{spec}: {} entries", a.nnz());
+            assert!(
+                SliceProbe::of(&Analysis::of(a.view())).is_exact(),
+                "{spec}: {} entries",
+                a.nnz()
+            );
             for order in [
                 Order::Natural,
                 Order::Windows(7),
@@ -263,7 +267,7 @@ mod tests {
             for entry in gallery::suite().filter(|spec| spec.entry().name != "small") {
                 let a = entry.scaled_to(entries).generate::<f32>().unwrap();
                 let analysis = Analysis::of(a.view());
-                let packing = Probe::of(&analysis);
+                let packing = SliceProbe::of(&analysis);
                 assert!(!packing.is_exact());
                 for order in [Order::Natural, Order::Windows(WINDOW)] {
                     let (told, found) = bytes(&a, order, packing.split);
@@ -290,7 +294,7 @@ mod tests {
             vec![1.0f32; 96],
         );
         let analysis = Analysis::of(a.unwrap().view());
-        let packing = Probe::of(&analysis);
+        let packing = SliceProbe::of(&analysis);
         assert_eq!(packing.natural.entries_by_kind, [64, 0, 32, 0]);
         assert_eq!(
             (packing.natural.index_bytes, packing.natural.slices, packing.natural.depth),

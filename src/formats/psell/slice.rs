@@ -1,4 +1,4 @@
-//! Read access to a packed slice.
+//! Read access to a slice of packed SELL.
 
 use super::host::Host;
 use super::index::{ALL, Kind, LANES, Shape, Slot, UNIT};

@@ -2,13 +2,13 @@
 
 use super::long::long_bytes;
 use super::plan::Packing;
-use super::{LANES, Order, Probe, ValueEncoding, cuda, slice_table_bytes};
+use super::{LANES, Order, SliceProbe, ValueEncoding, cuda, slice_table_bytes};
 use crate::ScalarKind;
 use crate::analysis::{Analysis, Distinct, value_set::DICTIONARY};
 use crate::device::BLOCK;
 use crate::formats::{Traffic, megabytes, millions, scattered, vector_bytes};
 
-/// Work and memory traffic of one SpMV; exact if the [`Probe`] is, otherwise estimated.
+/// Work and memory traffic of one SpMV; exact if the [`SliceProbe`] is, otherwise estimated.
 pub(super) fn of(
     order: Order,
     packing: Packing,
@@ -29,7 +29,7 @@ pub(super) fn of(
         (ValueEncoding::Packed, Distinct::Exactly(_)) => (1, DICTIONARY as u64),
     };
     let coded = dictionary > 1;
-    let sizes = Probe::of(analysis).sizes(rows, order, packing.split);
+    let sizes = SliceProbe::of(analysis).sizes(rows, order, packing.split);
     let classes = rows.histogram.classes();
     let long = &classes[classes.partition_point(|&(len, _)| len <= packing.split)..];
     let long_rows = long.iter().map(|&(_, rows)| rows).sum::<u64>();

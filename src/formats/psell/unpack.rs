@@ -4,7 +4,7 @@ use super::NarrowedPair;
 use super::host::Host;
 use super::index::LANES;
 use crate::Scalar;
-use crate::formats::{Arrays, EncodedHost, Storage};
+use crate::formats::{Arrays, EncodedHost, ValueStorage};
 use crate::matrix::CsrMatrix;
 
 impl<T: Scalar> Host<T> {
@@ -72,8 +72,8 @@ impl<T: Scalar> Host<T> {
 }
 
 impl<T: Scalar> EncodedHost<T> for Host<T> {
-    fn storage(&self) -> Storage {
-        Storage::of(self.values.narrow(), self.dictionary.len())
+    fn storage(&self) -> ValueStorage {
+        ValueStorage::of(self.values.narrow(), self.dictionary.len())
     }
 
     fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>> {

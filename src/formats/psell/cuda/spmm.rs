@@ -3,7 +3,7 @@
 
 use super::super::Header;
 use super::super::long::Piece;
-use super::window::Window;
+use super::window::SlidingWindow;
 use super::{Uploaded, Values, blocks};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Scratch};
 use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors};
@@ -29,7 +29,7 @@ pub(crate) struct Spmm<T> {
     /// Numbers of finished pieces, as for a product with one vector.
     done: Scratch<u32>,
     /// Sliding-window SpMM, which is faster for some numbers of vectors if all slices are diagonal.
-    window: Option<Arc<Window>>,
+    window: Option<Arc<SlidingWindow>>,
 }
 
 impl<T: Scalar> Spmm<T> {
@@ -58,7 +58,7 @@ impl<T: Scalar> Spmm<T> {
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
         let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MOST);
         // If the GPU does not have enough memory for it, the standard kernel is used.
-        let window = match Window::of(&matrix, &headers, gpu) {
+        let window = match SlidingWindow::of(&matrix, &headers, gpu) {
             Err(Error::GpuMemory { .. }) => None,
             window => window?.map(Arc::new),
         };

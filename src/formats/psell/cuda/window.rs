@@ -62,7 +62,7 @@ const OLDEST: (u32, u32) = (9, 0);
 
 /// Sliding-window SpMM of a matrix: the kernel and its arrays.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct SlidingWindow {
     kernel: Kernel,
     headers: Buffer<Header>,
     index: Buffer<u32>,
@@ -242,7 +242,7 @@ fn meets(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
     farthest as f64 / rows as f64 * bytes as f64 <= CACHED
 }
 
-impl Window {
+impl SlidingWindow {
     /// Prepares the sliding-window SpMM of a matrix with these headers; `None` if the matrix is not
     /// suitable.
     ///
