@@ -309,9 +309,12 @@ unsafe fn on_device(
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let operator = unsafe { reference("operator", operator)? }.read();
-    // SAFETY: as above.
-    either!(&*operator, op
-        => unsafe { enqueue(op, &stream_for(op.device(), stream)?, product, vectors) })
+    either!(&*operator, op => {
+        // SAFETY: as above.
+        let stream = unsafe { stream_for(op.device(), stream)? };
+        // SAFETY: as above.
+        unsafe { enqueue(op, &stream, product, vectors) }
+    })
 }
 
 /// # Safety
