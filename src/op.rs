@@ -188,7 +188,7 @@ pub enum Tuning {
     #[default]
     Heuristic,
     /// Calibration: a timing run of the candidates that are predicted to be fastest, on the matrix
-    /// itself ([`crate::tuning::calibrate`]).
+    /// itself.
     ///
     /// If [`expected_calls`](SparseOpBuilder::expected_calls) is set, the timing run only takes
     /// place if as many products are expected to pay for it, unless [`Calibration::always`] is set.
@@ -231,25 +231,24 @@ impl SparseOpBuilder {
     }
 
     /// Sets the expected number of products, over which preparation is amortised. The default is
-    /// [`select::DEFAULT_CALLS`]; with 1 the matrix is hardly prepared at all.
+    /// 1000; with 1 the matrix is hardly prepared at all.
     #[must_use]
     pub fn expected_calls(mut self, calls: u64) -> Self {
         self.expected_calls = Some(calls);
         self
     }
 
-    /// Sets the maximum number of bytes of the packed matrix. The default is
-    /// [`select::DEFAULT_LIMIT_RATIO`] times plain CSR, and the limit is never more than the device
-    /// has left and the machine has.
+    /// Sets the maximum number of bytes of the packed matrix. The default is 8 times plain CSR, and
+    /// at least 64 MiB. The limit is never more than the device has left and the machine has.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
         self
     }
 
-    /// Sets the profile for predictions: a [`Profile`](crate::tuning::profile::Profile), or the
-    /// path of one, which is read when it is needed. The default is the best available one: see
-    /// [`tuning::lookup`](crate::tuning::lookup).
+    /// Sets the profile for predictions: a [`Profile`](crate::Profile), or the path of one, which
+    /// is read when it is needed. The default is the best match for the device: a profile of the
+    /// user, then a built-in one.
     #[must_use]
     pub fn profile(mut self, profile: impl Into<ProfileSource>) -> Self {
         self.profile = Some(profile.into());
@@ -270,11 +269,10 @@ impl SparseOpBuilder {
         self
     }
 
-    /// If true, the winner of a [`Tuning::Calibrate`] is stored on disk, in the [decision
-    /// store](crate::tuning::store), and a stored decision for a matrix of this structure, this
-    /// device and these settings is used instead of a prediction or another timing run. The default
-    /// is false. Stored decisions take precedence with [`Tuning::Heuristic`] too, which stores
-    /// nothing itself.
+    /// If true, the winner of a [`Tuning::Calibrate`] is stored on disk, and a stored decision for
+    /// a matrix of this structure, this device and these settings is used instead of a prediction
+    /// or another timing run. The default is false. Stored decisions take precedence with
+    /// [`Tuning::Heuristic`] too, which stores nothing itself.
     #[must_use]
     pub fn remember(mut self, remember: bool) -> Self {
         self.remember = remember;
