@@ -87,10 +87,14 @@ mod tests {
         assert!(!refused("csr(balanced)", &long, &gpu()));
         // Long rows and a second launch are much of a short product, and little of a long one.
         let large = analysis(4_000_000, 20_000);
-        for plan in ["psell(sigma:512,split:64)", "coo", "hyb(width:5)"] {
+        for plan in ["psell(sigma:512,split:64)", "hyb(width:5)"] {
             assert!(refused(plan, &long, &gpu()) && !refused(plan, &large, &gpu()), "{plan}");
         }
-        assert!(refused("psell(sigma:512)", &analysis(1_000_000, 16_000), &gpu()));
+        // So are the row indices of COO, unless rows are long.
+        let few = analysis(1, 4_000_000);
+        assert!(refused("coo", &large, &gpu()) && !refused("coo", &few, &gpu()));
+        // A row of a slice that all warps of a block share.
+        assert!(refused("psell(sigma:512)", &analysis(1_000_000, 8_000), &gpu()));
     }
 
     #[test]

@@ -67,9 +67,13 @@ pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, traffic: &Traff
     /// Steps that a warp processes at a time.
     const BATCH: u64 = 8;
     let rows = &analysis.rows;
-    let (slices, steps) = (rows.nrows.div_ceil(LANES), traffic.depth as usize);
+    // The depth may stem from a sample, which misses rare rows.
+    let mut lengths = rows.histogram.classes().iter().rev().map(|&(len, _)| u64::from(len));
+    let longest = lengths.find(|&len| len <= u64::from(packing.split)).unwrap_or(0);
+    let depth = traffic.depth.max(longest);
+    let (slices, steps) = (rows.nrows.div_ceil(LANES), depth as usize);
     let shift = cuda::warps_shift(slices, steps, traffic.matrix_bytes);
-    let chain = 0.8 * traffic.depth.div_ceil(BATCH << shift) as f64;
+    let chain = 0.8 * depth.div_ceil(BATCH << shift) as f64;
     let masked = 0.8 * millions(traffic.guarded);
     let long = if rows.max > packing.split { 1.5 } else { 0.0 };
     1.5 + 0.17 * megabytes(traffic) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
