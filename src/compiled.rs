@@ -4,7 +4,7 @@
 //! formats, calibration. The public functions are therefore thin: they convert their arguments and
 //! call one of [`Compiled`], whose implementations are not generic.
 
-use crate::analysis::{Analysis, Fingerprint, Pattern, Symmetry};
+use crate::analysis::{Analysis, Fingerprint, Symmetry};
 use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
 use crate::formats::{self, Multivector, Plan};
@@ -48,7 +48,6 @@ macro_rules! compiled {
 
 compiled! {
     fn analyze(a: CsrView<'_, Self>) -> Analysis = formats::analyze;
-    fn pattern(a: CsrView<'_, Self>) -> Pattern = Pattern::of_impl;
     fn symmetry(a: CsrView<'_, Self>) -> Symmetry = Symmetry::of_impl;
     fn fingerprint_values(values: &[Self]) -> Fingerprint = Fingerprint::of_values_impl;
 

@@ -2,6 +2,8 @@
 
 mod access;
 mod apply;
+#[cfg(feature = "faer")]
+mod faer;
 mod foreign;
 mod multi;
 mod prepare;
@@ -456,7 +458,7 @@ impl SparseOpBuilder {
     ) -> Result<SparseOp<T>, Error> {
         let a = source.a;
         let announced = Transposition::announced(self, a);
-        let settings = announced.leave_room(self);
+        let settings = announced.reserve_memory(self);
         let Prepared { decision, mut matrix, preparation } =
             settings.prepare(&device, source, analysis)?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
@@ -481,6 +483,20 @@ impl SparseOpBuilder {
         announced.prepare(&op)?;
         Ok(op)
     }
+}
+
+/// Value of a cell, made at the first use. While it is made the thread may run other tasks of its
+/// rayon pool, which may need the value as well, so the cell is not held meanwhile; of several
+/// values that are made at once the first is kept.
+fn get_or_make<V>(
+    cell: &OnceCell<V>,
+    make: impl FnOnce() -> Result<V, Error>,
+) -> Result<&V, Error> {
+    if let Some(made) = cell.get() {
+        return Ok(made);
+    }
+    let made = make()?;
+    Ok(cell.get_or_init(|| made))
 }
 
 #[cfg(test)]

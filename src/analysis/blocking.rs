@@ -3,8 +3,7 @@
 
 use super::rows::{RowStats, ratio};
 use super::structure::Structure;
-use crate::Scalar;
-use crate::matrix::CsrView;
+use crate::matrix::CsrColumns;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -31,7 +30,7 @@ pub(crate) struct Panel {
 impl Panel {
     /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
     /// multiple of 8.
-    pub(crate) fn at<T: Scalar>(rows: &Rows<'_, T>, first: usize, widest: u32) -> Self {
+    pub(crate) fn at(rows: &Rows<'_>, first: usize, widest: u32) -> Self {
         let row_ptr = rows.a.row_ptr();
         let (mut min, mut max) = (u32::MAX, 0);
         let (mut end, mut windows) = (first, 0);
@@ -77,23 +76,23 @@ fn span(min: u32, max: u32) -> u64 {
 }
 
 /// Rows of a matrix, as input for building panels.
-pub(crate) struct Rows<'a, T> {
-    a: CsrView<'a, T>,
+pub(crate) struct Rows<'a> {
+    a: CsrColumns<'a>,
     sorted: bool,
     /// Sampling distance in rows: one row in `sampling` is examined; `usize::MAX` examines every
     /// row.
     sampling: usize,
 }
 
-impl<'a, T: Scalar> Rows<'a, T> {
+impl<'a> Rows<'a> {
     /// Exact panels of a matrix whose column indices do not decrease within a row.
-    pub(crate) fn sorted(a: CsrView<'a, T>) -> Self {
+    pub(crate) fn sorted(a: CsrColumns<'a>) -> Self {
         Self { a, sorted: true, sampling: usize::MAX }
     }
 
     /// Returns the least and the largest column of a row, or `(u32::MAX, 0)` for an empty row.
     fn reach(&self, row: usize) -> (u32, u32) {
-        match self.a.row(row).0 {
+        match self.a.row(row) {
             [] => (u32::MAX, 0),
             cols if self.sorted => (cols[0], cols[cols.len() - 1]),
             cols => {
@@ -148,11 +147,7 @@ impl Blocking {
 
     /// Measures `a`. None if it has too few entries or hardly any of its gathers miss, because
     /// nothing reads the estimate in that case.
-    pub fn of<T: Scalar>(
-        a: CsrView<'_, T>,
-        rows: &RowStats,
-        structure: &Structure,
-    ) -> Option<Self> {
+    pub(super) fn of(a: CsrColumns<'_>, rows: &RowStats, structure: &Structure) -> Option<Self> {
         let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
         if rows.nnz < Self::LEAST || missing < Self::MISSING {
             return None;
@@ -184,7 +179,7 @@ impl Blocking {
 
 /// Runs and tiles over entries in windows of at most `columns` columns, and true if all sampled
 /// rows are sorted.
-fn windows<T: Scalar>(a: CsrView<'_, T>, columns: u32) -> (f64, f64, bool) {
+fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
     /// Panels sampled.
     const PANELS: usize = 8;
     /// Rows of a panel whose column span is sampled.
@@ -200,7 +195,7 @@ fn windows<T: Scalar>(a: CsrView<'_, T>, columns: u32) -> (f64, f64, bool) {
         for row in panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1)) {
             // Rows in between may have columns outside of the sampled span.
             let within = |col: &&u32| **col >= panel.first_col;
-            let cols = a.row(row).0;
+            let cols = a.row(row);
             windows.clear();
             let sorted = cols.is_sorted();
             all_sorted &= sorted;
@@ -269,7 +264,7 @@ mod tests {
     use crate::matrix::{CsrMatrix, gallery};
 
     fn panels(a: &CsrMatrix<f32>, widest: u32) -> Vec<Panel> {
-        let rows = Rows::sorted(a.view());
+        let rows = Rows::sorted(a.view().columns());
         let mut panels: Vec<Panel> = Vec::new();
         while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
             let first = panels.last().map_or(0, |panel| panel.rows.end);

@@ -1,8 +1,7 @@
 //! Fill of small dense blocks.
 
 use super::rows::ratio;
-use crate::Scalar;
-use crate::matrix::CsrView;
+use crate::matrix::CsrColumns;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -53,16 +52,13 @@ pub struct BlockFill {
 
 impl BlockFill {
     /// Measures `a`; columns may be unsorted and repeated.
-    pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+    pub(super) fn of(a: CsrColumns<'_>) -> Self {
         let exact = a.nnz() <= EXACT_NNZ;
         let tiles = if exact { all_tiles(a) } else { drawn_tiles(a) };
         let blocks_per_entry = |table: &mut DenseBlockTable, &(tile, weight): &(usize, usize)| {
             let entries = tile_entries(a, tile).len() as f64;
-            let blocks = [
-                table.count::<T, 2>(a, tile),
-                table.count::<T, 3>(a, tile),
-                table.count::<T, 4>(a, tile),
-            ];
+            let blocks =
+                [table.count::<2>(a, tile), table.count::<3>(a, tile), table.count::<4>(a, tile)];
             blocks.map(|blocks| (weight as u64 * blocks) as f64 / entries)
         };
         let terms: Vec<[f64; 3]> = tiles
@@ -79,20 +75,20 @@ impl BlockFill {
 }
 
 /// Range of the entries of a tile.
-fn tile_entries<T: Scalar>(a: CsrView<'_, T>, tile: usize) -> std::ops::Range<usize> {
+fn tile_entries(a: CsrColumns<'_>, tile: usize) -> std::ops::Range<usize> {
     let row = |row: usize| a.row_ptr()[row.min(a.nrows())];
     row(tile * TILE_ROWS)..row((tile + 1) * TILE_ROWS)
 }
 
 /// Every tile that has entries, weighted by them: each term of the mean is then the tile's number
 /// of blocks, exactly.
-fn all_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
+fn all_tiles(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
     let tiles = (0..a.nrows().div_ceil(TILE_ROWS)).into_par_iter();
     tiles.map(|tile| (tile, tile_entries(a, tile).len())).filter(|tile| tile.1 > 0).collect()
 }
 
 /// Tiles of evenly spaced entries, weighted by the number of times they are drawn.
-fn drawn_tiles<T: Scalar>(a: CsrView<'_, T>) -> Vec<(usize, usize)> {
+fn drawn_tiles(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
     let sample = (a.nnz() / SAMPLING).clamp(MIN_SAMPLE, MAX_SAMPLE);
     let tiles = a.nrows().div_ceil(TILE_ROWS);
     let draws = ((sample as u64 * tiles as u64).div_ceil(a.nnz() as u64) as usize).max(MIN_DRAWS);
@@ -136,7 +132,7 @@ struct DenseBlockTable {
 
 impl DenseBlockTable {
     /// Counts the `B` × `B` blocks with entries in `tile`.
-    fn count<T: Scalar, const B: usize>(&mut self, a: CsrView<'_, T>, tile: usize) -> u64 {
+    fn count<const B: usize>(&mut self, a: CsrColumns<'_>, tile: usize) -> u64 {
         let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(a.nrows());
         let block_rows = rows.clone().step_by(B).map(|row| {
             let entries = a.row_ptr()[row]..a.row_ptr()[(row + B).min(rows.end)];
@@ -208,7 +204,7 @@ mod tests {
         // x x . .
         // . . . x
         let a = matrix(4, &[vec![0, 1], vec![1, 0], vec![3]]);
-        let fill = BlockFill::of(a.view());
+        let fill = BlockFill::of(a.view().columns());
         assert_eq!(fill, BlockFill { b2: 5.0 / 8.0, b3: 5.0 / 18.0, b4: 5.0 / 16.0, exact: true });
     }
 
@@ -216,7 +212,10 @@ mod tests {
     fn nothing_fills_nothing() {
         for (m, n) in [(0, 0), (0, 3), (3, 0), (3, 3)] {
             let a = CsrMatrix::<f64>::zeros(m, n).unwrap();
-            assert_eq!(BlockFill::of(a.view()), BlockFill { exact: true, ..BlockFill::default() });
+            assert_eq!(
+                BlockFill::of(a.view().columns()),
+                BlockFill { exact: true, ..BlockFill::default() }
+            );
         }
     }
 
@@ -224,7 +223,7 @@ mod tests {
     fn a_sample_of_blocks_that_are_all_full_is_exact() {
         let rows: Vec<Vec<u32>> =
             (0..30_000u32).map(|i| (i / 3 * 3..i / 3 * 3 + 3).collect()).collect();
-        let fill = BlockFill::of(matrix(30_000, &rows).view());
+        let fill = BlockFill::of(matrix(30_000, &rows).view().columns());
         assert!(!fill.exact);
         assert!((fill.b3 - 1.0).abs() < 1e-12, "{fill:?}");
         assert!((fill.b2 / naive(&rows, 2) - 1.0).abs() < 1e-9, "{fill:?}");
@@ -236,7 +235,7 @@ mod tests {
             .map(|i| (0..3 + i % 5).map(|j| (i + j * (i % 7)) % 40_000).collect())
             .collect();
         rows[17] = (0..40_000).collect();
-        let fill = BlockFill::of(matrix(40_000, &rows).view());
+        let fill = BlockFill::of(matrix(40_000, &rows).view().columns());
         assert!(!fill.exact);
         for (found, b) in [(fill.b2, 2), (fill.b3, 3), (fill.b4, 4)] {
             assert!(
@@ -252,7 +251,7 @@ mod tests {
         fn agrees_with_the_definition(
             rows in prop::collection::vec(prop::collection::vec(0u32..40, 0..12), 0..40),
         ) {
-            let fill = BlockFill::of(matrix(40, &rows).view());
+            let fill = BlockFill::of(matrix(40, &rows).view().columns());
             prop_assert_eq!(fill.b2, naive(&rows, 2));
             prop_assert_eq!(fill.b3, naive(&rows, 3));
             prop_assert_eq!(fill.b4, naive(&rows, 4));

@@ -4,8 +4,7 @@
 use super::blocks::row_of;
 use super::rows::ratio;
 use super::together;
-use crate::Scalar;
-use crate::matrix::CsrView;
+use crate::matrix::CsrColumns;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -33,7 +32,7 @@ pub(super) struct Continued {
 
 impl Continued {
     /// Measures `a`.
-    pub(super) fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+    pub(super) fn of(a: CsrColumns<'_>) -> Self {
         let every = if a.nnz() <= EXACT_NNZ { 1 } else { SAMPLING };
         let stretches = a.nnz().div_ceil(STRETCH);
         let sampled = (0..stretches.div_ceil(every))
@@ -68,7 +67,7 @@ struct ContiguityCounts {
 
 impl ContiguityCounts {
     /// Counts a range of entries, by their numbers.
-    fn of<T: Scalar>(a: CsrView<'_, T>, entries: Range<usize>) -> Self {
+    fn of(a: CsrColumns<'_>, entries: Range<usize>) -> Self {
         let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
         let mut counts = Self { entries: entries.len(), ..Self::default() };
         let mut row = row_of(row_ptr, 0, entries.start);
@@ -123,7 +122,7 @@ mod tests {
         for entry in gallery::suite() {
             for entries in [100_000, 1_000_000] {
                 let a = entry.scaled_to(entries).generate::<f32>().unwrap();
-                let (told, found) = (Continued::of(a.view()), whole(&a));
+                let (told, found) = (Continued::of(a.view().columns()), whole(&a));
                 let most = if a.nnz() <= EXACT_NNZ { 1e-12 } else { 0.02 };
                 let error = (told.affine - found.affine).abs().max((told.runs - found.runs).abs());
                 assert!(error < most, "{}: {told:?}, {found:?}", entry.entry().name);
@@ -140,7 +139,7 @@ mod tests {
         let row_ptr = (0..=rows).map(|row| 4 * row).collect();
         let a = CsrMatrix::try_new(rows, rows + 4, row_ptr, cols.collect(), vec![1.0f32; 4 * rows])
             .unwrap();
-        let (told, found) = (Continued::of(a.view()), whole(&a));
+        let (told, found) = (Continued::of(a.view().columns()), whole(&a));
         assert!((told.affine - found.affine).abs() < 0.05, "{told:?}, {found:?}");
     }
 
@@ -156,7 +155,7 @@ mod tests {
             let cols = rows.concat();
             let values = vec![1.0f32; cols.len()];
             let a = CsrMatrix::try_new(rows.len(), 40, row_ptr, cols, values).unwrap();
-            prop_assert_eq!(Continued::of(a.view()), whole(&a));
+            prop_assert_eq!(Continued::of(a.view().columns()), whole(&a));
         }
     }
 }

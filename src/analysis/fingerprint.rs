@@ -1,6 +1,6 @@
 //! Fingerprints: 128-bit hashes that identify the matrix of a stored decision.
 
-use crate::matrix::CsrView;
+use crate::matrix::{CsrColumns, CsrView};
 use crate::{Scalar, ScalarKind};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,10 @@ impl Fingerprint {
     /// `col_idx`. Matrices that differ only in their values, or in the type of their values, have
     /// the same fingerprint.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        Self::of_columns(a.columns())
+    }
+
+    fn of_columns(a: CsrColumns<'_>) -> Self {
         let offsets: Digests =
             a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
         let columns: Digests = a.col_idx().par_chunks(CHUNK).map(digest_columns).collect();

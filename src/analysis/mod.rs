@@ -115,12 +115,12 @@ impl Analysis {
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
                 probes = probe(a, &rows);
             },
-            &mut || continued = Continued::of(a),
+            &mut || continued = Continued::of(a.columns()),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
             &mut || values = ValueStatistics::of(a.values()),
         ]);
         let structure = Structure::new(continued, values, reuse);
-        let blocking = Blocking::of(a, &rows, &structure);
+        let blocking = Blocking::of(a.columns(), &rows, &structure);
         Self { rows, row_lengths, slices, structure, probes, blocking }
     }
 

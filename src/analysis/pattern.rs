@@ -3,7 +3,7 @@
 use super::blocks::BlockFill;
 use super::rows::ratio;
 use crate::Scalar;
-use crate::matrix::CsrView;
+use crate::matrix::{CsrColumns, CsrView};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -51,10 +51,10 @@ pub struct Pattern {
 impl Pattern {
     /// Measures `a`: reads its columns once, and a sample of them once more.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        T::pattern(a)
+        Self::of_columns(a.columns())
     }
 
-    pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
+    fn of_columns(a: CsrColumns<'_>) -> Self {
         let (scan, blocks) = rayon::join(|| Scan::of(a), || BlockFill::of(a));
         let share = |part: u64| ratio(part as f64, a.nrows().div_ceil(SLICE_ROWS) as f64);
         Self {
@@ -101,7 +101,7 @@ struct Scan {
 impl Scan {
     /// Scans the whole matrix. All sums are of integers, so the result does not depend on the order
     /// of the additions.
-    fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+    fn of(a: CsrColumns<'_>) -> Self {
         let diagonals = OccupiedDiagonals::new(a.nrows(), a.ncols());
         let slices = (0..a.nrows().div_ceil(SLICE_ROWS)).into_par_iter().with_min_len(TOGETHER);
         let partial = slices.fold(Self::default, |mut scan, slice| {
@@ -116,15 +116,10 @@ impl Scan {
         Self { diagonals: diagonals.count(), ..scan }
     }
 
-    fn slice<T: Scalar>(
-        &mut self,
-        a: CsrView<'_, T>,
-        rows: Range<usize>,
-        diagonals: &OccupiedDiagonals,
-    ) {
+    fn slice(&mut self, a: CsrColumns<'_>, rows: Range<usize>, diagonals: &OccupiedDiagonals) {
         let (mut first, mut last) = (u32::MAX, 0);
         for row in rows {
-            let columns = a.row(row).0;
+            let columns = a.row(row);
             if columns.is_empty() {
                 continue;
             }

@@ -33,7 +33,7 @@ impl Symmetry {
 
     pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
         let transposed = a.transpose();
-        let sorted = (0..a.nrows()).into_par_iter().all(|row| a.row(row).0.is_sorted());
+        let sorted = a.columns().are_sorted();
         // Transposing twice sorts the columns and keeps the order of entries with the same place.
         let copy: Option<CsrMatrix<T>> = (!sorted).then(|| transposed.transpose());
         let (a, transposed) = (copy.as_ref().map_or(a, CsrMatrix::view), transposed.view());

@@ -159,8 +159,9 @@ pub(crate) fn narrowed<T: Scalar>(
     values: &[T],
     precision: Precision,
 ) -> Result<Narrowed<Vec<u16>, Vec<f32>>, usize> {
-    if let Some(entry) = values.par_iter().position_first(|&value| !precision.holds(value)) {
-        return Err(entry);
+    if !precision.holds_all(values) {
+        let entry = values.iter().position(|&value| !precision.holds(value));
+        return Err(entry.unwrap_or_default());
     }
     let bits = values.par_iter().map(|&value| precision.narrow(value));
     Ok(match precision {

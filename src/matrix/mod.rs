@@ -5,6 +5,7 @@
 
 mod arrays;
 mod assemble;
+mod columns;
 mod convert;
 pub mod gallery;
 pub mod market;
@@ -13,6 +14,7 @@ mod transpose;
 mod triplets;
 
 pub use arrays::{CsrCow, Index};
+pub(crate) use columns::CsrColumns;
 pub use convert::ToCsr;
 pub(crate) use precision::rounded;
 pub use triplets::Triplets;

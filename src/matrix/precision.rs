@@ -82,7 +82,7 @@ pub(crate) fn rounded<T: Scalar>(
         return Ok(Cow::Borrowed(values));
     }
     let rounded: Option<Vec<T>> = values.par_iter().map(|&value| precision.round(value)).collect();
-    let first = || values.par_iter().position_first(|&value| precision.round(value).is_none());
+    let first = || values.iter().position(|&value| precision.round(value).is_none());
     rounded.map(Cow::Owned).ok_or_else(|| first().unwrap_or_default())
 }
 

@@ -48,7 +48,7 @@ impl<T: Scalar> CsrView<'_, T> {
         if self.nrows() != self.ncols() || self.row_ptr() != transposed.row_ptr() {
             return false;
         }
-        let sorted = (0..self.nrows()).into_par_iter().all(|row| self.row(row).0.is_sorted());
+        let sorted = self.columns().are_sorted();
         // Transposing twice sorts the columns, and keeps the order of equal ones.
         let copy = (!sorted).then(|| transposed.transpose());
         let a = copy.as_ref().map_or(self, CsrMatrix::view);

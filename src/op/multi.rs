@@ -1,7 +1,7 @@
 //! SpMM: products with several vectors.
 
 use super::stage::StagingBuffers;
-use super::{SparseOp, SparseOpBuilder, Tuning};
+use super::{SparseOp, SparseOpBuilder, Tuning, get_or_make};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
 #[cfg(doc)]
@@ -281,7 +281,7 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Data of SpMMs, created at the first use.
     fn several(&self) -> Result<&SpmmPacking<T>, Error> {
-        self.several.get_or_try_init(|| {
+        get_or_make(&self.several, || {
             let (stages, scalers) = (Mutex::default(), Mutex::default());
             if let Some(means) = formats::Several::of(&self.matrix, self.ncols)? {
                 return Ok(SpmmPacking { second: None, means, stages, scalers });

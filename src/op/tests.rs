@@ -106,3 +106,18 @@ fn memory_limits_hold_on_every_device() {
     op.decision.fallback = Some("it is full".to_owned());
     assert!(op.explain().to_string().contains("\ndevice   on the CPU: it is full\n"));
 }
+
+#[test]
+fn a_task_that_runs_while_a_value_is_made_may_need_the_value() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    // A failure leaves the thread behind, waiting for itself.
+    std::thread::spawn(move || {
+        let cell = OnceCell::new();
+        // What a thread of a rayon pool may do while it waits for a part of the packing.
+        let task = || *get_or_make(&cell, || Ok(1)).unwrap();
+        let made = *get_or_make(&cell, || Ok(task() + 1)).unwrap();
+        sender.send((made, cell.get().copied())).unwrap();
+    });
+    let found = receiver.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(found, Ok((1, Some(1))), "the first value is kept");
+}

@@ -2,7 +2,7 @@
 //! requested, with the operator.
 
 use super::multi::SpmmPacking;
-use super::{SparseOp, SparseOpBuilder};
+use super::{SparseOp, SparseOpBuilder, get_or_make};
 use crate::device::{DeviceVec, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::tuning::explain::{AuxiliaryPacking, AuxiliaryPackings};
@@ -75,9 +75,8 @@ impl<T: Scalar> SparseOp<T> {
 
     pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
         self.check_copies("with the transposed matrix")?;
-        let made = self
-            .transposed
-            .get_or_try_init(|| Transposition::of(self.to_csr()?.view()).make(self))?;
+        let made =
+            get_or_make(&self.transposed, || Transposition::of(self.to_csr()?.view()).make(self))?;
         Ok(match made {
             Transposed::Same => self,
             Transposed::Own(op) => op,
@@ -131,7 +130,7 @@ impl<T: Scalar> Transposition<T> {
 
     /// Settings for the matrix itself that reserve memory for plain CSR of this one, if a limit
     /// applies to both.
-    pub(super) fn leave_room(&self, settings: &SparseOpBuilder) -> SparseOpBuilder {
+    pub(super) fn reserve_memory(&self, settings: &SparseOpBuilder) -> SparseOpBuilder {
         let bytes = match self {
             Self::Other(transposed) => {
                 let entries = transposed.nnz() * (size_of::<u32>() + size_of::<T>());
@@ -147,7 +146,7 @@ impl<T: Scalar> Transposition<T> {
     pub(super) fn prepare(self, op: &SparseOp<T>) -> Result<(), Error> {
         match self {
             Self::NotAsked => Ok(()),
-            announced => op.transposed.get_or_try_init(|| announced.make(op)).map(drop),
+            announced => get_or_make(&op.transposed, || announced.make(op)).map(drop),
         }
     }
 

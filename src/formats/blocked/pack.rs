@@ -6,7 +6,7 @@ use super::{BATCH, Block, Host, LANE, PIECE, Pieces, Plan, Split, Tiles, Values,
 use crate::analysis::{Panel, Rows};
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
-use crate::matrix::{CsrMatrix, CsrView};
+use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
 use crate::memory::zeroed;
 use crate::{Error, Scalar};
 use rayon::prelude::*;
@@ -51,19 +51,19 @@ pub(super) fn pack_columns<T: Scalar>(
     let filler = Filler { plan, a, equal };
     let packed = match plan.x {
         Block::Windows => {
-            let (runs, windows) = by_window(a, columns, plan)?;
-            let entries = Contiguous { a, windows: &windows };
+            let (runs, windows) = by_window(a.columns(), columns, plan)?;
+            let entries = Contiguous { a: a.columns(), windows: &windows };
             let (tile_ptr, near) = filler.fill(&runs, &entries)?;
             let (_, far) = filler.fill::<u32>(&[], &entries)?;
             Packed { hot: Vec::new(), tiles: Tiles { tile_ptr, windows }, near, far }
         }
         Block::Hot => {
-            let hot = hottest(a, columns as usize);
+            let hot = hottest(a.columns(), columns as usize);
             let mut numbers = vec![COLD; a.ncols()];
             (0..).zip(&hot).for_each(|(number, &col)| numbers[col as usize] = number);
-            let (near, far) = by_heat(a, &numbers);
+            let (near, far) = by_heat(a.columns(), &numbers);
             let windows = if near.is_empty() { Vec::new() } else { vec![[0, hot.len() as u32]] };
-            let entries = |hot| Told { a, numbers: &numbers, hot };
+            let entries = |hot| Classified { a: a.columns(), numbers: &numbers, hot };
             let (tile_ptr, near) = filler.fill(&near, &entries(true))?;
             let (_, far) = filler.fill(&far, &entries(false))?;
             Packed { hot, tiles: Tiles { tile_ptr, windows }, near, far }
@@ -97,18 +97,10 @@ pub(super) fn check(plan: &Plan, what: &str, found: u64) -> Result<u32, Error> {
 /// For a matrix with unsorted rows: the original position of each entry of the sorted rows, and the
 /// sorted matrix. Otherwise an empty array and None.
 fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
-    let rows = (0..a.nrows()).into_par_iter();
-    if rows.clone().all(|row| a.row(row).0.is_sorted()) {
+    if a.columns().are_sorted() {
         return (Vec::new(), None);
     }
-    let order: Vec<u32> = rows
-        .flat_map_iter(|row| {
-            let cols = a.row(row).0;
-            let mut order: Vec<u32> = (0..cols.len() as u32).collect();
-            order.sort_by_key(|&k| cols[k as usize]);
-            order
-        })
-        .collect();
+    let order = sorted_places(a.columns());
     let (mut col_idx, mut values) = (zeroed(a.nnz()), zeroed(a.nnz()));
     for row in 0..a.nrows() {
         let (cols, of_row) = a.row(row);
@@ -122,6 +114,17 @@ fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
         CsrMatrix::new_unchecked(a.nrows(), a.ncols(), a.row_ptr().to_vec(), col_idx, values)
     };
     (order, Some(sorted))
+}
+
+/// Position in its row of each entry, for rows whose columns are put in order.
+fn sorted_places(a: CsrColumns<'_>) -> Vec<u32> {
+    let places = (0..a.nrows()).into_par_iter().flat_map_iter(|row| {
+        let cols = a.row(row);
+        let mut places: Vec<u32> = (0..cols.len() as u32).collect();
+        places.sort_by_key(|&k| cols[k as usize]);
+        places
+    });
+    places.collect()
 }
 
 /// Cuts consecutive rows into ranges of about equal work.
@@ -145,8 +148,8 @@ fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<us
 
 /// Runs of all rows in the windows of their panels, by tile and then by row, and the first column
 /// and the width of every tile.
-fn by_window<T: Scalar>(
-    a: CsrView<'_, T>,
+fn by_window(
+    a: CsrColumns<'_>,
     columns: u32,
     plan: &Plan,
 ) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
@@ -172,7 +175,7 @@ fn by_window<T: Scalar>(
         let mut runs = Vec::new();
         for row in rows.clone() {
             let mut first = 0;
-            panel.for_each_run(a.row(row).0, |window, count| {
+            panel.for_each_run(a.row(row), |window, count| {
                 let count = count as u32;
                 runs.push(Run { tile: first_window + window, row: row as u32, first, count });
                 first += count;
@@ -195,7 +198,7 @@ fn by_window<T: Scalar>(
 
 /// Columns with the most entries, in ascending order: at most `count`, none of them empty. Of
 /// columns with equally many entries the first ones are taken.
-fn hottest<T: Scalar>(a: CsrView<'_, T>, count: usize) -> Vec<u32> {
+fn hottest(a: CsrColumns<'_>, count: usize) -> Vec<u32> {
     // A count beyond 32 bits wraps round, which costs time but does not affect correctness.
     let counts: Vec<AtomicU32> =
         (0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)).collect();
@@ -218,12 +221,12 @@ fn hottest<T: Scalar>(a: CsrView<'_, T>, count: usize) -> Vec<u32> {
 }
 
 /// Runs of all rows in hot columns, and runs in the other columns.
-fn by_heat<T: Scalar>(a: CsrView<'_, T>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
+fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
     let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
     let runs = tasks.par_iter().flat_map_iter(|rows| {
         let mut runs = Vec::new();
         for row in rows.clone() {
-            for (i, cols) in a.row(row).0.chunks(STRETCH).enumerate() {
+            for (i, cols) in a.row(row).chunks(STRETCH).enumerate() {
                 let (row, first) = (row as u32, (i * STRETCH) as u32);
                 let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
                 let of = |tile, count| (count > 0).then_some(Run { tile, row, first, count });
@@ -244,12 +247,12 @@ trait Entries: Sync {
 }
 
 /// Runs whose entries are consecutive in the matrix.
-struct Contiguous<'a, T> {
-    a: CsrView<'a, T>,
+struct Contiguous<'a> {
+    a: CsrColumns<'a>,
     windows: &'a [[u32; 2]],
 }
 
-impl<T: Scalar> Entries for Contiguous<'_, T> {
+impl Entries for Contiguous<'_> {
     #[inline(always)]
     fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
         let first = self.a.row_ptr()[run.row as usize] + run.first as usize;
@@ -262,14 +265,14 @@ impl<T: Scalar> Entries for Contiguous<'_, T> {
 
 /// Runs whose entries alternate with others in the matrix: the hot entries, or those that are not
 /// hot.
-struct Told<'a, T> {
-    a: CsrView<'a, T>,
+struct Classified<'a> {
+    a: CsrColumns<'a>,
     /// Number of each column among the hot ones, or [`COLD`].
     numbers: &'a [u32],
     hot: bool,
 }
 
-impl<T: Scalar> Entries for Told<'_, T> {
+impl Entries for Classified<'_> {
     #[inline(always)]
     fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
         let (mut k, mut seen) = (self.a.row_ptr()[run.row as usize] + run.first as usize, 0);
@@ -344,6 +347,18 @@ impl<'a> Laid<'a> {
             (run, from as u32..to as u32, slot + from - start, ends)
         })
     }
+
+    /// Rows that end in a piece, or whose runs in the tile do.
+    fn rows_of(&self, piece: usize) -> impl Iterator<Item = u32> {
+        self.within(piece).filter(|part| part.3).map(|part| part.0.row)
+    }
+
+    /// Numbers of the rows of every piece, and all rows, by piece.
+    fn targets(&self, pieces: usize) -> (Vec<usize>, Vec<u32>) {
+        let counts = (0..pieces).into_par_iter().map(|piece| self.rows_of(piece).count());
+        let rows = (0..pieces).into_par_iter().flat_map_iter(|piece| self.rows_of(piece));
+        (counts.collect(), rows.collect())
+    }
 }
 
 /// Fills pieces with entries.
@@ -364,15 +379,13 @@ impl<T: Scalar> Filler<'_, T> {
         let (laid, tile_ptr) = Laid::new(runs);
         let pieces = tile_ptr[tile_ptr.len() - 1];
         check(self.plan, "pieces", pieces as u64)?;
-        let rows_of = |piece| laid.within(piece).filter(|part| part.3).map(|part| part.0.row);
-        let ends = (0..pieces).into_par_iter().map(|piece| rows_of(piece).count());
+        let (counts, targets) = laid.targets(pieces);
         let mut piece_ptr = vec![0];
         let mut before = 0;
-        for ends in ends.collect::<Vec<usize>>() {
-            before += ends as u64;
+        for count in counts {
+            before += count as u64;
             piece_ptr.push(check(self.plan, "runs", before)?);
         }
-        let targets = (0..pieces).into_par_iter().flat_map_iter(rows_of).collect();
         let mut cols = zeroed::<C>(pieces * PIECE);
         let mut flags = zeroed::<u16>(pieces * PIECE / LANE);
         let mut values = match self.equal {

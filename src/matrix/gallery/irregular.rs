@@ -45,7 +45,7 @@ fn around(
 /// Finite elements on an unstructured mesh: 3 unknowns per node, 10 to 35 neighbour nodes at most
 /// 3000 away.
 pub(super) fn femrandom(nodes: usize, seed: u64) -> GeneratedPattern {
-    let nodes = GeneratedPattern::by_rows(nodes, |node, columns| {
+    let nodes = GeneratedPattern::by_rows(nodes, &|node, columns| {
         let mut random = Random::new(seed, Purpose::Row, node);
         let neighbours = random.within(10..=35);
         around(node, 3000, nodes, neighbours, &mut random, columns);
@@ -55,7 +55,7 @@ pub(super) fn femrandom(nodes: usize, seed: u64) -> GeneratedPattern {
 
 /// The diagonal and 8 to 24 more entries per row, at most 1000 away from it.
 pub(super) fn banded(rows: usize, seed: u64) -> GeneratedPattern {
-    GeneratedPattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = random.within(8..=24);
         around(row, 1000, rows, count, &mut random, columns);
@@ -64,7 +64,7 @@ pub(super) fn banded(rows: usize, seed: u64) -> GeneratedPattern {
 
 /// 10 to 22 entries per row, anywhere.
 pub(super) fn uniform(rows: usize, seed: u64) -> GeneratedPattern {
-    GeneratedPattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = random.within(10..=22);
         random.distinct(0..rows, count, columns);
@@ -100,7 +100,7 @@ pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> GeneratedPattern {
 pub(super) fn webbase(rows: usize, seed: u64) -> GeneratedPattern {
     let (exponent, scale) = WEBBASE_LENGTHS;
     let (local, reach) = WEBBASE_LOCAL;
-    GeneratedPattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let tail = (1.0 - random.unit()).powf(-1.0 / exponent) - 1.0;
         let count = rows.min(1 + (scale * tail) as usize);
@@ -119,7 +119,7 @@ pub(super) fn webbase(rows: usize, seed: u64) -> GeneratedPattern {
 /// `length` draws from all columns, of which repeated ones count one time.
 pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> GeneratedPattern {
     let (dense, length) = (dense.min(rows), length.min(rows));
-    GeneratedPattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         // The dense rows are in the middle of equal sections.
         let section = row * dense / rows;
@@ -134,7 +134,7 @@ pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> Ge
 
 /// Rows of 200 to 8200 entries, the short ones more frequent, anywhere in `columns` columns.
 pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> GeneratedPattern {
-    GeneratedPattern::by_rows(rows, |row, row_columns| {
+    GeneratedPattern::by_rows(rows, &|row, row_columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = 200 + (random.unit().powi(2) * 8001.0) as usize;
         random.distinct(0..columns, count, row_columns);
@@ -143,7 +143,7 @@ pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> GeneratedPattern {
 
 /// Row lengths exp(N(2.5, 1.2)), rounded down, at most 20 000 away from the diagonal.
 pub(super) fn lognormal(rows: usize, seed: u64) -> GeneratedPattern {
-    GeneratedPattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = (2.5 + 1.2 * random.normal()).exp() as usize;
         random.distinct(window(row, 20_000, rows), count, columns);
@@ -162,7 +162,7 @@ pub(super) fn sweep(
     // Parameters of the logarithms that give the requested mean and deviation.
     let variance = (1.0 + (spread as f64 / 100.0).powi(2)).ln();
     let mean = (length.max(1) as f64).ln() - variance / 2.0;
-    GeneratedPattern::by_rows(rows, |row, columns| {
+    GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let drawn = (mean + variance.sqrt() * random.normal()).exp();
         let count = if length == 0 { 0 } else { drawn.round() as usize };

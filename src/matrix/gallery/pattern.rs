@@ -13,6 +13,9 @@ pub(super) struct GeneratedPattern {
     pub(super) col_idx: Vec<u32>,
 }
 
+/// Appends the columns of a row to a vector. Not generic, so that generation is compiled once.
+type RowColumns<'a> = dyn Fn(usize, &mut Vec<u32>) + Sync + 'a;
+
 /// Rows of one task.
 #[derive(Debug, Default)]
 struct RowBlock {
@@ -23,7 +26,7 @@ struct RowBlock {
 impl GeneratedPattern {
     /// Builds a pattern row by row: `columns` is given the row and an empty vector, and appends the
     /// columns, ascending.
-    pub(super) fn by_rows(nrows: usize, columns: impl Fn(usize, &mut Vec<u32>) + Sync) -> Self {
+    pub(super) fn by_rows(nrows: usize, columns: &RowColumns<'_>) -> Self {
         let tasks = 0..nrows.div_ceil(ROWS_PER_TASK);
         let blocks = tasks.into_par_iter().map(|task| {
             let first = task * ROWS_PER_TASK;
@@ -67,7 +70,7 @@ impl GeneratedPattern {
             return self;
         }
         let nodes = self.row_ptr.len() - 1;
-        Self::by_rows(nodes * unknowns, |row, columns| {
+        Self::by_rows(nodes * unknowns, &|row, columns| {
             let ends = [self.row_ptr[row / unknowns], self.row_ptr[row / unknowns + 1]];
             let nodes = self.col_idx[ends[0]..ends[1]].iter();
             columns.extend(nodes.flat_map(|node| {
@@ -97,7 +100,7 @@ impl GeneratedPattern {
         drop(edges);
         // Here the next slot of every row has advanced to the beginning of the following row.
         let end = |row: usize| next[row].load(Relaxed);
-        Self::by_rows(nrows, |row, columns| {
+        Self::by_rows(nrows, &|row, columns| {
             let start = if row == 0 { 0 } else { end(row - 1) };
             columns.extend(slots[start..end(row)].iter().map(|c| c.load(Relaxed)));
             columns.sort_unstable();
@@ -122,7 +125,7 @@ mod tests {
     fn rows_of_many_tasks_stay_in_order() {
         let nrows = 3 * ROWS_PER_TASK + 5;
         let p =
-            GeneratedPattern::by_rows(nrows, |row, columns| columns.extend(0..(row % 4) as u32));
+            GeneratedPattern::by_rows(nrows, &|row, columns| columns.extend(0..(row % 4) as u32));
         assert_eq!(p.row_ptr.len(), nrows + 1);
         assert!(p.row_ptr.windows(2).enumerate().all(|(row, w)| w[1] - w[0] == row % 4));
         assert_eq!(&p.col_idx[..7], &[0, 0, 1, 0, 1, 2, 0]);

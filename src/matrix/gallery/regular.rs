@@ -31,7 +31,7 @@ impl Stencil {
 
     pub(super) fn pattern(&self) -> GeneratedPattern {
         let nodes: usize = self.extents.iter().product();
-        GeneratedPattern::by_rows(nodes * self.unknowns, |row, columns| {
+        GeneratedPattern::by_rows(nodes * self.unknowns, &|row, columns| {
             self.columns(row / self.unknowns, columns)
         })
     }
@@ -60,7 +60,7 @@ pub(super) fn road(n: usize, seed: u64) -> GeneratedPattern {
     let kept = |edge| (hash(seed, Purpose::Edge, edge) as f64) < ROAD_SHARE * 2f64.powi(64);
     let east = |node| kept(2 * node);
     let south = |node| kept(2 * node + 1);
-    GeneratedPattern::by_rows(n * n, |node, columns| {
+    GeneratedPattern::by_rows(n * n, &|node, columns| {
         let (x, y) = (node % n, node / n);
         if y > 0 && south(node - n) {
             columns.push((node - n) as u32);
@@ -79,7 +79,7 @@ pub(super) fn road(n: usize, seed: u64) -> GeneratedPattern {
 
 /// All `n` x `n` places.
 pub(super) fn dense(n: usize) -> GeneratedPattern {
-    GeneratedPattern::by_rows(n, |_, columns| columns.extend(0..n as u32))
+    GeneratedPattern::by_rows(n, &|_, columns| columns.extend(0..n as u32))
 }
 
 #[cfg(test)]

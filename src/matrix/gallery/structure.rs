@@ -95,7 +95,7 @@ impl RandomStructure {
     pub(super) fn pattern(&self, seed: u64) -> GeneratedPattern {
         let lengths = lengths(&self.law, self.order, self.nrows, self.nnz, self.longest, seed);
         let placing = Placing::new(self.nrows, self.ncols, seed);
-        let nodes = GeneratedPattern::by_rows(self.nrows, |row, columns| {
+        let nodes = GeneratedPattern::by_rows(self.nrows, &|row, columns| {
             self.columns.place(row, lengths[row] as usize, &placing, columns);
         });
         nodes.with_unknowns(self.unknowns)
