@@ -1,8 +1,10 @@
 //! The error type of the library.
 
 mod kind;
+mod printable;
 
 pub use kind::ErrorKind;
+pub use printable::printable;
 
 use crate::Precision;
 use std::path::{Path, PathBuf};
