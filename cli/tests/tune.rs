@@ -119,6 +119,19 @@ fn a_second_run_with_the_same_output_is_refused() {
     assert!(Path::new(&out).exists() && !Path::new(&journal).exists());
 }
 
+#[test]
+fn a_read_only_output_is_refused_before_anything_is_measured() {
+    let (_folder, out, journal) = folder();
+    fs::write(&out, "mine").unwrap();
+    let mut permissions = fs::metadata(&out).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&out, permissions).unwrap();
+    let said = refusal(&arguments(&out, &[]));
+    assert!(said.contains(&out) && said.contains("read-only"), "{said}");
+    assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
+    assert!(!Path::new(&journal).exists());
+}
+
 #[cfg(unix)]
 #[test]
 fn a_journal_is_neither_a_link_nor_a_pipe() {

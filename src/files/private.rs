@@ -122,10 +122,20 @@ fn read_in(folder: &OpenFolder, name: &str, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// An opened folder that is trusted.
+struct OpenFolder {
+    #[cfg(unix)]
+    folder: fs::File,
+    #[cfg(not(unix))]
+    path: PathBuf,
+}
+
+#[cfg(not(unix))]
+use portable::open_folder;
+#[cfg(unix)]
+use unix::open_folder;
 #[cfg(unix)]
 pub(super) use unix::user;
-#[cfg(unix)]
-use unix::{OpenFolder, open_folder};
 
 impl PrivateFolder {
     /// Opens the folder; `None` if it does not exist.
@@ -154,21 +164,18 @@ impl PrivateFolder {
 /// Folders and files on Unix.
 #[cfg(unix)]
 mod unix {
-    use super::{Path, io, untrusted};
+    use super::{OpenFolder, Path, io, untrusted};
     use std::ffi::CString;
     use std::fs::{File, Metadata};
     use std::os::fd::{AsRawFd, FromRawFd};
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-
-    /// An opened folder that is trusted.
-    pub(super) struct OpenFolder(File);
 
     /// Opens a folder that is trusted.
     pub(super) fn open_folder(path: &Path) -> io::Result<OpenFolder> {
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let folder = File::options().read(true).custom_flags(flags).open(path)?;
         check(&folder.metadata()?)?;
-        Ok(OpenFolder(folder))
+        Ok(OpenFolder { folder })
     }
 
     impl OpenFolder {
@@ -178,7 +185,7 @@ mod unix {
             let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
             // SAFETY: the descriptor is open, the name ends with a zero byte, and without O_CREAT
             // there is no further argument.
-            let opened = unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags) };
+            let opened = unsafe { libc::openat(self.folder.as_raw_fd(), name.as_ptr(), flags) };
             if opened < 0 {
                 let error = io::Error::last_os_error();
                 return Err(match error.raw_os_error() {
@@ -225,27 +232,21 @@ mod unix {
     }
 }
 
-#[cfg(not(unix))]
-use portable::{OpenFolder, open_folder};
-
 /// Folders and files of systems whose permissions are not looked at.
 #[cfg(not(unix))]
 mod portable {
-    use super::{Path, PathBuf, io, untrusted};
+    use super::{OpenFolder, Path, io, untrusted};
     use std::fs::File;
-
-    /// A folder.
-    pub(super) struct OpenFolder(PathBuf);
 
     /// Returns a folder that exists.
     pub(super) fn open_folder(path: &Path) -> io::Result<OpenFolder> {
-        path.metadata().map(|_| OpenFolder(path.to_owned()))
+        path.metadata().map(|_| OpenFolder { path: path.to_owned() })
     }
 
     impl OpenFolder {
         /// Opens a regular file of the folder for reading.
         pub(super) fn open(&self, name: &str) -> io::Result<File> {
-            let path = self.0.join(name);
+            let path = self.path.join(name);
             if !path.symlink_metadata()?.is_file() {
                 return Err(untrusted("it is not a regular file; remove it".to_owned()));
             }

@@ -147,11 +147,13 @@ struct Collected {
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
-    let folders = [&args.out, &args.records].into_iter().flatten();
-    for file in folders {
+    for file in [&args.out, &args.records].into_iter().flatten() {
         let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             bail!("{} is not a folder: {} could not be written", folder.display(), file.display());
+        }
+        if file.metadata().is_ok_and(|found| found.permissions().readonly()) {
+            bail!("{} is read-only; change its permissions or write another file", file.display());
         }
     }
     let page = args.report.begin("Tuning")?;
