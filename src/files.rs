@@ -198,10 +198,13 @@ impl FolderFile {
     }
 }
 
-/// Returns the accessible regular files of a folder, oldest first.
+/// Returns the accessible regular files of a folder except temporary ones, oldest first.
 pub(crate) fn oldest_first(folder: &Path) -> Vec<FolderFile> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let kept = entries.flatten().filter_map(|entry| {
+        if entry.file_name().as_encoded_bytes().starts_with(temporary::PREFIX.as_bytes()) {
+            return None;
+        }
         let data = entry.metadata().ok().filter(Metadata::is_file)?;
         Some(FolderFile {
             path: entry.path(),

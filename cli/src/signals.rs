@@ -13,9 +13,9 @@ const SIGNALLED: i32 = 128;
 pub(super) fn handle(console: &Console) {
     use libc::{SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM};
     let mut handled = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` initialises the set, which the other calls are given; the signal numbers
-    // are valid, and without a new action `sigaction` only writes the present one, which zeros
-    // initialise.
+    // SAFETY: `sigemptyset` initialises the set, which the other calls are given; the numbers of
+    // the signals are valid, and without a new action `sigaction` only writes the present one,
+    // which zeros initialise.
     let handled = unsafe {
         libc::sigemptyset(handled.as_mut_ptr());
         let mut handled = handled.assume_init();

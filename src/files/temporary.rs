@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Prefix of the names of temporary files; the process identifier and a number follow.
-const PREFIX: &str = ".sparseop-";
+pub(super) const PREFIX: &str = ".sparseop-";
 
 /// The existing temporary files. The lock is held while one is created, renamed or removed, so the
 /// list always matches the folders.

@@ -23,8 +23,8 @@ const FOLDER: &str = "sparseop/kernels-v2";
 /// First bytes of every entry.
 const MAGIC: [u8; 8] = *b"sparseop";
 
-/// Bytes before the code: [`MAGIC`], the length of the code, and the checksum of the entry's name and
-/// the code.
+/// Bytes before the code: [`MAGIC`], the length of the code, and the checksum of the entry's name
+/// and the code.
 const HEADER: usize = 24;
 
 /// Largest size of an entry, in bytes: many times that of the code of a module.

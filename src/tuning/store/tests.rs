@@ -252,7 +252,7 @@ fn other_files_neither_count_nor_are_removed() {
 #[cfg(unix)]
 #[test]
 fn only_what_the_user_alone_can_have_written_is_read() {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
     let (folder, store) = store();
     let cpu = Device::Cpu.spec();
     store.keep(&entry()).unwrap();
@@ -273,6 +273,15 @@ fn only_what_the_user_alone_can_have_written_is_read() {
     assert!(reason.contains(STORE_VARIABLE) && crate::file_warnings().contains(&reason));
     set(&path, 0o644);
     assert!(store.find(&key(), &cpu).is_ok(), "others may read it");
+    // Only the superuser can give files away.
+    let user = fs::metadata(&path).unwrap().uid();
+    for given in [path.as_path(), store.folder()] {
+        if chown(given, Some(65_534), None).is_ok() {
+            assert!(miss().contains("belongs to user 65534"));
+            chown(given, Some(user), None).unwrap();
+        }
+    }
+    assert!(store.find(&key(), &cpu).is_ok());
     set(store.folder(), 0o770);
     miss();
     assert!(store.keep(&entry()).is_err());
