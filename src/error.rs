@@ -1,8 +1,10 @@
 //! The error type of the library.
 
 mod kind;
+mod printable;
 
 pub use kind::ErrorKind;
+pub use printable::printable;
 
 use crate::Precision;
 use std::path::{Path, PathBuf};
@@ -64,7 +66,7 @@ pub enum Error {
         y: String,
     },
     /// A file could not be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}", printed(path))]
     Io {
         /// `open`, `read`, `write`, …
         action: &'static str,
@@ -74,7 +76,12 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A Matrix Market file is malformed, or holds data that this library does not support.
-    #[error("{}{}: {message}", origin(path), line.map(|l| format!(":{l}")).unwrap_or_default())]
+    #[error(
+        "{}{}: {}",
+        origin(path),
+        line.map(|l| format!(":{l}")).unwrap_or_default(),
+        printable(message)
+    )]
     Market {
         /// The file; empty for text that is not from a file.
         path: PathBuf,
@@ -84,7 +91,7 @@ pub enum Error {
         message: String,
     },
     /// A text is not a valid plan.
-    #[error("`{text}` is not a plan: {message}")]
+    #[error("`{}` is not a plan: {}", printable(text), printable(message))]
     PlanText {
         /// The text as passed.
         text: String,
@@ -92,7 +99,7 @@ pub enum Error {
         message: String,
     },
     /// A text is not a valid gallery matrix.
-    #[error("`{text}` is not a gallery matrix: {message}")]
+    #[error("`{}` is not a gallery matrix: {}", printable(text), printable(message))]
     GalleryText {
         /// The text as passed.
         text: String,
@@ -142,7 +149,7 @@ pub enum Error {
         message: String,
     },
     /// The requested device is not available.
-    #[error("device `{device}` is not available: {reason}")]
+    #[error("device `{}` is not available: {}", printable(device), printable(reason))]
     DeviceUnavailable {
         /// Spelling of the device.
         device: String,
@@ -309,7 +316,7 @@ pub enum Error {
         free: u64,
     },
     /// The GPU or its driver failed.
-    #[error("{device} could not {action}: {message}")]
+    #[error("{device} could not {action}: {}", printable(message))]
     Gpu {
         /// Spelling of the device.
         device: String,
@@ -321,7 +328,7 @@ pub enum Error {
         message: String,
     },
     /// A GPU kernel cannot be compiled or loaded.
-    #[error("kernels/{kernel}.cu cannot be compiled for {architecture}: {message}")]
+    #[error("kernels/{kernel}.cu cannot be compiled for {architecture}: {}", printable(message))]
     KernelCompile {
         /// Name of the kernel file, without its extension.
         kernel: &'static str,
@@ -401,7 +408,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// A tuning profile cannot be used.
-    #[error("profile {origin}: {message}")]
+    #[error("profile {}: {}", printable(origin), printable(message))]
     Profile {
         /// The file, or the name of a built-in profile.
         origin: String,
@@ -432,11 +439,12 @@ fn way_out(precision: Precision) -> &'static str {
 
 /// Name of a Matrix Market source in messages.
 fn origin(path: &Path) -> String {
-    if path.as_os_str().is_empty() {
-        "Matrix Market text".to_owned()
-    } else {
-        path.display().to_string()
-    }
+    if path.as_os_str().is_empty() { "Matrix Market text".to_owned() } else { printed(path) }
+}
+
+/// Path of a file in messages.
+fn printed(path: &Path) -> String {
+    printable(&path.display().to_string()).into_owned()
 }
 
 /// ` (did you mean `NEAREST`?)` if one of `known` is close enough to `text` to be a misspelling.

@@ -1,78 +1,41 @@
-//! Atomic writes: files appear complete or not at all.
+//! Files: atomic writes, and private folders.
+//!
+//! A file appears complete or not at all. Files that a user names may be reached through symbolic
+//! links, and keep their permissions when they are replaced. Files that the library names itself
+//! never are: see [`PrivateFolder`].
+
+mod private;
+mod temporary;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use private::PrivateFolder;
+pub use private::file_warnings;
+pub use temporary::abandon_writes;
 
 use crate::Error;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+use temporary::Temporary;
 
 /// Size of the write buffer, in bytes.
 const BUFFER: usize = 1 << 18;
 
-/// Prefix of the names of temporary files.
-const PREFIX: &str = ".sparseop-";
+/// Permission bits of new files of the user, subject to the umask.
+const PUBLIC: u32 = 0o666;
 
-/// The existing temporary files. The lock is held while one is created, renamed or removed, so the
-/// list always matches the folders.
-static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Permission bits of private files, and of unfinished copies of existing files.
+const PRIVATE: u32 = 0o600;
 
-fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
-    TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Removes the temporary files of unfinished writes, and prevents all writes from finishing.
+/// Lets `fill` write a temporary file next to `path`, and renames it when it is complete and on the
+/// disk.
 ///
-/// For a program that is about to exit because it was interrupted. Threads that write may continue
-/// until it does. A file that is already complete stays.
-pub fn abandon_writes() {
-    let temporaries = temporaries();
-    for path in temporaries.iter() {
-        // Errors cannot be reported any more, and there is no alternative.
-        let _ = std::fs::remove_file(path);
-    }
-    // Locked forever: no temporary file can be created or renamed any more.
-    std::mem::forget(temporaries);
-}
-
-/// A file that is removed on drop.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    /// Creates a file in a folder, with the default permissions, subject to the umask.
-    fn new(folder: &Path) -> io::Result<(Self, File)> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        loop {
-            let number = MADE.fetch_add(1, Relaxed);
-            let path = folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
-            match File::options().write(true).create_new(true).open(&path) {
-                // Left by an earlier process with the same identifier.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => return made.map(|file| (Self(path), file)),
-            }
-        }
-    }
-
-    /// Renames the file to its final name.
-    fn persist(self, target: &Path) -> io::Result<()> {
-        std::fs::rename(&self.0, target)?;
-        std::mem::forget(self);
-        Ok(())
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // A file that cannot be removed stays; the error cannot be reported here.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Lets `fill` write a temporary file next to `path`, and renames it when it is complete.
-///
-/// A symbolic link is followed, so it remains a link. A target that is not a regular file, such as
-/// a device or a pipe, is written directly.
+/// A symbolic link is followed, so it remains a link. An existing file keeps its permission bits;
+/// one that is read-only is not replaced. A file with several hard links keeps them: the complete
+/// content is copied into it, which an interrupt does not end but a failure may. A target that is
+/// not a regular file, such as a device or a pipe, is written directly.
 ///
 /// # Errors
 ///
@@ -82,11 +45,90 @@ pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    match std::fs::metadata(&target) {
-        Ok(found) if !found.is_file() && !found.is_dir() => write_directly(path, fill),
-        _ => write_beside(path, &target, fill),
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match fs::metadata(&target) {
+        Ok(found) if found.is_file() => overwrite(path, &target, &found, fill),
+        Ok(found) if !found.is_dir() => write_directly(path, fill),
+        _ => {
+            let written = write_temporary(path, &target, PUBLIC, fill)?;
+            written.rename(&target).map_err(|e| Error::io("create", path, e))
+        }
     }
+}
+
+/// Lets `fill` write a file that the library names itself, in place of whatever has the name: a
+/// symbolic link is replaced and not followed.
+///
+/// # Errors
+///
+/// As [`write_atomically`].
+pub fn replace_file(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
+    replace(path, PUBLIC, fill)
+}
+
+fn replace(
+    path: &Path,
+    mode: u32,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
+    let written = write_temporary(path, path, mode, fill)?;
+    written.rename(path).map_err(|e| Error::io("create", path, e))
+}
+
+/// Replaces the content of an existing file.
+fn overwrite(
+    path: &Path,
+    target: &Path,
+    found: &Metadata,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
+    // A rename needs no permission to write the file, and the superuser needs none at all.
+    let opened = if found.permissions().readonly() {
+        let reason = "the file is read-only; change its permissions or write another file";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+    } else {
+        File::options().write(true).open(target)
+    };
+    let existing = opened.map_err(|e| Error::io("write", path, e))?;
+    let written = write_temporary(path, target, PRIVATE, fill)?;
+    let replaced = if is_linked(found) {
+        written.copy_into(&existing)
+    } else {
+        drop(existing);
+        keep_permissions(written.file(), found).and_then(|()| written.rename(target))
+    };
+    replaced.map_err(|e| Error::io("write", path, e))
+}
+
+/// True if a file has several hard links.
+#[cfg(unix)]
+fn is_linked(found: &Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::nlink(found) > 1
+}
+
+#[cfg(not(unix))]
+fn is_linked(_: &Metadata) -> bool {
+    false
+}
+
+/// Gives a new file the permission bits of the one it replaces, and the owner if that is allowed.
+#[cfg(unix)]
+fn keep_permissions(file: &File, replaced: &Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (replaced.uid(), replaced.gid()) {
+        // Only the superuser may give a file away; otherwise it belongs to its writer.
+        let _ = fchown(file, Some(replaced.uid()), Some(replaced.gid()));
+    }
+    file.set_permissions(fs::Permissions::from_mode(replaced.mode() & 0o777))
+}
+
+#[cfg(not(unix))]
+fn keep_permissions(_: &File, _: &Metadata) -> io::Result<()> {
+    Ok(())
 }
 
 /// Writes to a target that cannot be replaced.
@@ -94,44 +136,54 @@ fn write_directly(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let file = std::fs::OpenOptions::new()
-        .write(true)
-        .open(path)
-        .map_err(|e| Error::io("open", path, e))?;
+    let file = File::options().write(true).open(path).map_err(|e| Error::io("open", path, e))?;
     let mut out = BufWriter::with_capacity(BUFFER, file);
     fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io("write", path, e))
 }
 
-/// Writes a temporary file in the folder of `target`, which `path` refers to, and renames it.
-fn write_beside(
+/// Writes a temporary file in the folder of `target`, which `path` refers to, and removes those of
+/// killed processes there.
+fn write_temporary(
     path: &Path,
     target: &Path,
+    mode: u32,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), Error> {
+) -> Result<Temporary, Error> {
     let folder =
         target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (temporary, file) = {
-        let mut temporaries = temporaries();
-        let made = Temporary::new(folder).map_err(|e| Error::io("create", path, e))?;
-        temporaries.push(made.0.0.clone());
-        made
-    };
-    let mut out = BufWriter::with_capacity(BUFFER, file);
-    let written = fill(&mut out).and_then(|()| out.flush());
+    temporary::remove_leftovers(folder);
+    let made = Temporary::create(folder, mode).map_err(|e| Error::io("create", path, e))?;
+    let mut out = BufWriter::with_capacity(BUFFER, made.file());
+    let written = fill(&mut out).and_then(|()| out.flush()).and_then(|()| sync(made.file()));
     drop(out);
-    let mut temporaries = temporaries();
-    temporaries.retain(|known| *known != temporary.0);
-    match written {
-        Ok(()) => temporary.persist(target).map_err(|e| Error::io("create", path, e)),
-        Err(error) => {
-            // Removed while the lock is held.
-            drop(temporary);
-            Err(Error::io("write", path, error))
-        }
-    }
+    written.map(|()| made).map_err(|e| Error::io("write", path, e))
 }
 
-/// A file of a folder.
+/// Waits until a file is on the disk, if the file system can tell.
+fn sync(file: &File) -> io::Result<()> {
+    file.sync_all().or_else(|error| match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => Ok(()),
+        _ => Err(error),
+    })
+}
+
+/// Opens a regular file without following a symbolic link. Does not wait for the other end of a
+/// pipe.
+///
+/// # Errors
+///
+/// An error if the file cannot be opened, or if it is not a regular file.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    Ok(file)
+}
+
+/// A regular file of a folder.
 pub(crate) struct FolderFile {
     pub(crate) path: PathBuf,
     #[cfg(feature = "cuda")]
@@ -139,11 +191,21 @@ pub(crate) struct FolderFile {
     modified: SystemTime,
 }
 
-/// Returns the accessible files of a folder, oldest first.
+impl FolderFile {
+    /// Removes the file. Errors are ignored: another process may have removed it.
+    pub(crate) fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Returns the accessible regular files of a folder except temporary ones, oldest first.
 pub(crate) fn oldest_first(folder: &Path) -> Vec<FolderFile> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let kept = entries.flatten().filter_map(|entry| {
-        let data = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        if entry.file_name().as_encoded_bytes().starts_with(temporary::PREFIX.as_bytes()) {
+            return None;
+        }
+        let data = entry.metadata().ok().filter(Metadata::is_file)?;
         Some(FolderFile {
             path: entry.path(),
             #[cfg(feature = "cuda")]
@@ -156,37 +218,10 @@ pub(crate) fn oldest_first(folder: &Path) -> Vec<FolderFile> {
     files
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_message_does_not_name_the_temporary_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("missing").join("out");
-        let message = write_atomically(&path, |_| Ok(())).unwrap_err().to_string();
-        assert!(message.contains("missing/out") && !message.contains(PREFIX), "{message}");
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn links_and_devices_stay_what_they_are() {
-        let folder = tempfile::tempdir().unwrap();
-        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
-        std::fs::write(&file, "old").unwrap();
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        write_atomically(&link, |out| out.write_all(b"new")).unwrap();
-        assert!(link.is_symlink());
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "new");
-
-        let fifo = folder.path().join("fifo");
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        let reader = std::thread::spawn({
-            let fifo = fifo.clone();
-            move || std::fs::read_to_string(fifo).unwrap()
-        });
-        write_atomically(&fifo, |out| out.write_all(b"through")).unwrap();
-        assert_eq!(reader.join().unwrap(), "through");
-        assert!(!std::fs::metadata(&fifo).unwrap().is_file());
-    }
+/// True if a regular file can be read and begins with these bytes.
+pub(crate) fn begins_with(path: &Path, start: &[u8]) -> bool {
+    let mut found = Vec::new();
+    let opened = open_regular(path, File::options().read(true));
+    let read = opened.and_then(|file| file.take(start.len() as u64).read_to_end(&mut found));
+    read.is_ok() && found == start
 }

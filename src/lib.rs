@@ -131,9 +131,11 @@ pub mod tuning;
 
 pub use analysis::RowStats;
 pub use device::{Device, DeviceVec, DeviceView, Factor, ForeignCsr, Graph, Offsets, Stream};
+#[doc(hidden)]
+pub use error::printable;
 pub use error::{Error, ErrorKind};
 #[doc(hidden)]
-pub use files::{abandon_writes, write_atomically};
+pub use files::{abandon_writes, file_warnings, open_regular, replace_file, write_atomically};
 #[doc(hidden)]
 pub use formats::FormatKind;
 pub use formats::{Layout, Multivector, Plan};

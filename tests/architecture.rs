@@ -43,6 +43,7 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
         &[
             "matrix/market/",
             "files.rs",
+            "files/",
             "tuning/lookup.rs",
             "tuning/profile.rs",
             "tuning/store.rs",

@@ -36,7 +36,7 @@ impl Console {
     /// Prints a result to standard output.
     pub(super) fn print(&self, text: &str) -> Result<()> {
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
+        out.write_all(printable_lines(text).as_bytes())?;
         Ok(out.flush()?)
     }
 
@@ -106,7 +106,14 @@ impl Console {
 
 /// Writes a line to standard error. Errors of the stream are ignored.
 fn say(message: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", message.trim_end());
+    let _ = writeln!(io::stderr().lock(), "{}", printable_lines(message.trim_end()));
+}
+
+/// Escapes the control characters of a text except the ends of its lines: names and reasons may
+/// come from files.
+fn printable_lines(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(sparseop::printable).collect();
+    lines.join("\n")
 }
 
 /// The error and its causes, without those that the text already quotes.
@@ -167,6 +174,11 @@ mod tests {
             .context("a.mtx")
             .unwrap_err();
         assert_eq!(cause_chain(&error), "a.mtx: cannot open a.mtx: no such file");
+    }
+
+    #[test]
+    fn a_terminal_gets_no_control_characters() {
+        assert_eq!(printable_lines("σ\u{1b}]0;x\u{7}\n\ny\r\n"), "σ\\u{1b}]0;x\\u{7}\n\ny\\r\n");
     }
 
     #[test]

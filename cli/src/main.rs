@@ -14,15 +14,13 @@ mod matrix_arg;
 mod profile;
 mod rank;
 mod report;
+mod signals;
 mod solve;
 mod tune;
 
 use clap::{Parser, Subcommand};
 use console::{Console, Verbosity, cause_chain, is_broken_pipe};
 use std::process::ExitCode;
-
-/// Exit code of a program that Ctrl-C ends: 128 and the number of the signal.
-const INTERRUPTED: i32 = 130;
 
 /// Auto-tuned sparse matrix-vector products (SpMV) for CPUs and NVIDIA GPUs
 ///
@@ -68,13 +66,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let console = Console::new(cli.verbosity);
-    let handler = ctrlc::set_handler(|| {
-        sparseop::abandon_writes();
-        std::process::exit(INTERRUPTED);
-    });
-    if let Err(error) = handler {
-        console.warn(&format!("Ctrl-C may leave temporary files behind: {error}"));
-    }
+    signals::handle(&console);
     let done = match &cli.command {
         Command::Analyze(args) => analyze::run(args, &console),
         Command::Bench(args) => bench::run(args, &console),
@@ -86,6 +78,9 @@ fn main() -> ExitCode {
         Command::Gallery(args) => gallery::run(args, &console),
         Command::Devices(args) => devices::run(args, &console),
     };
+    for warning in sparseop::file_warnings() {
+        console.warn(&warning);
+    }
     for event in sparseop::device::kernel_log() {
         console.detail(|| format!("kernel {event}"));
     }

@@ -3,10 +3,10 @@
 use super::console::{Console, cause_chain, duration, is_broken_pipe};
 use anyhow::{Context, Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use sparseop::Scalar;
 use sparseop::matrix::market::{self, ReadProgress, ReadStage, Reader};
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::tuning::stopwatch::timed;
+use sparseop::{Scalar, printable};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
@@ -115,12 +115,14 @@ impl MatrixArg {
 }
 
 impl MatrixSource {
-    /// The matrix's name: that of the file, or the specification in a form that can be typed again.
+    /// The matrix's name: that of the file, its control characters escaped, or the specification in
+    /// a form that can be typed again.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Gallery(spec) => format!("{}{spec}", gallery::Spec::PREFIX),
             Self::Path(path) => {
-                path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+                let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+                printable(&name).into_owned()
             }
         }
     }
@@ -131,8 +133,10 @@ impl MatrixSource {
             Self::Gallery(spec) => spec.entry().name.to_owned(),
             Self::Path(path) => {
                 let folder = path.parent().and_then(|folder| folder.file_name());
-                folder
-                    .map_or_else(|| "files".to_owned(), |name| name.to_string_lossy().into_owned())
+                folder.map_or_else(
+                    || "files".to_owned(),
+                    |name| printable(&name.to_string_lossy()).into_owned(),
+                )
             }
         }
     }

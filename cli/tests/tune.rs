@@ -78,9 +78,74 @@ fn torn_lines_are_measured_again_and_stale_ones_are_not_used() {
         let said = warnings(&budget);
         assert!(said.contains("is restarted"), "{said}");
     }
-    fs::write(&journal, "no journal at all\n").unwrap();
+    // Killed while it was writing the first line.
+    fs::write(&journal, &whole[..20]).unwrap();
     assert!(warnings(&budget).contains("is restarted"));
     assert_eq!(json(&arguments(&out, &["--budget", "0.000001s", "--fresh"]))["reused"], 0);
+}
+
+/// The message of a run that fails.
+fn refusal(args: &[&str]) -> String {
+    let output = sparseop(args).assert().code(1).get_output().stderr.clone();
+    String::from_utf8(output).unwrap()
+}
+
+#[test]
+fn a_file_that_is_no_journal_stays() {
+    let (folder, out, journal) = folder();
+    for text in ["no journal at all\n", "(schema:2,\n", "\n"] {
+        fs::write(&journal, text).unwrap();
+        for more in [&[][..], &["--fresh"]] {
+            let said = refusal(&arguments(&out, more));
+            assert!(said.contains(&journal) && said.contains("move it away"), "{said}");
+        }
+        assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+    }
+    fs::remove_file(&journal).unwrap();
+    refusal(&["tune", folder.path().to_str().unwrap(), "--out", &out]);
+    assert!(!Path::new(&journal).exists(), "a run without matrices leaves no journal");
+}
+
+#[test]
+fn a_second_run_with_the_same_output_is_refused() {
+    let (_folder, out, journal) = folder();
+    let first = fs::File::create(&journal).unwrap();
+    first.try_lock().unwrap();
+    let said = refusal(&arguments(&out, &[]));
+    assert!(said.contains("another process") && said.contains(&journal), "{said}");
+    assert!(Path::new(&journal).exists() && !Path::new(&out).exists());
+    drop(first);
+    json(&arguments(&out, &[]));
+    assert!(Path::new(&out).exists() && !Path::new(&journal).exists());
+}
+
+#[test]
+fn a_read_only_output_is_refused_before_anything_is_measured() {
+    let (_folder, out, journal) = folder();
+    fs::write(&out, "mine").unwrap();
+    let mut permissions = fs::metadata(&out).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&out, permissions).unwrap();
+    let said = refusal(&arguments(&out, &[]));
+    assert!(said.contains(&out) && said.contains("read-only"), "{said}");
+    assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
+    assert!(!Path::new(&journal).exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_journal_is_neither_a_link_nor_a_pipe() {
+    let (folder, out, journal) = folder();
+    let notes = folder.path().join("notes");
+    fs::write(&notes, "my notes").unwrap();
+    std::os::unix::fs::symlink(&notes, &journal).unwrap();
+    json(&arguments(&out, &["--budget", "0.000001s"]));
+    assert!(fs::symlink_metadata(&journal).unwrap().is_file());
+    assert_eq!(fs::read_to_string(&notes).unwrap(), "my notes");
+    fs::remove_file(&journal).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&journal).status().unwrap().success());
+    let said = refusal(&arguments(&out, &[]));
+    assert!(said.contains("not a regular file"), "{said}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::cost::{Amounts, Prediction, Term};
 use super::lookup::Origin;
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
+use crate::error::printable;
 use crate::formats::{Plan, Traffic};
 use crate::{Precision, ScalarKind};
 use serde::{Deserialize, Serialize};
@@ -280,7 +281,8 @@ impl Display for TimingOutcome {
                 )
             }
             Self::Undecided => f.write_str("undecided at the time limit"),
-            Self::Failed { reason } => write!(f, "failed: {reason}"),
+            // The reason may be that of a stored timing run.
+            Self::Failed { reason } => write!(f, "failed: {}", printable(reason)),
             Self::NoRoom { needed, left } => {
                 write!(f, "not timed: needs {needed} bytes, the other candidates leave {left}")
             }

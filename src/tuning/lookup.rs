@@ -10,6 +10,7 @@
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
 use crate::device::{Ceilings, Device, DeviceSpec};
+use crate::error::printable;
 use crate::formats::{Plan, Target, csr};
 use crate::{Error, ScalarKind};
 use etcetera::BaseStrategy;
@@ -55,11 +56,13 @@ impl Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Given => f.write_str("given by the program"),
-            Self::File(path) => write!(f, "read from {}", path.display()),
-            Self::Variable(path) => {
-                write!(f, "read from {}, which {VARIABLE} names", path.display())
+            Self::File(path) | Self::Folder(path) => {
+                write!(f, "read from {}", printable(&path.display().to_string()))
             }
-            Self::Folder(path) => write!(f, "read from {}", path.display()),
+            Self::Variable(path) => {
+                let path = path.display().to_string();
+                write!(f, "read from {}, which {VARIABLE} names", printable(&path))
+            }
             Self::BuiltIn(name) => write!(f, "built in as {name}"),
         }
     }
@@ -253,7 +256,8 @@ impl UserProfiles {
             paths.filter(|path| path.extension() == Some(OsStr::new(ENDING))).collect();
         paths.sort();
         if paths.len() > MAX_FILES {
-            let (there, folder) = (paths.len(), folder.display());
+            let (there, folder) = (paths.len(), folder.display().to_string());
+            let folder = printable(&folder);
             self.warnings.push(format!(
                 "{folder} has {there} profiles; only the first {MAX_FILES} are read"
             ));

@@ -1,23 +1,22 @@
 //! Decision store: results of calibrations on disk, so that the same matrix is not timed again.
 //!
 //! Each decision is one small RON file. The store only saves time. An entry that is damaged, of
-//! another version of the kernels or for another key is a miss, with its reason. If the folder is
-//! not writable, decisions are not stored. Entries are written atomically, so that any number of
-//! processes can share a folder.
+//! another version of the kernels, for another key or possibly written by another user is a miss,
+//! with its reason. If the folder is not writable, decisions are not stored. Entries are written
+//! atomically, so that any number of processes of a user can share a folder.
 
-use super::decision::{Request, TimingRun};
+use super::decision::{Request, TimingOutcome, TimingRun};
 use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
-use crate::files::{oldest_first, write_atomically};
+use crate::error::printable;
+use crate::files::{PrivateFolder, begins_with, oldest_first};
 use crate::{Error, Precision, ScalarKind};
 use etcetera::BaseStrategy;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
-use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Environment variable that names the parent folder of the store; `off` disables it.
@@ -28,6 +27,9 @@ const FOLDER: &str = "sparseop/decisions";
 
 /// Version of the layout of [`StoredDecision`]; an entry of another version is a miss.
 const SCHEMA: u32 = 3;
+
+/// First bytes of every entry, by which it is told from other files of the folder.
+const START: &[u8] = b"(\n    schema: ";
 
 /// Largest number of entries; beyond it the oldest are removed.
 const CAPACITY: usize = 4096;
@@ -157,7 +159,7 @@ impl StoredDecision {
         {
             return Some(Miss::Damaged("its parts do not fit together".to_owned()));
         }
-        None
+        defect(&self.timing_run).map(Miss::Damaged)
     }
 }
 
@@ -173,8 +175,10 @@ pub enum Miss {
     Unknown,
     /// The entry is out of date.
     Stale(String),
-    /// The entry cannot be read.
+    /// The entry cannot be read as a decision.
     Damaged(String),
+    /// The file cannot be read, or another user may have written it.
+    Untrusted(String),
     /// The entry is for another matrix, device or request, despite its file name.
     Foreign,
     /// The plan of the entry is not admissible now.
@@ -186,7 +190,11 @@ impl Display for Miss {
         match self {
             Self::Unknown => f.write_str("no stored decision"),
             Self::Stale(reason) => write!(f, "the stored decision is out of date: {reason}"),
-            Self::Damaged(reason) => write!(f, "the stored decision is damaged: {reason}"),
+            // The reason may quote the entry.
+            Self::Damaged(reason) => {
+                write!(f, "the stored decision is damaged: {}", printable(reason))
+            }
+            Self::Untrusted(reason) => write!(f, "the stored decision is not used: {reason}"),
             Self::Foreign => f.write_str("the stored decision is for another matrix or request"),
             Self::Inadmissible(reason) => write!(f, "the stored decision cannot be used: {reason}"),
         }
@@ -196,7 +204,7 @@ impl Display for Miss {
 /// A folder of stored decisions.
 #[derive(Debug, Clone)]
 pub struct Store {
-    folder: PathBuf,
+    folder: PrivateFolder,
     capacity: usize,
 }
 
@@ -213,12 +221,13 @@ impl Store {
 
     /// The store below a folder, which need not exist yet.
     pub fn below(folder: &Path) -> Self {
-        Self { folder: folder.join(FOLDER), capacity: CAPACITY }
+        let folder = PrivateFolder::new(folder.join(FOLDER), STORE_VARIABLE);
+        Self { folder, capacity: CAPACITY }
     }
 
     /// Folder of the entries.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     /// Finds the entry for a key on a device.
@@ -228,15 +237,8 @@ impl Store {
     /// The reason for a miss.
     pub fn find(&self, key: &DecisionKey, device: &DeviceSpec) -> Result<StoredDecision, Miss> {
         let damaged = |error: &dyn Display| Miss::Damaged(error.to_string());
-        let path = self.folder.join(key.file());
-        let data = fs::metadata(&path).map_err(|_| Miss::Unknown)?;
-        if !data.is_file() || data.len() > MAX_BYTES {
-            return Err(damaged(&format!("it is no file of at most {MAX_BYTES} bytes")));
-        }
-        let mut text = String::new();
-        let file = fs::File::open(&path).map_err(|error| damaged(&error))?;
-        // The file may have grown since its length was read.
-        file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| damaged(&error))?;
+        let bytes = self.folder.read(&key.file(), MAX_BYTES).map_err(Miss::Untrusted)?;
+        let text = String::from_utf8(bytes.ok_or(Miss::Unknown)?).map_err(|e| damaged(&e))?;
         let schema: Schema = ron::from_str(&text).map_err(|error| damaged(&error))?;
         if schema.schema != SCHEMA {
             return Err(Miss::Stale(format!("its schema is {}, not {SCHEMA}", schema.schema)));
@@ -252,20 +254,64 @@ impl Store {
     ///
     /// [`Error::Io`] if the folder or a file cannot be written.
     pub fn keep(&self, entry: &StoredDecision) -> Result<(), Error> {
-        let path = self.folder.join(entry.key.file());
-        fs::create_dir_all(&self.folder).map_err(|e| Error::io("create", &self.folder, e))?;
-        let invalid = |e: ron::Error| Error::io("write", &path, std::io::Error::other(e));
-        let text =
-            ron::ser::to_string_pretty(entry, ron::ser::PrettyConfig::new()).map_err(invalid)?;
-        write_atomically(&path, |file| file.write_all(text.as_bytes()))?;
-        let files = oldest_first(&self.folder);
-        for file in &files[..files.len().saturating_sub(self.capacity)] {
-            // Other processes may remove the same files; a file that cannot be removed is already
-            // gone.
-            let _ = fs::remove_file(&file.path);
-        }
+        let name = entry.key.file();
+        let invalid = |e| {
+            Error::io("write", self.folder().join(&name), std::io::Error::other::<ron::Error>(e))
+        };
+        let text = ron::ser::to_string_pretty(entry, ron::ser::PrettyConfig::new().new_line("\n"))
+            .map_err(invalid)?;
+        self.folder.write(&name, |file| file.write_all(text.as_bytes()))?;
+        self.trim();
         Ok(())
     }
+
+    /// Removes the oldest entries beyond the capacity. Other files stay.
+    fn trim(&self) {
+        let mut files = oldest_first(self.folder());
+        files.retain(|file| {
+            file.path.file_name().and_then(OsStr::to_str).is_some_and(is_entry_name)
+        });
+        // Few more files than entries have such names: only those to be removed are looked into.
+        for file in &files[..files.len().saturating_sub(self.capacity)] {
+            if begins_with(&file.path, START) {
+                file.remove();
+            }
+        }
+    }
+}
+
+/// True for names as [`DecisionKey::file`] makes them.
+fn is_entry_name(name: &str) -> bool {
+    let is_hex = |text: &str, digits: usize| {
+        text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let parts = name.strip_suffix(".ron").and_then(|name| name.split_once('-'));
+    parts.is_some_and(|(structure, rest)| is_hex(structure, 32) && is_hex(rest, 16))
+}
+
+/// Reason why the numbers of a timing run are none that a timing run has; `None` if they are.
+fn defect(timing_run: &TimingRun) -> Option<String> {
+    let is_valid = |number: f64| number.is_finite() && number >= 0.0;
+    let seconds = [("seconds", timing_run.seconds), ("packing", timing_run.packing)];
+    if let Some((name, number)) = seconds.into_iter().find(|(_, number)| !is_valid(*number)) {
+        return Some(format!("{name} is {number}"));
+    }
+    timing_run.timed_plans.iter().find_map(|timed| {
+        let ratio = match timed.outcome {
+            TimingOutcome::Tied { ratio } | TimingOutcome::Slower { ratio, .. } => Some(ratio),
+            _ => None,
+        };
+        let numbers = [
+            ("prepare", timed.prepare),
+            ("median", timed.median),
+            ("spread", timed.spread),
+            ("ratio", ratio),
+        ];
+        numbers.into_iter().find_map(|(name, number)| {
+            let number = number.filter(|number| !is_valid(*number))?;
+            Some(format!("{name} of {} is {number}", timed.plan))
+        })
+    })
 }
 
 /// Part of an entry common to all versions of the layout.

@@ -7,7 +7,7 @@ use crate::offline::Measured;
 use crate::refit::Provenance;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -174,11 +174,14 @@ pub fn write(path: &Path, header: &MeasurementsHeader, measured: &[Measured]) ->
 /// A level for small files at hundreds of megabytes per second.
 const LEVEL: i32 = 9;
 
-/// The journal of a campaign.
-pub struct Journal {
+/// The locked file of a journal. It is removed on drop if it is empty.
+pub struct JournalFile {
     path: PathBuf,
     file: File,
 }
+
+/// The journal of a campaign.
+pub struct Journal(JournalFile);
 
 /// An opened journal.
 pub struct Opened {
@@ -190,42 +193,127 @@ pub struct Opened {
     pub discarded: Option<String>,
 }
 
-impl Journal {
-    /// Opens the journal at `path`. A journal under another header is discarded, and any journal if
-    /// `fresh`.
+impl JournalFile {
+    /// Locks the file at `path` against other processes, and creates it if there is none. A
+    /// symbolic link is replaced by a new file.
+    ///
+    /// # Errors
+    ///
+    /// An error if another process has locked the file, if the file is no journal, or if it cannot
+    /// be opened.
+    pub fn lock(path: PathBuf) -> Result<Self> {
+        /// Processes that may remove their journals meanwhile.
+        const ATTEMPTS: usize = 100;
+        let opening = || format!("cannot keep the journal {}", path.display());
+        for _ in 0..ATTEMPTS {
+            if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+                sparseop::replace_file(&path, |_| Ok(()))?;
+            }
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false);
+            let file = sparseop::open_regular(&path, &mut options).with_context(opening)?;
+            match file.try_lock() {
+                // A file system without locks does not tell processes apart.
+                Ok(()) | Err(TryLockError::Error(_)) => {}
+                Err(TryLockError::WouldBlock) => bail!(
+                    "another process measures into the journal {}; wait until it ends, or choose \
+                     another output file",
+                    path.display()
+                ),
+            }
+            // The process that had locked it may have removed it.
+            if !is_at(&file, &path) {
+                continue;
+            }
+            let mut locked = Self { path: path.clone(), file };
+            let mut start = Vec::new();
+            let read = (&locked.file).take(START_BYTES).read_to_end(&mut start);
+            read.and_then(|_| locked.file.rewind()).with_context(opening)?;
+            if !is_header_start(&start) {
+                bail!(
+                    "{} is not a journal of measurements and is not overwritten; move it away, or \
+                     choose another output file",
+                    path.display()
+                );
+            }
+            return Ok(locked);
+        }
+        bail!("{}: other processes keep removing it", opening())
+    }
+
+    /// Reads the journal. A journal under another header is discarded, and any journal if `fresh`.
     ///
     /// # Errors
     ///
     /// An error if the file cannot be read or written.
-    pub fn open(path: PathBuf, header: &MeasurementsHeader, fresh: bool) -> Result<Opened> {
-        let opening = || format!("cannot keep the journal {}", path.display());
-        let options =
-            || File::options().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = options().with_context(opening)?;
+    pub fn open(mut self, header: &MeasurementsHeader, fresh: bool) -> Result<Opened> {
+        let display = self.path.display().to_string();
+        let opening = || format!("cannot keep the journal {display}");
         let (mut measured, mut discarded) = (Vec::new(), None);
         let mut good = 0;
-        let is_new = file.metadata().with_context(opening)?.len() == 0;
+        let is_new = self.file.metadata().with_context(opening)?.len() == 0;
         if !fresh && !is_new {
-            let found = read_lines(BufReader::new(&file)).map_err(|error| error.to_string());
+            let found = read_lines(BufReader::new(&self.file)).map_err(|error| error.to_string());
             let usable = found.and_then(|c| {
                 c.header.differs(header).map_or(Ok(c), |reason| Err(reason.to_owned()))
             });
             match usable {
                 Ok(contents) => (measured, good) = (contents.measured, contents.good),
-                Err(reason) => {
-                    discarded = Some(format!("{} is restarted: {reason}", path.display()))
-                }
+                Err(reason) => discarded = Some(format!("{display} is restarted: {reason}")),
             }
         }
-        file.set_len(good).with_context(opening)?;
-        file.seek(SeekFrom::End(0)).with_context(opening)?;
-        let mut journal = Self { path, file };
+        self.file.set_len(good).with_context(opening)?;
+        self.file.seek(SeekFrom::End(0)).with_context(opening)?;
+        let mut journal = Journal(self);
         if good == 0 {
             journal.add(&line(header)?)?;
         }
         Ok(Opened { journal, measured, discarded })
     }
+}
 
+impl Drop for JournalFile {
+    fn drop(&mut self) {
+        let is_empty = self.file.metadata().is_ok_and(|found| found.len() == 0);
+        if is_empty && is_at(&self.file, &self.path) {
+            // An empty file that stays is taken for a new journal.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Enough bytes for the start of a header line.
+const START_BYTES: u64 = 64;
+
+/// True for the start of a header line of any layout, also of one that was not finished.
+fn is_header_start(text: &[u8]) -> bool {
+    /// The text after `expected`, or after its own end, if they begin alike.
+    fn rest<'a>(text: &'a [u8], expected: &[u8]) -> Option<&'a [u8]> {
+        let common = text.len().min(expected.len());
+        let (start, rest) = text.split_at(common);
+        (start == &expected[..common]).then_some(rest)
+    }
+    let Some(layout) = rest(text, b"(layout:") else { return false };
+    let digits = layout.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let policy = &layout[digits..];
+    (digits > 0 || layout.is_empty()) && rest(policy, b",policy:").is_some()
+}
+
+/// True if an open file is the one at a path.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let (open, named) = (file.metadata().map(identity), path.symlink_metadata().map(identity));
+    matches!((open, named), (Ok(open), Ok(named)) if open == named)
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.is_file()
+}
+
+impl Journal {
     /// Appends the measurements of a matrix and flushes them to disk.
     ///
     /// # Errors
@@ -236,17 +324,38 @@ impl Journal {
     }
 
     fn add(&mut self, line: &str) -> Result<()> {
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
-        written.with_context(|| format!("cannot write to {}", self.path.display()))
+        let JournalFile { path, file } = &mut self.0;
+        let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
+        written.with_context(|| format!("cannot write to {}", path.display()))
     }
 
     /// Removes the journal of a finished campaign.
     ///
     /// # Errors
     ///
-    /// An error if the file cannot be removed.
+    /// An error if the file cannot be removed, or if another file has its name now.
     pub fn remove(self) -> Result<()> {
-        std::fs::remove_file(&self.path)
-            .with_context(|| format!("cannot remove the journal {}", self.path.display()))
+        let JournalFile { path, file } = &self.0;
+        if !is_at(file, path) {
+            bail!("{} is another file now and is not removed", path.display());
+        }
+        std::fs::remove_file(path)
+            .with_context(|| format!("cannot remove the journal {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_told_by_its_first_line() {
+        for ours in ["", "(lay", "(layout:", "(layout:1", "(layout:12,pol", "(layout:1,policy:\"x"]
+        {
+            assert!(is_header_start(ours.as_bytes()), "{ours}");
+        }
+        for other in ["x", "\n", "(layout\n", "(layout:x", "(layout:,policy:", "(layout:1)"] {
+            assert!(!is_header_start(other.as_bytes()), "{other}");
+        }
     }
 }

@@ -116,10 +116,9 @@ fn rounded(value: f64) -> String {
     }
 }
 
-/// Replaces the control characters of a text of unknown origin, so that a terminal does not
-/// interpret them.
+/// A text of unknown origin with its control characters escaped.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    sparseop::printable(text).into_owned()
 }
 
 /// Printable form of `path`.
@@ -145,6 +144,6 @@ mod tests {
     fn numbers_keep_the_digits_that_count() {
         let texts = [0.0, 4180.0, 12.34, 0.5, 0.0123, 1.5e-7].map(rounded);
         assert_eq!(texts, ["0", "4180", "12.3", "0.50", "0.0123", "1.5e-7"]);
-        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
     }
 }

@@ -20,7 +20,9 @@ use sparseop_tune::calibrated::{Calibrated, Calibrations};
 use sparseop_tune::calibrating::Calibrating;
 use sparseop_tune::campaign::{Campaign, CampaignResult};
 use sparseop_tune::collection::{self, Classes};
-use sparseop_tune::measurements::{self, Journal, MeasurementsHeader, Opened, StoredMeasurements};
+use sparseop_tune::measurements::{
+    self, Journal, JournalFile, MeasurementsHeader, Opened, StoredMeasurements,
+};
 use sparseop_tune::offline::Measured;
 use sparseop_tune::refit::{self, Provenance};
 use sparseop_tune::repeat::{Repeat, Repeatability};
@@ -145,11 +147,13 @@ struct Collected {
 }
 
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
-    let folders = [&args.out, &args.records].into_iter().flatten();
-    for file in folders {
+    for file in [&args.out, &args.records].into_iter().flatten() {
         let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             bail!("{} is not a folder: {} could not be written", folder.display(), file.display());
+        }
+        if file.metadata().is_ok_and(|found| found.permissions().readonly()) {
+            bail!("{} is read-only; change its permissions or write another file", file.display());
         }
     }
     let page = args.report.begin("Tuning")?;
@@ -226,6 +230,10 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
 
 /// Measures everything that earlier runs have not measured.
 fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> Result<Collected> {
+    // Locked before anything is measured.
+    let mut journal_path = out.as_os_str().to_owned();
+    journal_path.push(".journal");
+    let journal_file = JournalFile::lock(journal_path.into())?;
     let items = collect(args, &classes, console)?;
     let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
     let device = args.device.get()?;
@@ -239,10 +247,8 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
             ScalarKind::F64 => load_kernels::<f64>(&device)?,
         }
     }
-    let mut journal_path = out.as_os_str().to_owned();
-    journal_path.push(".journal");
-    let opened = Journal::open(journal_path.into(), &header, args.fresh)?;
-    let Opened { mut journal, measured: earlier, discarded } = opened;
+    let Opened { mut journal, measured: earlier, discarded } =
+        journal_file.open(&header, args.fresh)?;
     discarded.iter().for_each(|sentence| console.note(sentence));
     if !earlier.is_empty() {
         console.note(&format!("using {} measurements of an earlier run", earlier.len()));

@@ -3,28 +3,32 @@
 //!
 //! The cache is optional: a missing, damaged or unreadable entry is compiled again, and if the
 //! folder is not writable nothing is stored. Entries are written atomically, so any number of
-//! processes may share a folder.
+//! processes of a user may share a folder. Entries that another user may have written are not
+//! loaded.
 
 use crate::Error;
-use crate::files::{oldest_first, write_atomically};
+use crate::files::{PrivateFolder, begins_with, oldest_first};
 use etcetera::BaseStrategy;
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Environment variable with the folder of all caches; `off` disables them.
 const VARIABLE: &str = "SPARSEOP_CACHE";
 
 /// Folder of compiled kernels in the cache folder. The number changes with the format of the
 /// entries.
-const FOLDER: &str = "sparseop/kernels-v1";
+const FOLDER: &str = "sparseop/kernels-v2";
 
 /// First bytes of every entry.
 const MAGIC: [u8; 8] = *b"sparseop";
 
-/// Bytes before the code: [`MAGIC`], the length of the code and its checksum.
+/// Bytes before the code: [`MAGIC`], the length of the code, and the checksum of the entry's name
+/// and the code.
 const HEADER: usize = 24;
+
+/// Largest size of an entry, in bytes: many times that of the code of a module.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Capacity of the cache in bytes: a few hundred versions of a kernel file.
 const CAPACITY: u64 = 64 << 20;
@@ -32,7 +36,7 @@ const CAPACITY: u64 = 64 << 20;
 /// A folder of compiled kernels.
 #[derive(Debug, Clone)]
 pub(super) struct Cache {
-    folder: PathBuf,
+    folder: PrivateFolder,
     capacity: u64,
 }
 
@@ -48,17 +52,17 @@ impl Cache {
 
     /// The cache in a folder of caches, which need not exist.
     pub(super) fn below(folder: &Path) -> Self {
-        Self { folder: folder.join(FOLDER), capacity: CAPACITY }
+        Self { folder: PrivateFolder::new(folder.join(FOLDER), VARIABLE), capacity: CAPACITY }
     }
 
     /// Path of an entry.
     pub(super) fn path(&self, entry: &str) -> PathBuf {
-        self.folder.join(entry)
+        self.folder.path().join(entry)
     }
 
-    /// Returns the code stored under a name, if the entry exists and is intact.
+    /// Returns the code stored under a name, if the entry exists, is intact and trusted.
     pub(super) fn load(&self, entry: &str) -> Option<Vec<u8>> {
-        unwrapped(fs::read(self.path(entry)).ok()?)
+        unwrapped(entry, self.folder.read(entry, MAX_BYTES).ok()??)
     }
 
     /// Stores code under a name, and removes the oldest entries if the cache exceeds its capacity.
@@ -67,42 +71,48 @@ impl Cache {
     ///
     /// [`Error::Io`] if the entry cannot be written.
     pub(super) fn store(&self, entry: &str, code: &[u8]) -> Result<(), Error> {
-        fs::create_dir_all(&self.folder).map_err(|e| Error::io("create", &self.folder, e))?;
-        write_atomically(&self.path(entry), |out| {
-            out.write_all(&header(code))?;
+        self.folder.write(entry, |out| {
+            out.write_all(&header(entry, code))?;
             out.write_all(code)
         })?;
         self.trim();
         Ok(())
     }
 
-    /// Removes the oldest files until the rest is within the capacity. Errors are ignored: another
-    /// process may have removed the file.
+    /// Removes the oldest entries until the rest is within the capacity. Other files stay. Errors
+    /// are ignored: another process may have removed the file.
     fn trim(&self) {
-        let files = oldest_first(&self.folder);
+        let mut files = oldest_first(self.folder.path());
+        files.retain(|file| begins_with(&file.path, &MAGIC));
         let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
         for file in files {
             if bytes <= self.capacity {
                 break;
             }
-            let _ = fs::remove_file(&file.path);
+            file.remove();
             bytes -= file.bytes;
         }
     }
 }
 
-fn header(code: &[u8]) -> [u8; HEADER] {
+/// The header of an entry, by its name: the code of another entry is not valid under it.
+fn header(entry: &str, code: &[u8]) -> [u8; HEADER] {
+    let mut checksum = Xxh3::new();
+    for part in [entry.as_bytes(), code] {
+        checksum.update(&(part.len() as u64).to_le_bytes());
+        checksum.update(part);
+    }
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(&MAGIC);
     header[8..16].copy_from_slice(&(code.len() as u64).to_le_bytes());
-    header[16..].copy_from_slice(&xxh3_64(code).to_le_bytes());
+    header[16..].copy_from_slice(&checksum.digest().to_le_bytes());
     header
 }
 
 /// Returns the code of an entry; `None` if the entry is not intact.
-fn unwrapped(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+fn unwrapped(entry: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let (found, code) = bytes.split_at_checked(HEADER)?;
-    if *found != header(code) {
+    if *found != header(entry, code) {
         return None;
     }
     bytes.drain(..HEADER);
@@ -112,6 +122,7 @@ fn unwrapped(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::time::{Duration, SystemTime};
 
     const CODE: &[u8] = b"machine code";
@@ -130,7 +141,7 @@ mod tests {
         assert_eq!(cache.load("a").as_deref(), Some(CODE));
         assert_eq!(cache.load("empty").as_deref(), Some(&[][..]));
         assert_eq!(cache.load("b"), None);
-        assert!(cache.path("a").ends_with("sparseop/kernels-v1/a"));
+        assert!(cache.path("a").ends_with("sparseop/kernels-v2/a"));
     }
 
     #[test]
@@ -180,7 +191,72 @@ mod tests {
         let cache = Cache::below(&file);
         assert_eq!(cache.load("a"), None);
         let message = cache.store("a", CODE).unwrap_err().to_string();
-        assert!(message.contains("kernels-v1") && !message.contains('\n'), "{message}");
+        assert!(message.contains("kernels-v2") && !message.contains('\n'), "{message}");
+    }
+
+    #[test]
+    fn an_entry_is_bound_to_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        cache.store("a", CODE).unwrap();
+        fs::copy(cache.path("a"), cache.path("b")).unwrap();
+        assert_eq!((cache.load("a").as_deref(), cache.load("b")), (Some(CODE), None));
+    }
+
+    #[test]
+    fn only_entries_count_and_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = (HEADER + CODE.len()) as u64;
+        let cache = Cache { capacity: 2 * entry, ..cache(&folder) };
+        cache.store("a", CODE).unwrap();
+        let notes = cache.path("notes.txt");
+        fs::write(&notes, [b'x'; 4096]).unwrap();
+        let past = SystemTime::now() - Duration::from_secs(60);
+        fs::File::open(&notes).unwrap().set_modified(past).unwrap();
+        cache.store("b", CODE).unwrap();
+        assert_eq!(["a", "b"].map(|name| cache.load(name).is_some()), [true, true]);
+        assert!(notes.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn entries_of_others_and_what_is_no_file_are_misses() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        cache.store("a", CODE).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let entry = cache.path("a");
+        let own = entry.parent().unwrap();
+        assert_eq!((mode(own), mode(&entry)), (0o700, 0o600));
+        for open in [0o620, 0o602, 0o666] {
+            set(&entry, open);
+            assert_eq!(cache.load("a"), None, "{open:o}");
+        }
+        set(&entry, 0o644);
+        assert_eq!(cache.load("a").as_deref(), Some(CODE), "others may read it");
+        set(own, 0o777);
+        assert_eq!(cache.load("a"), None);
+        assert!(cache.store("b", CODE).is_err());
+        set(own, 0o700);
+
+        // A link to an endless device, and a pipe without a writer.
+        symlink("/dev/zero", cache.path("link")).unwrap();
+        let fifo = cache.path("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for name in ["link", "fifo"] {
+            assert_eq!(cache.load(name), None);
+            cache.store(name, CODE).unwrap();
+            assert_eq!(cache.load(name).as_deref(), Some(CODE));
+            assert!(fs::symlink_metadata(cache.path(name)).unwrap().is_file());
+        }
+        let warnings = crate::file_warnings();
+        for part in ["kernels-v2/a is not trusted: its group", "link is not trusted", VARIABLE] {
+            assert!(warnings.iter().any(|warning| warning.contains(part)), "{warnings:?}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@ use super::*;
 use crate::device::{Device, GpuSpec};
 use crate::testing::chapter;
 use crate::tuning::decision::{TimedPlan, TimingOutcome};
+use std::fs;
 use std::time::{Duration, SystemTime};
 
 fn key() -> DecisionKey {
@@ -145,7 +146,6 @@ fn damaged_entries_are_misses_and_are_replaced() {
         text.replacen("winner: \"sell(c:32,sigma:512)\"", "winner: \"ell\"", 1),
         text.replacen("cold: false", "cold: maybe", 1),
         nested,
-        "x".repeat(MAX_BYTES as usize + 1),
     ] {
         assert_ne!(wrong, text);
         fs::write(&path, &wrong).unwrap();
@@ -153,11 +153,27 @@ fn damaged_entries_are_misses_and_are_replaced() {
     }
     fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
     miss();
+    for (number, wrong) in [
+        ("prepare: Some(1e-5)", "prepare: Some(NaN)"),
+        ("median: Some(1e-5)", "median: Some(inf)"),
+        ("median: Some(1e-5)", "median: Some(-1e-5)"),
+        ("spread: Some(1e-5)", "spread: Some(-inf)"),
+        ("seconds: 0.5", "seconds: NaN"),
+        ("packing: 0.25", "packing: -0.25"),
+    ] {
+        assert!(text.contains(number), "{text}");
+        fs::write(&path, text.replacen(number, wrong, 1)).unwrap();
+        let reason = miss();
+        assert!(reason.contains(wrong.split(':').next().unwrap()), "{reason}");
+    }
+    fs::write(&path, "x".repeat(MAX_BYTES as usize + 1)).unwrap();
+    assert!(matches!(store.find(&key(), &cpu), Err(Miss::Untrusted(why)) if why.contains("65536")));
     store.keep(&entry()).unwrap();
     assert!(store.find(&key(), &cpu).is_ok());
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    assert!(miss().contains("no file"));
+    let miss = store.find(&key(), &cpu).unwrap_err();
+    assert!(matches!(&miss, Miss::Untrusted(why) if why.contains("not a regular file")), "{miss}");
     assert!(store.keep(&entry()).is_err(), "a folder is not replaced");
 }
 
@@ -210,4 +226,89 @@ fn many_share_a_folder() {
         }
     });
     assert_eq!(fs::read_dir(store.folder()).unwrap().count(), 1, "nothing is left behind");
+}
+
+#[test]
+fn other_files_neither_count_nor_are_removed() {
+    let (_folder, store) = store();
+    let store = Store { capacity: 2, ..store };
+    let cpu = Device::Cpu.spec();
+    let of = |calls| DecisionKey { calls, ..key() };
+    store.keep(&StoredDecision { key: of(1), ..entry() }).unwrap();
+    // A file of the user whose name is that of an entry, and many with other names.
+    let namesake = of(7).file();
+    let others = (0..4200).map(|n| format!("{n}.ron")).chain([namesake, "notes".to_owned()]);
+    let others: Vec<_> = others.map(|name| store.folder().join(name)).collect();
+    let past = SystemTime::now() - Duration::from_secs(60);
+    for path in &others {
+        fs::write(path, "my notes").unwrap();
+        fs::File::open(path).unwrap().set_modified(past).unwrap();
+    }
+    store.keep(&StoredDecision { key: of(2), ..entry() }).unwrap();
+    assert_eq!([1, 2].map(|calls| store.find(&of(calls), &cpu).is_ok()), [true, true]);
+    assert!(others.iter().all(|path| path.exists()));
+}
+
+#[cfg(unix)]
+#[test]
+fn only_what_the_user_alone_can_have_written_is_read() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+    let (folder, store) = store();
+    let cpu = Device::Cpu.spec();
+    store.keep(&entry()).unwrap();
+    let path = store.folder().join(key().file());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    assert_eq!((mode(store.folder()), mode(&path)), (0o700, 0o600));
+    let miss = || match store.find(&key(), &cpu) {
+        Err(Miss::Untrusted(reason)) => reason,
+        found => panic!("{found:?}"),
+    };
+    set(&path, 0o620);
+    let reason = miss();
+    let file = path.display().to_string();
+    assert!(reason.contains(&file) && reason.contains("chmod go-w"), "{reason}");
+    assert!(reason.contains(STORE_VARIABLE) && crate::file_warnings().contains(&reason));
+    set(&path, 0o644);
+    assert!(store.find(&key(), &cpu).is_ok(), "others may read it");
+    // Only the superuser can give files away.
+    let user = fs::metadata(&path).unwrap().uid();
+    for given in [path.as_path(), store.folder()] {
+        if chown(given, Some(65_534), None).is_ok() {
+            assert!(miss().contains("belongs to user 65534"));
+            chown(given, Some(user), None).unwrap();
+        }
+    }
+    assert!(store.find(&key(), &cpu).is_ok());
+    set(store.folder(), 0o770);
+    miss();
+    assert!(store.keep(&entry()).is_err());
+    set(store.folder(), 0o700);
+
+    // A pipe without a writer, and links, which are replaced and not followed.
+    fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    miss();
+    store.keep(&entry()).unwrap();
+    assert!(store.find(&key(), &cpu).is_ok());
+    let other = folder.path().join("other");
+    fs::rename(&path, &other).unwrap();
+    let text = fs::read(&other).unwrap();
+    for target in [&other, Path::new("/dev/zero")] {
+        symlink(target, &path).unwrap();
+        miss();
+        store.keep(&StoredDecision { when: 1, ..entry() }).unwrap();
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(fs::read(&other).unwrap(), text);
+
+    // A link in place of the folder.
+    let moved = folder.path().join("moved");
+    fs::rename(store.folder(), &moved).unwrap();
+    symlink(&moved, store.folder()).unwrap();
+    assert!(miss().contains("symbolic link"));
+    assert!(store.keep(&entry()).is_err());
 }

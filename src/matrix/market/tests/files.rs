@@ -68,6 +68,10 @@ fn archives_give_the_namesake_or_the_only_matrix() {
     assert_eq!(read_bytes("b.tar.gz", &gzip(&only)).unwrap(), expected());
     let message = read_bytes("c.tar.gz", &gzip(&flat)).unwrap_err().to_string();
     assert!(message.contains("unpack one of b.mtx, cant.mtx"), "{message}");
+    let hostile = tar(&[("x\u{1b}[2J.mtx", TEXT), ("y\n.mtx", TEXT)]);
+    let message = read_bytes("d.tar", &hostile).unwrap_err().to_string();
+    assert!(message.contains("x\\u{1b}[2J.mtx, y\\n.mtx"), "{message}");
+    assert!(!message.contains(char::is_control), "{message}");
     let message = read_bytes("c.tar.gz", &gzip(&tar(&[("a.txt", TEXT)]))).unwrap_err().to_string();
     assert!(message.contains("has no .mtx file"), "{message}");
 }

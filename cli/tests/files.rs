@@ -1,0 +1,53 @@
+//! Files of others: their records, and their names on a terminal.
+#![cfg(unix)]
+
+mod common;
+
+use common::{sparseop, stdout};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_record_that_others_can_write_is_ignored_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let calibrate = ["--tuning", "calibrate", "--remember", "--expected-calls", "1000000000"];
+        let output = sparseop(&[&["analyze", "gallery:small,n=30"], &calibrate[..], args].concat())
+            .env("SPARSEOP_STORE", folder.path())
+            .assert()
+            .success()
+            .get_output()
+            .clone();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (_, said) = run(&[]);
+    assert!(!said.contains("not trusted"), "{said}");
+    let entries = fs::read_dir(folder.path().join("sparseop/decisions")).unwrap();
+    let record = entries.map(|entry| entry.unwrap().path()).next().unwrap();
+    fs::set_permissions(&record, fs::Permissions::from_mode(0o666)).unwrap();
+    let (_, said) = run(&[]);
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("not trusted")).collect();
+    let [line] = lines[..] else { panic!("{said}") };
+    assert!(line.starts_with("warning: ") && line.contains(record.to_str().unwrap()), "{line}");
+    assert!(line.contains("chmod go-w") && line.contains("SPARSEOP_STORE"), "{line}");
+    // It was replaced by one of the user's own.
+    assert!(!run(&[]).1.contains("not trusted"));
+    fs::set_permissions(&record, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(!run(&["-q"]).1.contains("not trusted"));
+}
+
+#[test]
+fn names_reach_the_terminal_without_control_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a\u{1b}[2J\nb.mtx");
+    let path = file.to_str().unwrap();
+    let text = "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 1.0\n";
+    fs::write(&file, text).unwrap();
+    let found = stdout(&["analyze", path]);
+    assert!(found.contains("a\\u{1b}[2J\\nb.mtx") && !found.contains('\u{1b}'), "{found}");
+    fs::write(&file, "nothing").unwrap();
+    let output = sparseop(&["analyze", path]).assert().code(1).get_output().stderr.clone();
+    let said = String::from_utf8(output).unwrap();
+    assert!(said.contains("a\\u{1b}[2J\\nb.mtx") && !said.contains('\u{1b}'), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}

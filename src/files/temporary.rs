@@ -1,0 +1,168 @@
+//! Temporary files: they become complete files, or are removed.
+
+use std::fs::{self, File};
+use std::io::{self, Seek};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Prefix of the names of temporary files; the process identifier and a number follow.
+pub(super) const PREFIX: &str = ".sparseop-";
+
+/// The existing temporary files. The lock is held while one is created, renamed or removed, so the
+/// list always matches the folders.
+static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes the temporary files of unfinished writes, and prevents all writes from finishing.
+///
+/// For a program that is about to exit because it was interrupted. Threads that write may continue
+/// until it does. A file that is already complete stays.
+pub fn abandon_writes() {
+    let temporaries = temporaries();
+    for path in temporaries.iter() {
+        // Errors cannot be reported any more, and there is no alternative.
+        let _ = fs::remove_file(path);
+    }
+    // Locked forever: no temporary file can be created or renamed any more.
+    std::mem::forget(temporaries);
+}
+
+/// A file that is removed on drop.
+pub(super) struct Temporary {
+    /// Empty when the file is complete under its final name.
+    path: PathBuf,
+    file: File,
+}
+
+impl Temporary {
+    /// Creates a file in a folder. On Unix it has the permission bits `mode`, subject to the umask.
+    pub(super) fn create(folder: &Path, mode: u32) -> io::Result<Self> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
+        #[cfg(not(unix))]
+        let _ = mode;
+        let mut temporaries = temporaries();
+        loop {
+            let number = MADE.fetch_add(1, Relaxed);
+            let path = folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
+            match options.open(&path) {
+                // Left by an earlier process with the same identifier.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => {
+                    let file = made?;
+                    // The lock tells other processes that this one is alive. A file system without
+                    // locks has the process identifier and the age of the file alone.
+                    let _ = file.try_lock();
+                    temporaries.push(path.clone());
+                    return Ok(Self { path, file });
+                }
+            }
+        }
+    }
+
+    /// The open file.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Renames the file to its final name.
+    pub(super) fn rename(mut self, target: &Path) -> io::Result<()> {
+        let mut temporaries = temporaries();
+        fs::rename(&self.path, target)?;
+        temporaries.retain(|known| *known != self.path);
+        self.path.clear();
+        Ok(())
+    }
+
+    /// Copies the content into an open file, in place of its own.
+    pub(super) fn copy_into(self, mut target: &File) -> io::Result<()> {
+        // An interrupt waits for the end of the copy.
+        let _temporaries = temporaries();
+        let mut content = &self.file;
+        content.rewind()?;
+        let length = io::copy(&mut content, &mut target)?;
+        target.set_len(length)?;
+        super::sync(target)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if self.path.as_os_str().is_empty() {
+            return;
+        }
+        let mut temporaries = temporaries();
+        temporaries.retain(|known| *known != self.path);
+        // A file that cannot be removed stays; the error cannot be reported here.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the temporary files of processes that ended without removing them.
+#[cfg(unix)]
+pub(super) fn remove_leftovers(folder: &Path) {
+    /// Largest number of entries of the folder that are read.
+    const ENTRIES: usize = 1 << 14;
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.take(ENTRIES).flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(process_of) else { continue };
+        if is_leftover(&entry.path(), process).unwrap_or(false) {
+            // Another process may have removed it.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Without process identifiers that can be asked for, leftovers stay.
+#[cfg(not(unix))]
+pub(super) fn remove_leftovers(_: &Path) {}
+
+/// Process identifier in the name of a temporary file.
+#[cfg(unix)]
+fn process_of(name: &str) -> Option<libc::pid_t> {
+    let (process, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let process = process.parse().ok().filter(|_| is_number(process) && is_number(number))?;
+    (process > 0).then_some(process)
+}
+
+/// True if no process writes a temporary file any more.
+///
+/// A process that writes has locked the file. The lock alone decides nothing: it is taken just
+/// after the file is created, and not on every file system. Nor does the process identifier: it may
+/// be used again, or belong to another host or container. A file whose state is in doubt is a
+/// leftover after an hour.
+#[cfg(unix)]
+fn is_leftover(path: &Path, process: libc::pid_t) -> io::Result<bool> {
+    use std::fs::TryLockError;
+    use std::os::unix::fs::MetadataExt;
+    use std::time::Duration;
+    /// Age of a leftover whose process may still run.
+    const AGE: Duration = Duration::from_secs(3600);
+    let file = super::open_regular(path, File::options().read(true))?;
+    let found = file.metadata()?;
+    if found.uid() != super::private::user() {
+        return Ok(false);
+    }
+    let is_old = found.modified()?.elapsed().is_ok_and(|age| age > AGE);
+    Ok(match file.try_lock() {
+        Ok(()) => is_old || !is_running(process),
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => is_old && !is_running(process),
+    })
+}
+
+/// True if a process exists, of any user.
+#[cfg(unix)]
+fn is_running(process: libc::pid_t) -> bool {
+    // SAFETY: signal 0 is not delivered; the call only looks for the process.
+    let found = unsafe { libc::kill(process, 0) };
+    found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}

@@ -1,0 +1,115 @@
+use super::*;
+
+#[test]
+fn the_message_does_not_name_the_temporary_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missing").join("out");
+    let message = write_atomically(&path, |_| Ok(())).unwrap_err().to_string();
+    assert!(message.contains("missing/out") && !message.contains(".sparseop-"), "{message}");
+}
+
+#[cfg(unix)]
+#[test]
+fn links_and_devices_stay_what_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    fs::write(&file, "old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    write_atomically(&link, |out| out.write_all(b"new")).unwrap();
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+
+    let fifo = folder.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read_to_string(fifo).unwrap()
+    });
+    write_atomically(&fifo, |out| out.write_all(b"through")).unwrap();
+    assert_eq!(reader.join().unwrap(), "through");
+    assert!(!fs::metadata(&fifo).unwrap().is_file());
+}
+
+#[test]
+fn a_read_only_file_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "old").unwrap();
+    let mut permissions = fs::metadata(&file).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&file, permissions).unwrap();
+    let message = write_atomically(&file, |out| out.write_all(b"new")).unwrap_err().to_string();
+    assert!(message.contains("file") && message.contains("read-only"), "{message}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_existing_file_keeps_its_permissions_and_its_hard_links() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    fs::write(&file, "the old content").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for kept in [0o600, 0o666, 0o640] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(kept)).unwrap();
+        write_atomically(&file, |out| out.write_all(b"the new content")).unwrap();
+        assert_eq!(mode(&file), kept);
+    }
+    fs::hard_link(&file, &link).unwrap();
+    write_atomically(&file, |out| out.write_all(b"newer")).unwrap();
+    assert_eq!(fs::read_to_string(&link).unwrap(), "newer");
+    let failed = write_atomically(&file, |out| {
+        out.write_all(b"half")?;
+        Err(io::Error::other("a failure"))
+    });
+    assert!(failed.is_err());
+    assert_eq!(fs::read_to_string(&link).unwrap(), "newer");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    fs::write(&file, "of the user").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    replace_file(&link, |out| out.write_all(b"new")).unwrap();
+    assert!(!link.is_symlink());
+    assert_eq!(fs::read_to_string(&link).unwrap(), "new");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "of the user");
+}
+
+#[cfg(unix)]
+#[test]
+fn leftovers_of_ended_processes_are_removed() {
+    use std::time::Duration;
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let ended = child.id();
+    child.wait().unwrap();
+    let (own, old) = (std::process::id(), SystemTime::now() - Duration::from_secs(7200));
+    let make = |name: String, is_old: bool| {
+        let path = folder.path().join(name);
+        let file = File::create(&path).unwrap();
+        if is_old {
+            file.set_modified(old).unwrap();
+        }
+        (path, file)
+    };
+    let ended_long_ago = make(format!(".sparseop-{ended}-0"), true).0;
+    let ended_now = make(format!(".sparseop-{ended}-1"), false).0;
+    let (written, lock) = make(format!(".sparseop-{ended}-2"), true);
+    lock.try_lock().unwrap();
+    let running = make(format!(".sparseop-{own}-123456"), false).0;
+    // The identifier is in use again.
+    let reused = make(format!(".sparseop-{own}-123457"), true).0;
+    let others = [".sparseop-x-1", ".sparseop-1", ".sparseop-1-1.mtx", ".sparseop--1-0", "a"];
+    let others = others.map(|name| make(name.to_owned(), true).0);
+    write_atomically(&folder.path().join("out"), |out| out.write_all(b"x")).unwrap();
+    let there = [&ended_long_ago, &ended_now, &written, &running, &reused].map(|f| f.exists());
+    assert_eq!(there, [false, false, true, true, false]);
+    assert!(others.iter().all(|path| path.exists()));
+}
