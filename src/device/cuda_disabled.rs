@@ -271,6 +271,11 @@ impl Queue {
         match self.never {}
     }
 
+    /// As [`turn`](Self::turn), for work that is waited for.
+    pub(crate) fn turn_to_wait(&self, _: &str) -> Result<MutexGuard<'_, ()>, Error> {
+        match self.never {}
+    }
+
     /// True if this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
         match self.never {}

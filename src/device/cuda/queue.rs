@@ -154,6 +154,26 @@ impl Queue {
         }
     }
 
+    /// As [`turn`](Self::turn), for work that is waited for, such as copies from and to host memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] while a graph is captured, also by this thread: captured work is not executed,
+    /// so that it cannot be waited for.
+    pub(crate) fn turn_to_wait(&self, action: &str) -> Result<MutexGuard<'_, ()>, Error> {
+        let turn = self.turn()?;
+        if self.is_capturing()? {
+            return Err(Error::Gpu {
+                device: self.0.gpu.to_string(),
+                action: action.to_owned(),
+                code: None,
+                message: "the stream is captured for a graph; do it after a launch of the graph"
+                    .to_owned(),
+            });
+        }
+        Ok(turn)
+    }
+
     /// Calls the driver with the context of the GPU current.
     pub(super) fn call<R>(
         &self,

@@ -1,7 +1,7 @@
 //! Passes on a GPU: launches of kernels/vector.cu.
 
 use super::{Coefficient, Combine, Dots, Partner, Program, Step};
-use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue};
+use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::{Error, Scalar};
 use std::sync::Arc;
 
@@ -24,8 +24,10 @@ pub(super) struct Machine {
     dots: Kernel,
     combine: Kernel,
     step: Kernel,
-    partials: Arc<Buffer<f64>>,
-    arrivals: Arc<Buffer<u32>>,
+    /// Sums of blocks, and the number of blocks that have written theirs: for each stream and graph
+    /// its own, which may run at the same time.
+    partials: Scratch<f64>,
+    arrivals: Scratch<u32>,
     code: Arc<Buffer<u64>>,
 }
 
@@ -46,8 +48,8 @@ impl Machine {
             dots: kernel("dots")?,
             combine: kernel("combine")?,
             step: kernel("step")?,
-            partials: Arc::new(gpu.zeroed(2 * most)?),
-            arrivals: Arc::new(gpu.zeroed(1)?),
+            partials: Scratch::new(gpu, 2 * most),
+            arrivals: Scratch::cleared(gpu, 1),
             code: Arc::new(gpu.upload(code)?),
         })
     }
@@ -80,8 +82,6 @@ impl Machine {
             .filter_map(|vector| vector.share())
             .for_each(|memory| queue.keep(memory));
         registers.share().into_iter().for_each(|memory| queue.keep(memory));
-        queue.keep(self.partials.clone());
-        queue.keep(self.arrivals.clone());
         queue.keep(self.code.clone());
     }
 
@@ -104,8 +104,8 @@ impl Machine {
         let launch =
             self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
         let launch = launch
-            .arg(self.partials.ptr())
-            .arg(self.arrivals.ptr())
+            .arg(self.partials.on(queue)?)
+            .arg(self.arrivals.on(queue)?)
             .arg(self.program(pass.then))
             .arg(shape);
         // SAFETY: these are the parameters of `vector_dots`; the vectors have one length, and every
@@ -129,7 +129,8 @@ impl Machine {
             coefficients([pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)]);
         let shape = shape(pass.then, !pass.always, pass.backward, pass.sums, pass.at);
         let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
-        let launch = launch.arg(registers.ptr()).arg(self.partials.ptr()).arg(self.arrivals.ptr());
+        let (partials, arrivals) = (self.partials.on(queue)?, self.arrivals.on(queue)?);
+        let launch = launch.arg(registers.ptr()).arg(partials).arg(arrivals);
         let launch = launch.arg(self.program(pass.then)).arg(shape).arg(u32::from(pass.scaled));
         // SAFETY: these are the parameters of `vector_combine`; otherwise as above, and `y` is
         // borrowed exclusively.

@@ -250,10 +250,12 @@ impl<T: Scalar> Passes<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] if the GPU fails, now or at work enqueued earlier.
+    /// [`Error::Gpu`] if the GPU fails, now or at work enqueued earlier, or while the stream is
+    /// captured for a graph.
     pub fn read(&self) -> Result<Vec<f64>, Error> {
         match (self.registers.share(), self.stream.queue()) {
             (Some(buffer), Some(queue)) => {
+                let _turn = queue.turn_to_wait("read registers")?;
                 let mut values = vec![0.0; buffer.len()];
                 buffer.read(queue, &mut values)?;
                 Ok(values)
@@ -266,10 +268,12 @@ impl<T: Scalar> Passes<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::CopyLength`] if `values` has another length; [`Error::Gpu`].
+    /// [`Error::CopyLength`] if `values` has another length; [`Error::Gpu`], also while the stream is
+    /// captured for a graph.
     pub fn write(&mut self, values: &[f64]) -> Result<(), Error> {
         match (self.registers.share(), self.stream.queue()) {
             (Some(buffer), Some(queue)) if buffer.len() == values.len() => {
+                let _turn = queue.turn_to_wait("set registers")?;
                 buffer.write(queue, values)
             }
             _ => self.registers.copy_from(values),
