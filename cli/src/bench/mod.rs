@@ -5,6 +5,7 @@ mod comparison;
 mod cusparse;
 mod engine;
 mod failure;
+mod noise;
 mod page;
 mod plans;
 mod report;
@@ -104,7 +105,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         if args.json {
             console.print_json(&report)?;
         } else {
-            console.print(&report.table()?)?;
+            console.print(&report.table(console.is_verbose())?)?;
             summary.add(&report);
         }
         Ok(())
@@ -200,8 +201,15 @@ fn bench<T: Peers>(
         prepare_us,
         runs,
     };
+    let mut busy = noise::spread(&report.runs);
     if let Some(page) = page {
-        page.add(page::matrix(&report, &entered, &decision, words, source)?);
+        let mut matrix = page::matrix(&report, &entered, &decision, words, source)?;
+        busy = busy.or_else(|| noise::slow_copy(&decision, matrix.bandwidth));
+        matrix.busy.clone_from(&busy);
+        page.add(matrix);
+    }
+    if let Some(busy) = busy {
+        console.warn(&format!("{}: {busy}", source.name()));
     }
     Ok(report)
 }

@@ -1,0 +1,75 @@
+//! Signs that other work disturbs the measurements.
+
+use super::report::{BenchRun, MeasuredRun};
+use sparseop::tuning::decision::Decision;
+use sparseop::tuning::profile::Fit;
+
+/// Median over least time from which the rounds of a run disagree.
+const DISAGREE: f64 = 1.3;
+
+/// Share of the runs that may disagree: rounds of single plans do so on idle machines.
+const TOLERATED: f64 = 0.25;
+
+/// Bandwidth of a copy over that of the profile below which memory is not available as measured.
+const SLOW_COPY: f64 = 0.5;
+
+/// Describes the disagreement of the rounds, if many runs have it.
+pub(super) fn spread(runs: &[BenchRun]) -> Option<String> {
+    let measured: Vec<&MeasuredRun> = runs.iter().filter_map(BenchRun::measured).collect();
+    let ratio = |run: &MeasuredRun| run.median_us / run.min_us;
+    let wide = measured.iter().filter(|run| ratio(run) > DISAGREE).count();
+    if wide == 0 || wide as f64 <= TOLERATED * measured.len() as f64 {
+        return None;
+    }
+    let worst = measured.iter().max_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
+    Some(format!(
+        "this machine is busy: the median of {wide} of {} runs is more than {DISAGREE} times their \
+         least time, that of {} {:.1} times; repeat on an idle machine, or with more --seconds",
+        measured.len(),
+        worst.plan,
+        ratio(worst)
+    ))
+}
+
+/// Describes a copy that is much slower than when the profile was measured on this device.
+pub(super) fn slow_copy(decision: &Decision, bandwidth: Option<f64>) -> Option<String> {
+    let (found, known) = (bandwidth?, decision.profile.ceilings.copy_bandwidth?);
+    (decision.fit == Fit::Exact && found < SLOW_COPY * known).then(|| {
+        format!(
+            "this machine is busy: a copy moves {:.1} GB/s, and {:.1} GB/s when the profile was \
+             measured",
+            found / 1e9,
+            known / 1e9
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(plan: &str, median_us: f64) -> BenchRun {
+        BenchRun::Measured(MeasuredRun {
+            engine: "sparseop",
+            version: None,
+            plan: plan.to_owned(),
+            completed: true,
+            median_us,
+            min_us: 1.0,
+            rel_error: 0.0,
+            vectors: 1,
+            details: None,
+            several_plan: None,
+        })
+    }
+
+    #[test]
+    fn rounds_that_disagree_are_noticed_if_they_are_many() {
+        let runs = [run("csr", 1.05), run("ell", 1.1), run("coo", 1.2), run("tiles", 2.5)];
+        assert_eq!(spread(&runs), None, "one of four");
+        assert_eq!(spread(&[]), None);
+        let said = spread(&[run("csr", 1.5), run("ell", 2.5), run("coo", 1.0)]).unwrap();
+        assert!(said.starts_with("this machine is busy: the median of 2 of 3 runs"), "{said}");
+        assert!(said.contains("that of ell 2.5 times"), "{said}");
+    }
+}
