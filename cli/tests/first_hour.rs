@@ -125,3 +125,28 @@ fn tuning_names_formats_and_times_and_no_kernels() {
     assert!(!text.contains("predicted over measured"), "{text}");
     assert!(text.contains("regret (time of the chosen plan over that of the fastest)"), "{text}");
 }
+
+#[test]
+fn devices_names_everything_that_products_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = || {
+        let mut command = sparseop(&["devices"]);
+        command.env("SPARSEOP_STORE", folder.path()).env("SPARSEOP_CACHE", folder.path());
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run();
+    for part in ["cpu ", "driver ", "NVRTC ", "cache ", "store ", "profile "] {
+        assert!(text.lines().any(|line| line.starts_with(part)), "{part}: {text}");
+    }
+    assert!(text.contains("sparseop/decisions: 0 decisions, 0 B"), "{text}");
+    assert!(text.contains("--tuning calibrate --remember"), "{text}");
+    let args = ["analyze", "gallery:small,n=9", "--tuning", "calibrate", "--remember"];
+    let seconds = ["--calibration-seconds", "0.05"];
+    let mut calibrate = sparseop(&[&args[..], &seconds].concat());
+    assert!(calibrate.env("SPARSEOP_STORE", folder.path()).output().unwrap().status.success());
+    assert!(run().contains("sparseop/decisions: 1 decision, "), "{}", run());
+    let json = stdout(&["devices", "--json"]);
+    assert!(json.lines().all(|line| line.starts_with("{\"device\":")), "{json}");
+}

@@ -97,6 +97,7 @@ fn devices() {
     let filters = [
         (r"(?m)^(cpu +).*$", "$1[processor]"),
         (r"(?m)^(cuda\S* +).*$", "$1[GPU, or why there is none]"),
+        (r"(?m)^(driver|NVRTC|cache|profile)( +).*(\n .*)*$", "$1$2[state]"),
     ];
     golden!("devices", &["devices"], filters);
 }

@@ -54,14 +54,12 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
             FormatKind::Csr => "the best plan of another format",
             _ => "the best plan of CSR",
         };
-        let times = other / chosen;
-        let times = format!("{times:.2}");
-        let times =
-            if times == "1.00" { "as fast as".to_owned() } else { times + " times as fast as" };
-        write!(out, "gain     {times} {what}, {}", rival.plan)?;
+        let times = format!("{:.2}", other / chosen);
+        let times = if times == "1.00" { "as fast" } else { &format!("{times} times as fast") };
+        write!(out, "gain     {times} as {}, {what}", rival.plan)?;
         let calls = explanation(findings).break_even().map(f64::ceil);
         match calls.filter(|calls| *calls >= 1.0) {
-            Some(calls) => writeln!(out, "; its packing is paid off after {calls:.0} products")?,
+            Some(calls) => writeln!(out, "; paid off after {calls:.0} products")?,
             None => writeln!(out)?,
         }
         writeln!(out, "why      {}: {}", rival.plan, reason(rival))?;

@@ -51,6 +51,11 @@ impl Cache {
         Self { folder: folder.join(FOLDER), capacity: CAPACITY }
     }
 
+    /// Folder of the entries, which need not exist.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Path of an entry.
     pub(super) fn path(&self, entry: &str) -> PathBuf {
         self.folder.join(entry)
