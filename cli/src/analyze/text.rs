@@ -62,7 +62,11 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
             Some(calls) => writeln!(out, "; paid off after {calls:.0} products")?,
             None => writeln!(out)?,
         }
-        writeln!(out, "why      {}: {}", rival.plan, reason(rival))?;
+        let why = match &rival.verdict {
+            Verdict::Slower { because, .. } => because.to_string(),
+            _ => reason(rival),
+        };
+        writeln!(out, "why      {}: {why}", rival.plan)?;
     }
     let (nrows, ncols, nnz, scalar) = (rows.nrows, rows.ncols, rows.nnz, findings.scalar);
     writeln!(
@@ -73,11 +77,28 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
     if let Some(reason) = &decision.fallback {
         writeln!(out, "device   on the CPU: {reason}")?;
     }
+    match &decision.basis {
+        Basis::Unpaid { gain, cost } => writeln!(
+            out,
+            "timed    none: a timing run takes {} at least and is expected to save {}",
+            duration(*cost),
+            duration(*gain)
+        )?,
+        Basis::Timed(run) => writeln!(
+            out,
+            "timed    {} plans in {}; {}",
+            run.timed_plans.iter().filter(|plan| plan.median.is_some()).count(),
+            duration(run.seconds),
+            if run.decided { "decided" } else { "undecided at the time limit" }
+        )?,
+        _ => {}
+    }
     if let Some(said) = &decision.store {
         writeln!(out, "store    {said}")?;
     }
     let profile = &decision.profile;
-    writeln!(out, "profile  {}, {}", profile.device, decision.fit.describe())?;
+    let fit = decision.fit.describe();
+    writeln!(out, "profile  {}: {}, {fit}", decision.origin, profile.device)?;
     for warning in &decision.warnings {
         writeln!(out, "         skipped: {warning}")?;
     }
