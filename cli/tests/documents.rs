@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::sparseop;
+use common::{sparseop, stdout};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -133,7 +133,7 @@ fn the_output_in_the_readme_has_the_lines_of_the_program() {
 fn the_matrix_of_the_package_is_small_and_solved_by_cg() {
     let file = repository().join("examples/data/plate.mtx");
     assert!(fs::metadata(&file).unwrap().len() < 200_000);
-    let output = sparseop(&["solve", file.to_str().unwrap(), "--json"]).output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = stdout(&["solve", file.to_str().unwrap(), "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&report["method"], &report["converged"]), (&"cg".into(), &true.into()));
 }

@@ -150,3 +150,22 @@ fn devices_names_everything_that_products_need() {
     let json = stdout(&["devices", "--json"]);
     assert!(json.lines().all(|line| line.starts_with("{\"device\":")), "{json}");
 }
+
+#[test]
+fn the_generated_systems_in_the_help_of_solve_are_solvable() {
+    let help = stdout(&["solve", "--help"]);
+    let named = help.split_whitespace().filter(|word| word.starts_with("gallery:poisson"));
+    let specs: Vec<String> = named
+        .map(|word| {
+            let words =
+                word.split(',').map(|part| if part.starts_with("n=") { "n=12" } else { part });
+            words.collect::<Vec<_>>().join(",")
+        })
+        .collect();
+    assert!(specs.len() >= 2, "{help}");
+    for spec in specs {
+        let text = stdout(&["solve", &spec]);
+        assert!(text.starts_with(&format!("{spec}: converged, ")), "{text}");
+        assert!(text.contains("method   cg: the matrix is symmetric"), "{text}");
+    }
+}

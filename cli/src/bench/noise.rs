@@ -47,6 +47,10 @@ pub(super) fn slow_copy(decision: &Decision, bandwidth: Option<f64>) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sparseop::analysis::Analysis;
+    use sparseop::matrix::gallery::Spec;
+    use sparseop::{Device, ScalarKind, SparseOpBuilder};
+    use std::sync::Arc;
 
     fn run(plan: &str, median_us: f64) -> BenchRun {
         BenchRun::Measured(MeasuredRun {
@@ -61,6 +65,20 @@ mod tests {
             details: None,
             several_plan: None,
         })
+    }
+
+    #[test]
+    fn a_copy_is_compared_with_the_profile_of_this_device() {
+        let a = "small,n=5".parse::<Spec>().unwrap().generate::<f64>().unwrap();
+        let builder = SparseOpBuilder::new().device(Device::Cpu);
+        let mut decision = builder.decide(&Analysis::of(a.view()), ScalarKind::F64).unwrap();
+        Arc::make_mut(&mut decision.profile).ceilings.copy_bandwidth = Some(40e9);
+        decision.fit = Fit::Exact;
+        let said = slow_copy(&decision, Some(4e9)).unwrap();
+        assert!(said.contains("a copy moves 4.0 GB/s, and 40.0 GB/s when"), "{said}");
+        assert_eq!((slow_copy(&decision, Some(39e9)), slow_copy(&decision, None)), (None, None));
+        decision.fit = Fit::SameKind;
+        assert_eq!(slow_copy(&decision, Some(4e9)), None, "another device");
     }
 
     #[test]
