@@ -176,7 +176,9 @@ fn bench<T: Peers>(
         seconds: args.seconds,
         cache: args.cache.into(),
     };
+    let before = noise::others();
     let runs = compare(&entered, console)?;
+    let crowd = noise::crowd([before, noise::others()], device.spec().threads);
     for (i, run) in runs.iter().enumerate() {
         // A candidate of many that is too large is not reported; a plan asked for by name is.
         let expected = plans.get(i).is_none_or(|(_, by_name)| !by_name) && run.is_refused();
@@ -201,7 +203,8 @@ fn bench<T: Peers>(
         prepare_us,
         runs,
     };
-    let mut busy = noise::spread(&report.runs);
+    let crowd = crowd.filter(|_| device == Device::Cpu);
+    let mut busy = noise::spread(&report.runs).or(crowd);
     if let Some(page) = page {
         let mut matrix = page::matrix(&report, &entered, &decision, words, source)?;
         busy = busy.or_else(|| noise::slow_copy(&decision, matrix.bandwidth));

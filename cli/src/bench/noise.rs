@@ -3,6 +3,7 @@
 use super::report::{BenchRun, MeasuredRun};
 use sparseop::tuning::decision::Decision;
 use sparseop::tuning::profile::Fit;
+use std::fs;
 
 /// Median over least time from which the rounds of a run disagree.
 const DISAGREE: f64 = 1.3;
@@ -29,6 +30,38 @@ pub(super) fn spread(runs: &[BenchRun]) -> Option<String> {
         worst.plan,
         ratio(worst)
     ))
+}
+
+/// Number of tasks of other programs that run at this moment, and of the processors that all
+/// programs share. `None` where the system does not tell.
+pub(super) fn others() -> Option<(usize, usize)> {
+    counts(&fs::read_to_string("/proc/loadavg").ok()?, &fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The numbers of [`others`], from the texts of Linux.
+fn counts(load: &str, processors: &str) -> Option<(usize, usize)> {
+    let (running, _) = load.split_whitespace().nth(3)?.split_once('/')?;
+    let is_processor = |line: &&str| {
+        line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    // One of the running tasks is this one.
+    let others = running.parse::<usize>().ok()?.saturating_sub(1);
+    Some((others, processors.lines().filter(is_processor).count()))
+}
+
+/// Describes other tasks that ran before and after the measurement of products on `threads`
+/// threads, if there are not enough processors for all.
+pub(super) fn crowd(samples: [Option<(usize, usize)>; 2], threads: usize) -> Option<String> {
+    let [(before, processors), (after, _)] = samples.map(|sample| sample.unwrap_or_default());
+    let others = before.min(after);
+    (others > 0 && others + threads > processors).then(|| {
+        let are =
+            if others == 1 { "1 task runs".to_owned() } else { format!("{others} tasks run") };
+        format!(
+            "this machine is busy: {are} beside {threads} threads of products, on {processors} \
+             processors"
+        )
+    })
 }
 
 /// Describes a copy that is much slower than when the profile was measured on this device.
@@ -79,6 +112,21 @@ mod tests {
         assert_eq!((slow_copy(&decision, Some(39e9)), slow_copy(&decision, None)), (None, None));
         decision.fit = Fit::SameKind;
         assert_eq!(slow_copy(&decision, Some(4e9)), None, "another device");
+    }
+
+    #[test]
+    fn tasks_beside_the_products_need_processors_of_their_own() {
+        let stat = "cpu  1 2\ncpu0 1 2\ncpu1 1 2\nintr 3\n";
+        assert_eq!(counts("0.5 0.4 0.3 3/120 999\n", stat), Some((2, 2)));
+        assert_eq!(counts("nonsense", stat), None);
+        let said = crowd([Some((2, 2)), Some((1, 2))], 2).unwrap();
+        assert_eq!(
+            said,
+            "this machine is busy: 1 task runs beside 2 threads of products, on 2 processors"
+        );
+        assert_eq!(crowd([Some((2, 8)), Some((2, 8))], 2), None, "room for all");
+        assert_eq!(crowd([Some((2, 2)), Some((0, 2))], 2), None, "not all the time");
+        assert_eq!(crowd([None, None], 2), None);
     }
 
     #[test]
