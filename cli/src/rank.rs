@@ -97,13 +97,15 @@ fn check_weights<T: Scalar>(graph: &CsrMatrix<T>) -> Result<()> {
         let page = row + 1;
         if let Some(weight) = weights().find(|weight| !(*weight >= 0.0 && weight.is_finite())) {
             bail!(
-                "the weight of a link is a finite number from 0 on, but page {page} has one of {weight}"
+                "the weight of a link is a finite number from 0 on, but page {page} has one of \
+                 {weight}"
             );
         }
         // The sum is that of the scalar type.
         if T::from_f64(weights().sum()).to_f64().is_infinite() {
             bail!(
-                "the weights of the links of page {page} add up to more than a number can hold; scale them"
+                "the weights of the links of page {page} add up to more than a number can hold; \
+                 scale them"
             );
         }
     }

@@ -71,7 +71,8 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
     let (nrows, ncols, nnz, scalar) = (rows.nrows, rows.ncols, rows.nnz, findings.scalar);
     writeln!(
         out,
-        "matrix   {nrows} x {ncols}, {nnz} entries in {scalar}; rows of {} to {} entries, mean {:.1}",
+        "matrix   {nrows} x {ncols}, {nnz} entries in {scalar}; rows of {} to {} entries, mean \
+         {:.1}",
         rows.min, rows.max, rows.mean
     )?;
     if let Some(reason) = &decision.fallback {
