@@ -119,6 +119,19 @@ pub enum Error {
         /// Bytes allowed.
         limit: u64,
     },
+    /// No plan fits the memory limit; nothing was allocated.
+    #[error(
+        "no plan fits the memory limit of {limit} bytes: {plan} needs the least of all, {needed} \
+         bytes for the packed matrix; raise the limit to at least that"
+    )]
+    NoPlanFits {
+        /// Spelling of the plan that needs the least.
+        plan: String,
+        /// Bytes of its packed matrix.
+        needed: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
     /// Deterministic products were requested, but the bits of this plan's products may differ.
     #[error(
         "the bits of plan {plan} may differ from product to product, but deterministic products \

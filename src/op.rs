@@ -330,7 +330,8 @@ impl SparseOpBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::MemoryLimit`] if the given plan, or every candidate, takes more than the limit;
+    /// [`Error::MemoryLimit`] if the given plan, and [`Error::NoPlanFits`] if every candidate
+    /// takes more than the limit;
     /// [`Error::NotDeterministic`] if a deterministic plan is required and the given plan is not;
     /// [`Error::Gpu`] if the GPU does not report its free memory; [`Error::Io`] and
     /// [`Error::Profile`] if the profile that was set cannot be read.
@@ -444,7 +445,9 @@ impl SparseOpBuilder {
     fn is_due_to_gpu(&self, error: &Error) -> bool {
         match error {
             Error::GpuMemory { .. } | Error::KernelCompile { .. } | Error::Gpu { .. } => true,
-            Error::MemoryLimit { limit, .. } => self.memory_limit.is_none_or(|set| *limit < set),
+            Error::MemoryLimit { limit, .. } | Error::NoPlanFits { limit, .. } => {
+                self.memory_limit.is_none_or(|set| *limit < set)
+            }
             _ => false,
         }
     }

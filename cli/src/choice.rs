@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "ChoiceArgs of the plan")]
+#[command(next_help_heading = "Choice of the plan")]
 pub(super) struct ChoiceArgs {
     /// Device of the products: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceArg::parse)]
@@ -29,8 +29,7 @@ pub(super) struct ChoiceArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<u64>,
     /// Profile of measured coefficients, in RON, as written by `sparseop tune` [default: the one
-    /// that
-    /// `sparseop profile show` prints]
+    /// that `sparseop profile show` prints]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Method of choosing the plan

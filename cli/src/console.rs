@@ -9,11 +9,13 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 pub(super) use comfy_table::CellAlignment::{Left, Right};
+pub(super) use sparseop::tuning::explain::duration;
 
 /// Amount of messages besides the results.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Verbosity {
-    /// Print details to standard error: times, and the reasons for a choice
+    /// Print details: more columns and statistics to standard output, times of the steps and the
+    /// reasons for a choice to standard error
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     verbose: bool,
     /// Print only errors to standard error
@@ -70,6 +72,11 @@ impl Console {
         if self.verbosity.verbose {
             say(&message());
         }
+    }
+
+    /// True with `--verbose`.
+    pub(super) fn is_verbose(&self) -> bool {
+        self.verbosity.verbose
     }
 
     /// True if an error was reported.
@@ -147,15 +154,6 @@ pub(super) fn table(
     table.trim_fmt() + "\n"
 }
 
-/// Formats a time in a readable unit.
-pub(super) fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
-        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
-        s => format!("{s:.2} s"),
-    }
-}
-
 /// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
@@ -179,10 +177,5 @@ mod tests {
     #[test]
     fn a_terminal_gets_no_control_characters() {
         assert_eq!(printable_lines("σ\u{1b}]0;x\u{7}\n\ny\r\n"), "σ\\u{1b}]0;x\\u{7}\n\ny\\r\n");
-    }
-
-    #[test]
-    fn times_are_readable() {
-        assert_eq!([1.234e-6, 1.234e-3, 12.34].map(duration), ["1.2 µs", "1.23 ms", "12.34 s"]);
     }
 }

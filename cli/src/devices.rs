@@ -3,10 +3,16 @@
 use super::console::Console;
 use anyhow::Result;
 use serde::Serialize;
-use sparseop::Device;
-use sparseop::device::GpuSpec;
+use sparseop::device::{GpuRuntime, GpuSpec};
+use sparseop::tuning::explain::size;
+use sparseop::tuning::lookup;
+use sparseop::tuning::profile::Fit;
+use sparseop::tuning::store::{STORE_VARIABLE, Store};
+use sparseop::{Device, ScalarKind};
+use std::fs::{self, Metadata};
+use std::path::Path;
 
-/// Available devices, with the reason if there is no usable GPU
+/// Available devices and what they need: driver, NVRTC, caches and profiles, each with a remedy
 ///
 /// The device `cpu` is always available and listed first. The environment variable
 /// SPARSEOP_DEVICE=cpu restricts `auto` to it.
@@ -55,10 +61,113 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
             Err(error) => missing(&format!("cuda:{n}"), error.to_string(), args, console)?,
         }
     }
-    match Device::why_no_gpu() {
-        Some(error) => missing("cuda", error, args, console),
-        None => Ok(()),
+    if let Some(error) = Device::why_no_gpu() {
+        missing("cuda", error, args, console)?;
     }
+    if args.json {
+        return Ok(());
+    }
+    let mut out = "\n".to_owned();
+    for (name, state, remedy) in gpu_runtime(&GpuRuntime::find()).into_iter().chain([decisions()]) {
+        out += &check(name, &state, remedy.as_deref());
+    }
+    for device in std::iter::once(Device::Cpu).chain(Device::gpus()) {
+        let (state, remedy) = profile(&device)?;
+        out += &check("profile", &state, remedy.as_deref());
+    }
+    console.print(&out)
+}
+
+/// A line of the examination, and one with the remedy.
+fn check(name: &str, state: &str, remedy: Option<&str>) -> String {
+    let remedy = remedy.map_or_else(String::new, |remedy| format!("          {remedy}\n"));
+    format!("{name:<8}  {state}\n{remedy}")
+}
+
+/// Name, state and remedy of something that devices need.
+type Check = (&'static str, String, Option<String>);
+
+/// Driver, NVRTC, and the cache of kernels.
+fn gpu_runtime(runtime: &GpuRuntime) -> [Check; 3] {
+    let state = |found: &Result<String, String>| match found {
+        Ok(found) => found.clone(),
+        Err(reason) => format!("none: {reason}"),
+    };
+    let driver = runtime.driver.is_err().then(|| {
+        "for a GPU, install NVIDIA's driver; without one products run on the CPU".to_owned()
+    });
+    let (nvrtc, remedy) = match (&runtime.nvrtc, runtime.embedded) {
+        (_, true) => ("not needed: the build has compiled the kernels".to_owned(), None),
+        (Ok(found), false) => (format!("{found}, compiles kernels at their first use"), None),
+        (Err(_), false) => (
+            state(&runtime.nvrtc),
+            runtime.driver.is_ok().then(|| {
+                "or build with an nvcc on PATH, which compiles the kernels in advance".to_owned()
+            }),
+        ),
+    };
+    let (cache, enable) = match &runtime.cache {
+        Some(folder) => (contents(folder, "kernel"), None),
+        None => (
+            "none: compiled kernels are not kept".to_owned(),
+            Some("name a folder in SPARSEOP_CACHE, or unset it if it is `off`".to_owned()),
+        ),
+    };
+    [("driver", state(&runtime.driver), driver), ("NVRTC", nvrtc, remedy), ("cache", cache, enable)]
+}
+
+/// The store of decisions.
+fn decisions() -> Check {
+    match Store::of_user() {
+        Some(store) => {
+            let folder = store.folder();
+            let is_empty = files(folder).0 == 0;
+            let remedy = is_empty.then(|| {
+                "`--tuning calibrate --remember` and `sparseop tune` store decisions".to_owned()
+            });
+            ("store", contents(folder, "decision"), remedy)
+        }
+        None => (
+            "store",
+            "none: decisions are not kept".to_owned(),
+            Some(format!("name a folder in {STORE_VARIABLE}, or unset it if it is `off`")),
+        ),
+    }
+}
+
+/// Number of files of a folder and their bytes; 0 if it does not exist.
+fn files(folder: &Path) -> (usize, u64) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.filter_map(|entry| entry.metadata().ok().filter(Metadata::is_file));
+    bytes.fold((0, 0), |(count, sum), file| (count + 1, sum + file.len()))
+}
+
+/// A folder, the number of its entries and their size, in words.
+fn contents(folder: &Path, entry: &str) -> String {
+    let (count, bytes) = files(folder);
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{}: {count} {entry}{plural}, {}", folder.display(), size(bytes))
+}
+
+/// The profile in use on a device, and the remedy if it was measured on another one.
+fn profile(device: &Device) -> Result<(String, Option<String>)> {
+    let found = lookup::find(device, ScalarKind::F64, None)?;
+    let fit = found.profile.fit(&device.spec());
+    let mut state =
+        format!("of {device}: {}, {}; {}", found.profile.device, found.origin, fit.describe());
+    for warning in &found.warnings {
+        state += &format!("\n          skipped: {warning}");
+    }
+    let remedy = (fit != Fit::Exact).then(|| {
+        let folder = lookup::user_folder();
+        let folder = folder
+            .map_or_else(String::new, |folder| format!(", or move it to {}", folder.display()));
+        format!(
+            "to measure this device: sparseop tune --suite 100000,1000000 --device {device} --out \
+             mine.ron; then use --profile mine.ron{folder}"
+        )
+    });
+    Ok((state, remedy))
 }
 
 /// Prints the entry of a device.
@@ -88,4 +197,35 @@ fn missing(device: &str, error: String, args: &Args, console: &Console) -> Resul
         return console.print_json(&Missing { device: device.to_owned(), error });
     }
     console.print(&format!("{device:<8}none: {error}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_missing_part_has_a_remedy() {
+        let missing = || Err("no such library".to_owned());
+        let bare = GpuRuntime { driver: missing(), nvrtc: missing(), embedded: false, cache: None };
+        let [driver, nvrtc, cache] = gpu_runtime(&bare);
+        assert_eq!(driver.1, "none: no such library");
+        assert!(driver.2.unwrap().contains("install NVIDIA's driver"));
+        assert_eq!((nvrtc.1.as_str(), nvrtc.2), ("none: no such library", None), "no GPU anyway");
+        assert!(cache.2.unwrap().contains("SPARSEOP_CACHE"));
+        let driver = Ok("CUDA 13.0".to_owned());
+        let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver, ..bare.clone() });
+        assert!(nvrtc.2.unwrap().contains("nvcc"));
+        let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { embedded: true, ..bare });
+        assert!(nvrtc.1.starts_with("not needed") && nvrtc.2.is_none());
+    }
+
+    #[test]
+    fn entries_of_a_folder_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("inside");
+        assert!(contents(&inside, "kernel").ends_with("inside: 0 kernels, 0 B"));
+        fs::create_dir(&inside).unwrap();
+        fs::write(inside.join("a"), [0; 2048]).unwrap();
+        assert!(contents(&inside, "kernel").ends_with("inside: 1 kernel, 2.0 KiB"));
+    }
 }

@@ -5,8 +5,9 @@ use super::console::{Console, Left, Right, table};
 use anyhow::Result;
 use clap::Subcommand;
 use serde::Serialize;
-use sparseop::matrix::gallery::{self, Spec};
+use sparseop::matrix::gallery::{self, Spec, Values};
 use sparseop::matrix::market;
+use sparseop::tuning::explain::size;
 use sparseop::{Scalar, ScalarKind};
 use std::path::{Path, PathBuf};
 
@@ -112,7 +113,37 @@ fn list(given: &[Spec], json: bool, console: &Console) -> Result<()> {
     console.print(&table(&columns, listed.into_iter().map(row)))
 }
 
+/// Size from which a file is announced.
+const LARGE: u64 = 16 << 20;
+
+/// Estimated bytes of a matrix as text: row, column and value of every entry.
+fn estimated_bytes<T: Scalar>(spec: &Spec) -> u64 {
+    let shape = spec.shape();
+    // Mean number of digits of the numbers from 1 to n: those below a power of ten have fewer.
+    let digits = |n: usize| {
+        let n = n.max(1) as f64;
+        let powers = std::iter::successors(Some(10.0), |power| Some(power * 10.0));
+        let fewer: f64 = powers.take_while(|power| *power <= n).map(|power| power - 1.0).sum();
+        n.log10().floor() + 1.0 - fewer / n
+    };
+    // Random values have as many digits as necessary to read the same number again.
+    let value = match (spec.values(), T::KIND) {
+        (Values::Random, ScalarKind::F64) => 20.0,
+        (Values::Random, ScalarKind::F32) => 12.0,
+        _ => 4.0,
+    };
+    // Two blanks and the end of the line.
+    (shape.nnz as f64 * (digits(shape.nrows) + digits(shape.ncols) + value + 3.0)) as u64
+}
+
 fn write<T: Scalar>(spec: &Spec, file: &Path, console: &Console) -> Result<()> {
+    let about = estimated_bytes::<T>(spec);
+    if about >= LARGE {
+        let text = file.display();
+        let is_compressed = file.extension().is_some_and(|end| end == "gz" || end == "zst");
+        let when = if is_compressed { ", before compression" } else { "" };
+        console.note(&format!("{text} takes about {}{when}", size(about)));
+    }
     let spinner = console.spinner(format!("generating {spec}"));
     let matrix = spec.generate::<T>()?;
     spinner.set_message(format!("writing {}", file.display()));
@@ -123,4 +154,23 @@ fn write<T: Scalar>(spec: &Spec, file: &Path, console: &Console) -> Result<()> {
     let (nrows, ncols, nnz) = (matrix.nrows(), matrix.ncols(), matrix.nnz());
     console.note(&format!("wrote {}: {nrows} x {ncols}, {nnz} entries", file.display()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_file_is_estimated_within_a_quarter() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.mtx");
+        for text in ["banded,rows=500", "uniform,rows=2k,values=few", "small,values=laplacian"] {
+            let spec: Spec = text.parse().unwrap();
+            let a = spec.generate::<f64>().unwrap();
+            market::write(&file, a.view()).unwrap();
+            let ratio = estimated_bytes::<f64>(&spec) as f64
+                / std::fs::metadata(&file).unwrap().len() as f64;
+            assert!((0.75..1.33).contains(&ratio), "{text}: {ratio}");
+        }
+    }
 }

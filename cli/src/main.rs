@@ -43,7 +43,7 @@ Results go to standard output, everything else to standard error.
 The exit code is 0 for success, 1 for failed work, 2 for wrong usage.
 
 Examples:
-  sparseop analyze cant.mtx                         statistics, predictions, recommended plan
+  sparseop analyze cant.mtx                         the recommended plan, its time, the reason
   sparseop bench cant.mtx --plans auto,csr          time of the chosen plan and of CSR
   sparseop bench matrices/ --json > results.jsonl   every matrix of a folder, as JSON lines
   sparseop apply cant.mtx --x x.mtx --out y.mtx     one product

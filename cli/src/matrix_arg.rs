@@ -3,12 +3,14 @@
 use super::console::{Console, cause_chain, duration, is_broken_pipe};
 use anyhow::{Context, Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use rayon::prelude::*;
 use sparseop::matrix::market::{self, ReadProgress, ReadStage, Reader};
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Scalar, printable};
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 
 /// The matrices a subcommand works on.
 #[derive(Debug, clap::Args)]
@@ -164,12 +166,61 @@ impl MatrixSource {
                     bar.set_position(progress.done);
                     bar.set_message(format!("{doing} {name}"));
                 };
-                let read = timed(|| Reader::new().progress(&listener).read(path));
+                let above = AtomicU64::new(0);
+                let read =
+                    timed(|| Reader::new().progress(&listener).count_above(&above).read(path));
                 bar.finish_and_clear();
+                if let Some(said) = above_the_diagonal(above.into_inner()) {
+                    console.warn(&format!("{name}: {said}"));
+                }
                 read
             }
         };
         console.detail(|| format!("{} loaded in {}", self.name(), duration(seconds)));
-        Ok(matrix?)
+        let matrix = matrix?;
+        if let Some(said) = not_finite(matrix.values()) {
+            console.warn(&format!("{}: {said}", self.name()));
+        }
+        Ok(matrix)
+    }
+}
+
+/// Sentence about listed entries above the diagonal of a symmetric file. None without them.
+fn above_the_diagonal(count: u64) -> Option<String> {
+    (count > 0).then(|| {
+        let entries = if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") };
+        format!(
+            "{entries} above the diagonal of a symmetric file, which lists the lower triangle; \
+             they are mirrored, and values listed in both triangles are added"
+        )
+    })
+}
+
+/// Sentence about values that are not finite. None without them.
+fn not_finite<T: Scalar>(values: &[T]) -> Option<String> {
+    let count = |is: fn(f64) -> bool| values.par_iter().filter(|v| is(v.to_f64())).count();
+    let all = count(|value| !value.is_finite());
+    (all > 0).then(|| {
+        let nan = count(f64::is_nan);
+        let infinite = all - nan;
+        format!(
+            "{nan} of the {} values are NaN and {infinite} infinite; products are NaN or infinite \
+             in their rows",
+            values.len()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_are_not_finite_are_counted() {
+        assert_eq!(not_finite(&[1.0f64, -2.0]), None);
+        let said = not_finite(&[1.0f32, f32::NAN, f32::INFINITY, f32::NEG_INFINITY]).unwrap();
+        assert!(said.starts_with("1 of the 4 values are NaN and 2 infinite"), "{said}");
+        assert_eq!(above_the_diagonal(0), None);
+        assert!(above_the_diagonal(1).unwrap().starts_with("1 entry above the diagonal"));
     }
 }

@@ -4,9 +4,9 @@ use super::choice::ChoiceArgs;
 use super::console::{Console, Left, Right, duration, table};
 use super::matrix_arg::{MatrixSource, parser};
 use super::solve::{at_least_one, parse_tolerance};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
-use sparseop::matrix::market;
+use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Precision, Scalar, ScalarKind};
 use sparseop_solvers::{Outcome, PageRank, Progress, Settings};
@@ -89,9 +89,33 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     }
 }
 
+/// Refuses weights that are no weights, by the numbers of the pages that the output has.
+fn check_weights<T: Scalar>(graph: &CsrMatrix<T>) -> Result<()> {
+    let view = graph.view();
+    for row in 0..graph.nrows() {
+        let weights = || view.row(row).1.iter().map(|weight| weight.to_f64());
+        let page = row + 1;
+        if let Some(weight) = weights().find(|weight| !(*weight >= 0.0 && weight.is_finite())) {
+            bail!(
+                "the weight of a link is a finite number from 0 on, but page {page} has one of \
+                 {weight}"
+            );
+        }
+        // The sum is that of the scalar type.
+        if T::from_f64(weights().sum()).to_f64().is_infinite() {
+            bail!(
+                "the weights of the links of page {page} add up to more than a number can hold; \
+                 scale them"
+            );
+        }
+    }
+    Ok(())
+}
+
 fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     let builder = args.choice.builder()?;
     let graph = args.graph.load::<T>(console)?;
+    check_weights(&graph)?;
     let (prepared, prepare_seconds) = timed(|| PageRank::new(graph.view(), &builder));
     let pagerank = prepared?;
     drop(graph);
@@ -135,15 +159,21 @@ fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
             top: top.collect(),
         })?;
     } else {
-        let (iterations, seconds) = (ranking.iterations, duration(ranking.seconds));
-        console.note(&format!(
-            "{iterations} iterations in {seconds}, plan {} on {}",
-            op.plan(),
-            op.device()
-        ));
         let rows =
             top.map(|RankedPage { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
         console.print(&table(&[("page", Right), ("rank", Left)], rows))?;
+        let (pages, links, iterations) = (op.nrows(), op.nnz(), ranking.iterations);
+        console.note(&format!(
+            "{pages} pages, numbered from 1, and {links} links: {iterations} iterations in {}, \
+             the last one with a change of {residual:.2e}",
+            duration(ranking.seconds)
+        ));
+        console.note(&format!(
+            "plan {} on {}, prepared in {}",
+            op.plan(),
+            op.device(),
+            duration(prepare_seconds)
+        ));
     }
     if let Err(failure) = ranking.converged() {
         console.error(&failure.to_string());

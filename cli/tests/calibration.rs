@@ -40,7 +40,11 @@ fn line<'a>(text: &'a str, word: &str) -> &'a str {
 fn a_calibration_explains_itself() {
     let args = ["analyze", MATRIX, "--tuning", "calibrate", "--calibration-seconds", "5"];
     let text = stdout(&args);
-    assert!(line(&text, "timed ").contains("candidates, caches warm, "), "{text}");
+    assert!(text.lines().next().unwrap().contains(" per product measured on "), "{text}");
+    assert!(line(&text, "timed ").contains(" plans in "), "{text}");
+    let text = stdout(&[&args[..], &["-v"]].concat());
+    let text = text.split("\nmatrix   ").last().unwrap();
+    assert!(line(text, "timed ").contains("candidates, caches warm, "), "{text}");
     assert!(text.contains("measured") && text.contains(" µs ±"), "{text}");
     let report: Value =
         serde_json::from_str(&stdout(&[&args[..], &["--json", "--cold"]].concat())).unwrap();

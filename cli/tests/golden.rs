@@ -18,7 +18,8 @@ macro_rules! golden {
 }
 
 /// Masks of the profile's fit and path and of the time of the choice.
-const FIT: [(&str, &str); 4] = [
+const FIT: [(&str, &str); 5] = [
+    (r"(?m)per product predicted on .*$", "per product predicted on [device]"),
     (r"(?m)measured on (this|another) .*$", "[fit]"),
     (r"(?m)read from .*$", "read from [file]"),
     (r"(?m)^took     .+ to analyse, .+ to choose", "took     [time] to analyse, [time] to choose"),
@@ -37,14 +38,16 @@ fn help() {
 fn analyze_a_stencil() {
     golden!(
         "analyze_small",
-        &["analyze", "gallery:small", "--symmetry", "--profile", PROFILE],
+        &["analyze", "gallery:small", "--symmetry", "--profile", PROFILE, "-v"],
         FIT
     );
+    golden!("analyze_answer", &["analyze", "gallery:small", "--profile", PROFILE], FIT);
 }
 
 #[test]
 fn analyze_a_skewed_matrix() {
-    let args = ["analyze", "gallery:circuit,rows=30k", "--dtype", "f32", "--profile", PROFILE];
+    let args =
+        ["analyze", "gallery:circuit,rows=30k", "--dtype", "f32", "--profile", PROFILE, "-v"];
     golden!("analyze_circuit", &args, FIT);
 }
 
@@ -52,7 +55,7 @@ fn analyze_a_skewed_matrix() {
 fn analyze_nothing() {
     golden!(
         "analyze_empty",
-        &["analyze", "gallery:dense,n=0", "--symmetry", "--profile", PROFILE],
+        &["analyze", "gallery:dense,n=0", "--symmetry", "--profile", PROFILE, "-v"],
         FIT
     );
 }
@@ -74,11 +77,11 @@ fn bench() {
     ];
     let filters = [
         (r"(?m) on [^:\n]*$", " on [device]"),
-        (r"(?m)^auto: .*$", "auto: [plan]; [times]"),
+        (r"(?m)auto takes .*$", "auto takes [plan]"),
+        (r"(?m)^prepared in .*$", "prepared in [times]"),
         // The widths of the columns depend on the numbers in them.
         (r" {2,}", "  "),
-        (r"[0-9.]+ (µs|ms|s)  [0-9.]+ (µs|ms|s)  [0-9.]+  [0-9.]+", "[median]  [least]  [rates]"),
-        (r"[0-9.]+e-?[0-9]+", "[error]"),
+        (r"[0-9.]+ (ns|µs|ms|s)  [0-9.]+  ", "[median]  [rate]  "),
         (r"  <- auto", ""),
     ];
     golden!("bench", &args, filters);
@@ -94,6 +97,7 @@ fn devices() {
     let filters = [
         (r"(?m)^(cpu +).*$", "$1[processor]"),
         (r"(?m)^(cuda\S* +).*$", "$1[GPU, or why there is none]"),
+        (r"(?m)^(driver|NVRTC|cache|profile)( +).*(\n .*)*$", "$1$2[state]"),
     ];
     golden!("devices", &["devices"], filters);
 }

@@ -113,8 +113,54 @@ fn results_without_convergence_are_written_and_exit_with_1() {
     assert_eq!((&report["converged"], &report["iterations"]), (&false.into(), &3.into()));
     assert!(said.contains("error: cg has not converged after 3 iterations"), "{said}");
     assert_eq!(numbers(&x).len(), 400);
-    let (_, said) = failing(&["solve", "gallery:small"], 1);
-    assert!(said.contains("not positive definite; use bicgstab or gmres"), "{said}");
+}
+
+/// Symmetric matrix with a positive diagonal and the eigenvalues (3 - √17) / 2 and (3 + √17) / 2.
+const INDEFINITE: &str =
+    "%%MatrixMarket matrix coordinate real symmetric\n2 2 3\n1 1 1\n2 1 2\n2 2 2\n";
+
+/// Symmetric matrix with a zero on the diagonal.
+const SADDLE: &str = "%%MatrixMarket matrix coordinate real symmetric\n2 2 2\n1 1 2\n2 1 1\n";
+
+/// Matrix that is not symmetric.
+const UPWIND: &str = "%%MatrixMarket matrix coordinate real general\n3 3 5\n1 1 2\n2 1 -1\n\
+                      2 2 2\n3 2 -1\n3 3 2\n";
+
+#[test]
+fn the_method_is_chosen_by_the_matrix_and_the_reason_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text, method, reason) in [
+        ("indefinite.mtx", INDEFINITE, "gmres", "symmetric, but not positive definite"),
+        ("saddle.mtx", SADDLE, "gmres", "entry 2, 2 (counted from 1) is not above 0"),
+        ("upwind.mtx", UPWIND, "bicgstab", "40.0 % of its entries differ"),
+    ] {
+        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        fs::write(&path, text).unwrap();
+        let report = json(&["solve", &path, "--json"]);
+        assert_eq!((&report["method"], &report["converged"]), (&method.into(), &true.into()));
+        let text = stdout(&["solve", &path]);
+        assert!(text.starts_with(&format!("{name}: converged, ")), "{text}");
+        assert!(text.contains(&format!("method   {method}: ")) && text.contains(reason), "{text}");
+    }
+    let text = stdout(&["solve", POISSON]);
+    assert!(text.contains("method   cg: the matrix is symmetric"), "{text}");
+}
+
+#[test]
+fn a_named_method_that_cannot_work_is_refused_with_the_alternatives() {
+    let folder = tempfile::tempdir().unwrap();
+    let upwind = folder.path().join("upwind.mtx").to_str().unwrap().to_owned();
+    fs::write(&upwind, UPWIND).unwrap();
+    for method in ["cg", "chebyshev"] {
+        let (out, said) = failing(&["solve", &upwind, "--method", method], 1);
+        assert_eq!(out, "", "no iteration is made");
+        assert!(said.contains("upwind.mtx: ") && said.contains("is not symmetric"), "{said}");
+        assert!(said.contains("use --method bicgstab or --method gmres"), "{said}");
+    }
+    let saddle = folder.path().join("saddle.mtx").to_str().unwrap().to_owned();
+    fs::write(&saddle, SADDLE).unwrap();
+    let (_, said) = failing(&["solve", &saddle, "--method", "cg"], 1);
+    assert!(said.contains("entry 2, 2 (counted from 1) is not above 0"), "{said}");
 }
 
 #[test]
@@ -138,7 +184,7 @@ fn wrong_systems_and_wrong_usage_have_different_exit_codes() {
         (&["solve", POISSON, "--rhs", "nowhere.mtx"], "nowhere.mtx"),
         (&["solve", &hollow, "--preconditioner", "jacobi"], "the diagonal is 0 in row 1"),
         (&["rank", &wide], "pagerank needs a square matrix"),
-        (&["rank", &negative], "page 0, counted from 0, has one of -1"),
+        (&["rank", &negative], "page 1 has one of -1"),
     ] {
         let (_, said) = failing(args, 1);
         assert!(said.contains(expected), "{args:?}: {said}");
@@ -146,7 +192,7 @@ fn wrong_systems_and_wrong_usage_have_different_exit_codes() {
     for (args, expected) in [
         (
             &["solve", "a.mtx", "--method", "cgs"][..],
-            "possible values: cg, bicgstab, gmres, chebyshev, power",
+            "possible values: auto, cg, bicgstab, gmres, chebyshev, power",
         ),
         (&["solve", "a.mtx", "--tol", "0"], "a number above 0"),
         (&["solve", "a.mtx", "--restart", "101"], "101 is not in 1..=100"),

@@ -241,6 +241,8 @@ fn stored_decisions_replace_calibration() {
             best(matrix)
         );
         let text = run(&["analyze", matrix, "--dtype", "f32", "--remember"]);
+        assert!(text.contains(" per product measured earlier on "), "{text}");
+        let text = run(&["analyze", matrix, "--dtype", "f32", "--remember", "-v"]);
         assert!(text.contains("timed    none, remembered from"), "{text}");
     }
     // Nothing is stored for the other scalar type.

@@ -1,6 +1,6 @@
 //! Build without GPU support. Its types are uninhabited; names and signatures are those of `cuda/`.
 
-use super::{DeviceSpec, Launch, Module, Ptr};
+use super::{DeviceSpec, GpuRuntime, Launch, Module, Ptr};
 use crate::Error;
 use std::any::Any;
 use std::fmt::{self, Display};
@@ -17,6 +17,12 @@ pub(super) const KERNELS: &str = "none";
 /// A GPU. This build has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gpu {}
+
+/// Reports that nothing is used.
+pub(super) fn runtime() -> GpuRuntime {
+    let missing = || Err(REASON.to_owned());
+    GpuRuntime { driver: missing(), nvrtc: missing(), embedded: false, cache: None }
+}
 
 /// Returns the number of GPUs, or the reason why none can be used.
 pub(super) fn count() -> Result<usize, String> {

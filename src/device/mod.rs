@@ -42,6 +42,7 @@ use crate::Error;
 use crate::error::suggestion;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -118,6 +119,27 @@ impl Ceilings {
     pub(crate) fn is_valid(&self) -> bool {
         let known = [self.copy_bandwidth, self.launch_us, self.upload_bandwidth];
         known.iter().flatten().all(|ceiling| Self::POSSIBLE.contains(ceiling))
+    }
+}
+
+/// Software that GPUs need, with the reason for each part that is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct GpuRuntime {
+    /// CUDA version supported by the driver.
+    pub driver: Result<String, String>,
+    /// Name and version of the run-time compiler of kernels.
+    pub nvrtc: Result<String, String>,
+    /// True if the build has compiled the kernels.
+    pub embedded: bool,
+    /// Folder of compiled kernels, which need not exist; `None` if nothing is cached.
+    pub cache: Option<PathBuf>,
+}
+
+impl GpuRuntime {
+    /// Looks for the software on this machine.
+    pub fn find() -> Self {
+        cuda::runtime()
     }
 }
 

@@ -40,10 +40,10 @@ impl Display for Preparation {
             ("packing", self.pack),
             ("upload", self.upload),
         ];
-        write!(f, "{}", seconds(self.total()))?;
+        write!(f, "{}", duration(self.total()))?;
         let parts = parts.into_iter().filter(|(_, time)| *time > 0.0).enumerate();
         for (i, (name, time)) in parts {
-            write!(f, "{}{name} {}", if i == 0 { ": " } else { ", " }, seconds(time))?;
+            write!(f, "{}{name} {}", if i == 0 { ": " } else { ", " }, duration(time))?;
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Explanation<'_> {
             write!(f, "         {}", size(candidate.traffic.matrix_bytes))?;
             write!(f, ", padding ratio {:.2}", candidate.traffic.padding_ratio(rows.nnz))?;
             if let Some(prediction) = candidate.prediction {
-                write!(f, ", predicted {:.1} µs per product", prediction.product() / 1e3)?;
+                write!(f, ", predicted {} per product", duration(prediction.product() * 1e-9))?;
             }
             writeln!(f)?;
         }
@@ -230,8 +230,8 @@ impl Explanation<'_> {
             Basis::Unpaid { gain, cost } => writeln!(
                 f,
                 "timed    none: a timing run takes {} at least and is expected to save {}",
-                seconds(*cost),
-                seconds(*gain)
+                duration(*cost),
+                duration(*gain)
             )?,
             Basis::Timed(timing_run) => write_timing_run(f, "", timing_run)?,
             Basis::Remembered { timing_run, age } => {
@@ -249,17 +249,17 @@ impl Explanation<'_> {
     }
 
     fn took(&self, f: &mut fmt::Formatter<'_>, p: &Preparation) -> fmt::Result {
-        let ms = |seconds: f64| seconds * 1e3;
-        write!(f, "took     {:.2} ms to analyse, {:.2} ms to choose", ms(p.analyze), ms(p.select))?;
+        let [analyze, select] = [p.analyze, p.select].map(duration);
+        write!(f, "took     {analyze} to analyse, {select} to choose")?;
         if p.calibrate > 0.0 {
-            write!(f, ", {:.2} ms to calibrate", ms(p.calibrate))?;
+            write!(f, ", {} to calibrate", duration(p.calibrate))?;
         }
-        write!(f, ", {:.2} ms to pack", ms(p.pack))?;
+        write!(f, ", {} to pack", duration(p.pack))?;
         if self.decision.profile.device.gpu.is_some() {
-            write!(f, ", {:.2} ms to upload", ms(p.upload))?;
+            write!(f, ", {} to upload", duration(p.upload))?;
         }
         if let Some(prediction) = self.decision.chosen().and_then(|c| c.prediction) {
-            write!(f, " ({:.2} predicted)", prediction.prepare * 1e-6)?;
+            write!(f, " ({} predicted)", duration(prediction.prepare * 1e-9))?;
         }
         if let Some(calls) = self.measured_break_even() {
             write!(f, ": amortised over CSR after {:.0} products", calls.ceil())?;
@@ -279,7 +279,12 @@ impl AuxiliaryPackings<'_> {
                 None => {}
                 Some(AuxiliaryPacking::Shared) => writeln!(f, "{what:<8} {shared}")?,
                 Some(AuxiliaryPacking::Own { plan, bytes, seconds: took }) => {
-                    writeln!(f, "{what:<8} {plan}, {}, {} to prepare", size(bytes), seconds(took))?;
+                    writeln!(
+                        f,
+                        "{what:<8} {plan}, {}, {} to prepare",
+                        size(bytes),
+                        duration(took)
+                    )?;
                 }
             }
         }
@@ -297,8 +302,8 @@ fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingR
          at most {} packed at once",
         if timing_run.cold { "cold" } else { "warm" },
         timing_run.rounds(),
-        seconds(timing_run.seconds),
-        seconds(timing_run.packing),
+        duration(timing_run.seconds),
+        duration(timing_run.packing),
         size(timing_run.held_bytes)
     )?;
     if timing_run.groups > 1 {
@@ -316,12 +321,19 @@ fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingR
     Ok(())
 }
 
-/// Formats seconds in a readable unit.
-fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s >= 1.0 => format!("{s:.2} s"),
-        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
-        s => format!("{:.1} µs", s * 1e6),
+/// Formats a time with three digits, in nanoseconds, microseconds, milliseconds or seconds.
+#[doc(hidden)]
+pub fn duration(seconds: f64) -> String {
+    const UNITS: [(&str, f64); 3] = [("ns", 1e9), ("µs", 1e6), ("ms", 1e3)];
+    // Below this, three digits round to less than 1000.
+    const NEXT: f64 = 999.5;
+    let fitting = UNITS.into_iter().find(|(_, per_second)| seconds * per_second < NEXT);
+    let (unit, per_second) = fitting.unwrap_or(("s", 1.0));
+    let amount = seconds * per_second;
+    match amount {
+        a if a == 0.0 || a >= 99.95 => format!("{a:.0} {unit}"),
+        a if a >= 9.995 => format!("{a:.1} {unit}"),
+        a => format!("{a:.2} {unit}"),
     }
 }
 
@@ -351,9 +363,9 @@ impl Display for Explanation<'_> {
             "candidate"
         )?;
         for candidate in candidates {
-            let microseconds = |ns: f64| format!("{:.1} µs", ns / 1e3);
+            let of_ns = |ns: f64| duration(ns * 1e-9);
             let (product, prepare) = match candidate.prediction {
-                Some(p) => (microseconds(p.product()), microseconds(p.prepare)),
+                Some(p) => (of_ns(p.product()), of_ns(p.prepare)),
                 None => ("unknown".to_owned(), "unknown".to_owned()),
             };
             let measured = timing_run.map_or_else(String::new, |timing_run| {
@@ -380,7 +392,7 @@ fn timed(timing_run: &TimingRun, candidate: &Candidate) -> String {
         .and_then(|timed_plan| timed_plan.median.zip(timed_plan.spread));
     measured.map_or_else(
         || "-".to_owned(),
-        |(median, spread)| format!("{:.1} µs ±{:.1} %", median * 1e6, spread * 1e2),
+        |(median, spread)| format!("{} ±{:.1} %", duration(median), spread * 1e2),
     )
 }
 

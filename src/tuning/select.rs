@@ -141,7 +141,7 @@ pub fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
 ///
 /// # Errors
 ///
-/// [`Error::MemoryLimit`] if not even the smallest candidate fits the limit, [`Error::Profile`] if
+/// [`Error::NoPlanFits`] if not even the smallest candidate fits the limit, [`Error::Profile`] if
 /// the profile has no usable measurements of those that do.
 pub fn select(
     analysis: &Analysis,
@@ -161,7 +161,7 @@ pub fn select(
     };
     let times: Vec<_> = candidates.iter().map(|c| (time(c), c.traffic.matrix_bytes)).collect();
     let Some(choice) = choose(&times) else {
-        return Err(nothing_fits(&candidates, profile, &request));
+        return Err(nothing_fits(&candidates, profile, device, &request));
     };
     let mut winner = candidates.remove(choice.place);
     // A stable sort: equal times keep the order of the formats.
@@ -180,17 +180,25 @@ pub fn select(
 }
 
 /// Error if no candidate can be chosen.
-fn nothing_fits(candidates: &[Candidate], profile: &Profile, request: &Request) -> Error {
-    let smallest = candidates.iter().min_by_key(|c| c.traffic.matrix_bytes);
-    match smallest {
-        Some(c) if candidates.iter().all(|c| matches!(c.verdict, Verdict::TooLarge { .. })) => {
-            Error::MemoryLimit {
-                plan: c.plan.to_string(),
-                needed: c.traffic.matrix_bytes,
-                limit: request.memory_limit,
-            }
-        }
-        _ => Error::Profile {
+fn nothing_fits(
+    candidates: &[Candidate],
+    profile: &Profile,
+    device: &DeviceSpec,
+    request: &Request,
+) -> Error {
+    let would_do = |c: &&Candidate| {
+        matches!(c.verdict, Verdict::TooLarge { .. })
+            && c.prediction.is_some()
+            && c.plan.is_eligible(Target::of(device))
+            && (c.plan.is_deterministic() || !request.deterministic)
+    };
+    match candidates.iter().filter(would_do).min_by_key(|c| c.traffic.matrix_bytes) {
+        Some(c) => Error::NoPlanFits {
+            plan: c.plan.to_string(),
+            needed: c.traffic.matrix_bytes,
+            limit: request.memory_limit,
+        },
+        None => Error::Profile {
             origin: format!("of {}, {}", profile.device, profile.date),
             message: format!(
                 "it has no usable measurements in {}; make one that has with `sparseop tune`, or \
@@ -381,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_limit_below_every_plan_is_refused_with_both_numbers() {
-        let Err(Error::MemoryLimit { needed, limit, .. }) =
+        let Err(Error::NoPlanFits { needed, limit, .. }) =
             choose("small", |r| r.memory_limit = 1000)
         else {
             panic!("1000 bytes cannot hold 49,600 entries")

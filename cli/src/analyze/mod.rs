@@ -17,14 +17,16 @@ use sparseop::tuning::decision::Decision;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Scalar, ScalarKind};
 
-/// Statistics of a matrix, sizes of all formats, and the recommended plan with the reasons
+/// The recommended plan for a matrix, its time, its gain and the reason
 ///
-/// All times are predictions from measured coefficients. No product is timed except with
-/// --tuning calibrate.
+/// With -v also the statistics of the matrix, the sizes of all formats and every candidate. All
+/// times are predictions from measured coefficients. No product is timed except with --tuning
+/// calibrate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sparseop analyze cant.mtx
+  sparseop analyze cant.mtx -v                statistics, sizes and all candidates too
   sparseop analyze cant.mtx --dtype f32 --symmetry
   sparseop analyze gallery:webbase,rows=100k --expected-calls 10
   sparseop analyze cant.mtx --tuning calibrate
@@ -111,7 +113,7 @@ fn analyze<T: Scalar>(
     if args.json {
         console.print_json(&json::report(&findings))
     } else {
-        console.print(&text::report(&findings)?)
+        console.print(&text::report(&findings, console.is_verbose())?)
     }
 }
 

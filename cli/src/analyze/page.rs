@@ -40,6 +40,7 @@ pub(super) fn matrix<T: Scalar>(
         rows: rows.clone(),
         thresholds: Some(Thresholds::of(plans, &rows.histogram, &weights, T::KIND)),
         pattern: Some(Raster::of(a)?),
+        busy: None,
         bandwidth: report::copy_bandwidth(&choice.device()?)?,
         runs: decision.candidates.iter().map(run).collect(),
         decision: explanation.to_string(),

@@ -2,8 +2,11 @@
 
 use super::{Findings, padding_ratio};
 use crate::console::{Left, Right, duration, percent, table};
+use sparseop::Plan;
 use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTIPLES};
-use sparseop::tuning::explain::{AuxiliaryPackings, Explanation, size};
+use sparseop::formats::FormatKind;
+use sparseop::tuning::decision::{Basis, Candidate, Decision, Verdict};
+use sparseop::tuning::explain::{AuxiliaryPackings, Explanation, reason, size};
 use std::fmt::{self, Write};
 
 /// Number of lines of the histogram.
@@ -12,35 +15,171 @@ const BINS: usize = 16;
 /// Number of characters of its longest bar.
 const BAR: usize = 40;
 
-pub(super) fn report(findings: &Findings) -> Result<String, fmt::Error> {
-    let analysis = &findings.analysis;
-    let mut out = String::new();
+/// Number of candidates below the answer.
+const SHOWN: usize = 5;
+
+/// The answer, followed by the best candidates, or by everything if `verbose`.
+pub(super) fn report(findings: &Findings, verbose: bool) -> Result<String, fmt::Error> {
+    let mut out = answer(findings)?;
+    writeln!(out)?;
+    if verbose {
+        details(&mut out, findings)?;
+    } else {
+        let candidates = &findings.decision.candidates;
+        out += &best(&findings.decision);
+        match candidates.len().saturating_sub(SHOWN) {
+            0 => writeln!(out, "\n-v: statistics of the matrix and sizes of all formats\n")?,
+            more => writeln!(
+                out,
+                "\n-v: {more} more plans, statistics of the matrix and sizes of all formats\n"
+            )?,
+        }
+    }
+    Ok(out)
+}
+
+/// The plan, its time, its gain and the reason.
+fn answer(findings: &Findings) -> Result<String, fmt::Error> {
+    let (decision, rows) = (&findings.decision, &findings.analysis.rows);
+    let mut out = format!("{}: {}", findings.matrix, decision.plan);
+    if let Some((seconds, how)) = time_of(decision, &decision.plan) {
+        write!(out, ", {} per product {how}", duration(seconds))?;
+    }
+    writeln!(out, " on {}", findings.device)?;
+    let rival = rival(decision);
+    if let (Some(rival), Some((chosen, _))) = (rival, time_of(decision, &decision.plan))
+        && let Some((other, _)) = time_of(decision, &rival.plan)
+    {
+        let what = match decision.plan.format() {
+            FormatKind::Csr => "the best plan of another format",
+            _ => "the best plan of CSR",
+        };
+        let times = format!("{:.2}", other / chosen);
+        let times = if times == "1.00" { "as fast" } else { &format!("{times} times as fast") };
+        write!(out, "gain     {times} as {}, {what}", rival.plan)?;
+        let calls = explanation(findings).break_even().map(f64::ceil);
+        match calls.filter(|calls| *calls >= 1.0) {
+            Some(calls) => writeln!(out, "; paid off after {calls:.0} products")?,
+            None => writeln!(out)?,
+        }
+        let why = match &rival.verdict {
+            Verdict::Slower { because, .. } => because.to_string(),
+            _ => reason(rival),
+        };
+        writeln!(out, "why      {}: {why}", rival.plan)?;
+    }
+    let (nrows, ncols, nnz, scalar) = (rows.nrows, rows.ncols, rows.nnz, findings.scalar);
     writeln!(
         out,
-        "{} in {}, structure {}\n",
-        findings.matrix, findings.scalar, findings.fingerprint
+        "matrix   {nrows} x {ncols}, {nnz} entries in {scalar}; rows of {} to {} entries, mean \
+         {:.1}",
+        rows.min, rows.max, rows.mean
     )?;
-    row_lengths(&mut out, findings)?;
-    structure(&mut out, &findings.pattern, &analysis.structure)?;
-    if let Some(symmetry) = &findings.symmetry {
-        writeln!(out, "symmetry         {}", symmetry_in_words(symmetry))?;
+    if let Some(reason) = &decision.fallback {
+        writeln!(out, "device   on the CPU: {reason}")?;
     }
-    writeln!(out)?;
-    out += &formats(findings);
-    writeln!(out)?;
-    out += &hyb_widths(findings);
-    writeln!(out)?;
-    out += &jds_splits(findings);
-    let explanation = Explanation {
-        rows: &analysis.rows,
+    match &decision.basis {
+        Basis::Unpaid { gain, cost } => writeln!(
+            out,
+            "timed    none: a timing run takes {} at least and is expected to save {}",
+            duration(*cost),
+            duration(*gain)
+        )?,
+        Basis::Timed(run) => writeln!(
+            out,
+            "timed    {} plans in {}; {}",
+            run.timed_plans.iter().filter(|plan| plan.median.is_some()).count(),
+            duration(run.seconds),
+            if run.decided { "decided" } else { "undecided at the time limit" }
+        )?,
+        _ => {}
+    }
+    if let Some(said) = &decision.store {
+        writeln!(out, "store    {said}")?;
+    }
+    let profile = &decision.profile;
+    let fit = decision.fit.describe();
+    writeln!(out, "profile  {}: {}, {fit}", decision.origin, profile.device)?;
+    for warning in &decision.warnings {
+        writeln!(out, "         skipped: {warning}")?;
+    }
+    Ok(out)
+}
+
+/// Seconds of a plan's product, measured if it was timed, and how they are known.
+fn time_of(decision: &Decision, plan: &Plan) -> Option<(f64, &'static str)> {
+    let timed = decision.timing_run().and_then(|run| run.timed_plan(plan)?.median);
+    let candidate = decision.candidates.iter().find(|candidate| candidate.plan == *plan);
+    let predicted = || Some(candidate?.prediction?.product() * 1e-9);
+    let how = match decision.basis {
+        Basis::Remembered { .. } => "measured earlier",
+        _ => "measured",
+    };
+    timed.map(|seconds| (seconds, how)).or(predicted().map(|s| (s, "predicted")))
+}
+
+/// The best plan of CSR, or of another format if CSR is chosen: the first that is neither excluded
+/// nor unpredicted.
+fn rival(decision: &Decision) -> Option<&Candidate> {
+    let is_csr = |plan: &Plan| plan.format() == FormatKind::Csr;
+    let compared = |candidate: &&Candidate| {
+        matches!(candidate.verdict, Verdict::Tied | Verdict::Slower { .. } | Verdict::Timed(_))
+            && is_csr(&candidate.plan) != is_csr(&decision.plan)
+    };
+    decision.candidates.iter().find(compared)
+}
+
+/// Table of the first candidates.
+fn best(decision: &Decision) -> String {
+    let columns = [
+        ("plan", Left),
+        ("per product", Right),
+        ("preparation", Right),
+        ("matrix", Right),
+        ("verdict", Left),
+    ];
+    let row = |candidate: &Candidate| {
+        let product = time_of(decision, &candidate.plan).map(|(seconds, _)| duration(seconds));
+        let prepare = candidate.prediction.map(|p| duration(p.prepare * 1e-9));
+        let unknown = || "unknown".to_owned();
+        vec![
+            candidate.plan.to_string(),
+            product.unwrap_or_else(unknown),
+            prepare.unwrap_or_else(unknown),
+            size(candidate.traffic.matrix_bytes),
+            reason(candidate),
+        ]
+    };
+    table(&columns, decision.candidates.iter().take(SHOWN).map(row))
+}
+
+fn explanation(findings: &Findings) -> Explanation<'_> {
+    Explanation {
+        rows: &findings.analysis.rows,
         decision: &findings.decision,
         preparation: None,
         residency: None,
         auxiliary: AuxiliaryPackings::default(),
-    };
-    writeln!(out, "\n{explanation}")?;
-    took(&mut out, findings)?;
-    Ok(out)
+    }
+}
+
+/// Writes the statistics of the matrix, the sizes of all formats and the explanation.
+fn details(out: &mut String, findings: &Findings) -> fmt::Result {
+    let analysis = &findings.analysis;
+    writeln!(out, "structure {}\n", findings.fingerprint)?;
+    row_lengths(out, findings)?;
+    structure(out, &findings.pattern, &analysis.structure)?;
+    if let Some(symmetry) = &findings.symmetry {
+        writeln!(out, "symmetry         {}", symmetry_in_words(symmetry))?;
+    }
+    writeln!(out)?;
+    *out += &formats(findings);
+    writeln!(out)?;
+    *out += &hyb_widths(findings);
+    writeln!(out)?;
+    *out += &jds_splits(findings);
+    writeln!(out, "\n{}", explanation(findings))?;
+    took(out, findings)
 }
 
 /// Writes the time up to the decision, in seconds and in products.

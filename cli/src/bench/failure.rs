@@ -14,7 +14,9 @@ pub(super) enum RunFailure {
 impl From<Error> for RunFailure {
     fn from(error: Error) -> Self {
         match error {
-            Error::MemoryLimit { .. } | Error::PlanLimit { .. } => Self::Refused(error.to_string()),
+            Error::MemoryLimit { .. } | Error::NoPlanFits { .. } | Error::PlanLimit { .. } => {
+                Self::Refused(error.to_string())
+            }
             _ => Self::Broken(error.to_string()),
         }
     }

@@ -5,6 +5,7 @@ mod comparison;
 mod cusparse;
 mod engine;
 mod failure;
+mod noise;
 mod page;
 mod plans;
 mod report;
@@ -104,7 +105,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
         if args.json {
             console.print_json(&report)?;
         } else {
-            console.print(&report.table()?)?;
+            console.print(&report.table(console.is_verbose())?)?;
             summary.add(&report);
         }
         Ok(())
@@ -175,7 +176,9 @@ fn bench<T: Peers>(
         seconds: args.seconds,
         cache: args.cache.into(),
     };
+    let before = noise::others();
     let runs = compare(&entered, console)?;
+    let crowd = noise::crowd([before, noise::others()], device.spec().threads);
     for (i, run) in runs.iter().enumerate() {
         // A candidate of many that is too large is not reported; a plan asked for by name is.
         let expected = plans.get(i).is_none_or(|(_, by_name)| !by_name) && run.is_refused();
@@ -200,8 +203,16 @@ fn bench<T: Peers>(
         prepare_us,
         runs,
     };
+    let crowd = crowd.filter(|_| device == Device::Cpu);
+    let mut busy = noise::spread(&report.runs).or(crowd);
     if let Some(page) = page {
-        page.add(page::matrix(&report, &entered, &decision, words, source)?);
+        let mut matrix = page::matrix(&report, &entered, &decision, words, source)?;
+        busy = busy.or_else(|| noise::slow_copy(&decision, matrix.bandwidth));
+        matrix.busy.clone_from(&busy);
+        page.add(matrix);
+    }
+    if let Some(busy) = busy {
+        console.warn(&format!("{}: {busy}", source.name()));
     }
     Ok(report)
 }

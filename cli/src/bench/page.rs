@@ -37,6 +37,7 @@ pub(super) fn matrix<T: Scalar>(
         rows: rows.clone(),
         thresholds: Some(Thresholds::of(plans, &rows.histogram, &weights, T::KIND)),
         pattern: Some(Raster::of(comparison.a.view())?),
+        busy: None,
         bandwidth: report::copy_bandwidth(comparison.device)?,
         runs: runs.collect(),
         decision: words,

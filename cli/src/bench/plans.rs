@@ -1,7 +1,7 @@
 //! The plans to time, in their spelling on the command line.
 
-use anyhow::Result;
-use sparseop::Plan;
+use anyhow::{Result, anyhow};
+use sparseop::{Error, Plan};
 use std::str::FromStr;
 
 /// A request for one plan or for several.
@@ -37,13 +37,26 @@ impl FromStr for Plans {
     }
 }
 
+/// The words that stand for plans.
+const WORDS: [&str; 4] = ["auto", "calibrated", "all", "every"];
+
 fn parse(text: &str) -> Result<Asked> {
     match text.trim() {
         "auto" => Ok(Asked::Auto),
         "all" => Ok(Asked::All),
         "every" => Ok(Asked::Every),
         "calibrated" => Ok(Asked::Calibrated),
-        plan => Ok(Asked::Plan(plan.parse()?)),
+        plan => Ok(Asked::Plan(plan.parse().map_err(|error| with_hint(plan, error))?)),
+    }
+}
+
+/// The error about a plan, with the word that it may be meant to be.
+fn with_hint(text: &str, error: Error) -> anyhow::Error {
+    let slips = |word: &&str| strsim::damerau_levenshtein(text, word);
+    let near = WORDS.into_iter().filter(|word| slips(word) <= 1).min_by_key(slips);
+    match near {
+        Some(word) => anyhow!("`{text}` is not a plan; did you mean `{word}`?"),
+        None => error.into(),
     }
 }
 
@@ -80,7 +93,10 @@ mod tests {
             ("auto,sel(c:32)", "did you mean `sell`?"),
             ("auto,,csr", "`` is not a plan"),
             ("sell(c:32,csr", "closing parenthesis"),
-            ("calibrate", "is not a plan"),
+            ("calibrate", "did you mean `calibrated`?"),
+            ("al", "did you mean `all`?"),
+            ("auto,evry", "did you mean `every`?"),
+            ("ell,el", "did you mean `ell`?"),
         ] {
             let message = text.parse::<Plans>().unwrap_err().to_string();
             assert!(message.contains(expected), "{text}: {message}");

@@ -176,15 +176,37 @@ impl BenchReport {
         run.engine == "sparseop" && plan.as_ref() == Some(&run.plan)
     }
 
-    /// The results as a table, fastest first.
-    pub(super) fn table(&self) -> Result<String, fmt::Error> {
-        let mut out = String::new();
+    /// The plan of `auto`, its time and its gain.
+    fn answer(&self) -> Result<String, fmt::Error> {
+        let transposed = if self.transposed { ", transposed" } else { "" };
+        let mut out = format!("{}{transposed}: auto takes {}", self.matrix, self.auto_plan);
+        let ours = || self.measured().filter(|run| run.engine == "sparseop");
+        let Some(auto) = ours().find(|run| self.is_auto(run)) else {
+            writeln!(out)?;
+            return Ok(out);
+        };
+        write!(out, ", {} per product", duration(auto.median_us / 1e6))?;
+        let comparable = |other: &&MeasuredRun| other.vectors == auto.vectors;
+        let ratio = |other: &MeasuredRun| other.median_us / auto.median_us;
+        if let Some(reference) = self.reference().filter(comparable) {
+            write!(out, ", {:.2} times as fast as {}", ratio(reference), short_name(reference))?;
+        }
+        let fastest = ours().filter(comparable);
+        let fastest = fastest.min_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        if let Some(fastest) = fastest.filter(|fastest| ratio(fastest) < 1.0) {
+            write!(out, "; {} takes {:.2} of that time", fastest.plan, ratio(fastest))?;
+        }
+        writeln!(out)?;
+        Ok(out)
+    }
+
+    /// The answer and the results as a table, fastest first; with all columns if `verbose`.
+    pub(super) fn table(&self, verbose: bool) -> Result<String, fmt::Error> {
+        let mut out = self.answer()?;
         let p = &self.prepare_us;
         writeln!(
             out,
-            "{}{}: {} x {}, {} entries in {}, cache {}, on {}{}",
-            self.matrix,
-            if self.transposed { ", transposed" } else { "" },
+            "matrix   {} x {}, {} entries in {}, cache {}, on {}{}",
             self.nrows,
             self.ncols,
             self.nnz,
@@ -193,26 +215,31 @@ impl BenchReport {
             self.device,
             self.vectors.map_or_else(String::new, |count| format!(", {count} vectors at once"))
         )?;
-        let [analyze, select, pack] = [p.analyze, p.select, p.pack].map(|us| duration(us / 1e6));
+        let [all, analyze, select, pack] =
+            [p.analyze + p.select + p.pack + p.upload, p.analyze, p.select, p.pack]
+                .map(|us| duration(us / 1e6));
         writeln!(
             out,
-            "auto: {}; {analyze} to analyse, {select} to choose, {pack} to pack\n",
-            self.auto_plan
+            "prepared in {all}: {analyze} to analyse, {select} to choose, {pack} to pack\n"
         )?;
         let reference = self.reference();
         let ratio =
             reference.map_or_else(String::new, |run| format!("speed-up on {}", short_name(run)));
-        let columns = [
-            ("plan", Left),
-            ("median", Right),
-            ("least", Right),
-            ("Gflop/s", Right),
-            ("GB/s", Right),
-            ("matrix", Right),
-            ("error", Right),
-            (&*ratio, Right),
-            ("", Left),
+        // Columns with true are details.
+        let all = [
+            (false, ("plan", Left)),
+            (false, ("median", Right)),
+            (true, ("least", Right)),
+            (true, ("Gflop/s", Right)),
+            (false, ("GB/s", Right)),
+            (false, ("matrix", Right)),
+            (true, ("error", Right)),
+            (false, (&*ratio, Right)),
+            (false, ("", Left)),
         ];
+        let is_shown = |detail: bool| verbose || !detail;
+        let columns: Vec<_> =
+            all.iter().filter(|(detail, _)| is_shown(*detail)).map(|(_, column)| *column).collect();
         let mut runs: Vec<&MeasuredRun> = self.measured().collect();
         runs.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
         let row = |run: &MeasuredRun| {
@@ -235,17 +262,11 @@ impl BenchReport {
                 (false, false) => "",
             };
             let error = format!("{:.1e}", run.rel_error);
-            vec![
-                name,
-                median,
-                least,
-                format!("{gflops:.2}"),
-                gbps,
-                bytes,
-                error,
-                speed_up,
-                mark.to_owned(),
-            ]
+            let gflops = format!("{gflops:.2}");
+            let mark = mark.to_owned();
+            let cells = [name, median, least, gflops, gbps, bytes, error, speed_up, mark];
+            let cells = cells.into_iter().zip(all);
+            cells.filter(|(_, (detail, _))| is_shown(*detail)).map(|(cell, _)| cell).collect()
         };
         out += &table(&columns, runs.into_iter().map(row));
         for error in self.runs.iter().filter_map(BenchRun::error) {
@@ -375,7 +396,7 @@ mod tests {
         ];
         let report = report("ell", &times);
         assert_eq!(report.reference().map(|run| run.plan.as_str()), Some("sell"));
-        let table = report.table().unwrap();
+        let table = report.table(false).unwrap();
         assert!(
             table.contains("speed-up on cusparse") && table.contains("cusparse csr_alg1"),
             "{table}"
@@ -402,7 +423,7 @@ mod tests {
         let means = "plain CSR, geometric mean over 2 matrices: auto 2.00, ell 2.00, fastest plan \
                      2.00, csr(scalar) 1.00";
         assert!(summary.text().contains(means), "{}", summary.text());
-        let table = report.table().unwrap();
+        let table = report.table(false).unwrap();
         let line = table.lines().find(|line| line.starts_with("one vector")).unwrap();
         assert!(!line.contains("8.00"), "{table}");
     }
@@ -414,7 +435,7 @@ mod tests {
         summary.add(&report("ell", &times));
         assert_eq!(summary.text(), "");
         summary.add(&report("coo", &times));
-        let table = report("coo", &times).table().unwrap();
+        let table = report("coo", &times).table(false).unwrap();
         assert!(table.contains("<- auto\n") && table.contains("<- calibrated\n"), "{table}");
         assert_eq!(
             summary.text(),

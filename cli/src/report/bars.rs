@@ -76,7 +76,7 @@ fn legend(matrix: &Matrix, rows: &[(&PlottedRun, f64)]) -> Markup {
                 span {
                     i class="swatch line roofline" {}
                     "roofline: the plan's bytes at the measured copy bandwidth of "
-                    (format!("{:.1}", bandwidth / 1e9)) " GB/s; cached data may exceed it"
+                    (format!("{:.1}", bandwidth / 1e9)) " GB/s; data in a cache are faster"
                 }
             }
         }
@@ -168,8 +168,7 @@ impl<'a> BarChart<'a> {
         let end = self.scale.at(time);
         let top = px(middle - BAR / 2.0);
         let rate = cell(run.bytes, |bytes| format!("{:.1}", bytes as f64 / time / 1e9));
-        let share =
-            cell(self.matrix.roofline(run), |least| format!("{:.0} %", least / time * 100.0));
+        let share = cell(self.matrix.share(run, time), |share| share);
         let text = px(middle + 4.0);
         let cut = time > self.scale.to();
         let predicted = run.predicted.filter(|&p| run.measured.is_some() && p <= self.scale.to());

@@ -36,9 +36,9 @@ struct Card {
 fn cards(matrices: &[Matrix]) -> Markup {
     let card = |value, meaning: &str| Card { value, meaning: meaning.to_owned(), is_plan: false };
     let speed_up = Ratios::of(matrices.iter().filter_map(Matrix::speed_up));
-    let regret = Ratios::of(matrices.iter().filter_map(Matrix::regret));
+    let regret = Ratios::of(matrices.iter().filter_map(Matrix::quiet_regret));
     let share = |m: &Matrix| {
-        let chosen = m.chosen()?;
+        let chosen = m.chosen().filter(|_| m.busy.is_none())?;
         Some(m.roofline(chosen)? / chosen.measured?)
     };
     let roofline = Ratios::of(matrices.iter().filter_map(share));
@@ -120,7 +120,7 @@ fn index(matrices: &[Matrix]) -> Markup {
                             }
                             @if measured {
                                 td class="number" { (cell(matrix.speed_up(), times)) }
-                                td class="number" { (cell(matrix.regret(), lost)) }
+                                td class="number" { (cell(matrix.quiet_regret(), lost)) }
                             }
                         }
                     }

@@ -116,6 +116,8 @@ pub(super) struct Matrix {
     pub(super) pattern: Option<Raster>,
     /// Bytes per second that a copy on the device reads and writes.
     pub(super) bandwidth: Option<f64>,
+    /// Sign that other work disturbed the measurement.
+    pub(super) busy: Option<String>,
     pub(super) runs: Vec<PlottedRun>,
     /// Reasons of the choice in words. Lines are in columns.
     pub(super) decision: String,
@@ -163,6 +165,19 @@ impl Matrix {
     fn regret(&self) -> Option<f64> {
         let (fastest, plans) = self.fastest()?;
         (plans > 1).then(|| Some(self.chosen()?.measured? / fastest.measured?)).flatten()
+    }
+
+    /// The regret, if no other work disturbed the measurement.
+    fn quiet_regret(&self) -> Option<f64> {
+        self.regret().filter(|_| self.busy.is_none())
+    }
+
+    /// The share of the roofline that a run of `time` seconds reaches, in words. A plan whose data
+    /// stay in a cache exceeds the bandwidth of the memory.
+    fn share(&self, run: &PlottedRun, time: f64) -> Option<String> {
+        let share = self.roofline(run).filter(|_| self.busy.is_none())? / time;
+        let text = format!("{:.0} %", share * 100.0);
+        Some(if share > 1.0 { "in cache".to_owned() } else { text })
     }
 
     /// The time of the fastest baseline over that of the chosen plan.

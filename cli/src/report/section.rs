@@ -22,6 +22,7 @@ pub(super) fn draw(index: usize, matrix: &Matrix, open: bool) -> Markup {
             }
             div class="inside" id=(anchor(index)) {
                 (facts(matrix))
+                @if let Some(busy) = &matrix.busy { p class="busy" { (busy) } }
                 div class="pair" {
                     (histogram::draw(matrix))
                     @if let Some(pattern) = &matrix.pattern { (pattern.draw(&matrix.name)) }
@@ -52,7 +53,8 @@ fn headline(matrix: &Matrix) -> Markup {
         @if let Some(ratio) = matrix.speed_up() {
             " · " (times(ratio)) " as fast as the best baseline"
         }
-        @if let Some(regret) = matrix.regret() { " · " (lost(regret)) " lost" }
+        @if let Some(regret) = matrix.quiet_regret() { " · " (lost(regret)) " lost" }
+        @if matrix.busy.is_some() { " · busy machine" }
     }
 }
 

@@ -43,6 +43,7 @@ fn matrix(name: &str) -> Matrix {
         rows,
         thresholds: Some(thresholds),
         pattern: Some(Raster::of(a.view()).unwrap()),
+        busy: None,
         bandwidth: Some(8e9),
         runs,
         decision: "because it is fast".to_owned(),
@@ -130,4 +131,16 @@ fn overlong_bars_are_cut() {
 #[test]
 fn digits_stand_in_threes() {
     assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+}
+
+#[test]
+fn a_busy_machine_is_named_in_place_of_shares_and_losses() {
+    let mut m = matrix("a");
+    let run = m.runs[0].clone();
+    assert_eq!(m.share(&run, 2e-6).as_deref(), Some("50 %"));
+    assert_eq!(m.share(&run, 3e-8).as_deref(), Some("in cache"), "not 3333 %");
+    m.busy = Some("this machine is busy: the median of 2 of 3 runs".to_owned());
+    assert_eq!((m.share(&run, 2e-6), m.quiet_regret()), (None, None));
+    let text = page(vec![m]);
+    assert!(text.contains("this machine is busy: the median") && !text.contains(" lost<"));
 }

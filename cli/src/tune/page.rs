@@ -35,6 +35,7 @@ impl TuningReport<'_> {
             rows: rows(&measured.facts),
             thresholds: None,
             pattern: None,
+            busy: None,
             bandwidth: profile.ceilings.copy_bandwidth,
             runs: runs.collect(),
             decision: self.explain(choice),

@@ -136,6 +136,7 @@ impl TuningReport<'_> {
                  percentile {p95:.3}, worst {worst:.3}\n"
             )
         };
+        out += "regret (time of the chosen plan over that of the fastest):\n";
         out += &how("in-sample regret", &validation.in_sample);
         if let Some(held_out) = &validation.held_out {
             out += &how("held-out regret by class", held_out);
@@ -264,12 +265,17 @@ fn terms(choice: &JudgedChoice) -> String {
 fn why(choice: &JudgedChoice) -> String {
     let ratio = |p: &Predicted| p.prediction.map(|prediction| prediction.product() / p.product);
     match (ratio(&choice.chosen), ratio(&choice.fastest)) {
-        (_, None) => "the kernel of the fastest plan is not in the profile".to_owned(),
+        (_, None) => "the profile has no measurements like the fastest plan".to_owned(),
         (Some(chosen), Some(fastest)) if chosen.ln().abs() >= fastest.ln().abs() => {
-            format!("predicted over measured time of the chosen plan: {chosen:.2}")
+            mispredicted("chosen", &choice.chosen)
         }
-        (_, Some(fastest)) => {
-            format!("predicted over measured time of the fastest plan: {fastest:.2}")
-        }
+        (_, Some(_)) => mispredicted("fastest", &choice.fastest),
     }
+}
+
+/// Predicted and measured time of a plan, in words.
+fn mispredicted(which: &str, plan: &Predicted) -> String {
+    let predicted = plan.prediction.map_or(0.0, |prediction| prediction.product());
+    let [predicted, measured] = [predicted, plan.product].map(|ns| duration(ns * 1e-9));
+    format!("the {which} plan was predicted at {predicted} and measured at {measured}")
 }

@@ -55,6 +55,11 @@ impl Cache {
         Self { folder: PrivateFolder::new(folder.join(FOLDER), VARIABLE), capacity: CAPACITY }
     }
 
+    /// Folder of the entries, which need not exist.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Path of an entry.
     pub(super) fn path(&self, entry: &str) -> PathBuf {
         self.folder.path().join(entry)

@@ -20,7 +20,7 @@ pub(crate) use graph::Recording;
 pub(crate) use memory::{Buffer, Pinned};
 pub(crate) use queue::Queue;
 
-use super::{DeviceSpec, GpuSpec, Launch, Module};
+use super::{DeviceSpec, GpuRuntime, GpuSpec, Launch, Module};
 use crate::Error;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -92,6 +92,17 @@ pub(crate) struct Kernel {
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
+
+/// Looks for the driver, NVRTC and the cache of kernels.
+pub(super) fn runtime() -> GpuRuntime {
+    let has_code = |module: &embedded::Embedded| !module.cubins.is_empty() || module.ptx.is_some();
+    GpuRuntime {
+        driver: driver::version().map(|(major, minor)| format!("CUDA {major}.{minor}")),
+        nvrtc: nvrtc::library().map(nvrtc::Nvrtc::name).map_err(str::to_owned),
+        embedded: embedded::MODULES.iter().any(has_code),
+        cache: cache::Cache::of_user().map(|cache| cache.folder().to_owned()),
+    }
+}
 
 /// Returns the number of GPUs, or the reason why none can be used.
 pub(super) fn count() -> Result<usize, String> {

@@ -7,6 +7,7 @@ use super::{ParseProblem, Reader, excerpt};
 use crate::Scalar;
 use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Parses the body into runs, mirroring entries of symmetric matrices.
 pub(super) fn parse<T: Scalar>(
@@ -18,8 +19,29 @@ pub(super) fn parse<T: Scalar>(
     reader.in_chunks(text, header.body, Some(header.declared), Vec::new, |entries, range| {
         entries.clear();
         let (lines, problem) = parse_chunk(text, range, header, entries);
+        if let Some(count) = reader.above {
+            count.fetch_add(above(header, entries), Relaxed);
+        }
         ParsedChunk { part: SortedRun::new(buckets, entries), lines, problem }
     })
+}
+
+/// Number of listed entries above the diagonal, given the entries with their mirror images. 0 for a
+/// file that is not symmetric.
+fn above<T: Scalar>(header: &MarketHeader, entries: &[MatrixEntry<T>]) -> u64 {
+    if header.symmetry == MarketSymmetry::General {
+        return 0;
+    }
+    let mut listed = 0;
+    let mut left = entries.iter();
+    while let Some(entry) = left.next() {
+        listed += u64::from(entry.col > entry.row);
+        // Its mirror image follows.
+        if entry.col != entry.row {
+            left.next();
+        }
+    }
+    listed
 }
 
 /// Appends the entries of a range of whole lines. Returns the number of valid lines, and the error

@@ -37,6 +37,7 @@ use super::assemble::{Buckets, Repeated, SortedRun, to_csr};
 use crate::{Error, Scalar};
 use header::{MarketHeader, MarketLayout};
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
 /// Error message about `.zst`.
 #[cfg(not(feature = "zstd"))]
@@ -126,6 +127,8 @@ type Listener<'a> = &'a (dyn Fn(ReadProgress) + Sync);
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     listener: Option<Listener<'a>>,
+    /// Count of the entries above the diagonal of symmetric files.
+    above: Option<&'a AtomicU64>,
     memory_limit: u64,
     /// Bytes of text parsed at a time. `None` chooses by the size of the text.
     chunk_bytes: Option<usize>,
@@ -141,12 +144,21 @@ impl<'a> Reader<'a> {
     /// Creates a reader that reports no progress; its memory limit is the memory of the machine, if
     /// known.
     pub fn new() -> Self {
-        Self { listener: None, memory_limit: crate::memory::physical(), chunk_bytes: None }
+        let memory_limit = crate::memory::physical();
+        Self { listener: None, above: None, memory_limit, chunk_bytes: None }
     }
 
     /// Calls `listener` about every megabyte, from any thread.
     pub fn progress(self, listener: &'a (dyn Fn(ReadProgress) + Sync)) -> Self {
         Self { listener: Some(listener), ..self }
+    }
+
+    /// Adds the number of entries above the diagonal of a `coordinate` file that is symmetric or
+    /// skew-symmetric to `count`. Such files list the lower triangle; entries of both triangles
+    /// are mirrored, and those of one place summed.
+    #[doc(hidden)]
+    pub fn count_above(self, count: &'a AtomicU64) -> Self {
+        Self { above: Some(count), ..self }
     }
 
     /// Limits memory: a matrix whose arrays, or whose decompressed text, would each take more than

@@ -248,7 +248,9 @@ impl Judge {
         let early = self.out[i];
         match self.ratio(results, i, winner).map(|ratio| ratio.mean.exp()) {
             _ if i == winner => TimingOutcome::Won,
-            Some(ratio) if early || ratio > 1.0 + BAND => TimingOutcome::Slower { ratio, early },
+            Some(ratio) if ratio > 1.0 + BAND || (early && ratio >= 1.0) => {
+                TimingOutcome::Slower { ratio, early }
+            }
             Some(ratio) => TimingOutcome::Tied { ratio },
             None => TimingOutcome::Undecided,
         }

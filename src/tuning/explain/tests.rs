@@ -64,11 +64,20 @@ fn break_even_is_the_preparation_over_the_gain() {
     ));
     let text = explain(&op, &decision, &preparation).to_string();
     assert!(
-        text.contains("2000.00 ms to calibrate") && text.contains(": amortised over CSR after"),
+        text.contains("2.00 s to calibrate") && text.contains(": amortised over CSR after"),
         "{text}"
     );
     decision.plan = "csr(scalar)".parse().unwrap();
     assert_eq!(explain(&op, &decision, &preparation).measured_break_even(), None);
+}
+
+#[test]
+fn times_have_three_digits_and_a_fitting_unit() {
+    let times = [0.0, 4.2e-10, 1.234e-7, 9.996e-7, 1.2345e-5, 0.0999, 0.12345, 12.34, 12345.0];
+    let texts = [
+        "0 ns", "0.42 ns", "123 ns", "1.00 µs", "12.3 µs", "99.9 ms", "123 ms", "12.3 s", "12345 s",
+    ];
+    assert_eq!(times.map(duration), texts);
 }
 
 #[test]

@@ -239,3 +239,16 @@ fn huge_promises_cost_nothing() {
     let rows = with_banner("coordinate pattern general", "4000000000 1 1\n1 1\n");
     assert!(refusal::<f64>(rows.as_bytes()).1.contains("above the limit of 1048576"));
 }
+
+#[test]
+fn entries_above_the_diagonal_of_a_symmetric_file_are_counted() {
+    let counted = |symmetry: &str| {
+        let body = "3 3 4\n1 1 1\n2 1 1\n1 2 1\n1 3 1\n";
+        let text = format!("%%MatrixMarket matrix coordinate real {symmetry}\n{body}");
+        let count = std::sync::atomic::AtomicU64::new(0);
+        let a = Reader::new().count_above(&count).parse::<f64>(text.as_bytes()).unwrap();
+        (count.into_inner(), a.values().to_vec())
+    };
+    assert_eq!(counted("symmetric"), (2, vec![1.0, 2.0, 1.0, 2.0, 1.0]));
+    assert_eq!(counted("general"), (0, vec![1.0; 4]));
+}

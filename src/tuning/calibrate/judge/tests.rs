@@ -178,3 +178,14 @@ fn successive_timing_runs_agree_despite_noise() {
         assert!(mean(0) < 1.01 && mean(1) < 1.01, "{said}");
     }
 }
+
+#[test]
+fn an_eliminated_plan_with_better_rounds_is_not_called_slower() {
+    let results = results(&[&[0.2; 6], &[1.0; 9]]);
+    let judge = Judge { out: vec![true, false], ..Judge::new(vec![0.0; 2]) };
+    let outcome = judge.outcome(&results, 0, 1);
+    assert!(matches!(outcome, TimingOutcome::Tied { .. }), "{outcome:?}");
+    assert_eq!(outcome.to_string(), "measured 0.20 times as long, not significant");
+    let slower = judge.outcome(&self::results(&[&[5.0; 6], &[1.0; 9]]), 0, 1);
+    assert_eq!(slower.to_string(), "measured 5.00 times as long, eliminated early");
+}

@@ -1,15 +1,19 @@
 //! `sparseop solve`.
 
+mod method;
+mod result;
+
 use super::choice::ChoiceArgs;
-use super::console::{Console, duration};
+use super::console::Console;
 use super::matrix_arg::{MatrixSource, parser};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
-use serde::Serialize;
+use method::{Suitability, needs_positive_definite};
+use result::{SolveResult, print, time};
 use sparseop::matrix::{CsrMatrix, market};
-use sparseop::tuning::stopwatch::{Policy, time_batch, time_interleaved, timed};
-use sparseop::{DeviceVec, Plan, Precision, Scalar, ScalarKind, SparseOp, Stream, Tuning};
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Plan, Scalar, ScalarKind, SparseOp, Tuning};
 use sparseop_solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
 use std::path::PathBuf;
 
@@ -21,6 +25,8 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Methods:
+  auto        cg if the matrix is symmetric and its diagonal above 0, gmres if it is symmetric only,
+              bicgstab otherwise; needs memory for a transposed copy of the matrix
   cg          conjugate gradients, for symmetric positive definite matrices
   chebyshev   the same matrices, without inner products; bounds of the eigenvalues by --eigenvalues,
               or estimated
@@ -29,7 +35,8 @@ Methods:
   power       power iteration: the eigenvalue of largest magnitude and its eigenvector
 
 Examples:
-  sparseop solve cant.mtx --rhs b.mtx --out x.mtx          conjugate gradients to 1e-8
+  sparseop solve cant.mtx --rhs b.mtx --out x.mtx          to a residual of 1e-8
+  sparseop solve gallery:poisson2d,n=100,values=laplacian  a generated system
   sparseop solve a.mtx --method gmres --preconditioner jacobi --tol 1e-10
   sparseop solve gallery:poisson3d,n=160,values=laplacian --timing --json
                                                            compared with product and copy times")]
@@ -37,8 +44,8 @@ pub(super) struct Args {
     /// A square matrix: a Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
     matrix: MatrixSource,
-    /// Iterative method
-    #[arg(long, value_name = "METHOD", default_value = "cg")]
+    /// Iterative method, listed below
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
     method: Name,
     /// Right-hand side b: a Matrix Market file of one column, or one number per line [default: A
     /// times all ones]
@@ -85,6 +92,7 @@ pub(super) struct Args {
 /// Methods of `--method`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
+    Auto,
     Cg,
     Bicgstab,
     Gmres,
@@ -99,62 +107,6 @@ enum Preconditioner {
     None,
     /// The inverse of the diagonal
     Jacobi,
-}
-
-/// The result as JSON.
-#[derive(Serialize)]
-struct Solved<'a> {
-    matrix: String,
-    nrows: usize,
-    nnz: u64,
-    dtype: ScalarKind,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value_precision: Option<Precision>,
-    device: String,
-    plan: Plan,
-    method: &'a str,
-    preconditioner: &'a str,
-    converged: bool,
-    outcome: &'static str,
-    iterations: usize,
-    restarts: usize,
-    residual: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    eigenvalue: Option<f64>,
-    /// Analysis, packing, allocation of the vectors and capture of the iterations.
-    prepare_seconds: f64,
-    seconds: f64,
-    seconds_per_iteration: Option<f64>,
-    #[serde(flatten)]
-    timing: Option<Timing>,
-}
-
-/// Times that an iteration is compared with.
-#[derive(Serialize)]
-struct Timing {
-    product_us: f64,
-    /// Bytes of vectors that an iteration reads and writes, besides its products.
-    vector_bytes: u64,
-    copy_gbps: Option<f64>,
-    /// Products and, if the bandwidth of copies is known, vectors at that bandwidth.
-    bound_us: Option<f64>,
-    over_bound: Option<f64>,
-}
-
-/// Result of either kind of solver.
-struct SolveResult<T> {
-    x: Vec<T>,
-    history: Vec<f64>,
-    outcome: Outcome,
-    restarts: usize,
-    residual: f64,
-    eigenvalue: Option<f64>,
-    iterations: usize,
-    prepare: f64,
-    seconds: f64,
-    failure: Option<sparseop::Error>,
-    /// Products and bytes of vectors per iteration, if known.
-    cost: Option<(u32, u64)>,
 }
 
 /// Parser of a number of at least 1.
@@ -190,13 +142,23 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     }
     args.warn_of_ignored_options(console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
+    let (mut name, mut why) = method_for(args, &a)?;
     let (op, built) = timed(|| builder.build(&a));
     let op = op?;
     console.detail(|| op.explain().to_string());
-    let mut done = if args.method == Name::Power {
+    let mut done = if name == Name::Power {
         find_eigenvalue(args, &op, console)?
     } else {
-        solve_system(args, &a, &op, console)?
+        let b = right_hand_side(args, &op, console)?;
+        let done = solve_system(args, name, (&a, &b), &op, console)?;
+        if args.method == Name::Auto && done.outcome == Outcome::NotPositiveDefinite {
+            name = Name::Gmres;
+            why =
+                Some("the matrix is symmetric, but not positive definite, as cg finds".to_owned());
+            solve_system(args, name, (&a, &b), &op, console)?
+        } else {
+            done
+        }
     };
     drop(a);
     done.prepare += built;
@@ -210,7 +172,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         Some(cost) => Some(time(&op, cost, done.seconds / done.iterations.max(1) as f64)?),
         None => None,
     };
-    print_result(args, &op, &done, timing, console)?;
+    print(args, (name, why), &op, &done, timing, console)?;
     if let Some(failure) = done.failure {
         console.error(&failure.to_string());
     }
@@ -228,11 +190,38 @@ impl Args {
             ("--eigenvalues", !chebyshev && self.eigenvalues.is_some()),
         ] {
             if ignored {
-                let method = self.method.to_possible_value();
-                let method = method.as_ref().map_or("this method", |method| method.get_name());
+                let method = spelling(&self.method);
                 console.warn(&format!("{option} is ignored: {method} does not use it"));
             }
         }
+    }
+}
+
+/// Spelling of a value on the command line.
+fn spelling(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// The method for a matrix, with the reason if it is chosen here.
+///
+/// # Errors
+///
+/// If the requested method needs a symmetric positive definite matrix, and this is none.
+fn method_for<T: Scalar>(args: &Args, a: &CsrMatrix<T>) -> Result<(Name, Option<String>)> {
+    let (name, is_auto) = (args.method, args.method == Name::Auto);
+    // The solvers refuse other matrices by their dimensions.
+    let looked = (is_auto || needs_positive_definite(name)).then(|| Suitability::of(a)).flatten();
+    match looked {
+        None if is_auto => Ok((Name::Bicgstab, None)),
+        None => Ok((name, None)),
+        Some(looked) if is_auto => {
+            let (name, why) = looked.method();
+            Ok((name, Some(why)))
+        }
+        Some(looked) => match looked.refusal(name) {
+            Some(refusal) => bail!("{}: {refusal}", args.matrix.name()),
+            None => Ok((name, None)),
+        },
     }
 }
 
@@ -258,26 +247,29 @@ fn spinner(
     (bar, observer)
 }
 
+/// The vector b of --rhs, or A times all ones.
+fn right_hand_side<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Vec<T>> {
+    if let Some(file) = &args.rhs {
+        return Ok(market::read_vector(file)?);
+    }
+    console.note("b is A times all ones; give another with --rhs");
+    let mut b = op.zeros_y();
+    op.apply(&vec![T::ONE; op.ncols()], &mut b)?;
+    Ok(b)
+}
+
 fn solve_system<T: Scalar>(
     args: &Args,
-    a: &CsrMatrix<T>,
+    name: Name,
+    (a, b): (&CsrMatrix<T>, &[T]),
     op: &SparseOp<T>,
     console: &Console,
 ) -> Result<SolveResult<T>> {
-    let method = match args.method {
+    let method = match name {
         Name::Bicgstab => Method::BiCgStab,
         Name::Gmres => Method::Gmres { restart: args.restart as usize },
         Name::Chebyshev => Method::Chebyshev { bounds: args.eigenvalues },
-        Name::Cg | Name::Power => Method::Cg,
-    };
-    let b = match &args.rhs {
-        Some(file) => market::read_vector(file)?,
-        None => {
-            console.note("b is A times all ones; give another with --rhs");
-            let mut b = op.zeros_y();
-            op.apply(&vec![T::ONE; op.ncols()], &mut b)?;
-            b
-        }
+        Name::Auto | Name::Cg | Name::Power => Method::Cg,
     };
     let (bar, observer) = spinner(args, console);
     let (solver, prepare) = timed(|| {
@@ -293,7 +285,7 @@ fn solve_system<T: Scalar>(
         console.detail(|| format!("bounds of the eigenvalues: {low:.6e} and {high:.6e}"));
     }
     let mut x = op.zeros_x();
-    let report = solver.solve(&b, &mut x);
+    let report = solver.solve(b, &mut x);
     bar.finish_and_clear();
     let cost = Some((solver.products_per_iteration(), solver.vector_bytes_per_iteration()));
     let report = report?;
@@ -341,95 +333,4 @@ fn find_eigenvalue<T: Scalar>(
         failure,
         cost: None,
     })
-}
-
-/// Times the product alone, and compares an iteration of `iteration` seconds with its bound.
-fn time<T: Scalar>(
-    op: &SparseOp<T>,
-    (products, vector_bytes): (u32, u64),
-    iteration: f64,
-) -> Result<Timing> {
-    let (device, stream) = (op.device(), Stream::new(op.device())?);
-    let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;
-    let mut y = DeviceVec::zeros(device, op.nrows())?;
-    let mut product = |n| time_batch(&stream, n, || op.apply_device(&stream, &x, &mut y));
-    let mut times = time_interleaved(&mut [&mut product], Policy::of(device));
-    let product = times.swap_remove(0)?.median();
-    let copies = device.copy_bandwidth()?;
-    let bound = copies.map(|speed| f64::from(products) * product + vector_bytes as f64 / speed);
-    Ok(Timing {
-        product_us: product * 1e6,
-        vector_bytes,
-        copy_gbps: copies.map(|speed| speed * 1e-9),
-        bound_us: bound.map(|bound| bound * 1e6),
-        over_bound: bound.map(|bound| iteration / bound),
-    })
-}
-
-fn print_result<T: Scalar>(
-    args: &Args,
-    op: &SparseOp<T>,
-    done: &SolveResult<T>,
-    timing: Option<Timing>,
-    console: &Console,
-) -> Result<()> {
-    let each = (done.iterations > 0).then(|| done.seconds / done.iterations as f64);
-    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-        value().map_or_else(String::new, |v| v.get_name().to_owned())
-    };
-    let method = name(&|| args.method.to_possible_value());
-    let preconditioner =
-        if args.method == Name::Power { Preconditioner::None } else { args.preconditioner };
-    if args.json {
-        return console.print_json(&Solved {
-            matrix: args.matrix.name(),
-            nrows: op.nrows(),
-            nnz: op.nnz(),
-            dtype: T::KIND,
-            value_precision: args.choice.value_precision,
-            device: op.device().spec().name,
-            plan: op.plan().clone(),
-            method: &method,
-            preconditioner: &name(&|| preconditioner.to_possible_value()),
-            converged: done.outcome == Outcome::Converged,
-            outcome: done.outcome.name(),
-            iterations: done.iterations,
-            restarts: done.restarts,
-            residual: done.residual,
-            eigenvalue: done.eigenvalue,
-            prepare_seconds: done.prepare,
-            seconds: done.seconds,
-            seconds_per_iteration: each,
-            timing,
-        });
-    }
-    let mut text = format!(
-        "{}: {method}, {}\n{} iterations in {}{}, residual {:.3e}\nplan {} on {}, prepared in {}\n",
-        args.matrix.name(),
-        done.outcome.name(),
-        done.iterations,
-        duration(done.seconds),
-        each.map_or_else(String::new, |each| format!(", {} each", duration(each))),
-        done.residual,
-        op.plan(),
-        op.device(),
-        duration(done.prepare),
-    );
-    if let Some(value) = done.eigenvalue {
-        text += &format!("eigenvalue {value:?}\n");
-    }
-    if let Some(Timing { product_us, vector_bytes, bound_us, over_bound, .. }) = timing {
-        text += &format!(
-            "product {}, vectors {vector_bytes} bytes per iteration\n",
-            duration(product_us * 1e-6)
-        );
-        if let (Some(bound), Some(over)) = (bound_us, over_bound) {
-            text += &format!(
-                "products and vectors at copy bandwidth: {}; an iteration takes {over:.3} times \
-                 as long\n",
-                duration(bound * 1e-6)
-            );
-        }
-    }
-    console.print(&text)
 }

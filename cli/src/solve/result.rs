@@ -1,0 +1,165 @@
+//! The result of `solve`: its answer in words, or as JSON.
+
+use super::{Args, Name, Preconditioner, spelling};
+use crate::console::{Console, duration};
+use anyhow::Result;
+use serde::Serialize;
+use sparseop::tuning::stopwatch::{Policy, time_batch, time_interleaved};
+use sparseop::{DeviceVec, Plan, Precision, Scalar, ScalarKind, SparseOp, Stream};
+use sparseop_solvers::Outcome;
+
+/// The result as JSON.
+#[derive(Serialize)]
+struct Solved<'a> {
+    matrix: String,
+    nrows: usize,
+    nnz: u64,
+    dtype: ScalarKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_precision: Option<Precision>,
+    device: String,
+    plan: Plan,
+    method: &'a str,
+    preconditioner: &'a str,
+    converged: bool,
+    outcome: &'static str,
+    iterations: usize,
+    restarts: usize,
+    residual: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eigenvalue: Option<f64>,
+    /// Analysis, packing, allocation of the vectors and capture of the iterations.
+    prepare_seconds: f64,
+    seconds: f64,
+    seconds_per_iteration: Option<f64>,
+    #[serde(flatten)]
+    timing: Option<Timing>,
+}
+
+/// Times that an iteration is compared with.
+#[derive(Serialize)]
+pub(super) struct Timing {
+    product_us: f64,
+    /// Bytes of vectors that an iteration reads and writes, besides its products.
+    vector_bytes: u64,
+    copy_gbps: Option<f64>,
+    /// Products and, if the bandwidth of copies is known, vectors at that bandwidth.
+    bound_us: Option<f64>,
+    over_bound: Option<f64>,
+}
+
+/// Result of either kind of solver.
+pub(super) struct SolveResult<T> {
+    pub(super) x: Vec<T>,
+    pub(super) history: Vec<f64>,
+    pub(super) outcome: Outcome,
+    pub(super) restarts: usize,
+    pub(super) residual: f64,
+    pub(super) eigenvalue: Option<f64>,
+    pub(super) iterations: usize,
+    pub(super) prepare: f64,
+    pub(super) seconds: f64,
+    pub(super) failure: Option<sparseop::Error>,
+    /// Products and bytes of vectors per iteration, if known.
+    pub(super) cost: Option<(u32, u64)>,
+}
+
+/// Times the product alone, and compares an iteration of `iteration` seconds with its bound.
+pub(super) fn time<T: Scalar>(
+    op: &SparseOp<T>,
+    (products, vector_bytes): (u32, u64),
+    iteration: f64,
+) -> Result<Timing> {
+    let (device, stream) = (op.device(), Stream::new(op.device())?);
+    let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;
+    let mut y = DeviceVec::zeros(device, op.nrows())?;
+    let mut product = |n| time_batch(&stream, n, || op.apply_device(&stream, &x, &mut y));
+    let mut times = time_interleaved(&mut [&mut product], Policy::of(device));
+    let product = times.swap_remove(0)?.median();
+    let copies = device.copy_bandwidth()?;
+    let bound = copies.map(|speed| f64::from(products) * product + vector_bytes as f64 / speed);
+    Ok(Timing {
+        product_us: product * 1e6,
+        vector_bytes,
+        copy_gbps: copies.map(|speed| speed * 1e-9),
+        bound_us: bound.map(|bound| bound * 1e6),
+        over_bound: bound.map(|bound| iteration / bound),
+    })
+}
+
+/// Prints the result of the method, with the reason for it if there is one.
+pub(super) fn print<T: Scalar>(
+    args: &Args,
+    (name, why): (Name, Option<String>),
+    op: &SparseOp<T>,
+    done: &SolveResult<T>,
+    timing: Option<Timing>,
+    console: &Console,
+) -> Result<()> {
+    let each = (done.iterations > 0).then(|| done.seconds / done.iterations as f64);
+    let method = spelling(&name);
+    let preconditioner =
+        if name == Name::Power { Preconditioner::None } else { args.preconditioner };
+    if args.json {
+        return console.print_json(&Solved {
+            matrix: args.matrix.name(),
+            nrows: op.nrows(),
+            nnz: op.nnz(),
+            dtype: T::KIND,
+            value_precision: args.choice.value_precision,
+            device: op.device().spec().name,
+            plan: op.plan().clone(),
+            method: &method,
+            preconditioner: &spelling(&preconditioner),
+            converged: done.outcome == Outcome::Converged,
+            outcome: done.outcome.name(),
+            iterations: done.iterations,
+            restarts: done.restarts,
+            residual: done.residual,
+            eigenvalue: done.eigenvalue,
+            prepare_seconds: done.prepare,
+            seconds: done.seconds,
+            seconds_per_iteration: each,
+            timing,
+        });
+    }
+    let outcome = match done.outcome {
+        Outcome::Converged => "converged".to_owned(),
+        other => format!("not converged ({other})"),
+    };
+    let mut text = format!(
+        "{}: {outcome}, {} iterations of {method} in {}{}\n",
+        args.matrix.name(),
+        done.iterations,
+        duration(done.seconds),
+        each.map_or_else(String::new, |each| format!(", {} each", duration(each))),
+    );
+    if let Some(value) = done.eigenvalue {
+        text += &format!("eigenvalue {value:?}\n");
+    }
+    let norm = if name == Name::Power { "|A v - l v| / |l|" } else { "|b - A x| / |b|" };
+    text += &format!("residual {:.2e}, as {norm}\n", done.residual);
+    if let Some(why) = why {
+        text += &format!("method   {method}: {why}\n");
+    }
+    text += &format!(
+        "plan     {} on {}, prepared in {}\n",
+        op.plan(),
+        op.device(),
+        duration(done.prepare)
+    );
+    if let Some(Timing { product_us, vector_bytes, bound_us, over_bound, .. }) = timing {
+        text += &format!(
+            "product {}, vectors {vector_bytes} bytes per iteration\n",
+            duration(product_us * 1e-6)
+        );
+        if let (Some(bound), Some(over)) = (bound_us, over_bound) {
+            text += &format!(
+                "products and vectors at copy bandwidth: {}; an iteration takes {over:.3} times \
+                 as long\n",
+                duration(bound * 1e-6)
+            );
+        }
+    }
+    console.print(&text)
+}
