@@ -488,19 +488,5 @@ impl SparseOpBuilder {
     }
 }
 
-/// Value of a cell, made at the first use. While it is made the thread may run other tasks of its
-/// rayon pool, which may need the value as well, so the cell is not held meanwhile; of several
-/// values that are made at once the first is kept.
-fn get_or_make<V>(
-    cell: &OnceCell<V>,
-    make: impl FnOnce() -> Result<V, Error>,
-) -> Result<&V, Error> {
-    if let Some(made) = cell.get() {
-        return Ok(made);
-    }
-    let made = make()?;
-    Ok(cell.get_or_init(|| made))
-}
-
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,8 @@
 //! SpMM: products with several vectors.
 
+use super::prepare::get_or_make;
 use super::stage::StagingBuffers;
-use super::{SparseOp, SparseOpBuilder, Tuning, get_or_make};
+use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
 #[cfg(doc)]

@@ -14,6 +14,7 @@ use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
 use crate::{Error, Scalar};
+use once_cell::sync::OnceCell;
 use tracing::field::display;
 
 /// A packed matrix, the decision for its plan, and the time of the preparation.
@@ -175,4 +176,18 @@ impl<T: Scalar> Prepared<T> {
             preparation: Preparation { analyze: 0.0, select, calibrate, pack, upload },
         }
     }
+}
+
+/// Value of a cell, made at the first use. While it is made the thread may run other tasks of its
+/// rayon pool, which may need the value as well, so the cell is not held meanwhile; of several
+/// values that are made at once the first is kept.
+pub(super) fn get_or_make<V>(
+    cell: &OnceCell<V>,
+    make: impl FnOnce() -> Result<V, Error>,
+) -> Result<&V, Error> {
+    if let Some(made) = cell.get() {
+        return Ok(made);
+    }
+    let made = make()?;
+    Ok(cell.get_or_init(|| made))
 }

@@ -2,7 +2,8 @@
 //! requested, with the operator.
 
 use super::multi::SpmmPacking;
-use super::{SparseOp, SparseOpBuilder, get_or_make};
+use super::prepare::get_or_make;
+use super::{SparseOp, SparseOpBuilder};
 use crate::device::{DeviceVec, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::tuning::explain::{AuxiliaryPacking, AuxiliaryPackings};
