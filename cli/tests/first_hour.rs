@@ -1,4 +1,4 @@
-//! What a new user meets at the shell: answers first, warnings that name the cause, suggestions.
+//! First use of the program: answers first, warnings that name the cause, suggestions.
 
 mod common;
 

@@ -2,7 +2,7 @@
 //!
 //! A folder for everyone, such as `/tmp`, or a loose umask must not let another user choose the
 //! machine code or the plans of a process. On Unix a file is therefore read only if it and its
-//! folder belong to the effective user and nobody else may write to them, if neither is a symbolic
+//! folder belong to the effective user and no other user may write to them, if neither is a symbolic
 //! link, and if the file is a regular one of limited size. These properties are those of the opened
 //! file, so that it cannot be exchanged in between.
 
@@ -209,7 +209,7 @@ mod unix {
         untrusted("it is not a regular file; remove it".to_owned())
     }
 
-    /// Checks that a file belongs to the user of this process, and that nobody else may write to
+    /// Checks that a file belongs to the user of this process, and that no other user may write to
     /// it.
     fn check(found: &Metadata) -> io::Result<()> {
         let (owner, user) = (found.uid(), user());
