@@ -49,11 +49,13 @@ macro_rules! compiled {
 compiled! {
     fn analyze(a: CsrView<'_, Self>) -> Analysis = formats::analyze;
     fn pattern(a: CsrView<'_, Self>) -> Pattern = Pattern::of_impl;
-    fn symmetry(a: CsrView<'_, Self>) -> Symmetry = Symmetry::of_impl;
+    fn symmetry(a: CsrView<'_, Self>) -> Result<Symmetry, Error> = Symmetry::of_impl;
     fn fingerprint_values(values: &[Self]) -> Fingerprint = Fingerprint::of_values_impl;
 
-    fn transpose(a: CsrView<'_, Self>) -> CsrMatrix<Self> = CsrView::transpose_impl;
-    fn assemble(a: &Triplets<Self>) -> CsrMatrix<Self> = Triplets::to_csr_impl;
+    fn transpose(a: CsrView<'_, Self>)
+        -> Result<CsrMatrix<Self>, Error> = CsrView::transpose_impl;
+    fn assemble(a: &Triplets<Self>)
+        -> Result<CsrMatrix<Self>, Error> = Triplets::to_csr_impl;
     fn round(a: CsrView<'_, Self>, to: Precision)
         -> Result<CsrCow<'_, Self>, Error> = CsrView::rounded_to_impl;
     fn generate(spec: &Spec) -> Result<CsrMatrix<Self>, Error> = Spec::generate_impl;

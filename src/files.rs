@@ -131,6 +131,11 @@ fn write_beside(
     }
 }
 
+/// Text of a file in which the system describes itself; none if it cannot be read.
+pub(crate) fn system_text(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
 /// A file of a folder.
 pub(crate) struct FolderFile {
     pub(crate) path: PathBuf,

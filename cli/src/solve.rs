@@ -274,8 +274,8 @@ fn solve_system<T: Scalar>(
         Some(file) => market::read_vector(file)?,
         None => {
             console.note("b is A times all ones; give another with --rhs");
-            let mut b = op.zeros_y();
-            op.apply(&vec![T::ONE; op.ncols()], &mut b)?;
+            let mut b = sparseop::try_zeroed(op.nrows())?;
+            op.apply(&sparseop::filled(op.ncols(), T::ONE)?, &mut b)?;
             b
         }
     };
@@ -292,7 +292,7 @@ fn solve_system<T: Scalar>(
     if let Method::Chebyshev { bounds: Some((low, high)) } = solver.method() {
         console.detail(|| format!("bounds of the eigenvalues: {low:.6e} and {high:.6e}"));
     }
-    let mut x = op.zeros_x();
+    let mut x = sparseop::try_zeroed(op.ncols())?;
     let report = solver.solve(&b, &mut x);
     bar.finish_and_clear();
     let cost = Some((solver.products_per_iteration(), solver.vector_bytes_per_iteration()));
@@ -350,7 +350,7 @@ fn time<T: Scalar>(
     iteration: f64,
 ) -> Result<Timing> {
     let (device, stream) = (op.device(), Stream::new(op.device())?);
-    let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;
+    let x = DeviceVec::from_slice(device, &sparseop::filled(op.ncols(), T::ONE)?)?;
     let mut y = DeviceVec::zeros(device, op.nrows())?;
     let mut product = |n| time_batch(&stream, n, || op.apply_device(&stream, &x, &mut y));
     let mut times = time_interleaved(&mut [&mut product], Policy::of(device));

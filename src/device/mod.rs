@@ -188,7 +188,7 @@ impl Device {
     /// [`Error::Gpu`] if the GPU does not report its free memory.
     #[doc(hidden)]
     pub fn memory(&self) -> Result<u64, Error> {
-        let host = crate::memory::physical();
+        let host = crate::memory::limit();
         match self {
             Self::Cpu => Ok(host),
             Self::Cuda(gpu) => Ok(gpu.free_memory()?.min(host)),

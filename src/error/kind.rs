@@ -53,7 +53,9 @@ impl Error {
             Self::ForeignMemory { .. } => Kind::InvalidPointer,
             Self::DeviceUnavailable { .. } => Kind::DeviceUnavailable,
             Self::WrongDevice { .. } => Kind::WrongDevice,
-            Self::MemoryLimit { .. } | Self::GpuMemory { .. } => Kind::OutOfMemory,
+            Self::MemoryLimit { .. } | Self::HostMemory { .. } | Self::GpuMemory { .. } => {
+                Kind::OutOfMemory
+            }
             Self::Gpu { .. } | Self::KernelCompile { .. } => Kind::Gpu,
             Self::Io { .. } | Self::Market { .. } | Self::Profile { .. } => Kind::Io,
             Self::NotDeterministic { .. }
