@@ -18,7 +18,7 @@ mod solve;
 mod tune;
 
 use clap::{Parser, Subcommand};
-use console::{Console, Verbosity, cause_chain, is_broken_pipe};
+use console::{Console, Verbosity, cause_chain, is_broken_pipe, print_help};
 use std::process::ExitCode;
 
 /// Exit code of a program that Ctrl-C ends: 128 and the number of the signal.
@@ -66,7 +66,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are results.
+        Err(help) if !help.use_stderr() => return print_help(&help),
+        Err(usage) => usage.exit(),
+    };
     let console = Console::new(cli.verbosity);
     let handler = ctrlc::set_handler(|| {
         sparseop::abandon_writes();
