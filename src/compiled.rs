@@ -5,6 +5,7 @@
 //! call one of [`Compiled`], whose implementations are not generic.
 
 use crate::analysis::{Analysis, Fingerprint, Pattern, Symmetry};
+use crate::device::cpu::prepare_threads;
 use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
 use crate::formats::{self, Multivector, Plan};
@@ -35,7 +36,10 @@ macro_rules! compiled {
             $(
                 // An inlined function is compiled in the caller's crate again.
                 #[inline(never)]
-                fn $name($($arg: $type),+) -> $result { $generic($($arg),+) }
+                fn $name($($arg: $type),+) -> $result {
+                    prepare_threads();
+                    $generic($($arg),+)
+                }
             )+
         }
     };

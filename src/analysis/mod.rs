@@ -35,7 +35,7 @@ pub use structure::Structure;
 use structure::ValueStatistics;
 pub use symmetry::Symmetry;
 
-use crate::device::cpu::run_all;
+use crate::device::cpu::{prepare_threads, run_all};
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::{Error, Scalar, memory};
@@ -93,6 +93,7 @@ impl Analysis {
     ///
     /// [`Error::HostMemory`].
     pub fn check_memory<T: Scalar>(a: CsrView<'_, T>) -> Result<(), Error> {
+        prepare_threads();
         let groups = Reuse::groups(a.ncols()).saturating_mul(rayon::current_num_threads());
         memory::check_room(a.nrows().saturating_add(groups).saturating_mul(size_of::<u64>()))
     }

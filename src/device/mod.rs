@@ -237,7 +237,10 @@ impl Device {
             Self::Cpu => DeviceSpec {
                 name: BRAND.get_or_init(cpu::brand).clone(),
                 instructions: cpu::simd_name().to_owned(),
-                threads: rayon::current_num_threads(),
+                threads: {
+                    cpu::prepare_threads();
+                    rayon::current_num_threads()
+                },
                 gpu: None,
             },
             Self::Cuda(gpu) => gpu.spec(),

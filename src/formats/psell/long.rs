@@ -120,3 +120,16 @@ pub(crate) fn long_bytes(lengths: &[(u32, u64)], value_size: usize) -> u64 {
     let row = |len: u64| len.div_ceil(PIECE) * size_of::<Piece>() as u64 + len * entry;
     lengths.iter().map(|&(len, rows)| rows * row(u64::from(len))).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_pieces_than_their_positions_can_count_are_refused() {
+        assert_eq!(check_pieces(u64::from(u32::MAX)).unwrap(), u32::MAX);
+        let refused = check_pieces(1 << 32).unwrap_err();
+        assert!(matches!(refused, Error::PackedTooLarge { .. }));
+        assert!(refused.to_string().contains("bytes of indices of long rows"), "{refused}");
+    }
+}
