@@ -162,7 +162,6 @@ impl<T: Scalar> SparseOp<T> {
                     None => multiply(y),
                     Some(scaler) => scaler.scale(alpha, beta, y, multiply),
                 }
-                Ok(())
             }
             Device::Cuda(gpu) => {
                 let by = Scaling { alpha: alpha.into(), beta: beta.into() };
