@@ -52,7 +52,7 @@ fn create_pool(wanted: usize, spawn: impl Fn(Main) -> io::Result<()>) -> bool {
     }
     // Threads exist before the pool does: rayon has no pool at all if one of them is refused.
     let builder = ThreadPoolBuilder::new().num_threads(threads);
-    let created = builder.spawn_handler(|thread| sender(thread)).build_global();
+    let created = builder.spawn_handler(sender).build_global();
     // Without an I/O error the program has created the pool.
     created.err().is_none_or(|error| std::error::Error::source(&error).is_none())
 }
@@ -128,7 +128,7 @@ mod tests {
             assert_eq!(threads, expected);
             if threads > 0 {
                 let builder = ThreadPoolBuilder::new().num_threads(threads);
-                let pool = builder.spawn_handler(|thread| sender(thread)).build().unwrap();
+                let pool = builder.spawn_handler(sender).build().unwrap();
                 let sum: u64 = pool.install(|| (0..10_000u64).into_par_iter().sum());
                 assert_eq!((sum, pool.current_num_threads()), (49_995_000, expected));
             }

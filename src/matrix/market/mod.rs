@@ -258,12 +258,12 @@ struct ParseProblem {
     /// Offset of a byte of the offending line, if any.
     offset: Option<usize>,
     /// Error that is not about the text, returned instead of the message.
-    other: Option<Error>,
+    other: Option<Box<Error>>,
 }
 
 impl From<Error> for ParseProblem {
     fn from(error: Error) -> Self {
-        Self { message: String::new(), offset: None, other: Some(error) }
+        Self { message: String::new(), offset: None, other: Some(Box::new(error)) }
     }
 }
 
@@ -279,7 +279,7 @@ impl ParseProblem {
     /// Adds the path, and the line number, which is only counted here.
     fn locate(self, path: &Path, text: &[u8]) -> Error {
         if let Some(error) = self.other {
-            return error;
+            return *error;
         }
         let line = self.offset.map(|offset| {
             let before = &text[..offset.min(text.len())];

@@ -174,8 +174,7 @@ fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8
     let left = Cell::new(headers);
     let mut archive = tar::Archive::new(Metered { bytes: archive, left: &left });
     let (mut names, mut text, mut wanted) = (Vec::<PathBuf>::new(), None, false);
-    let mut entries = archive.entries().map_err(broken)?;
-    while let Some(entry) = entries.next() {
+    for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         left.set(u64::MAX);
         let name = entry.path().map_err(broken)?.into_owned();
