@@ -243,7 +243,7 @@ impl SparseOpBuilder {
     }
 
     /// Sets the maximum number of bytes of the packed matrix. The default is 8 times plain CSR, and
-    /// at least 64 MiB. The limit is never more than the device has left and the machine has.
+    /// at least 64 MiB. The limit is never more than the device has left and the process may use.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);

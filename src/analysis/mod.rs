@@ -86,8 +86,8 @@ impl Analysis {
         T::analyze(a)
     }
 
-    /// Checks that there is memory for an analysis of `a`: it takes some bytes for each row, and for
-    /// each group of columns on every thread.
+    /// Checks that there is memory for an analysis of `a`: it takes some bytes for each row, and
+    /// for each group of columns on every thread.
     ///
     /// # Errors
     ///

@@ -180,8 +180,8 @@ impl Device {
         taken.clone()
     }
 
-    /// Upper bound on the size of a matrix, in bytes: on the CPU the memory of the machine; on a
-    /// GPU its free memory, but at most the memory of the machine, which packs the matrices.
+    /// Upper bound on the size of a matrix, in bytes: on the CPU the memory that the process may
+    /// use; on a GPU its free memory, but at most that of the host, which packs the matrices.
     ///
     /// # Errors
     ///

@@ -195,8 +195,8 @@ impl Spec {
         if bytes as u64 > memory {
             let (gib, limit) = (bytes >> 30, memory >> 30);
             let message = format!(
-                "its {} entries would take {gib} GiB to generate, and this process may use {limit} GiB; \
-                 choose a smaller `{}`",
+                "its {} entries would take {gib} GiB to generate, and this process may use \
+                 {limit} GiB; choose a smaller `{}`",
                 shape.nnz, self.entry.parameters[0].key
             );
             return Err(Error::GalleryText { text: self.to_string(), message });
