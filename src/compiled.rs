@@ -5,6 +5,7 @@
 //! call one of [`Compiled`], whose implementations are not generic.
 
 use crate::analysis::{Analysis, Fingerprint, Symmetry};
+use crate::device::cpu::prepare_threads;
 use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
 use crate::formats::{self, Multivector, Plan};
@@ -35,7 +36,10 @@ macro_rules! compiled {
             $(
                 // An inlined function is compiled in the caller's crate again.
                 #[inline(never)]
-                fn $name($($arg: $type),+) -> $result { $generic($($arg),+) }
+                fn $name($($arg: $type),+) -> $result {
+                    prepare_threads();
+                    $generic($($arg),+)
+                }
             )+
         }
     };
@@ -48,11 +52,13 @@ macro_rules! compiled {
 
 compiled! {
     fn analyze(a: CsrView<'_, Self>) -> Analysis = formats::analyze;
-    fn symmetry(a: CsrView<'_, Self>) -> Symmetry = Symmetry::of_impl;
+    fn symmetry(a: CsrView<'_, Self>) -> Result<Symmetry, Error> = Symmetry::of_impl;
     fn fingerprint_values(values: &[Self]) -> Fingerprint = Fingerprint::of_values_impl;
 
-    fn transpose(a: CsrView<'_, Self>) -> CsrMatrix<Self> = CsrView::transpose_impl;
-    fn assemble(a: &Triplets<Self>) -> CsrMatrix<Self> = Triplets::to_csr_impl;
+    fn transpose(a: CsrView<'_, Self>)
+        -> Result<CsrMatrix<Self>, Error> = CsrView::transpose_impl;
+    fn assemble(a: &Triplets<Self>)
+        -> Result<CsrMatrix<Self>, Error> = Triplets::to_csr_impl;
     fn round(a: CsrView<'_, Self>, to: Precision)
         -> Result<CsrCow<'_, Self>, Error> = CsrView::rounded_to_impl;
     fn generate(spec: &Spec) -> Result<CsrMatrix<Self>, Error> = Spec::generate_impl;

@@ -148,7 +148,7 @@ pub enum Error {
          another format"
     )]
     PackedTooLarge {
-        /// `values` or `indices`.
+        /// `values`, `indices` or `indices of long rows`.
         what: &'static str,
         /// Number of addressable bytes.
         limit: u64,
@@ -314,6 +314,17 @@ pub enum Error {
         col: usize,
         /// The reason, and formats that have room.
         reason: &'static str,
+    },
+    /// The host does not have enough memory; nothing was allocated.
+    #[error(
+        "{needed} bytes of memory are needed and cannot be allocated; this process may use {limit} \
+         bytes in all"
+    )]
+    HostMemory {
+        /// Number of bytes requested.
+        needed: u64,
+        /// Least of the memory of the machine and the limits of the process and its control groups.
+        limit: u64,
     },
     /// The GPU does not have enough free memory.
     #[error(

@@ -183,6 +183,11 @@ pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
     Ok(file)
 }
 
+/// Text of a file in which the system describes itself; none if it cannot be read.
+pub(crate) fn system_text(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
 /// A regular file of a folder.
 pub(crate) struct FolderFile {
     pub(crate) path: PathBuf,

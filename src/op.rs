@@ -178,6 +178,10 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     pub(crate) fn to_csr_impl(&self) -> Result<CsrMatrix<T>, Error> {
+        // Twice the arrays of CSR: some formats collect the entries elsewhere first.
+        let entries = (self.nnz() as usize).saturating_mul(size_of::<u32>() + size_of::<T>());
+        let offsets = self.nrows.saturating_mul(size_of::<usize>());
+        memory::check_room(entries.saturating_add(offsets).saturating_mul(2))?;
         self.matrix.unpack()
     }
 }
@@ -241,7 +245,7 @@ impl SparseOpBuilder {
     }
 
     /// Sets the maximum number of bytes of the packed matrix. The default is 8 times plain CSR, and
-    /// at least 64 MiB. The limit is never more than the device has left and the machine has.
+    /// at least 64 MiB. The limit is never more than the device has left and the process may use.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
@@ -367,7 +371,8 @@ impl SparseOpBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidMatrix`] if the matrix cannot be read as CSR; [`Error::ValueRange`] if a
-    /// value is beyond the [precision](Self::value_precision) that it is rounded to; otherwise as
+    /// value is beyond the [precision](Self::value_precision) that it is rounded to;
+    /// [`Error::HostMemory`] if the memory does not suffice; otherwise as
     /// [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         T::build(self, a.to_csr()?.view())
@@ -376,6 +381,7 @@ impl SparseOpBuilder {
     pub(crate) fn build_impl<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<SparseOp<T>, Error> {
         let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let a = self.rounded(a)?;
+        Analysis::check_memory(a.view())?;
         let (analysis, analyze) = timed(|| Analysis::of(a.view()));
         let mut op = self.build_analyzed_impl(a.view(), &analysis)?;
         op.preparation.analyze = analyze;
@@ -460,7 +466,7 @@ impl SparseOpBuilder {
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let a = source.a;
-        let announced = Transposition::announced(self, a);
+        let announced = Transposition::announced(self, a)?;
         let settings = announced.reserve_memory(self);
         let Prepared { decision, mut matrix, preparation } =
             settings.prepare(&device, source, analysis)?;

@@ -132,5 +132,5 @@ scalar!(f32, F32);
 scalar!(f64, F64);
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed: bytemuck::Zeroable {}
 }

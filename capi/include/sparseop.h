@@ -113,6 +113,10 @@ typedef enum sparseop_status {
 /*
  A sparse matrix, packed for repeated products. Any number of threads may multiply at the same
  time; functions that modify the operator wait for them.
+
+ A child of fork may use operators on the CPU that its parent has created, and create others,
+ unless another thread of the parent was in a call at the time of the fork. The threads of the
+ library do not exist in the child: each of its threads computes alone, with the same results.
  */
 typedef struct sparseop_operator sparseop_operator;
 

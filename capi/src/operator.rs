@@ -16,6 +16,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A sparse matrix, packed for repeated products. Any number of threads may multiply at the same
 /// time; functions that modify the operator wait for them.
+///
+/// A child of fork may use operators on the CPU that its parent has created, and create others,
+/// unless another thread of the parent was in a call at the time of the fork. The threads of the
+/// library do not exist in the child: each of its threads computes alone, with the same results.
 pub struct sparseop_operator(RwLock<Operator>);
 
 /// An operator of either scalar type.

@@ -74,13 +74,13 @@ fn apply<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
         Some(file) => market::read_vector(file)?,
         None => {
             console.note("x is all ones; give another with --x");
-            vec![T::ONE; a.ncols()]
+            sparseop::filled(a.ncols(), T::ONE)?
         }
     };
     let op = builder.build(&a)?;
     drop(a);
     console.detail(|| op.explain().to_string());
-    let mut y = vec![T::ZERO; op.nrows()];
+    let mut y = sparseop::try_zeroed(op.nrows())?;
     let (applied, seconds) = timed(|| op.apply(&x, &mut y));
     applied?;
     console.detail(|| format!("the product took {}", duration(seconds)));

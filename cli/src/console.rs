@@ -1,8 +1,12 @@
 //! Output: results on standard output, messages on standard error.
 
+mod output;
+
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use output::StandardOutput;
+pub(super) use output::{OutputError, print_help};
 use serde::Serialize;
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -37,9 +41,7 @@ impl Console {
 
     /// Prints a result to standard output.
     pub(super) fn print(&self, text: &str) -> Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(printable_lines(text).as_bytes())?;
-        Ok(out.flush()?)
+        Ok(StandardOutput::open().and_then(|mut out| out.write(&printable_lines(text)))?)
     }
 
     /// Prints a result as one line of JSON.
@@ -132,9 +134,14 @@ pub(super) fn cause_chain(error: &anyhow::Error) -> String {
         .unwrap_or_default()
 }
 
+/// True if standard output cannot be written.
+pub(super) fn is_output_error(error: &anyhow::Error) -> bool {
+    error.is::<OutputError>()
+}
+
 /// True if the reader of standard output has closed it.
 pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<OutputError>().is_some_and(OutputError::is_broken_pipe)
 }
 
 /// Formats a table with a heading, its columns two spaces apart.

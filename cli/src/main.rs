@@ -19,7 +19,7 @@ mod solve;
 mod tune;
 
 use clap::{Parser, Subcommand};
-use console::{Console, Verbosity, cause_chain, is_broken_pipe};
+use console::{Console, Verbosity, cause_chain, is_broken_pipe, print_help};
 use std::process::ExitCode;
 
 /// Auto-tuned sparse matrix-vector products (SpMV) for CPUs and NVIDIA GPUs
@@ -64,7 +64,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are results.
+        Err(help) if !help.use_stderr() => return print_help(&help),
+        Err(usage) => usage.exit(),
+    };
     let console = Console::new(cli.verbosity);
     signals::handle(&console);
     let done = match &cli.command {

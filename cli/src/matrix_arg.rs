@@ -1,6 +1,6 @@
 //! The MATRIX argument: a file, a folder of files, or a matrix of the gallery.
 
-use super::console::{Console, cause_chain, duration, is_broken_pipe};
+use super::console::{Console, cause_chain, duration, is_output_error};
 use anyhow::{Context, Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use rayon::prelude::*;
@@ -31,7 +31,7 @@ impl Matrices {
         for given in &self.matrices {
             for source in &given.expand_or_report(console) {
                 match work(source) {
-                    Err(error) if is_broken_pipe(&error) => return Err(error),
+                    Err(error) if is_output_error(&error) => return Err(error),
                     Err(error) => {
                         let (name, message) = (source.name(), cause_chain(&error));
                         let said = message.contains(&name);

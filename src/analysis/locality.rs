@@ -73,7 +73,7 @@ pub struct Reuse {
 impl Reuse {
     /// Measures gathers from the columns `col_idx`, all below `ncols`, in this order.
     pub fn of(ncols: usize, col_idx: &[u32]) -> Self {
-        let (nnz, groups) = (col_idx.len(), (ncols >> GROUP_BITS) + 1);
+        let (nnz, groups) = (col_idx.len(), Self::groups(ncols));
         let Sampling { window, windows, skipped } = Sampling::of(nnz, groups);
         // Each window is in the middle of its share of the entries.
         let starts: Vec<usize> =
@@ -89,6 +89,11 @@ impl Reuse {
             tally
         });
         tallies.reduce(Tally::default, Tally::merge).reuse(window, windows, skipped)
+    }
+
+    /// Number of groups of columns.
+    pub(super) fn groups(ncols: usize) -> usize {
+        (ncols >> GROUP_BITS) + 1
     }
 
     /// Number of measured gathers.

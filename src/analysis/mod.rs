@@ -35,10 +35,10 @@ pub use structure::Structure;
 use structure::ValueStatistics;
 pub use symmetry::Symmetry;
 
-use crate::Scalar;
-use crate::device::cpu::run_all;
+use crate::device::cpu::{prepare_threads, run_all};
 use crate::matrix::CsrView;
 use crate::trace::span;
+use crate::{Error, Scalar, memory};
 
 /// Number of rows and of entries below which an analysis runs as a few single-threaded tasks: a
 /// thread pool takes some 100 µs to wake and to wait for.
@@ -84,6 +84,18 @@ impl Analysis {
     /// Measures `a`.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
         T::analyze(a)
+    }
+
+    /// Checks that there is memory for an analysis of `a`: it takes some bytes for each row, and
+    /// for each group of columns on every thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub fn check_memory<T: Scalar>(a: CsrView<'_, T>) -> Result<(), Error> {
+        prepare_threads();
+        let groups = Reuse::groups(a.ncols()).saturating_mul(rayon::current_num_threads());
+        memory::check_room(a.nrows().saturating_add(groups).saturating_mul(size_of::<u64>()))
     }
 
     /// Measures `a`, and with `probe` what the storage formats measure themselves.

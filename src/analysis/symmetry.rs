@@ -1,8 +1,8 @@
 //! Symmetry of a matrix; measured only on request, because it requires a transpose.
 
 use super::rows::ratio;
-use crate::Scalar;
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::{Error, Scalar};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
@@ -27,15 +27,19 @@ pub struct Symmetry {
 impl Symmetry {
     /// Compares `a` with its transpose. Needs about the memory of `a` once more, twice if its
     /// columns are unsorted.
-    pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Result<Self, Error> {
         T::symmetry(a)
     }
 
-    pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let transposed = a.transpose();
+    pub(crate) fn of_impl<T: Scalar>(a: CsrView<'_, T>) -> Result<Self, Error> {
+        let transposed = a.try_transpose()?;
         let sorted = a.columns().are_sorted();
         // Transposing twice sorts the columns and keeps the order of entries with the same place.
-        let copy: Option<CsrMatrix<T>> = (!sorted).then(|| transposed.transpose());
+        let copy = (!sorted).then(|| transposed.view().try_transpose()).transpose()?;
         let (a, transposed) = (copy.as_ref().map_or(a, CsrMatrix::view), transposed.view());
         let rows = (0..a.nrows()).into_par_iter();
         let sum = rows.fold(Self::default, |mut sum, row| {
@@ -48,7 +52,7 @@ impl Symmetry {
             sum += part;
             sum
         });
-        Self { square: a.nrows() == a.ncols(), ..sum }
+        Ok(Self { square: a.nrows() == a.ncols(), ..sum })
     }
 
     /// True if every place has its mirror image.
@@ -129,7 +133,8 @@ mod tests {
         col_idx: &[u32],
         values: &[f64],
     ) -> Symmetry {
-        Symmetry::of(CsrView::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap())
+        let a = CsrView::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap();
+        Symmetry::of(a).unwrap()
     }
 
     #[test]
@@ -180,7 +185,7 @@ mod tests {
                 let matches = |(&(i, j), &v)| image(i, j).is_some_and(|w| holds(v, w));
                 places.iter().filter(|&entry| matches(entry)).count() as u64
             };
-            let s = Symmetry::of(t.to_csr().view());
+            let s = Symmetry::of(t.to_csr().view()).unwrap();
             prop_assert_eq!(s.places, places.len() as u64);
             prop_assert_eq!(s.mirrored, count(|_, _| true));
             prop_assert_eq!(s.equal, count(|v, w| v == w));

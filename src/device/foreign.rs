@@ -4,7 +4,7 @@
 
 use super::{Buffer, Device, DeviceVec, Stream};
 use crate::matrix::CsrMatrix;
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, memory};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
@@ -71,7 +71,7 @@ impl<T: Copy> Foreign<T> {
     /// GPU.
     fn to_vec(&self) -> Result<Vec<T>, Error> {
         match self {
-            Self::Host(memory) => Ok(memory.as_slice().to_vec()),
+            Self::Host(elements) => memory::listed(elements.as_slice().iter().copied()),
             Self::Gpu(buffer) => buffer.to_vec(),
         }
     }
@@ -266,11 +266,11 @@ impl<T: Scalar> ForeignCsr<T> {
         // A negative or too large number becomes an offset out of range, which the check finds.
         let row_ptr = match &self.row_ptr {
             RowPtr::Bits32(offsets) => {
-                offsets.to_vec()?.into_iter().map(|offset| offset as usize).collect()
+                memory::listed(offsets.to_vec()?.into_iter().map(|offset| offset as usize))?
             }
             RowPtr::Bits64(offsets) => {
                 let offset = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
-                offsets.to_vec()?.into_iter().map(offset).collect()
+                memory::listed(offsets.to_vec()?.into_iter().map(offset))?
             }
         };
         CsrMatrix::try_new(

@@ -202,15 +202,15 @@ impl Device {
         taken.clone()
     }
 
-    /// Upper bound on the size of a matrix, in bytes: on the CPU the memory of the machine; on a
-    /// GPU its free memory, but at most the memory of the machine, which packs the matrices.
+    /// Upper bound on the size of a matrix, in bytes: on the CPU the memory that the process may
+    /// use; on a GPU its free memory, but at most that of the host, which packs the matrices.
     ///
     /// # Errors
     ///
     /// [`Error::Gpu`] if the GPU does not report its free memory.
     #[doc(hidden)]
     pub fn memory(&self) -> Result<u64, Error> {
-        let host = crate::memory::physical();
+        let host = crate::memory::limit();
         match self {
             Self::Cpu => Ok(host),
             Self::Cuda(gpu) => Ok(gpu.free_memory()?.min(host)),
@@ -259,7 +259,10 @@ impl Device {
             Self::Cpu => DeviceSpec {
                 name: BRAND.get_or_init(cpu::brand).clone(),
                 instructions: cpu::simd_name().to_owned(),
-                threads: rayon::current_num_threads(),
+                threads: {
+                    cpu::prepare_threads();
+                    rayon::current_num_threads()
+                },
                 gpu: None,
             },
             Self::Cuda(gpu) => gpu.spec(),

@@ -42,7 +42,7 @@ impl<T: Scalar> DeviceVec<T> {
 
     pub(crate) fn zeros_impl(device: &Device, len: usize) -> Result<Self, Error> {
         let storage = match device {
-            Device::Cpu => Storage::Host(memory::zeroed(len)),
+            Device::Cpu => Storage::Host(memory::try_zeroed(len)?),
             Device::Cuda(gpu) => Storage::Gpu(Arc::new(gpu.zeroed(len)?)),
         };
         Ok(Self { storage })
@@ -59,7 +59,7 @@ impl<T: Scalar> DeviceVec<T> {
 
     pub(crate) fn from_slice_impl(device: &Device, data: &[T]) -> Result<Self, Error> {
         let storage = match device {
-            Device::Cpu => Storage::Host(memory::copied(data)),
+            Device::Cpu => Storage::Host(memory::try_copied(data)?),
             Device::Cuda(gpu) => Storage::Gpu(Arc::new(gpu.upload(data)?)),
         };
         Ok(Self { storage })
@@ -191,7 +191,7 @@ impl<T: Scalar> DeviceVec<T> {
     ///
     /// [`Error::Gpu`] if the GPU fails.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
-        let mut data = memory::zeroed(self.len());
+        let mut data = memory::try_zeroed(self.len())?;
         self.copy_to(&mut data)?;
         Ok(data)
     }

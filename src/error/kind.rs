@@ -53,9 +53,10 @@ impl Error {
             Self::ForeignMemory { .. } => Kind::InvalidPointer,
             Self::DeviceUnavailable { .. } => Kind::DeviceUnavailable,
             Self::WrongDevice { .. } => Kind::WrongDevice,
-            Self::MemoryLimit { .. } | Self::NoPlanFits { .. } | Self::GpuMemory { .. } => {
-                Kind::OutOfMemory
-            }
+            Self::MemoryLimit { .. }
+            | Self::NoPlanFits { .. }
+            | Self::HostMemory { .. }
+            | Self::GpuMemory { .. } => Kind::OutOfMemory,
             Self::Gpu { .. } | Self::KernelCompile { .. } => Kind::Gpu,
             Self::Io { .. } | Self::Market { .. } | Self::Profile { .. } => Kind::Io,
             Self::NotDeterministic { .. }

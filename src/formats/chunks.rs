@@ -1,6 +1,8 @@
 //! Chunks: the entries and row ends of a matrix, in order, cut into equal pieces (Merrill &
 //! Garland, SC'16). A chunk of empty rows thus costs no more than one of entries.
 
+use crate::Error;
+use crate::memory::collected;
 use rayon::prelude::*;
 
 /// Number of chunks of `chunk` entries and row ends.
@@ -9,7 +11,11 @@ pub(crate) fn chunks(nrows: u64, nnz: u64, chunk: u64) -> u64 {
 }
 
 /// Number of rows that end before each chunk, and the number of all rows.
-pub(crate) fn chunk_rows(row_ptr: &[usize], chunk: u64) -> Vec<u32> {
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
+pub(crate) fn chunk_rows(row_ptr: &[usize], chunk: u64) -> Result<Vec<u32>, Error> {
     let nrows = row_ptr.len() - 1;
     let chunks = chunks(nrows as u64, row_ptr[nrows] as u64, chunk) as usize;
     let rows_ended = |before: usize| {
@@ -20,7 +26,7 @@ pub(crate) fn chunk_rows(row_ptr: &[usize], chunk: u64) -> Vec<u32> {
         }
         ended as u32
     };
-    (0..=chunks).into_par_iter().map(|i| rows_ended(i * chunk as usize)).collect()
+    collected((0..chunks + 1).into_par_iter().map(|i| rows_ended(i * chunk as usize)))
 }
 
 #[cfg(test)]
@@ -29,9 +35,10 @@ mod tests {
 
     #[test]
     fn chunks_hold_equally_many_entries_and_row_ends() {
-        assert_eq!(chunk_rows(&[0], 2048), [0], "no rows, no chunks");
-        assert_eq!(chunk_rows(&[0; 5], 2048), [0, 4], "four row ends in one chunk");
+        assert_eq!(chunk_rows(&[0], 2048).unwrap(), [0], "no rows, no chunks");
+        assert_eq!(chunk_rows(&[0; 5], 2048).unwrap(), [0, 4], "four row ends in one chunk");
         // An entry, its row's end, 5000 entries and their row's end, three empty rows.
-        assert_eq!(chunk_rows(&[0, 1, 5001, 5001, 5001, 5001], 2048), [0, 1, 1, 5]);
+        let rows = chunk_rows(&[0, 1, 5001, 5001, 5001, 5001], 2048).unwrap();
+        assert_eq!(rows, [0, 1, 1, 5]);
     }
 }

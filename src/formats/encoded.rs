@@ -6,8 +6,9 @@ use super::Arrays;
 use crate::analysis::value_set::{DICTIONARY, SLOTS, ValueSet, hash};
 use crate::device::cpu::Output;
 use crate::device::{Ptr, Queue};
-use crate::memory::zeroed;
+use crate::memory::try_zeroed;
 use crate::{Error, Precision, Scalar};
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 
 /// Bytes that can be read behind the last value of a packed matrix: the rest of a vector.
@@ -270,14 +271,18 @@ pub(crate) trait EncodedDevice<T> {
 
 impl<T: Scalar> Stored<T> {
     /// Allocates `len` zeroed values of a coder.
-    pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Self {
-        match coder {
-            Coder::Plain => Self::Plain(with_slack(len)),
-            Coder::Dictionary(_) => Self::Codes(with_slack(len)),
-            Coder::Narrow(Precision::F32) => Self::Singles(with_slack(len)),
-            Coder::Narrow(precision) => Self::Halves(*precision, with_slack(len)),
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(crate) fn zeroed(coder: &Coder<T>, len: usize) -> Result<Self, Error> {
+        Ok(match coder {
+            Coder::Plain => Self::Plain(with_slack(len)?),
+            Coder::Dictionary(_) => Self::Codes(with_slack(len)?),
+            Coder::Narrow(Precision::F32) => Self::Singles(with_slack(len)?),
+            Coder::Narrow(precision) => Self::Halves(*precision, with_slack(len)?),
             Coder::Same(_) => Self::Same,
-        }
+        })
     }
 
     /// Returns the value at position `at`.
@@ -395,10 +400,14 @@ impl<'a, T: Scalar> Sink<'a, T> {
 }
 
 /// `len` zeros, followed by [`SLACK`] readable bytes of zeros.
-pub(crate) fn with_slack<N: Copy + Default>(len: usize) -> Vec<N> {
-    let mut zeros = zeroed(len + SLACK / size_of::<N>());
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
+pub(crate) fn with_slack<N: Zeroable>(len: usize) -> Result<Vec<N>, Error> {
+    let mut zeros = try_zeroed(len + SLACK / size_of::<N>())?;
     zeros.truncate(len);
-    zeros
+    Ok(zeros)
 }
 
 #[cfg(test)]

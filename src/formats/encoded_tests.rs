@@ -50,7 +50,7 @@ fn fewer_bytes_hold_all_or_none() {
     assert!(matches!(Coder::narrow(&[0.1f32], Precision::F32), Coder::Plain), "no fewer bytes");
     for precision in [Precision::F16, Precision::F32] {
         let coder = Coder::narrow(&values, precision);
-        let mut stored = Stored::zeroed(&coder, values.len());
+        let mut stored = Stored::zeroed(&coder, values.len()).unwrap();
         let sink = Sink::new(&mut stored, &coder);
         // SAFETY: one thread, and positions in range.
         (0..values.len()).for_each(|at| unsafe { sink.put(at, values[at]) });

@@ -102,8 +102,7 @@ impl<T: Scalar> Placed<T> {
             }
             (Self::Host(matrix), _) => {
                 let (alpha, beta) = (by.alpha.on_host(), by.beta.on_host());
-                scaler.multiply(&**matrix, alpha, x.host(), beta, y.host_mut());
-                Ok(())
+                scaler.multiply(&**matrix, alpha, x.host(), beta, y.host_mut())
             }
             (Self::Gpu(..), None) => unreachable!("a stream of a GPU has a queue"),
         }

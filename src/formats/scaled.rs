@@ -48,6 +48,10 @@ impl<T: Scalar> Scaler<T> {
     /// `alpha = 0` nothing of `A` and `x`.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.
+    ///
+    /// # Errors
+    ///
+    /// As [`scale`](Self::scale).
     pub(crate) fn multiply(
         &self,
         matrix: &dyn HostMatrix<T>,
@@ -55,29 +59,43 @@ impl<T: Scalar> Scaler<T> {
         x: &[T],
         beta: T,
         y: &mut [T],
-    ) {
-        self.scale(alpha, beta, y, |y| matrix.spmv(x, y));
+    ) -> Result<(), Error> {
+        self.scale(alpha, beta, y, |y| {
+            matrix.spmv(x, y);
+            Ok(())
+        })
     }
 
     /// `y = alpha p + beta y` for the product `p` that `multiply` writes.
-    pub(crate) fn scale(&self, alpha: T, beta: T, y: &mut [T], multiply: impl FnOnce(&mut [T])) {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`] if there is no memory for a buffer, and errors of `multiply`.
+    pub(crate) fn scale(
+        &self,
+        alpha: T,
+        beta: T,
+        y: &mut [T],
+        multiply: impl FnOnce(&mut [T]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let (zero, one) = (T::ZERO, T::ONE);
         if alpha == zero && beta == zero {
             self.each_row(y, |_, _| zero);
         } else if alpha == zero {
             self.each_row(y, |_, y| beta * y);
         } else if beta == zero {
-            multiply(y);
+            multiply(y)?;
             if alpha != one {
                 self.each_row(y, |_, y| alpha * y);
             }
         } else {
             let free = self.products.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut product = free.unwrap_or_else(|| memory::zeroed(self.nrows));
-            multiply(&mut product);
+            let mut product = free.map_or_else(|| memory::try_zeroed(self.nrows), Ok)?;
+            multiply(&mut product)?;
             self.each_row(y, |row, y| alpha * product[row] + beta * y);
             self.products.lock().unwrap_or_else(PoisonError::into_inner).push(product);
         }
+        Ok(())
     }
 
     /// Replaces every `y[row]` by `f(row, y[row])`.

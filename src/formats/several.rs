@@ -13,7 +13,7 @@ use crate::device::cpu::Output;
 use crate::device::{
     BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream,
 };
-use crate::memory::zeroed;
+use crate::memory::try_zeroed;
 use crate::{Error, Scalar};
 use rayon::prelude::*;
 use std::fmt::Debug;
@@ -207,13 +207,17 @@ impl<T: Scalar> Placed<T> {
     /// Computes the SpMM with multivectors in host memory, for a matrix in host memory.
     ///
     /// `x` and `y` have the lengths given by `shape`, checked by the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`] if there is no memory for a buffer.
     pub(crate) fn multiply_several(
         &self,
         several: &Several<T>,
         shape: Shape,
         x: &[T],
         y: &mut [T],
-    ) {
+    ) -> Result<(), Error> {
         let (Self::Host(matrix), Several::Host(tiles)) = (self, several) else {
             unreachable!("the caller has a matrix in host memory")
         };
@@ -225,11 +229,12 @@ impl<T: Scalar> Placed<T> {
             unsafe { spmm.multiply(HostVectors { x, stride, y, row, vector, count }) };
         };
         if shape.layout == Layout::RowMajor {
-            return multiply(x, shape.count, shape.count, y);
+            multiply(x, shape.count, shape.count, y);
+            return Ok(());
         }
         let free = tiles.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let width = TILE_BYTES / size_of::<T>();
-        let mut tile = free.unwrap_or_else(|| zeroed(shape.ncols * width));
+        let mut tile = free.map_or_else(|| try_zeroed(shape.ncols.saturating_mul(width)), Ok)?;
         for first in (0..shape.count).step_by(width) {
             let count = width.min(shape.count - first);
             let tile = &mut tile[..shape.ncols * count];
@@ -237,6 +242,7 @@ impl<T: Scalar> Placed<T> {
             multiply(tile, count, count, &mut y[first * shape.nrows..]);
         }
         tiles.lock().unwrap_or_else(PoisonError::into_inner).push(tile);
+        Ok(())
     }
 
     /// Enqueues an SpMM with multivectors in the memory of the matrix's GPU.
@@ -316,10 +322,9 @@ impl<T: Scalar> Placed<T> {
                     None => multiply(y.host_mut()),
                     Some((scaler, by)) => {
                         let (alpha, beta) = (by.alpha.on_host(), by.beta.on_host());
-                        scaler.scale(alpha, beta, y.host_mut(), multiply);
+                        scaler.scale(alpha, beta, y.host_mut(), multiply)
                     }
                 }
-                Ok(())
             }
         }
     }

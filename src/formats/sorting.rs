@@ -1,5 +1,7 @@
 //! Sorting of rows by length.
 
+use crate::Error;
+use crate::memory::try_zeroed;
 use rayon::prelude::*;
 use std::ops::{Range, RangeInclusive};
 
@@ -12,14 +14,18 @@ const NARROW: u32 = 4;
 const TOGETHER: usize = 1 << 16;
 
 /// Sorts the rows by descending length within windows of `sigma`; equal lengths keep their order.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
 pub(crate) fn sorted_in_windows(
     nrows: usize,
     sigma: usize,
     len: impl Fn(u32) -> u32 + Sync,
-) -> Vec<u32> {
-    let mut perm = vec![0; nrows];
+) -> Result<Vec<u32>, Error> {
+    let mut perm = try_zeroed(nrows)?;
     let windows = perm.par_chunks_mut(sigma).enumerate().with_min_len(TOGETHER / sigma);
-    windows.for_each_init(Vec::new, |lengths, (w, window)| {
+    windows.try_for_each_init(Vec::new, |lengths, (w, window)| {
         let rows = (w * sigma) as u32..(w * sigma + window.len()) as u32;
         lengths.clear();
         lengths.extend(rows.clone().map(&len));
@@ -29,14 +35,15 @@ pub(crate) fn sorted_in_windows(
             by_passes(window, rows, lengths, least..=most);
         } else if most as usize <= window.len() * (1 + window.len().ilog2() as usize) / 2 {
             // Counting sort takes a step per length, comparison sort several per row.
-            let sorted = rows_by_length(lengths.iter().copied());
+            let sorted = rows_by_length(lengths.iter().copied())?;
             window.iter_mut().zip(sorted).for_each(|(row, i)| *row = rows.start + i);
         } else {
             window.iter_mut().zip(rows.clone()).for_each(|(place, row)| *place = row);
             window.sort_by_key(|&row| std::cmp::Reverse(lengths[(row - rows.start) as usize]));
         }
-    });
-    perm
+        Ok(())
+    })?;
+    Ok(perm)
 }
 
 /// Writes `rows` of these lengths to `window`, longest first; equal lengths keep their order.
@@ -55,22 +62,28 @@ fn by_passes(window: &mut [u32], rows: Range<u32>, lengths: &[u32], all: RangeIn
 
 /// Returns the row indices `0..nrows`, longest row first; equal lengths keep their order (a stable
 /// counting sort).
-pub(crate) fn rows_by_length(row_lengths: impl Iterator<Item = u32> + Clone) -> Vec<u32> {
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
+pub(crate) fn rows_by_length(
+    row_lengths: impl Iterator<Item = u32> + Clone,
+) -> Result<Vec<u32>, Error> {
     let longest = row_lengths.clone().max().unwrap_or(0) as usize;
-    let mut next = vec![0u32; longest + 2];
+    let mut next = try_zeroed::<u32>(longest + 2)?;
     for len in row_lengths.clone() {
         next[longest - len as usize + 1] += 1;
     }
     for class in 0..=longest {
         next[class + 1] += next[class];
     }
-    let mut perm = vec![0; next[longest + 1] as usize];
+    let mut perm = try_zeroed(next[longest + 1] as usize)?;
     for (row, len) in row_lengths.enumerate() {
         let slot = &mut next[longest - len as usize];
         perm[*slot as usize] = row as u32;
         *slot += 1;
     }
-    perm
+    Ok(perm)
 }
 
 #[cfg(test)]
@@ -81,7 +94,7 @@ mod tests {
     fn counting_and_comparing_give_the_same_order() {
         for most in [0, 4, 5, 19, 20, 21, 5000] {
             let len = |row: u32| row * 7919 % (most + 1);
-            let found = sorted_in_windows(95, 10, len);
+            let found = sorted_in_windows(95, 10, len).unwrap();
             let mut expected: Vec<u32> = (0..95).collect();
             expected
                 .chunks_mut(10)

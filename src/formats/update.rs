@@ -14,7 +14,7 @@ use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Precision, Scalar};
+use crate::{Error, Precision, Scalar, memory};
 use std::sync::Arc;
 
 /// Arrays with the values of a packed matrix; slots are counted through both. The second may be
@@ -379,8 +379,8 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
         return Ok(Err(NoArrays::TOO_MANY));
     }
     // Bits, so that an f32 holds them as exactly as an f64; 0 stands for padding.
-    let numbers = (1..=nnz as u64).map(T::from_bits).collect();
-    let (row_ptr, col_idx) = (a.row_ptr().to_vec(), a.col_idx().to_vec());
+    let numbers = memory::listed((0..nnz).map(|entry| T::from_bits(entry as u64 + 1)))?;
+    let (row_ptr, col_idx) = (memory::try_copied(a.row_ptr())?, memory::try_copied(a.col_idx())?);
     // SAFETY: the pattern is that of a checked matrix.
     let numbered =
         unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), row_ptr, col_idx, numbers) };
@@ -393,7 +393,7 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
     if arrays.iter().map(|array| array.len() as u64).sum::<u64>() >= u64::from(NONE) {
         return Ok(Err(NoArrays::TOO_MANY));
     }
-    let mut slots = vec![NONE; nnz];
+    let mut slots = memory::filled(nnz, NONE)?;
     let out = Output::new(&mut slots);
     let mut before = 0;
     for array in arrays {

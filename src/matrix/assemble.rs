@@ -6,7 +6,8 @@
 //! the result does not depend on the number of threads.
 
 use super::CsrMatrix;
-use crate::Scalar;
+use crate::memory::{filled, try_zeroed};
+use crate::{Error, Scalar};
 use rayon::prelude::*;
 
 /// Maximum number of buckets: enough to occupy many cores, few enough that the write position of
@@ -100,19 +101,22 @@ struct SortScratch<T> {
 
 /// Builds the matrix of all runs: columns ascending in every row, explicit zeros kept. Every column
 /// must be below `ncols`.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
 pub(crate) fn to_csr<T: Scalar>(
     nrows: usize,
     ncols: usize,
     buckets: Buckets,
     runs: &[SortedRun<T>],
     repeated: Repeated,
-) -> CsrMatrix<T> {
+) -> Result<CsrMatrix<T>, Error> {
     let nnz = runs.iter().map(SortedRun::len).sum();
-    let mut row_ptr = vec![0usize; nrows + 1];
-    let mut col_idx = vec![0u32; nnz];
-    let mut values = vec![T::ZERO; nnz];
+    let mut row_ptr = try_zeroed::<usize>(nrows + 1)?;
+    let (mut col_idx, mut values) = (try_zeroed::<u32>(nnz)?, try_zeroed::<T>(nnz)?);
     if nnz == 0 {
-        return CsrMatrix { nrows, ncols, row_ptr, col_idx, values };
+        return Ok(CsrMatrix { nrows, ncols, row_ptr, col_idx, values });
     }
     let sizes: Vec<usize> =
         (0..buckets.count).map(|b| runs.iter().map(|run| run.bucket(b).len()).sum()).collect();
@@ -134,14 +138,14 @@ pub(crate) fn to_csr<T: Scalar>(
             || SortScratch { next: Vec::new(), entries: Vec::new() },
             |scratch, share| fill_bucket(buckets, runs, share, scratch, repeated),
         )
-        .collect();
+        .collect::<Result<_, Error>>()?;
     close_gaps(&sizes, &kept, &mut col_idx, &mut values);
     let starts = kept.iter().scan(0, |start, &n| Some(std::mem::replace(start, *start + n)));
     row_ptr[1..]
         .par_chunks_mut(1 << buckets.shift)
         .zip(starts.collect::<Vec<usize>>())
         .for_each(|(row_ends, start)| row_ends.iter_mut().for_each(|end| *end += start));
-    CsrMatrix { nrows, ncols, row_ptr, col_idx, values }
+    Ok(CsrMatrix { nrows, ncols, row_ptr, col_idx, values })
 }
 
 /// Builds the rows of one bucket at the front of its share and returns the number of their entries.
@@ -151,21 +155,19 @@ fn fill_bucket<T: Scalar>(
     share: Share<'_, T>,
     scratch: &mut SortScratch<T>,
     repeated: Repeated,
-) -> usize {
+) -> Result<usize, Error> {
     let Share { bucket, row_ends, col_idx, values } = share;
     let first_row = bucket << buckets.shift;
     let pieces = || runs.iter().flat_map(|run| run.bucket(bucket));
     let SortScratch { next, entries } = scratch;
-    next.clear();
-    next.resize(row_ends.len() + 1, 0);
+    refill(next, row_ends.len() + 1, 0)?;
     for entry in pieces() {
         next[entry.row as usize - first_row + 1] += 1;
     }
     for row in 0..row_ends.len() {
         next[row + 1] += next[row];
     }
-    entries.clear();
-    entries.resize(col_idx.len(), (0, T::ZERO));
+    refill(entries, col_idx.len(), (0, T::ZERO))?;
     for entry in pieces() {
         let slot = &mut next[entry.row as usize - first_row];
         entries[*slot] = (entry.col, entry.value);
@@ -191,7 +193,18 @@ fn fill_bucket<T: Scalar>(
         *row_end = kept;
         start = end;
     }
-    kept
+    Ok(kept)
+}
+
+/// Replaces the elements of a vector by `len` equal ones.
+fn refill<E: Clone>(list: &mut Vec<E>, len: usize, element: E) -> Result<(), Error> {
+    list.clear();
+    if list.capacity() < len {
+        *list = filled(len, element)?;
+    } else {
+        list.resize(len, element);
+    }
+    Ok(())
 }
 
 /// Closes the gaps between shares that summing has shortened.
@@ -243,7 +256,7 @@ mod tests {
         let second =
             [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];
         let runs = [SortedRun::new(buckets, &first), SortedRun::new(buckets, &second)];
-        let a = to_csr::<f64>(nrows, 4, buckets, &runs, Repeated::Summed);
+        let a = to_csr::<f64>(nrows, 4, buckets, &runs, Repeated::Summed).unwrap();
         assert_eq!((a.col_idx(), a.values()), (&[2, 1, 0, 3][..], &[4.5, 0.0, 7.0, 0.0][..]));
         assert_eq!(
             (a.row_ptr()[1], a.row_ptr()[500], a.row_ptr()[501], a.row_ptr()[999]),

@@ -2,14 +2,15 @@
 
 use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
 use super::{CsrMatrix, CsrView};
-use crate::Scalar;
+use crate::{Error, Scalar, memory};
 use rayon::prelude::*;
 
 /// Entries that a thread sorts at a time, within its cache.
 const RUN: usize = 1 << 16;
 
 impl<T: Scalar> CsrMatrix<T> {
-    /// Returns the transposed matrix; its columns are sorted in every row.
+    /// Returns the transposed matrix; its columns are sorted in every row. Aborts the process if
+    /// there is not enough memory.
     pub fn transpose(&self) -> Self {
         self.view().transpose()
     }
@@ -17,13 +18,25 @@ impl<T: Scalar> CsrMatrix<T> {
 
 impl<T: Scalar> CsrView<'_, T> {
     /// Returns the transposed matrix; its columns are sorted in every row, equal columns in the
-    /// order of this matrix. Temporarily needs 8 bytes and a value per entry.
+    /// order of this matrix. Temporarily needs 8 bytes and a value per entry. Aborts the process if
+    /// there is not enough memory.
     #[doc(hidden)]
     pub fn transpose(self) -> CsrMatrix<T> {
+        self.try_transpose().unwrap_or_else(|error| memory::exhausted(error))
+    }
+
+    /// As [`transpose`](Self::transpose).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    #[doc(hidden)]
+    pub fn try_transpose(self) -> Result<CsrMatrix<T>, Error> {
         T::transpose(self)
     }
 
-    pub(crate) fn transpose_impl(self) -> CsrMatrix<T> {
+    pub(crate) fn transpose_impl(self) -> Result<CsrMatrix<T>, Error> {
+        memory::check_room(self.nnz().saturating_mul(size_of::<MatrixEntry<T>>()))?;
         let buckets = Buckets::new(self.ncols());
         let starts: Vec<usize> = (0..self.nnz()).step_by(RUN).collect();
         let run = |sequence: &mut Vec<MatrixEntry<T>>, start: usize| {
@@ -44,21 +57,27 @@ impl<T: Scalar> CsrView<'_, T> {
 
     /// True if the matrix equals the given transpose of it, bit for bit; the order of a row's
     /// entries does not matter unless their columns are equal.
-    pub(crate) fn equals_transpose(self, transposed: &CsrMatrix<T>) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(crate) fn equals_transpose(self, transposed: &CsrMatrix<T>) -> Result<bool, Error> {
         if self.nrows() != self.ncols() || self.row_ptr() != transposed.row_ptr() {
-            return false;
+            return Ok(false);
         }
         let sorted = self.columns().are_sorted();
         // Transposing twice sorts the columns, and keeps the order of equal ones.
-        let copy = (!sorted).then(|| transposed.transpose());
+        let copy = (!sorted).then(|| transposed.view().try_transpose()).transpose()?;
         let a = copy.as_ref().map_or(self, CsrMatrix::view);
         let alike =
             |(one, other): (&[T], &[T])| one.iter().zip(other).all(|(a, b)| a.bits() == b.bits());
-        a.col_idx()
+        let same_columns = a
+            .col_idx()
             .par_chunks(RUN)
             .zip(transposed.col_idx().par_chunks(RUN))
-            .all(|(one, other)| one == other)
-            && a.values().par_chunks(RUN).zip(transposed.values().par_chunks(RUN)).all(alike)
+            .all(|(one, other)| one == other);
+        let values = a.values().par_chunks(RUN).zip(transposed.values().par_chunks(RUN));
+        Ok(same_columns && values.all(alike))
     }
 }
 
@@ -114,7 +133,7 @@ mod tests {
             let n = row_ptr.len() - 1;
             let a = CsrMatrix::try_new(n, n, row_ptr.to_vec(), col_idx.to_vec(), values.to_vec())
                 .unwrap();
-            a.view().equals_transpose(&a.transpose())
+            a.view().equals_transpose(&a.transpose()).unwrap()
         };
         assert!(of(&[0, 2, 3], &[0, 1, 0], &[1.0, 5.0, 5.0]));
         assert!(of(&[0, 2, 3], &[1, 0, 0], &[5.0, 1.0, 5.0]), "unsorted");
@@ -122,12 +141,12 @@ mod tests {
         assert!(!of(&[0, 2, 3], &[0, 1, 1], &[1.0, 5.0, 5.0]));
         assert!(!of(&[0, 2, 3], &[0, 1, 0], &[1.0, 0.0, -0.0]), "other bits");
         let wide = CsrMatrix::try_new(1, 2, vec![0, 1], vec![0], vec![1.0]).unwrap();
-        assert!(!wide.view().equals_transpose(&wide.transpose()));
+        assert!(!wide.view().equals_transpose(&wide.transpose()).unwrap());
         let mut a = "poisson2d,n=300".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
         a.values_mut().fill(2.0);
-        assert!(a.nnz() > RUN && a.view().equals_transpose(&a.transpose()));
+        assert!(a.nnz() > RUN && a.view().equals_transpose(&a.transpose()).unwrap());
         a.values_mut()[1] = 3.0;
-        assert!(!a.view().equals_transpose(&a.transpose()));
+        assert!(!a.view().equals_transpose(&a.transpose()).unwrap());
     }
 
     proptest! {

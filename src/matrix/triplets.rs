@@ -2,7 +2,7 @@
 
 use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
 use super::{CsrMatrix, check_dimensions};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, memory};
 use rayon::prelude::*;
 
 /// Entries sorted at a time: half a megabyte of them, which fits the second-level cache.
@@ -100,12 +100,14 @@ impl<T: Scalar> Triplets<T> {
     }
 
     /// Converts to CSR: columns ascending in every row, entries of one place summed in the order
-    /// they were added, explicit zeros kept.
+    /// they were added, explicit zeros kept. Aborts the process if there is not enough memory;
+    /// [`ToCsr::to_csr`](super::ToCsr::to_csr) returns an error.
     pub fn to_csr(&self) -> CsrMatrix<T> {
-        T::assemble(self)
+        T::assemble(self).unwrap_or_else(|error| memory::exhausted(error))
     }
 
-    pub(crate) fn to_csr_impl(&self) -> CsrMatrix<T> {
+    pub(crate) fn to_csr_impl(&self) -> Result<CsrMatrix<T>, Error> {
+        memory::check_room(self.len().saturating_mul(size_of::<MatrixEntry<T>>()))?;
         let buckets = Buckets::new(self.nrows);
         let pieces = self.row_idx.par_chunks(RUN).zip(self.col_idx.par_chunks(RUN));
         let runs: Vec<_> = pieces

@@ -93,10 +93,7 @@ impl<T: Scalar> SparseOp<T> {
         self.check_lengths(x.len(), y.len())?;
         let _span = self.product_span(1);
         match &self.matrix {
-            Placed::Host(matrix) => {
-                self.scaler.multiply(&**matrix, alpha, x, beta, y);
-                Ok(())
-            }
+            Placed::Host(matrix) => self.scaler.multiply(&**matrix, alpha, x, beta, y),
             Placed::Gpu(gpu, matrix) => {
                 let by = Scaling { alpha: alpha.into(), beta: beta.into() };
                 self.staged(*gpu, x, y, beta != T::ZERO, |queue, x, y| {

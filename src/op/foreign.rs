@@ -55,6 +55,7 @@ impl SparseOpBuilder {
         let rounded = self.rounded(copied.view())?;
         // Rounded values differ from those in the device arrays.
         let there = there.filter(|_| rounded.has_values_of(copied.view()));
+        Analysis::check_memory(rounded.view())?;
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
         let source = PackSource { a: rounded.view(), there: there.as_ref() };
         let mut op =

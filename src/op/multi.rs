@@ -163,7 +163,6 @@ impl<T: Scalar> SparseOp<T> {
                     None => multiply(y),
                     Some(scaler) => scaler.scale(alpha, beta, y, multiply),
                 }
-                Ok(())
             }
             Device::Cuda(gpu) => {
                 let by = Scaling { alpha: alpha.into(), beta: beta.into() };
@@ -305,6 +304,7 @@ impl<T: Scalar> SparseOp<T> {
     /// Packs the matrix a second time, with the best plan for SpMM, on the operator's device.
     fn second_packing(&self) -> Result<(Plan, Placed<T>), Error> {
         let a = self.to_csr()?;
+        Analysis::check_memory(a.view())?;
         let analysis = Analysis::of(a.view());
         let builder = self.settings_for_another().tuning(Tuning::Heuristic).remember(false);
         let plan = builder.plan_for_several(&analysis, &self.device, T::KIND);

@@ -13,7 +13,7 @@ use crate::tuning::explain::Preparation;
 use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, memory};
 use once_cell::sync::OnceCell;
 use tracing::field::display;
 
@@ -113,7 +113,7 @@ impl SparseOpBuilder {
         let (settings, spec) = (&self.calibration, device.spec());
         let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
-        let x = vec![T::ONE; source.a.ncols()];
+        let x = memory::filled(source.a.ncols(), T::ONE)?;
         let timer = DevicePlanTimer::new(source, device, &x, settings.cache())?;
         let Request { memory_limit, expected_calls, .. } = decision.request;
         let limits = Limits {

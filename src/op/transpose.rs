@@ -77,7 +77,7 @@ impl<T: Scalar> SparseOp<T> {
     pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
         self.check_copies("with the transposed matrix")?;
         let made =
-            get_or_make(&self.transposed, || Transposition::of(self.to_csr()?.view()).make(self))?;
+            get_or_make(&self.transposed, || Transposition::of(self.to_csr()?.view())?.make(self))?;
         Ok(match made {
             Transposed::Same => self,
             Transposed::Own(op) => op,
@@ -119,14 +119,15 @@ pub(super) enum Transposition<T> {
 }
 
 impl<T: Scalar> Transposition<T> {
-    fn of(a: CsrView<'_, T>) -> Self {
-        let transposed = a.transpose();
-        if a.equals_transpose(&transposed) { Self::Same } else { Self::Other(transposed) }
+    fn of(a: CsrView<'_, T>) -> Result<Self, Error> {
+        let transposed = a.try_transpose()?;
+        let same = a.equals_transpose(&transposed)?;
+        Ok(if same { Self::Same } else { Self::Other(transposed) })
     }
 
     /// Transposition requested by the settings.
-    pub(super) fn announced(settings: &SparseOpBuilder, a: CsrView<'_, T>) -> Self {
-        if settings.transpose { Self::of(a) } else { Self::NotAsked }
+    pub(super) fn announced(settings: &SparseOpBuilder, a: CsrView<'_, T>) -> Result<Self, Error> {
+        if settings.transpose { Self::of(a) } else { Ok(Self::NotAsked) }
     }
 
     /// Settings for the matrix itself that reserve memory for plain CSR of this one, if a limit

@@ -287,7 +287,7 @@ mod tests {
 
     fn choose(spec: &str, change: impl FnOnce(&mut Request)) -> Result<Decision, Error> {
         let analysis = analysis(spec);
-        let mut request = Request::new(&analysis, ScalarKind::F32, crate::memory::physical());
+        let mut request = Request::new(&analysis, ScalarKind::F32, crate::memory::limit());
         change(&mut request);
         select(&analysis, &Device::Cpu.spec(), Profile::builtin(&Device::Cpu), request)
     }
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn ell_on_a_power_law_is_refused_before_anything_is_allocated() {
         let analysis = analysis("circuit,rows=30k");
-        let request = Request::new(&analysis, ScalarKind::F32, crate::memory::physical());
+        let request = Request::new(&analysis, ScalarKind::F32, crate::memory::limit());
         let profile = Profile::builtin(&Device::Cpu);
         let refused =
             fixed("ell".parse().unwrap(), &analysis, &Device::Cpu.spec(), profile, request);

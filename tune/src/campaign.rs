@@ -59,6 +59,7 @@ impl<'a> Campaign<'a> {
         matrix: &str,
         class: &str,
     ) -> Result<CampaignResult, Error> {
+        Analysis::check_memory(a.view())?;
         let analysis = Analysis::of(a.view());
         let mut problems = Vec::new();
         let mut note = |what: &str, error: anyhow::Error| {

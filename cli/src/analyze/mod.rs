@@ -85,6 +85,7 @@ fn analyze<T: Scalar>(
 ) -> Result<()> {
     let builder = args.choice.builder()?;
     let a = args.choice.rounded(source.load::<T>(console)?)?;
+    Analysis::check_memory(a.view())?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     let (decision, select) = match args.choice.tuning {
         How::Heuristic if !args.choice.remember => {
@@ -103,7 +104,7 @@ fn analyze<T: Scalar>(
         decision,
         fingerprint: Fingerprint::of(a.view()),
         pattern: Pattern::of(a.view()),
-        symmetry: args.symmetry.then(|| Symmetry::of(a.view())),
+        symmetry: args.symmetry.then(|| Symmetry::of(a.view())).transpose()?,
         took: Took { analyze, select },
         analysis,
     };

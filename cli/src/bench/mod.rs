@@ -142,6 +142,7 @@ fn bench<T: Peers>(
         None => (&loaded, None),
     };
     check_room::<T>(a, task.several.count)?;
+    Analysis::check_memory(a.view())?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     // Dropped at once: its memory belongs to the comparison.
     let auto = builder.build_analyzed(a, &analysis)?;
@@ -217,17 +218,21 @@ fn bench<T: Peers>(
     Ok(report)
 }
 
-/// Refuses more vectors than the machine has memory for.
+/// Refuses more vectors than there is memory for.
 fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
     /// Copies of every vector at a time: in both layouts, during the copy, and the oracle's result.
     const COPIES: u64 = 4;
     let elements = ((a.nrows() + a.ncols()) as u64).saturating_mul(count as u64);
     let (needed, there) =
         (elements.saturating_mul(COPIES * size_of::<T>() as u64), Device::Cpu.memory()?);
-    if count > 1 && needed > there {
+    if needed > there {
+        let (vectors, remedy) = match count {
+            1 => ("a vector and its product".to_owned(), "use a smaller matrix"),
+            _ => (format!("{count} vectors and their products"), "use fewer vectors"),
+        };
+        let verb = if count == 1 { "needs" } else { "need" };
         bail!(
-            "{count} vectors and their products need {}, and this machine has {}; use fewer \
-             vectors",
+            "{vectors} {verb} {}, and this process may use {}; {remedy}",
             size(needed),
             size(there)
         );

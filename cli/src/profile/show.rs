@@ -2,7 +2,7 @@
 
 use super::{DeviceArg, Profile, ScalarKind, ceilings, device_for, device_line, is_current, name};
 use super::{printable, rounded};
-use crate::console::{Console, Left, Right, cause_chain, is_broken_pipe, table};
+use crate::console::{Console, Left, Right, cause_chain, is_output_error, table};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::tuning::cost::Coefficients;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     }
     for file in &args.files {
         match show(file, args, console) {
-            Err(error) if is_broken_pipe(&error) => return Err(error),
+            Err(error) if is_output_error(&error) => return Err(error),
             Err(error) => console.error(&printable(&cause_chain(&error))),
             Ok(()) => {}
         }

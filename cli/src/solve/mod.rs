@@ -253,8 +253,8 @@ fn right_hand_side<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) 
         return Ok(market::read_vector(file)?);
     }
     console.note("b is A times all ones; give another with --rhs");
-    let mut b = op.zeros_y();
-    op.apply(&vec![T::ONE; op.ncols()], &mut b)?;
+    let mut b = sparseop::try_zeroed(op.nrows())?;
+    op.apply(&sparseop::filled(op.ncols(), T::ONE)?, &mut b)?;
     Ok(b)
 }
 
@@ -284,7 +284,7 @@ fn solve_system<T: Scalar>(
     if let Method::Chebyshev { bounds: Some((low, high)) } = solver.method() {
         console.detail(|| format!("bounds of the eigenvalues: {low:.6e} and {high:.6e}"));
     }
-    let mut x = op.zeros_x();
+    let mut x = sparseop::try_zeroed(op.ncols())?;
     let report = solver.solve(b, &mut x);
     bar.finish_and_clear();
     let cost = Some((solver.products_per_iteration(), solver.vector_bytes_per_iteration()));

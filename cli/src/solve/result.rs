@@ -71,7 +71,7 @@ pub(super) fn time<T: Scalar>(
     iteration: f64,
 ) -> Result<Timing> {
     let (device, stream) = (op.device(), Stream::new(op.device())?);
-    let x = DeviceVec::from_slice(device, &vec![T::ONE; op.ncols()])?;
+    let x = DeviceVec::from_slice(device, &sparseop::filled(op.ncols(), T::ONE)?)?;
     let mut y = DeviceVec::zeros(device, op.nrows())?;
     let mut product = |n| time_batch(&stream, n, || op.apply_device(&stream, &x, &mut y));
     let mut times = time_interleaved(&mut [&mut product], Policy::of(device));

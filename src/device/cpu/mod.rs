@@ -3,11 +3,13 @@
 mod simd;
 mod strip;
 mod team;
+mod threads;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use simd::has_avx2;
 pub(crate) use simd::{Index, Kernel, PADDING, Vector, prefetch, set_lanes, widened};
 pub(crate) use strip::{Slots, strip};
+pub(crate) use threads::prepare_threads;
 
 use crate::Scalar;
 use rayon::prelude::*;
@@ -93,8 +95,9 @@ pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
 ///
 /// Not generic, so that the parallel iterator is compiled once. Inside a rayon pool the threads of
 /// the pool run them; elsewhere the caller and a team with as
-/// many threads as rayon's pool.
+/// many threads as rayon's pool. In a child of `fork` the caller is alone.
 fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
+    prepare_threads();
     let in_pool = rayon::current_thread_index().is_some();
     if count <= 1 || (!in_pool && rayon::current_num_threads() == 1) {
         (0..count).for_each(part);

@@ -7,10 +7,11 @@
 //! itself. The other threads spin for a moment before they sleep. Nothing is allocated.
 
 use std::cell::UnsafeCell;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock, TryLockError};
-use std::thread::{self, Thread};
+use std::thread::{self, JoinHandle, Thread};
 
 /// Spin iterations before a thread sleeps: about 30 µs, the time of a few small products or of a
 /// dot product.
@@ -18,6 +19,9 @@ const SPINS: u32 = 2000;
 
 /// The work of one part, called with the number of the part.
 type Body<'a> = dyn Fn(usize) + Sync + 'a;
+
+/// Main function of a member other than the caller.
+type Main = Box<dyn FnOnce() + Send>;
 
 /// The members of the team and their current work.
 struct Team {
@@ -68,6 +72,14 @@ impl Team {
     /// Creates a team of `members` members, counting the caller. `None` if no thread can be
     /// spawned.
     fn gather(members: usize) -> Option<&'static Self> {
+        Self::gather_by(members, |builder, main| builder.spawn(main))
+    }
+
+    /// As [`gather`](Self::gather), with the function that spawns a thread.
+    fn gather_by(
+        members: usize,
+        spawn: impl Fn(thread::Builder, Main) -> io::Result<JoinHandle<()>>,
+    ) -> Option<&'static Self> {
         let team: &'static Self = Box::leak(Box::new(Self {
             turn: Mutex::new(()),
             epoch: AtomicU64::new(0),
@@ -81,7 +93,7 @@ impl Team {
             let asleep: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
             let named = thread::Builder::new().name(format!("sparseop-{member}"));
             // If a thread cannot be spawned, the other members run its share.
-            let spawned = named.spawn(move || team.attend(member, asleep)).ok()?;
+            let spawned = spawn(named, Box::new(move || team.attend(member, asleep))).ok()?;
             Some(Helper { thread: spawned.thread().clone(), asleep })
         };
         let helpers: Vec<Helper> = (1..members).filter_map(helper).collect();
@@ -230,6 +242,26 @@ mod tests {
                 // Long enough for all members to fall asleep.
                 thread::sleep(std::time::Duration::from_millis(1));
             }
+        }
+    }
+
+    #[test]
+    fn refused_members_leave_their_parts_to_the_others() {
+        for refused in [&[2][..], &[1, 3], &[1, 2, 3]] {
+            let spawned = AtomicUsize::new(0);
+            let team = Team::gather_by(4, |builder, main| {
+                match refused.contains(&(spawned.fetch_add(1, SeqCst) + 1)) {
+                    true => Err(io::ErrorKind::WouldBlock.into()),
+                    false => builder.spawn(main),
+                }
+            });
+            assert_eq!(team.is_none(), refused.len() == 3, "the caller alone is no team");
+            let Some(team) = team else { continue };
+            let done: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
+            assert!(team.share(done.len(), &|part| {
+                done[part].fetch_add(1, SeqCst);
+            }));
+            assert!(done.iter().all(|count| count.load(SeqCst) == 1), "{refused:?}");
         }
     }
 

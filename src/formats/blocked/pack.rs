@@ -7,8 +7,9 @@ use crate::analysis::{Panel, Rows};
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
-use crate::memory::zeroed;
+use crate::memory::{check_room, collected, filled, try_copied, try_zeroed};
 use crate::{Error, Scalar};
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -45,7 +46,7 @@ pub(super) fn pack_columns<T: Scalar>(
     columns: u32,
     a: CsrView<'_, T>,
 ) -> Result<Host<T>, Error> {
-    let (order, sorted) = sorted(a);
+    let (order, sorted) = sorted(a)?;
     let a = sorted.as_ref().map_or(a, CsrMatrix::view);
     let equal = plan.packed.then(|| common(a.values())).flatten();
     let filler = Filler { plan, a, equal };
@@ -58,8 +59,8 @@ pub(super) fn pack_columns<T: Scalar>(
             Packed { hot: Vec::new(), tiles: Tiles { tile_ptr, windows }, near, far }
         }
         Block::Hot => {
-            let hot = hottest(a.columns(), columns as usize);
-            let mut numbers = vec![COLD; a.ncols()];
+            let hot = hottest(a.columns(), columns as usize)?;
+            let mut numbers = filled(a.ncols(), COLD)?;
             (0..).zip(&hot).for_each(|(number, &col)| numbers[col as usize] = number);
             let (near, far) = by_heat(a.columns(), &numbers);
             let windows = if near.is_empty() { Vec::new() } else { vec![[0, hot.len() as u32]] };
@@ -96,12 +97,13 @@ pub(super) fn check(plan: &Plan, what: &str, found: u64) -> Result<u32, Error> {
 
 /// For a matrix with unsorted rows: the original position of each entry of the sorted rows, and the
 /// sorted matrix. Otherwise an empty array and None.
-fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
+fn sorted<T: Scalar>(a: CsrView<'_, T>) -> Result<(Vec<u32>, Option<CsrMatrix<T>>), Error> {
     if a.columns().are_sorted() {
-        return (Vec::new(), None);
+        return Ok((Vec::new(), None));
     }
+    check_room(a.nnz().saturating_mul(size_of::<u32>()))?;
     let order = sorted_places(a.columns());
-    let (mut col_idx, mut values) = (zeroed(a.nnz()), zeroed(a.nnz()));
+    let (mut col_idx, mut values) = (try_zeroed(a.nnz())?, try_zeroed(a.nnz())?);
     for row in 0..a.nrows() {
         let (cols, of_row) = a.row(row);
         for k in a.row_range(row) {
@@ -109,11 +111,11 @@ fn sorted<T: Scalar>(a: CsrView<'_, T>) -> (Vec<u32>, Option<CsrMatrix<T>>) {
             (col_idx[k], values[k]) = (cols[from], of_row[from]);
         }
     }
+    let row_ptr = try_copied(a.row_ptr())?;
     // SAFETY: every row has the same entries as in a checked matrix.
-    let sorted = unsafe {
-        CsrMatrix::new_unchecked(a.nrows(), a.ncols(), a.row_ptr().to_vec(), col_idx, values)
-    };
-    (order, Some(sorted))
+    let sorted =
+        unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), row_ptr, col_idx, values) };
+    Ok((order, Some(sorted)))
 }
 
 /// Position in its row of each entry, for rows whose columns are put in order.
@@ -153,6 +155,8 @@ fn by_window(
     columns: u32,
     plan: &Plan,
 ) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
+    // A row has at least as many entries as runs; sorting them takes as much memory again.
+    check_room(a.nnz().saturating_mul(2 * size_of::<Run>()))?;
     let rows = Rows::sorted(a);
     // Panels, each with the number of its first window.
     let mut panels: Vec<(Panel, u32)> = Vec::new();
@@ -198,10 +202,10 @@ fn by_window(
 
 /// Columns with the most entries, in ascending order: at most `count`, none of them empty. Of
 /// columns with equally many entries the first ones are taken.
-fn hottest(a: CsrColumns<'_>, count: usize) -> Vec<u32> {
+fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
     // A count beyond 32 bits wraps round, which costs time but does not affect correctness.
     let counts: Vec<AtomicU32> =
-        (0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)).collect();
+        collected((0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)))?;
     a.col_idx().par_chunks(TASK).for_each(|cols| {
         cols.iter().for_each(|&col| {
             counts[col as usize].fetch_add(1, Relaxed);
@@ -209,6 +213,7 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Vec<u32> {
     });
     let filled =
         (0..a.ncols() as u32).into_par_iter().map(|col| (counts[col as usize].load(Relaxed), col));
+    check_room(a.nnz().min(a.ncols()).saturating_mul(2 * size_of::<(u32, u32)>()))?;
     let mut filled: Vec<(u32, u32)> = filled.filter(|&(entries, _)| entries > 0).collect();
     if filled.len() > count {
         filled
@@ -217,7 +222,7 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Vec<u32> {
     }
     let mut hot: Vec<u32> = filled.into_iter().map(|(_, col)| col).collect();
     hot.par_sort_unstable();
-    hot
+    Ok(hot)
 }
 
 /// Runs of all rows in hot columns, and runs in the other columns.
@@ -291,7 +296,7 @@ impl Entries for Classified<'_> {
 }
 
 /// Stored type of a column index within a tile.
-trait Column: Copy + Default + Send + Sync + Into<u32> {
+trait Column: Copy + Zeroable + Send + Sync + Into<u32> {
     fn of(col: u32) -> Self;
 }
 
@@ -386,11 +391,11 @@ impl<T: Scalar> Filler<'_, T> {
             before += count as u64;
             piece_ptr.push(check(self.plan, "runs", before)?);
         }
-        let mut cols = zeroed::<C>(pieces * PIECE);
-        let mut flags = zeroed::<u16>(pieces * PIECE / LANE);
+        let mut cols = try_zeroed::<C>(pieces * PIECE)?;
+        let mut flags = try_zeroed::<u16>(pieces * PIECE / LANE)?;
         let mut values = match self.equal {
             Some(value) => Values::Equal(value),
-            None => Values::Plain(zeroed(pieces * PIECE)),
+            None => Values::Plain(try_zeroed(pieces * PIECE)?),
         };
         let shared = match &mut values {
             Values::Plain(values) => Some(Output::new(values)),
@@ -441,7 +446,7 @@ fn count_ends(flags: &mut [u16]) {
 
 /// Replaces the rows of all runs by targets, in the given order.
 fn targets(plan: &Plan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<Split, Error> {
-    let mut next = zeroed::<u32>(nrows);
+    let mut next = try_zeroed::<u32>(nrows)?;
     runs.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
     let (mut rows, mut ptr, mut parts) = (Vec::new(), vec![0], 0u64);
     for (row, next) in (0..).zip(&mut next) {

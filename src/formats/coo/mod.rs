@@ -31,6 +31,7 @@ use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::reserved;
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 
@@ -135,7 +136,7 @@ impl Format for Coo {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        Ok(Host { plan: *plan, ..Host::beyond(a, 0) })
+        Ok(Host { plan: *plan, ..Host::beyond(a, 0)? })
     }
 }
 
@@ -154,11 +155,15 @@ pub(crate) struct Host<T> {
 
 impl<T: Scalar> Host<T> {
     /// The entries of `a` beyond the first `width` of their row.
-    pub(crate) fn beyond(a: CsrView<'_, T>, width: usize) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(crate) fn beyond(a: CsrView<'_, T>, width: usize) -> Result<Self, Error> {
         let entries = (0..a.nrows()).map(|row| a.row_len(row).saturating_sub(width)).sum();
-        let mut row_idx = Vec::with_capacity(entries);
-        let mut col_idx = Vec::with_capacity(entries);
-        let mut values = Vec::with_capacity(entries);
+        let mut row_idx = reserved(entries)?;
+        let mut col_idx = reserved(entries)?;
+        let mut values = reserved(entries)?;
         for row in 0..a.nrows() {
             let (cols, vals) = a.row(row);
             if cols.len() > width {
@@ -167,7 +172,7 @@ impl<T: Scalar> Host<T> {
                 values.extend_from_slice(&vals[width..]);
             }
         }
-        Self::of(a.nrows(), a.ncols(), row_idx, col_idx, values)
+        Ok(Self::of(a.nrows(), a.ncols(), row_idx, col_idx, values))
     }
 
     /// Matrix with the given entries, which are sorted by row.
@@ -312,7 +317,7 @@ mod tests {
         );
         assert!(!whole.reaches_every_row() && compact.reaches_every_row());
         assert_eq!(compact.expanded(4, &rows).row_idx, whole.row_idx);
-        let (nothing, rows) = Host::beyond(chapter::matrix::<f32>().view(), 9).compacted();
+        let (nothing, rows) = Host::beyond(chapter::matrix::<f32>().view(), 9).unwrap().compacted();
         assert!(nothing.values.is_empty() && rows.is_empty());
     }
 

@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 
 use crate::device::BLOCK;
-use crate::{Scalar, ScalarKind};
+use crate::memory::collected;
+use crate::{Error, Scalar, ScalarKind};
 
 /// Consecutive entries of a thread, and the least number of entries and row ends of a matrix for
 /// that number. A smaller matrix has smaller chunks, so that every multiprocessor of a large GPU
@@ -110,7 +111,11 @@ pub(super) struct Chunk {
 ///
 /// Entries and row ends are counted together, in order, and cut into equal pieces. A cut that would
 /// leave only a few entries of its row behind is moved back, so that short rows are never cut.
-pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
+pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Result<Vec<Chunk>, Error> {
     let nrows = row_ptr.len() - 1;
     let (spacing, reach) = (cutting.spacing as usize, cutting.reach as usize);
     // Entries and row ends before the entries of a row.
@@ -134,7 +139,7 @@ pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
     let count = cutting.count(nrows as u64, row_ptr[nrows] as u64) as usize;
-    (0..=count).into_par_iter().map(chunk).collect()
+    collected((0..count + 1).into_par_iter().map(chunk))
 }
 
 /// True if any row is cut.
@@ -162,16 +167,16 @@ mod tests {
     fn chunks_by_hand() {
         let cutting = Cutting::with_run(8);
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
-        assert_eq!(chunks(&[0], cutting), [uncut(0, 0, 0)], "no rows, no chunks");
+        assert_eq!(chunks(&[0], cutting).unwrap(), [uncut(0, 0, 0)], "no rows, no chunks");
         assert_eq!(
-            chunks(&[0; 5], cutting),
+            chunks(&[0; 5], cutting).unwrap(),
             [uncut(0, 0, 0), uncut(4, 0, 1)],
             "four row ends in one chunk"
         );
         // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other
         // two cut it. The row and its end take the places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
-        let table = chunks(&offsets(&[1914, 5000, 0]), cutting);
+        let table = chunks(&offsets(&[1914, 5000, 0]), cutting).unwrap();
         assert_eq!(table, [uncut(0, 0, 0), uncut(1, 5, 1), row(1, 3), row(1, 3), uncut(3, 0, 4)]);
         assert!(any_cut(&table) && !any_cut(&table[..2]));
     }
@@ -215,7 +220,7 @@ mod tests {
         ) {
             let row_ptr = offsets(&lengths);
             let (nrows, nnz) = (lengths.len(), row_ptr[lengths.len()]);
-            let table = chunks(&row_ptr, cutting);
+            let table = chunks(&row_ptr, cutting).unwrap();
             prop_assert_eq!(table.len() as u64, cutting.count(nrows as u64, nnz as u64) + 1);
             let start = |number: usize| {
                 let cut = (number * cutting.spacing as usize).min(nrows + nnz);

@@ -29,7 +29,7 @@ use crate::analysis::Analysis;
 use crate::device::cpu::partition;
 use crate::device::{BLOCK, Gpu};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::memory::copied;
+use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
 use chunks::{Chunk, Cutting, chunks, striped};
 pub(crate) use several::HostVectors;
@@ -189,11 +189,11 @@ impl Format for Csr {
             striped: *plan == Plan::Balanced
                 && cutting.is_largest()
                 && striped::<T>(a.nrows(), a.col_idx()),
-            row_ptr: Offsets::new(ptr),
-            col_idx: copied(a.col_idx()),
-            values: copied(a.values()),
+            row_ptr: Offsets::new(ptr)?,
+            col_idx: try_copied(a.col_idx())?,
+            values: try_copied(a.values())?,
             chunks: match plan {
-                Plan::Balanced => chunks(ptr, cutting),
+                Plan::Balanced => chunks(ptr, cutting)?,
                 _ => Vec::new(),
             },
             parts,
@@ -221,11 +221,11 @@ impl Offsets {
         }
     }
 
-    fn new(row_ptr: &[usize]) -> Self {
-        match Self::width(row_ptr[row_ptr.len() - 1] as u64) {
-            4 => Self::Narrow(row_ptr.iter().map(|&p| p as u32).collect()),
-            _ => Self::Wide(row_ptr.iter().map(|&p| p as u64).collect()),
-        }
+    fn new(row_ptr: &[usize]) -> Result<Self, Error> {
+        Ok(match Self::width(row_ptr[row_ptr.len() - 1] as u64) {
+            4 => Self::Narrow(listed(row_ptr.iter().map(|&p| p as u32))?),
+            _ => Self::Wide(listed(row_ptr.iter().map(|&p| p as u64))?),
+        })
     }
 
     fn to_vec(&self) -> Vec<usize> {
@@ -367,6 +367,6 @@ mod tests {
     #[test]
     fn offsets_widen_only_when_they_must() {
         assert_eq!((Offsets::width(u64::from(u32::MAX)), Offsets::width(1 << 32)), (4, 8));
-        assert_eq!(Offsets::new(&[0, 1 << 33]).bytes(), 16);
+        assert_eq!(Offsets::new(&[0, 1 << 33]).unwrap().bytes(), 16);
     }
 }

@@ -29,7 +29,7 @@ use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::device::{Gpu, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::memory::zeroed;
+use crate::memory::{listed, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
 use std::fmt::{self, Display};
@@ -101,7 +101,7 @@ impl Format for Ell {
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         let width = (0..a.nrows()).map(|row| a.row_len(row)).max().unwrap_or(0);
-        Ok(Host::of_width(a, width, *plan == Plan::Lengths))
+        Host::of_width(a, width, *plan == Plan::Lengths)
     }
 }
 
@@ -142,12 +142,16 @@ pub(crate) struct Host<T> {
 
 impl<T: Scalar> Host<T> {
     /// Packs the first `width` entries of every row of `a`.
-    pub(crate) fn of_width(a: CsrView<'_, T>, width: usize, lengths: bool) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(crate) fn of_width(a: CsrView<'_, T>, width: usize, lengths: bool) -> Result<Self, Error> {
         let nrows = a.nrows();
-        let mut col_idx = zeroed::<u32>(nrows * width);
-        let mut values = zeroed::<T>(nrows * width);
+        let mut col_idx = try_zeroed::<u32>(nrows.saturating_mul(width))?;
+        let mut values = try_zeroed::<T>(nrows.saturating_mul(width))?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
-        let row_len: Vec<u32> = (0..nrows).map(|row| a.row_len(row).min(width) as u32).collect();
+        let row_len: Vec<u32> = listed((0..nrows).map(|row| a.row_len(row).min(width) as u32))?;
         let parts = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));
         for_each_part(&parts, |rows| {
             // Blocks small enough that their part of the CSR arrays stays in the cache while slot
@@ -172,7 +176,7 @@ impl<T: Scalar> Host<T> {
                 }
             }
         });
-        Self {
+        Ok(Self {
             nrows,
             ncols: a.ncols(),
             width,
@@ -182,7 +186,7 @@ impl<T: Scalar> Host<T> {
             values,
             row_len: lengths.then_some(row_len),
             parts,
-        }
+        })
     }
 
     /// `(nrows, ncols)`.
@@ -246,14 +250,14 @@ mod tests {
 
     #[test]
     fn the_chapters_matrices() {
-        let packed = Host::of_width(chapter::matrix::<f32>().view(), 3, true);
+        let packed = Host::of_width(chapter::matrix::<f32>().view(), 3, true).unwrap();
         assert_eq!(packed.width, 3);
         assert_eq!(packed.col_idx, [0, P, 1, 0, 2, P, 2, 3, P, P, 3, P]);
         assert_eq!(packed.values, [3., 0., 2., 1., 1., 0., 4., 1., 0., 0., 1., 0.]);
         assert_eq!(packed.row_len, Some(vec![2, 0, 3, 2]));
         assert_eq!(packed.col_idx.iter().filter(|&&c| c == P).count(), 5, "five padded slots");
 
-        let exercise = Host::of_width(chapter::exercise::<f32>().view(), 2, false);
+        let exercise = Host::of_width(chapter::exercise::<f32>().view(), 2, false).unwrap();
         assert_eq!(exercise.col_idx, [0, 2, 1, 0, 2, P, 2, 3]);
         assert_eq!(exercise.values, [1., 8., 4., 2., 7., 0., 3., 1.]);
         assert_eq!(exercise.row_len, None);

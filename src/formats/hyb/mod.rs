@@ -33,6 +33,7 @@ use super::{
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::listed;
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
 
@@ -152,14 +153,14 @@ impl Format for Hyb {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        let lengths: Vec<u32> = (0..a.nrows()).map(|row| a.row_len(row) as u32).collect();
+        let lengths: Vec<u32> = listed((0..a.nrows()).map(|row| a.row_len(row) as u32))?;
         let longest = lengths.iter().copied().max().unwrap_or(0);
         // No row fills more slots than its length.
         let width = plan.width.resolve(&Histogram::of(&lengths), T::KIND).min(longest) as usize;
         Ok(Host {
             plan: *plan,
-            ell: ell::Host::of_width(a, width, false),
-            coo: coo::Host::beyond(a, width),
+            ell: ell::Host::of_width(a, width, false)?,
+            coo: coo::Host::beyond(a, width)?,
         })
     }
 }

@@ -39,7 +39,7 @@ use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::memory::zeroed;
+use crate::memory::{listed, reserved, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
 use plan::STRIP_ROWS;
 use sections::Section;
@@ -150,7 +150,7 @@ impl Format for Jds {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        Ok(Host::new(plan, a))
+        Host::new(plan, a)
     }
 }
 
@@ -179,10 +179,10 @@ enum Table {
 }
 
 impl<T: Scalar> Host<T> {
-    fn new(plan: &Plan, a: CsrView<'_, T>) -> Self {
+    fn new(plan: &Plan, a: CsrView<'_, T>) -> Result<Self, Error> {
         let lengths = (0..a.nrows()).map(|row| a.row_len(row) as u32);
-        let perm = rows_by_length(lengths.clone());
-        let whole = Histogram::of(&lengths.collect::<Vec<_>>());
+        let perm = rows_by_length(lengths.clone())?;
+        let whole = Histogram::of(&listed(lengths)?);
         let (histogram, cut) = plan.cut(&whole);
         let len = |row: u32| a.row_len(row as usize).min(cut as usize);
         let table = match plan.layout {
@@ -199,14 +199,14 @@ impl<T: Scalar> Host<T> {
                 Table::Diagonals(jd_ptr)
             }
         };
-        let mut before = Vec::with_capacity(perm.len() + 1);
+        let mut before = reserved(perm.len() + 1)?;
         before.push(0u64);
         for &row in &perm {
             before.push(before[before.len() - 1] + len(row) as u64 + 1);
         }
         let parts = partition(perm.len(), STRIP_ROWS as usize, |rows| before[rows]);
-        let mut col_idx = zeroed::<u32>(table.slots());
-        let mut values = zeroed::<T>(table.slots());
+        let mut col_idx = try_zeroed::<u32>(table.slots())?;
+        let mut values = try_zeroed::<T>(table.slots())?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         for_each_part(&parts, |range| {
             for i in range {
@@ -223,9 +223,9 @@ impl<T: Scalar> Host<T> {
                 }
             }
         });
-        let tail = plan.tail.map(|_| coo::Host::beyond(a, cut as usize));
+        let tail = plan.tail.map(|_| coo::Host::beyond(a, cut as usize)).transpose()?;
         let consecutive = super::follow_across_lanes(&col_idx);
-        Self {
+        Ok(Self {
             plan: *plan,
             ncols: a.ncols(),
             perm,
@@ -235,7 +235,7 @@ impl<T: Scalar> Host<T> {
             consecutive,
             tail,
             parts,
-        }
+        })
     }
 
     /// Columns and values of the `i`-th sorted row, without its tail.
@@ -333,7 +333,7 @@ mod tests {
         let super::super::Plan::Jds(plan) = text.parse().unwrap() else {
             panic!("{text} is not JDS")
         };
-        Host::new(&plan, chapter::matrix::<f32>().view())
+        Host::new(&plan, chapter::matrix::<f32>().view()).unwrap()
     }
 
     #[test]

@@ -307,7 +307,10 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         slice: &Slice<'_>,
     ) -> [V; G] {
         let x = self.x.as_ptr().wrapping_add(slice.base as usize);
-        let mut indices = slice.indices.as_ptr().cast::<N>();
+        // They reach to the end of the array. The pointer is that of the array and not of a part of
+        // it, because vectors may reach past the last index: see `SLACK`.
+        let first = self.a.index.len() - slice.indices.len();
+        let mut indices = self.a.index.as_ptr().wrapping_add(first).cast::<N>();
         let mut at = slice.first_value;
         // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
         unsafe {

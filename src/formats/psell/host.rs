@@ -7,6 +7,7 @@ use super::order::Order;
 use super::{Coder, Header, Packing, Sink, Stored, ValueEncoding, with_slack};
 use crate::device::cpu::{Output, partition};
 use crate::matrix::CsrView;
+use crate::memory::{check_room, collected, listed};
 use crate::{Error, Scalar};
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -47,7 +48,8 @@ impl<T: Scalar> Host<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::PackedTooLarge`] if the slices exceed the range of addresses.
+    /// [`Error::PackedTooLarge`] if the slices exceed the range of addresses;
+    /// [`Error::HostMemory`].
     pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
         let Packing { values, group, split } = packing;
         let group = group as usize;
@@ -56,13 +58,14 @@ impl<T: Scalar> Host<T> {
             ValueEncoding::Packed => Coder::of(a.values()),
             ValueEncoding::Narrow(precision) => Coder::narrow(a.values(), precision),
         };
-        let perm = order.short_rows(a.row_ptr(), split);
+        let perm = order.short_rows(a.row_ptr(), split)?;
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
         let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, split };
+        check_room(rows.slices().saturating_mul(size_of::<Encoded>() + size_of::<PlacedSlice>()))?;
         let chunks = rows.encode();
         let placed = Placement::of(&chunks, coder.size())?;
-        let mut stored = Stored::zeroed(&coder, placed.value_units * UNIT / coder.size().max(1));
-        let mut index = with_slack(placed.index_units * UNIT / size_of::<u32>());
+        let mut stored = Stored::zeroed(&coder, placed.value_units * UNIT / coder.size().max(1))?;
+        let mut index = with_slack(placed.index_units * UNIT / size_of::<u32>())?;
         let writer = Writer {
             a,
             rows,
@@ -79,12 +82,12 @@ impl<T: Scalar> Host<T> {
             }
         };
         chunks.par_iter().zip(placed.slices.par_chunks(CHUNK)).enumerate().for_each(write);
-        let long = LongRows::of(a, split, &coder);
-        let skip = long.is_some().then(|| rows.skipped());
+        let long = LongRows::of(a, split, &coder)?;
+        let skip = long.is_some().then(|| rows.skipped()).transpose()?;
         let entries =
             |s: usize| placed.slices.get(s).map_or(placed.entries, |slice| slice.entries_before);
         let parts = partition(placed.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
-        let headers = placed.slices.iter().map(|slice| slice.header).collect();
+        let headers = listed(placed.slices.iter().map(|slice| slice.header))?;
         let dictionary = coder.into_dictionary();
         let (nrows, ncols) = (a.nrows(), a.ncols());
         Ok(Self {
@@ -185,13 +188,13 @@ impl<'a> SlicedRows<'a> {
     }
 
     /// Lanes of every slice that hold long rows.
-    fn skipped(self) -> Vec<u32> {
+    fn skipped(self) -> Result<Vec<u32>, Error> {
         let lanes = |s: usize| {
             let is_long = |row| self.is_long(row);
             let lane = |lane: usize| u32::from(self.row(s, lane).is_some_and(is_long)) << lane;
             (0..LANES).fold(0, |mask, l| mask | lane(l))
         };
-        (0..self.slices()).into_par_iter().map(lanes).collect()
+        collected((0..self.slices()).into_par_iter().map(lanes))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Long rows, too long for slices: stored consecutively as in CSR, and cut into pieces.
 
 use super::{Coder, Sink, Stored};
-use crate::Scalar;
 use crate::device::cpu::{for_each_part, partition};
 use crate::matrix::CsrView;
-use crate::memory::zeroed;
+use crate::memory::{reserved, try_zeroed};
+use crate::{Error, Scalar};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -39,11 +39,26 @@ pub(crate) struct LongRows<T> {
 
 impl<T: Scalar> LongRows<T> {
     /// Collects the rows of `a` with more than `limit` entries, if any.
-    pub(crate) fn of(a: CsrView<'_, T>, limit: u32, coder: &Coder<T>) -> Option<Self> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PackedTooLarge`] if the pieces exceed the range of addresses;
+    /// [`Error::HostMemory`].
+    pub(crate) fn of(
+        a: CsrView<'_, T>,
+        limit: u32,
+        coder: &Coder<T>,
+    ) -> Result<Option<Self>, Error> {
         let is_long = |&row: &u32| a.row_len(row as usize) > limit as usize;
         let rows: Vec<u32> = (0..a.nrows() as u32).into_par_iter().filter(is_long).collect();
-        let (mut pieces, mut entries) = (Vec::new(), 0);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let lengths = rows.iter().map(|&row| a.row_len(row as usize) as u64);
+        let count = check_pieces(lengths.map(|len| len.div_ceil(PIECE)).sum())?;
+        let (mut pieces, mut entries) = (reserved::<Piece>(count as usize)?, 0);
         for &row in &rows {
+            // Both are at most the checked number of all pieces.
             let (first, len) = (pieces.len() as u32, a.row_len(row as usize) as u64);
             let count = len.div_ceil(PIECE) as u32;
             pieces.extend((0..len).step_by(PIECE as usize).map(|start| Piece {
@@ -55,11 +70,8 @@ impl<T: Scalar> LongRows<T> {
             }));
             entries += len;
         }
-        if pieces.is_empty() {
-            return None;
-        }
-        let (mut col_idx, mut values) =
-            (zeroed(entries as usize), Stored::zeroed(coder, entries as usize));
+        let mut col_idx = try_zeroed(entries as usize)?;
+        let mut values = Stored::zeroed(coder, entries as usize)?;
         let sink = Sink::new(&mut values, coder);
         let mut start = 0;
         for &row in &rows {
@@ -73,7 +85,7 @@ impl<T: Scalar> LongRows<T> {
         }
         let before = |p: usize| pieces.get(p).map_or(entries, |piece| piece.begin);
         let parts = partition(pieces.len(), 1, before);
-        Some(Self { pieces, col_idx, values, parts })
+        Ok(Some(Self { pieces, col_idx, values, parts }))
     }
 
     /// Row numbers, each with the range of its entries.
@@ -89,6 +101,12 @@ impl<T: Scalar> LongRows<T> {
     }
 }
 
+/// Number of pieces as the 32 bits in which every piece stores positions among them.
+fn check_pieces(pieces: u64) -> Result<u32, Error> {
+    let limit = u64::from(u32::MAX) * PIECE * size_of::<u32>() as u64;
+    u32::try_from(pieces).map_err(|_| Error::PackedTooLarge { what: "indices of long rows", limit })
+}
+
 /// Range of entries of successive pieces.
 pub(crate) fn entries(pieces: &[Piece]) -> Range<usize> {
     let end = |piece: &Piece| piece.begin as usize + piece.count as usize;
@@ -101,4 +119,17 @@ pub(crate) fn long_bytes(lengths: &[(u32, u64)], value_size: usize) -> u64 {
     let entry = (size_of::<u32>() + value_size) as u64;
     let row = |len: u64| len.div_ceil(PIECE) * size_of::<Piece>() as u64 + len * entry;
     lengths.iter().map(|&(len, rows)| rows * row(u64::from(len))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_pieces_than_their_positions_can_count_are_refused() {
+        assert_eq!(check_pieces(u64::from(u32::MAX)).unwrap(), u32::MAX);
+        let refused = check_pieces(1 << 32).unwrap_err();
+        assert!(matches!(refused, Error::PackedTooLarge { .. }));
+        assert!(refused.to_string().contains("bytes of indices of long rows"), "{refused}");
+    }
 }

@@ -124,7 +124,8 @@ impl SliceProbe {
 impl ColumnSample {
     fn sizes(&self, order: Order, split: u32) -> SliceSizes {
         let Self { row_ptr, col_idx, ncols } = self;
-        let perm = order.short_rows(row_ptr, split);
+        // A sample is small; without memory for its order, the natural one is measured.
+        let perm = order.short_rows(row_ptr, split).ok().flatten();
         SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols: *ncols, split }.sizes()
     }
 }
@@ -201,7 +202,8 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
     let chunk = |w: usize| {
         let window = window(w);
         let row_ptr = &rows.row_ptr[window.start..=window.end];
-        let perm = Order::Windows(WINDOW).short_rows(row_ptr, rows.split);
+        // As above.
+        let perm = Order::Windows(WINDOW).short_rows(row_ptr, rows.split).ok().flatten();
         let sorted = SlicedRows { row_ptr, perm: perm.as_deref(), ..rows };
         let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
         let slices = window.len().div_ceil(LANES);

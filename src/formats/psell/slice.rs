@@ -23,7 +23,7 @@ pub(crate) struct Slice<'a> {
     pub(crate) deltas: [&'a [u32]; 2],
     /// Lanes of the slots or steps that some lanes lack.
     pub(crate) masks: &'a [u32],
-    /// For a relative slice, its indices, and the words behind them.
+    /// For a relative slice, its indices and all words of the index behind them.
     pub(crate) indices: &'a [u32],
 }
 

@@ -29,7 +29,7 @@ use crate::analysis::{Analysis, SliceSums};
 use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::memory::zeroed;
+use crate::memory::{collected, listed, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
 use rayon::prelude::*;
 use std::fmt::{self, Display};
@@ -196,7 +196,7 @@ impl Format for Sell {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        Ok(Host::new(*plan, a))
+        Host::new(*plan, a)
     }
 }
 
@@ -219,29 +219,26 @@ pub(crate) struct Host<T> {
 }
 
 impl<T: Scalar> Host<T> {
-    fn new(plan: Plan, a: CsrView<'_, T>) -> Self {
+    fn new(plan: Plan, a: CsrView<'_, T>) -> Result<Self, Error> {
         let (nrows, c) = (a.nrows(), plan.c as usize);
-        let perm = (plan.sigma > 1).then(|| {
-            super::sorted_in_windows(nrows, plan.sigma as usize, |row| {
-                a.row_len(row as usize) as u32
-            })
-        });
+        let len = |row: u32| a.row_len(row as usize) as u32;
+        let perm = match plan.sigma {
+            0 | 1 => None,
+            sigma => Some(super::sorted_in_windows(nrows, sigma as usize, len)?),
+        };
         let row_of = |i: usize| perm.as_ref().map_or(i, |p| p[i] as usize);
         let slices = nrows.div_ceil(c);
-        let extent: Vec<(u32, u32)> = (0..slices)
-            .into_par_iter()
-            .map(|s| {
-                let lengths = (s * c..(s * c + c).min(nrows)).map(|i| a.row_len(row_of(i)) as u32);
-                let (least, most) = lengths.fold((u32::MAX, 0), |m, l| (m.0.min(l), m.1.max(l)));
-                (most, if s * c + c <= nrows { least } else { 0 })
-            })
-            .collect();
-        let mut slice_ptr = vec![0; slices + 1];
+        let extent: Vec<(u32, u32)> = collected((0..slices).into_par_iter().map(|s| {
+            let lengths = (s * c..(s * c + c).min(nrows)).map(|i| a.row_len(row_of(i)) as u32);
+            let (least, most) = lengths.fold((u32::MAX, 0), |m, l| (m.0.min(l), m.1.max(l)));
+            (most, if s * c + c <= nrows { least } else { 0 })
+        }))?;
+        let mut slice_ptr = try_zeroed::<usize>(slices + 1)?;
         for (s, &(width, _)) in extent.iter().enumerate() {
             slice_ptr[s + 1] = slice_ptr[s] + width as usize * c;
         }
-        let mut col_idx = zeroed::<u32>(slice_ptr[slices]);
-        let mut values = zeroed::<T>(slice_ptr[slices]);
+        let mut col_idx = try_zeroed::<u32>(slice_ptr[slices])?;
+        let mut values = try_zeroed::<T>(slice_ptr[slices])?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let parts = partition(slices, 1, |s| (slice_ptr[s] + s * c) as u64);
         for_each_part(&parts, |range| {
@@ -263,19 +260,19 @@ impl<T: Scalar> Host<T> {
                 }
             }
         });
-        Self {
+        Ok(Self {
             nrows,
             ncols: a.ncols(),
             c,
             sigma: plan.sigma as usize,
             slice_ptr,
-            full: extent.iter().map(|e| e.1).collect(),
+            full: listed(extent.iter().map(|e| e.1))?,
             consecutive: super::follow_across_lanes(&col_idx),
             col_idx,
             values,
             perm,
             parts,
-        }
+        })
     }
 
     /// Columns and values of lane `lane` of slice `s`, in order.
@@ -334,7 +331,7 @@ mod tests {
     #[test]
     fn the_chapters_matrix() {
         let plan = Plan { c: 2, sigma: 4 };
-        let packed = Host::new(plan, chapter::matrix::<f32>().view());
+        let packed = Host::new(plan, chapter::matrix::<f32>().view()).unwrap();
         assert_eq!(packed.perm, Some(vec![2, 0, 3, 1]));
         assert_eq!(packed.slice_ptr, [0, 6, 10]);
         assert_eq!(packed.full, [2, 0]);
@@ -345,7 +342,7 @@ mod tests {
     #[test]
     fn unsorted_with_a_slice_that_is_not_full() {
         let plan = Plan { c: 3, sigma: 1 };
-        let packed = Host::new(plan, chapter::matrix::<f32>().view());
+        let packed = Host::new(plan, chapter::matrix::<f32>().view()).unwrap();
         assert_eq!(packed.perm, None);
         assert_eq!(packed.slice_ptr, [0, 9, 15]);
         assert_eq!(packed.full, [0, 0]);

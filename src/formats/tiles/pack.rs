@@ -5,7 +5,7 @@ use super::{GROUP, Host, Plan, Shape, UNUSED, Values, chunk_rows};
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::CsrView;
-use crate::memory::zeroed;
+use crate::memory::try_zeroed;
 use crate::{Error, Scalar};
 use rayon::prelude::*;
 
@@ -23,21 +23,24 @@ struct Cell {
 pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
     let shape = Shape::new(plan, a.nrows(), a.ncols(), a.nnz(), T::KIND);
     check(plan, "chunks", shape.chunks() as u64, MAX_CHUNKS)?;
-    let chunk_rows = chunk_rows(a.row_ptr(), u64::from(shape.chunk));
+    let chunk_rows = chunk_rows(a.row_ptr(), u64::from(shape.chunk))?;
     let cells = cells(&shape, &chunk_rows, a.col_idx());
     let groups = |cells: &Vec<Cell>| cells.iter().map(|cell| u64::from(cell.groups)).sum::<u64>();
     check(plan, "groups", cells.iter().map(groups).sum(), u64::from(u32::MAX))?;
 
     let chunk_ptr = rising(cells.iter().map(|cells| groups(cells) as u32));
-    let tile_ptr = tile_ptr(&shape, &cells);
+    let tile_ptr = tile_ptr(&shape, &cells)?;
     let equal = plan.packed.then(|| common(a.values())).flatten();
     let slots = tile_ptr[tile_ptr.len() - 1] as usize * GROUP;
     let mut host = Host {
-        home: zeroed(slots / GROUP),
-        positions: zeroed(slots),
-        row_ends: zeroed(shape.nrows),
-        cols: zeroed(slots),
-        values: equal.map_or_else(|| Values::Plain(zeroed(slots)), Values::Equal),
+        home: try_zeroed(slots / GROUP)?,
+        positions: try_zeroed(slots)?,
+        row_ends: try_zeroed(shape.nrows)?,
+        cols: try_zeroed(slots)?,
+        values: match equal {
+            Some(value) => Values::Equal(value),
+            None => Values::Plain(try_zeroed(slots)?),
+        },
         parts: parts(&shape),
         shape,
         chunk_rows,
@@ -90,8 +93,8 @@ fn cells(shape: &Shape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
 }
 
 /// First group of every tile in tile order, and the number of groups.
-fn tile_ptr(shape: &Shape, cells: &[Vec<Cell>]) -> Vec<u32> {
-    let mut tile_ptr = zeroed::<u32>(shape.tiles() + 1);
+fn tile_ptr(shape: &Shape, cells: &[Vec<Cell>]) -> Result<Vec<u32>, Error> {
+    let mut tile_ptr = try_zeroed::<u32>(shape.tiles() + 1)?;
     for (chunk, cells) in cells.iter().enumerate() {
         let first_tile = shape.tiles_of(chunk).start;
         for cell in cells {
@@ -101,7 +104,7 @@ fn tile_ptr(shape: &Shape, cells: &[Vec<Cell>]) -> Vec<u32> {
     for tile in 0..shape.tiles() {
         tile_ptr[tile + 1] += tile_ptr[tile];
     }
-    tile_ptr
+    Ok(tile_ptr)
 }
 
 /// First group of every cell in tile order: the cells of a tile are ordered by chunk.

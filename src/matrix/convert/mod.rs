@@ -6,7 +6,7 @@ mod of_faer;
 mod of_nalgebra;
 
 use super::{CsrCow, CsrMatrix, CsrView, Triplets, check, check_dimensions};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, memory};
 use sprs::{CsMatBase, SpIndex};
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -24,7 +24,8 @@ pub trait ToCsr<T: Scalar> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMatrix`] if the matrix does not fit 32-bit column indices.
+    /// [`Error::InvalidMatrix`] if the matrix does not fit 32-bit column indices;
+    /// [`Error::HostMemory`] if a converted matrix does not fit the memory.
     fn to_csr(&self) -> Result<CsrCow<'_, T>, Error>;
 }
 
@@ -48,7 +49,7 @@ impl<T: Scalar> ToCsr<T> for CsrCow<'_, T> {
 
 impl<T: Scalar> ToCsr<T> for Triplets<T> {
     fn to_csr(&self) -> Result<CsrCow<'_, T>, Error> {
-        Ok(Triplets::to_csr(self).into())
+        Ok(T::assemble(self)?.into())
     }
 }
 
@@ -66,7 +67,7 @@ where
         let compressed = Compressed {
             format: "sprs",
             shape: self.shape(),
-            ptr: self.proper_indptr().iter().map(|p| p.index()).collect(),
+            ptr: memory::listed(self.proper_indptr().iter().map(|p| p.index()))?,
             by_rows: self.is_csr(),
         };
         // sprs can build matrices without checks, so the arrays are checked like any others.
@@ -95,12 +96,14 @@ impl Compressed {
         let Self { format, shape: (nrows, ncols), ptr, by_rows } = self;
         check_dimensions(format, nrows, ncols)?;
         // An index that does not fit becomes one that is out of range, which the check below finds.
-        let indices: Vec<u32> = indices.map(|i| u32::try_from(i).unwrap_or(u32::MAX)).collect();
+        let mut numbers = memory::reserved(values.len())?;
+        numbers.extend(indices.map(|i| u32::try_from(i).unwrap_or(u32::MAX)));
+        let indices: Vec<u32> = numbers;
         let (outer, inner) = if by_rows { (nrows, ncols) } else { (ncols, nrows) };
         check(outer, inner, &ptr, &indices, values.len())?;
         let (row_ptr, col_idx) = (Cow::Owned(ptr), Cow::Owned(indices));
         let compressed = CsrCow { nrows: outer, ncols: inner, row_ptr, col_idx, values };
-        Ok(if by_rows { compressed } else { compressed.view().transpose().into() })
+        Ok(if by_rows { compressed } else { compressed.view().try_transpose()?.into() })
     }
 }
 

@@ -48,7 +48,7 @@ impl<T: Scalar> ToCsr<T> for CooMatrix<T> {
         let (rows, cols) = (narrow(self.row_indices()), narrow(self.col_indices()));
         let triplets =
             Triplets::from_parts(self.nrows(), self.ncols(), rows, cols, self.values().to_vec())?;
-        Ok(triplets.to_csr().into())
+        Ok(T::assemble(&triplets)?.into())
     }
 }
 

@@ -191,12 +191,12 @@ impl Spec {
         let per_entry = 12 + T::KIND.size();
         let bytes =
             shape.nnz.saturating_mul(per_entry).saturating_add(shape.nrows.saturating_mul(16));
-        let memory = memory::physical();
+        let memory = memory::limit();
         if bytes as u64 > memory {
             let (gib, limit) = (bytes >> 30, memory >> 30);
             let message = format!(
-                "its {} entries would take {gib} GiB to generate, and the machine has {limit} GiB; \
-                 choose a smaller `{}`",
+                "its {} entries would take {gib} GiB to generate, and this process may use \
+                 {limit} GiB; choose a smaller `{}`",
                 shape.nnz, self.entry.parameters[0].key
             );
             return Err(Error::GalleryText { text: self.to_string(), message });

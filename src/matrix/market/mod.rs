@@ -33,8 +33,8 @@ pub use write::write;
 pub(crate) use write::write_impl;
 
 use super::CsrMatrix;
-use super::assemble::{Buckets, Repeated, SortedRun, to_csr};
-use crate::{Error, Scalar};
+use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
+use crate::{Error, Scalar, memory};
 use header::{MarketHeader, MarketLayout};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -67,7 +67,8 @@ pub fn is_matrix_path(path: impl AsRef<Path>) -> bool {
 /// # Errors
 ///
 /// [`Error::Io`] if the file cannot be opened, read or decompressed; [`Error::Market`] with the
-/// first offending line if it is not a Matrix Market file of real numbers that fit `T`.
+/// first offending line if it is not a Matrix Market file of real numbers that fit `T`;
+/// [`Error::HostMemory`] if the memory does not suffice.
 pub fn read<T: Scalar>(path: impl AsRef<Path>) -> Result<CsrMatrix<T>, Error> {
     Reader::new().read(path)
 }
@@ -141,11 +142,11 @@ impl Default for Reader<'_> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader that reports no progress; its memory limit is the memory of the machine, if
-    /// known.
+    /// Creates a reader that reports no progress; its memory limit is the memory that the process
+    /// may use, if known: the least of the memory of the machine, the limits of its control groups
+    /// and the limit of its address space.
     pub fn new() -> Self {
-        let memory_limit = crate::memory::physical();
-        Self { listener: None, above: None, memory_limit, chunk_bytes: None }
+        Self { listener: None, above: None, memory_limit: memory::limit(), chunk_bytes: None }
     }
 
     /// Calls `listener` about every megabyte, from any thread.
@@ -161,8 +162,8 @@ impl<'a> Reader<'a> {
         Self { above: Some(count), ..self }
     }
 
-    /// Limits memory: a matrix whose arrays, or whose decompressed text, would each take more than
-    /// `bytes` is an error.
+    /// Limits memory: a matrix whose arrays, or whose text, decompressed if necessary, would each
+    /// take more than `bytes` is an error.
     ///
     /// For untrusted input: a few bytes can declare four thousand million rows or unpack to
     /// gigabytes.
@@ -185,7 +186,7 @@ impl<'a> Reader<'a> {
             self.entries(&text).map_err(|problem| problem.locate(path, &text))?;
         // The text is no longer needed, and for a compressed file it is the largest allocation.
         drop(text);
-        Ok(entries.to_csr(&header))
+        entries.to_csr(&header)
     }
 
     /// [`parse`] with these options.
@@ -201,7 +202,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn parse_impl<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
         let (header, entries) =
             self.entries(text).map_err(|problem| problem.locate(Path::new(""), text))?;
-        Ok(entries.to_csr(&header))
+        entries.to_csr(&header)
     }
 
     /// Parses everything; only sorting remains.
@@ -210,21 +211,16 @@ impl<'a> Reader<'a> {
         text: &[u8],
     ) -> Result<(MarketHeader, BucketedEntries<T>), ParseProblem> {
         let header = MarketHeader::parse(text)?;
-        self.check_memory(&header, 0, size_of::<T>())?;
+        let least = header.least_entries(text.len());
+        self.check_memory(&header, least, size_of::<T>())?;
+        // The entries are collected in many allocations before the matrix is assembled.
+        memory::check_room(least.saturating_mul(size_of::<MatrixEntry<T>>()))?;
         let buckets = Buckets::new(header.nrows);
         let runs = match header.layout {
             MarketLayout::Coordinate => coordinate::parse(self, text, &header, buckets)?,
             MarketLayout::Array => array::parse(self, text, &header, buckets)?,
         };
         self.check_memory(&header, runs.iter().map(SortedRun::len).sum(), size_of::<T>())?;
-        // A failed allocation aborts the process, so the allocation that a short file can make huge
-        // is tried first.
-        Vec::<usize>::new().try_reserve_exact(header.nrows + 1).map_err(|_| {
-            ParseProblem::new(format!(
-                "the row offsets of {} rows do not fit into memory",
-                header.nrows
-            ))
-        })?;
         Ok((header, BucketedEntries { buckets, runs }))
     }
 
@@ -237,7 +233,7 @@ impl<'a> Reader<'a> {
     ) -> Result<(), ParseProblem> {
         let offsets = header.nrows + 1;
         let bytes = offsets as u64 * size_of::<usize>() as u64
-            + (nnz * (value_bytes + size_of::<u32>())) as u64;
+            + nnz.saturating_mul(value_bytes + size_of::<u32>()) as u64;
         if bytes > self.memory_limit {
             return Err(ParseProblem::new(format!(
                 "a matrix of {} rows with {nnz} entries takes {bytes} bytes, above the limit of {}",
@@ -261,7 +257,7 @@ struct BucketedEntries<T> {
 }
 
 impl<T: Scalar> BucketedEntries<T> {
-    fn to_csr(&self, header: &MarketHeader) -> CsrMatrix<T> {
+    fn to_csr(&self, header: &MarketHeader) -> Result<CsrMatrix<T>, Error> {
         to_csr(header.nrows, header.ncols, self.buckets, &self.runs, Repeated::Summed)
     }
 }
@@ -272,19 +268,30 @@ struct ParseProblem {
     message: String,
     /// Offset of a byte of the offending line, if any.
     offset: Option<usize>,
+    /// Error that is not about the text, returned instead of the message.
+    other: Option<Box<Error>>,
+}
+
+impl From<Error> for ParseProblem {
+    fn from(error: Error) -> Self {
+        Self { message: String::new(), offset: None, other: Some(Box::new(error)) }
+    }
 }
 
 impl ParseProblem {
     fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), offset: None }
+        Self { message: message.into(), offset: None, other: None }
     }
 
     fn at(offset: usize, message: impl Into<String>) -> Self {
-        Self { message: message.into(), offset: Some(offset) }
+        Self { message: message.into(), offset: Some(offset), other: None }
     }
 
     /// Adds the path, and the line number, which is only counted here.
     fn locate(self, path: &Path, text: &[u8]) -> Error {
+        if let Some(error) = self.other {
+            return *error;
+        }
         let line = self.offset.map(|offset| {
             let before = &text[..offset.min(text.len())];
             before.iter().filter(|&&byte| byte == b'\n').count() as u64 + 1

@@ -5,7 +5,7 @@ use super::header::{Field, MarketHeader, MarketLayout, MarketSymmetry, has_banne
 use super::scan::next_line;
 use super::write::{push_real, write_file};
 use super::{ParseProblem, Reader, source};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, memory};
 use std::path::Path;
 
 /// Reads a dense vector: a Matrix Market file of n × 1, `array` or `coordinate`, or plain text of
@@ -54,7 +54,7 @@ fn vector<T: Scalar>(reader: &Reader<'_>, text: &[u8]) -> Result<Vec<T>, ParsePr
                 "there is no number in it; expected one a line, or a Matrix Market file",
             ));
         }
-        return Ok(elements(reader, text, 0, None, Field::Real)?.concat());
+        return Ok(joined(elements(reader, text, 0, None, Field::Real)?)?);
     }
     let header = MarketHeader::parse(text)?;
     if header.ncols != 1 {
@@ -65,15 +65,21 @@ fn vector<T: Scalar>(reader: &Reader<'_>, text: &[u8]) -> Result<Vec<T>, ParsePr
         return Err(ParseProblem::new(message));
     }
     if header.layout == MarketLayout::Array && header.symmetry == MarketSymmetry::General {
-        return Ok(
-            elements(reader, text, header.body, Some(header.declared), header.field)?.concat()
-        );
+        let declared = Some(header.declared);
+        return Ok(joined(elements(reader, text, header.body, declared, header.field)?)?);
     }
     let (header, entries) = reader.entries(text)?;
-    let column = entries.to_csr(&header);
+    let column = entries.to_csr(&header)?;
     let row_values = column
         .row_ptr()
         .windows(2)
         .map(|row| column.values()[row[0]..row[1]].iter().copied().sum());
-    Ok(row_values.collect())
+    Ok(memory::listed(row_values)?)
+}
+
+/// The elements of all parts.
+fn joined<T: Scalar>(parts: Vec<Vec<T>>) -> Result<Vec<T>, Error> {
+    let mut vector = memory::reserved(parts.iter().map(Vec::len).sum())?;
+    parts.iter().for_each(|part| vector.extend_from_slice(part));
+    Ok(vector)
 }

@@ -237,7 +237,7 @@ proptest! {
         let profile = Arc::new(Profile::parse("hostile", &text).unwrap());
         let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
         let analysis = Analysis::of(a.view());
-        let request = Request::new(&analysis, SCALAR, crate::memory::physical());
+        let request = Request::new(&analysis, SCALAR, crate::memory::limit());
         let decision = select::select(&analysis, &here(), profile, request).unwrap();
         let predictions = decision.candidates.iter().filter_map(|c| c.prediction);
         prop_assert!(predictions.map(|p| p.amortised(1)).all(f64::is_finite));

@@ -3,6 +3,8 @@
 // Tests compressed files of every kind.
 #[cfg(feature = "zstd")]
 mod files;
+#[cfg(feature = "zstd")]
+mod limits;
 mod properties;
 mod texts;
 

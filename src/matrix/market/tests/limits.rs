@@ -1,0 +1,117 @@
+//! Limits of memory: small files that declare or decompress to much.
+
+use super::super::*;
+use super::files::{gzip, tar, zstd};
+use crate::ErrorKind;
+use std::fs;
+use std::path::PathBuf;
+
+const TEXT: &[u8] = b"%%MatrixMarket matrix coordinate real general\n2 3 2\n1 3 1.5\n2 1 -2\n";
+
+/// Limit of the tests.
+const LIMIT: u64 = 1 << 16;
+
+/// Writes bytes to a file.
+fn file(folder: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// Message of the refusal to read a file of these bytes within the limit.
+fn refusal(name: &str, bytes: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, name, bytes);
+    Reader::new().memory_limit(LIMIT).read::<f64>(&path).unwrap_err().to_string()
+}
+
+#[test]
+fn texts_above_the_limit_are_refused_however_they_arrive() {
+    let long = [TEXT, &vec![b'\n'; 4 << 20]].concat();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in [
+        ("a.mtx", long.clone()),
+        ("a.mtx.gz", gzip(&long)),
+        ("a.mtx.zst", zstd(&long)),
+        ("a.tar", tar(&[("a/a.mtx", &long)])),
+        ("a.tar.gz", gzip(&tar(&[("a/a.mtx", &long)]))),
+    ] {
+        assert!(refusal(name, &bytes).contains("is above the limit of 65536 bytes"), "{name}");
+        assert!(read::<f64>(file(&folder, name, &bytes)).is_ok(), "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_read_up_to_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let through_pipe = |bytes: Vec<u8>| {
+        let pipe = folder.path().join("pipe");
+        let _ = fs::remove_file(&pipe);
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let writer = std::thread::spawn({
+            let pipe = pipe.clone();
+            // The reader closes the pipe early.
+            move || drop(fs::write(pipe, bytes))
+        });
+        let read = Reader::new().memory_limit(LIMIT).read::<f64>(&pipe);
+        writer.join().unwrap();
+        read
+    };
+    assert_eq!(through_pipe(TEXT.to_vec()).unwrap(), parse(TEXT).unwrap());
+    assert_eq!(through_pipe(gzip(TEXT)).unwrap(), parse(TEXT).unwrap());
+    let long = [TEXT, &vec![b'\n'; 4 << 20]].concat();
+    let refused = through_pipe(long).unwrap_err().to_string();
+    assert!(refused.contains("above the limit"), "{refused}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_device_without_an_end_is_read_up_to_the_limit() {
+    let refused = Reader::new().memory_limit(LIMIT).read::<f64>("/dev/zero").unwrap_err();
+    assert!(refused.to_string().contains("above the limit"), "{refused}");
+}
+
+#[test]
+fn long_names_in_archives_are_refused() {
+    let name = format!("{}/a.mtx", "n".repeat(1 << 17));
+    let named = tar(&[(&name, TEXT)]);
+    for (file, bytes) in [("a.tar", named.clone()), ("a.tar.gz", gzip(&named))] {
+        let message = refusal(file, &bytes);
+        assert!(message.contains("headers of a file in the archive are too long"), "{message}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let named = tar(&[(&format!("{}/a.mtx", "n".repeat(200)), TEXT)]);
+    let path = file(&folder, "a.tar", &named);
+    let read = Reader::new().memory_limit(LIMIT).read::<f64>(path).unwrap();
+    assert_eq!(read, parse(TEXT).unwrap());
+}
+
+#[test]
+fn headers_that_declare_too_much_are_refused() {
+    let rows = b"%%MatrixMarket matrix coordinate real general\n4294967294 1 0\n";
+    let refused = Reader::new().memory_limit(LIMIT).parse::<f64>(rows).unwrap_err().to_string();
+    assert!(refused.contains("above the limit of 65536"), "{refused}");
+    // Refused by its lines, before an entry is parsed.
+    let mut entries = b"%%MatrixMarket matrix coordinate pattern general\n9 9 9999\n".to_vec();
+    entries.extend_from_slice(&b"1 1\n".repeat(9999));
+    let refused = Reader::new().memory_limit(LIMIT).parse::<f64>(&entries).unwrap_err();
+    assert!(refused.to_string().contains("with 9999 entries takes"), "{refused}");
+    // Rows that no memory holds.
+    let refused = Reader::new().memory_limit(u64::MAX).parse::<f64>(rows);
+    if let Err(error) = refused {
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn large_files_are_read_in_pieces_and_cut_ones_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = [TEXT, &vec![b'\n'; 9 << 20]].concat();
+    let path = file(&folder, "a.mtx", &long);
+    assert_eq!(read::<f64>(&path).unwrap(), parse(TEXT).unwrap());
+    let cut = fs::File::open(&path).unwrap();
+    let refused = source::parallel::read(&cut, long.len() + 1).unwrap().unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::UnexpectedEof);
+}
