@@ -72,7 +72,7 @@ fn product(op: &SparseOp<f64>) -> Result<f64, Error> {
 /// Line of the table for a plan.
 fn line(text: &str, a: &CsrMatrix<f64>, analysis: &Analysis) -> Result<String, Error> {
     let plan: Plan = text.parse()?;
-    let traffic = plan.traffic(analysis, ScalarKind::F64);
+    let work = plan.work(analysis, ScalarKind::F64);
     let builder = SparseOpBuilder::new().device(Device::Cpu).tuning(Tuning::Fixed(plan));
     let mut op = match builder.build(a) {
         Err(Error::MemoryLimit { needed, .. }) => {
@@ -87,8 +87,8 @@ fn line(text: &str, a: &CsrMatrix<f64>, analysis: &Analysis) -> Result<String, E
     let slots = op.slots().unwrap_or(0);
     let position = each(MANY, slots, |slot| op.position(slot).map(drop));
     // Share of the slots in the largest piece that threads cannot share.
-    let alone = traffic.serial as f64 / traffic.slots.max(1) as f64;
-    let speed = (op.memory_bytes() + traffic.vector_bytes) as f64 / seconds / 1e9;
+    let alone = work.serial_slots as f64 / work.slots.max(1) as f64;
+    let speed = (op.memory_bytes() + work.vector_bytes) as f64 / seconds / 1e9;
     // Number of successful insertions of new entries.
     let mut room = 0;
     let tried = timed(|| {

@@ -13,7 +13,7 @@ mod update;
 
 use crate::analysis::{Analysis, RowStats, Structure};
 use crate::device::Device;
-use crate::formats::{Placed, Plan, Scaler, Updater};
+use crate::formats::{Plan, ResidentMatrix, Scaler, Updater};
 use crate::matrix::{CsrMatrix, CsrView, ToCsr};
 use crate::trace::span;
 use crate::tuning::calibrate::Calibration;
@@ -53,7 +53,7 @@ pub struct SparseOp<T: Scalar> {
     nrows: usize,
     ncols: usize,
     device: Device,
-    matrix: Placed<T>,
+    matrix: ResidentMatrix<T>,
     scaler: Scaler<T>,
     /// Created at the first update of values, or with an updatable operator.
     updater: Option<Updater>,
@@ -71,7 +71,7 @@ pub struct SparseOp<T: Scalar> {
     /// Settings of the build, reused for everything that is built later.
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
-    several: OnceCell<SpmmPacking<T>>,
+    spmm_packing: OnceCell<SpmmPacking<T>>,
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -159,7 +159,7 @@ impl<T: Scalar> SparseOp<T> {
         self.matrix.bytes()
             + updates
             + transposed
-            + self.several.get().map_or(0, SpmmPacking::bytes)
+            + self.spmm_packing.get().map_or(0, SpmmPacking::bytes)
     }
 
     /// Time of the preparation.
@@ -466,8 +466,8 @@ impl SparseOpBuilder {
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let a = source.a;
-        let announced = Transposition::announced(self, a)?;
-        let settings = announced.reserve_memory(self);
+        let requested = Transposition::requested(self, a)?;
+        let settings = requested.reserve_memory(self);
         let Prepared { decision, mut matrix, preparation } =
             settings.prepare(&device, source, analysis)?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
@@ -487,9 +487,9 @@ impl SparseOpBuilder {
             preparation,
             settings: self.clone(),
             transposed: OnceCell::new(),
-            several: OnceCell::new(),
+            spmm_packing: OnceCell::new(),
         };
-        announced.prepare(&op)?;
+        requested.prepare(&op)?;
         Ok(op)
     }
 }

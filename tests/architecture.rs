@@ -61,9 +61,29 @@ const FAMILIES: [&str; 4] = ["Args", "Host", "Plan", "Uploaded"];
 
 /// Other type names that may be declared more than once, all of them parts of formats.
 const REPEATED: [&str; 23] = [
-    "Chunk", "Chunks", "Entries", "Index", "Kernel", "Layout", "Long", "Method", "Offsets",
-    "OnGpu", "Rows", "Segments", "Several", "Shape", "Shared", "Slices", "Slots", "Split", "Sums",
-    "Table", "Tail", "Tiles", "Values",
+    "Chunk",
+    "Chunks",
+    "Entries",
+    "Index",
+    "Kernel",
+    "Layout",
+    "Long",
+    "Method",
+    "Offsets",
+    "OnGpu",
+    "Rows",
+    "Segments",
+    "SpmmMeans",
+    "Shape",
+    "Shared",
+    "Slices",
+    "Slots",
+    "Split",
+    "Sums",
+    "Table",
+    "Tail",
+    "Tiles",
+    "Values",
 ];
 
 /// The file with the same types as `device/cuda/`, without GPU support.

@@ -16,7 +16,7 @@ enum Product {
     Plain,
     Scaled { alpha: f64, beta: f64 },
     Transposed,
-    Several { count: usize, layout: Layout },
+    SpmmMeans { count: usize, layout: Layout },
 }
 
 /// Vectors of a product, with elements of the operator's scalar type.
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn sparseop_apply_multi(
     y_len: usize,
 ) -> sparseop_status {
     guarded(|| {
-        let product = several(count, layout)?;
+        let product = spmm(count, layout)?;
         // SAFETY: the caller's promise.
         unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) }
     })
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn sparseop_apply_multi_device(
     y_len: usize,
 ) -> sparseop_status {
     guarded(|| {
-        let product = several(count, layout)?;
+        let product = spmm(count, layout)?;
         // SAFETY: the caller's promise.
         unsafe { on_device(operator, stream, product, ProductVectors { x, x_len, y, y_len }) }
     })
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn sparseop_update_values_device(
     })
 }
 
-fn several(count: usize, layout: u32) -> Result<Product, Failure> {
+fn spmm(count: usize, layout: u32) -> Result<Product, Failure> {
     let layout = match layout {
         SPARSEOP_ROW_MAJOR => Layout::RowMajor,
         SPARSEOP_COLUMN_MAJOR => Layout::ColumnMajor,
@@ -256,7 +256,7 @@ fn several(count: usize, layout: u32) -> Result<Product, Failure> {
             return Err(Failure::new(InvalidArgument, message));
         }
     };
-    Ok(Product::Several { count, layout })
+    Ok(Product::SpmmMeans { count, layout })
 }
 
 /// # Safety
@@ -290,7 +290,7 @@ unsafe fn multiply<T: Scalar>(
             op.apply_with(T::from_f64(alpha), x, T::from_f64(beta), y)?
         }
         Product::Transposed => op.apply_transpose(x, y)?,
-        Product::Several { count, layout } => {
+        Product::SpmmMeans { count, layout } => {
             let y = Multivector::new(y, count, layout);
             op.apply_multi(Multivector::new(x, count, layout), y)?;
         }
@@ -338,7 +338,7 @@ unsafe fn enqueue<T: Scalar>(
             op.apply_device_with(stream, T::from_f64(alpha), &x, T::from_f64(beta), &mut y)?;
         }
         Product::Transposed => op.apply_transpose_device(stream, &x, &mut y)?,
-        Product::Several { count, layout } => {
+        Product::SpmmMeans { count, layout } => {
             let of_y = Multivector::new(&mut y, count, layout);
             op.apply_multi_device(stream, Multivector::new(&x, count, layout), of_y)?;
         }

@@ -331,8 +331,8 @@ mod tests {
             let Some(blocking) = analysis.blocking else {
                 panic!("{spec}: {:?}", analysis.rows.nnz)
             };
-            for told in blocking.blocks {
-                let panels = panels(&a, told.columns);
+            for estimated in blocking.blocks {
+                let panels = panels(&a, estimated.columns);
                 let tiles: u32 = panels.iter().map(|panel| panel.windows).sum();
                 let mut runs = 0;
                 for panel in &panels {
@@ -343,20 +343,23 @@ mod tests {
                 }
                 let (runs, tiles) =
                     (f64::from(runs) / a.nnz() as f64, f64::from(tiles) / a.nnz() as f64);
-                assert!((told.runs / runs - 1.0).abs() < 0.2, "{spec}: {told:?}, runs {runs}");
                 assert!(
-                    (0.4..2.5).contains(&(told.tiles / tiles)),
-                    "{spec}: {told:?}, tiles {tiles}"
+                    (estimated.runs / runs - 1.0).abs() < 0.2,
+                    "{spec}: {estimated:?}, runs {runs}"
+                );
+                assert!(
+                    (0.4..2.5).contains(&(estimated.tiles / tiles)),
+                    "{spec}: {estimated:?}, tiles {tiles}"
                 );
                 let mut counts = vec![0usize; a.ncols()];
                 a.col_idx().iter().for_each(|&col| counts[col as usize] += 1);
                 counts.sort_unstable_by(|a, b| b.cmp(a));
-                let hot: usize = counts.iter().take(told.columns as usize).sum();
+                let hot: usize = counts.iter().take(estimated.columns as usize).sum();
                 let hot = hot as f64 / a.nnz() as f64;
                 // Columns chosen by a sample are not exactly the most frequent ones.
                 assert!(
-                    told.hot < hot + 0.02 && told.hot > 0.6 * hot,
-                    "{spec}: {told:?}, hot {hot}"
+                    estimated.hot < hot + 0.02 && estimated.hot > 0.6 * hot,
+                    "{spec}: {estimated:?}, hot {hot}"
                 );
             }
         }

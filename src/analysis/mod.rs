@@ -5,7 +5,7 @@
 
 mod blocking;
 mod blocks;
-mod continued;
+mod contiguity;
 mod distinct;
 mod fingerprint;
 mod histogram;
@@ -21,7 +21,7 @@ pub(crate) mod value_set;
 pub use blocking::{Blocking, Blocks};
 pub(crate) use blocking::{Panel, Rows};
 pub use blocks::BlockFill;
-use continued::Continued;
+use contiguity::Contiguity;
 pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use histogram::{Bin, Histogram};
@@ -117,7 +117,7 @@ impl Analysis {
         probe: impl Fn(CsrView<'_, T>, &RowStats) -> Probes + Send + Sync,
     ) -> Self {
         let (mut rows, mut row_lengths, mut probes, mut slices) = Default::default();
-        let (mut reuse, mut continued, mut values) = Default::default();
+        let (mut reuse, mut contiguity, mut values) = Default::default();
         // Each of two threads starts with one half, the longer task first, and continues with the
         // rest of the other.
         run_all([
@@ -127,11 +127,11 @@ impl Analysis {
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
                 probes = probe(a, &rows);
             },
-            &mut || continued = Continued::of(a.columns()),
+            &mut || contiguity = Contiguity::of(a.columns()),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
             &mut || values = ValueStatistics::of(a.values()),
         ]);
-        let structure = Structure::new(continued, values, reuse);
+        let structure = Structure::new(contiguity, values, reuse);
         let blocking = Blocking::of(a.columns(), &rows, &structure);
         Self { rows, row_lengths, slices, structure, probes, blocking }
     }

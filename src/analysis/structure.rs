@@ -1,6 +1,6 @@
 //! Column contiguity, values and reuse distances.
 
-use super::continued::Continued;
+use super::contiguity::Contiguity;
 use super::distinct::Distinct;
 use super::locality::Reuse;
 use super::value_set::ValueSet;
@@ -15,7 +15,7 @@ pub struct Structure {
     /// Share of the entries shifted from the previous row: entry `j` of row `r` lies one column
     /// further than entry `j` of row `r - 1`. Exact up to 2¹⁴ entries, else measured on every
     /// sixteenth section of 128 entries.
-    pub affine: f64,
+    pub shifted: f64,
     /// Share of contiguous entries, whose column is one more than that of the previous entry of
     /// their row, as in dense blocks and bands. Measured on the same entries.
     pub runs: f64,
@@ -31,10 +31,10 @@ pub struct Structure {
 }
 
 impl Structure {
-    pub(super) fn new(continued: Continued, values: ValueStatistics, reuse: Reuse) -> Self {
-        let Continued { affine, runs } = continued;
+    pub(super) fn new(contiguity: Contiguity, values: ValueStatistics, reuse: Reuse) -> Self {
+        let Contiguity { shifted, runs } = contiguity;
         let ValueStatistics { distinct: distinct_values, all_ones, exact_in } = values;
-        Self { affine, runs, distinct_values, all_ones, exact_in, reuse }
+        Self { shifted, runs, distinct_values, all_ones, exact_in, reuse }
     }
 
     /// Structure with the features of other values.

@@ -19,7 +19,7 @@ fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrM
 }
 
 /// Pattern and structure of a matrix of ones.
-fn told(ncols: usize, rows: &[Vec<u32>]) -> (Pattern, Structure) {
+fn estimated(ncols: usize, rows: &[Vec<u32>]) -> (Pattern, Structure) {
     let a = matrix(ncols, rows, |_| 1.0);
     (Pattern::of(a.view()), Analysis::of(a.view()).structure)
 }
@@ -32,10 +32,10 @@ fn a_tridiagonal_matrix_by_hand() {
     // . . x x x
     // . . . x x
     let rows = [vec![0, 1], vec![0, 1, 2], vec![1, 2, 3], vec![2, 3, 4], vec![3, 4]];
-    let (p, s) = told(5, &rows);
+    let (p, s) = estimated(5, &rows);
     assert_eq!((p.lower_bandwidth, p.upper_bandwidth, p.bandwidth(), p.diagonals), (1, 1, 1, 3));
     assert_eq!(p.profile, 4);
-    assert_eq!((s.affine, s.runs), (8.0 / 13.0, 8.0 / 13.0));
+    assert_eq!((s.shifted, s.runs), (8.0 / 13.0, 8.0 / 13.0));
     assert_eq!((p.sorted, p.duplicates, s.all_ones), (true, false, true));
     assert_eq!(s.distinct_values, Distinct::Exactly(1));
     assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (1.0, 1.0));
@@ -55,7 +55,7 @@ fn an_unsorted_corner_by_hand() {
     let a = matrix(4, &rows, |k| if k == 0 { -0.0 } else { 0.0 });
     let (p, s) = (Pattern::of(a.view()), Analysis::of(a.view()).structure);
     assert_eq!((p.lower_bandwidth, p.upper_bandwidth, p.profile), (2, 3, 2));
-    assert_eq!((p.diagonals, s.affine), (4, 0.0));
+    assert_eq!((p.diagonals, s.shifted), (4, 0.0));
     assert_eq!((p.sorted, p.duplicates, s.all_ones), (false, true, false));
     assert_eq!(s.distinct_values, Distinct::Exactly(2));
 }
@@ -67,10 +67,10 @@ fn spans_of_slices() {
     (rows[0], rows[31]) = (vec![1], vec![256]);
     rows[32] = vec![256, 0];
     rows[64] = vec![0, 65_535];
-    let (p, _) = told(65_537, &rows);
+    let (p, _) = estimated(65_537, &rows);
     assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (0.5, 1.0));
     rows[96] = vec![0, 65_536];
-    let (p, _) = told(65_537, &rows);
+    let (p, _) = estimated(65_537, &rows);
     assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (0.25, 0.75));
 }
 
@@ -83,7 +83,7 @@ fn nothing_is_all_zeros() {
         assert_eq!(analysis.row_lengths, vec![0; m]);
         let spans = if m == 0 { 0.0 } else { 1.0 };
         let nothing = Structure {
-            affine: 0.0,
+            shifted: 0.0,
             runs: 0.0,
             distinct_values: Distinct::Exactly(0),
             all_ones: false,
@@ -115,7 +115,7 @@ fn one_dense_row() {
     let analysis = Analysis::of(a.view());
     let (p, s) = (Pattern::of(a.view()), &analysis.structure);
     assert_eq!((p.diagonals, p.lower_bandwidth, p.upper_bandwidth), (u64::from(n), 33, n - 34));
-    assert_eq!((p.profile, s.affine, p.span_below_16_bits), (33, 0.0, 1.0));
+    assert_eq!((p.profile, s.shifted, p.span_below_16_bits), (33, 0.0, 1.0));
     assert!(s.runs > 0.99 && s.runs < 1.0);
     assert_eq!((s.distinct_values, s.reuse.first), (Distinct::Many, s.reuse.window.div_ceil(8)));
     assert!((p.blocks.b2 - 0.5).abs() < 1e-12);

@@ -82,7 +82,7 @@ impl Gpu {
     }
 
     /// Allocates `len` uninitialised elements. Enqueues nothing.
-    pub(crate) fn unset<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
+    pub(crate) fn uninitialised<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 

@@ -55,7 +55,7 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         if let Some(piece) = pieces.own.get(&queue.id()) {
             return Ok(piece.ptr());
         }
-        let piece = Arc::new(self.gpu.unset(self.len)?);
+        let piece = Arc::new(self.gpu.uninitialised(self.len)?);
         let ptr = piece.ptr();
         if self.cleared {
             // SAFETY: the piece has `len` elements and is kept below.
@@ -81,7 +81,7 @@ impl<T: Copy + Debug + Send + Sync + 'static> Scratch<T> {
         let piece = Arc::new(if self.cleared {
             self.gpu.zeroed(self.len)?
         } else {
-            self.gpu.unset(self.len)?
+            self.gpu.uninitialised(self.len)?
         });
         let ptr = piece.ptr();
         *captured = number.map(|number| (number, Arc::downgrade(&piece)));

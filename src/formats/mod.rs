@@ -16,36 +16,36 @@ mod encoded;
 pub mod hyb;
 pub mod jds;
 pub mod kernel_names;
-mod placed;
 mod plan_text;
 pub mod psell;
 mod registry;
+mod resident;
 mod scaled;
 pub mod sell;
-mod several;
 mod sorting;
+mod spmm;
 pub mod tiles;
-mod traffic;
 mod units;
 mod update;
 mod values;
+mod work;
 
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
 pub(crate) use device_csr::DeviceCsr;
 pub(crate) use device_vectors::DeviceVectors;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
-pub(crate) use placed::Placed;
 pub(crate) use plan_text::PlanArgs;
+pub(crate) use resident::ResidentMatrix;
 pub(crate) use scaled::Scaler;
-pub(crate) use several::{DeviceSpmm, HostSpmm, Several, Shape, multiplies_several, several_plan};
-pub use several::{Layout, Multivector};
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub use traffic::Traffic;
-pub(crate) use traffic::{
+pub(crate) use spmm::{DeviceSpmm, HostSpmm, Shape, SpmmData, has_spmm, spmm_plan};
+pub use spmm::{Layout, Multivector};
+pub(crate) use update::{Arrays, NoArrays, Updater};
+pub use work::Work;
+pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
-pub(crate) use update::{Arrays, NoArrays, Updater};
 
 use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Residency, Scaling};
@@ -88,7 +88,7 @@ pub(crate) trait Format: 'static {
 
     /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact unless
     /// [`Format::is_exact`] returns false.
-    fn traffic(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic;
+    fn work(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Work;
 
     /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
@@ -99,7 +99,7 @@ pub(crate) trait Format: 'static {
         None
     }
 
-    /// True if [`Format::traffic`] equals the packed size to the byte. Otherwise at most twice as
+    /// True if [`Format::work`] equals the packed size to the byte. Otherwise at most twice as
     /// much is packed.
     fn is_exact(_: &Self::Plan, _: &Analysis) -> bool {
         true
@@ -122,10 +122,10 @@ pub(crate) trait Format: 'static {
         true
     }
 
-    /// Time of an SpMV on an H200, in µs: an estimate from amounts that are exact, bytes, rows,
+    /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows,
     /// slots and the longest chain of one thread. It tells which plans are not candidates
     /// (`tuning::bounds`), and is fitted with `csr(balanced)` to the same matrices.
-    fn estimate_us(plan: &Self::Plan, analysis: &Analysis, traffic: &Traffic) -> f64;
+    fn estimate_us(plan: &Self::Plan, analysis: &Analysis, work: &Work) -> f64;
 
     /// Packs a matrix.
     ///

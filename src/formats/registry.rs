@@ -53,11 +53,11 @@ macro_rules! registry {
 
             /// Work and memory traffic of one SpMV under this plan, computed without packing.
             #[doc(hidden)]
-            pub fn traffic(&self, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
-                match self { $(Self::$Format(plan) => $module::$Format::traffic(plan, analysis, scalar)),+ }
+            pub fn work(&self, analysis: &Analysis, scalar: ScalarKind) -> Work {
+                match self { $(Self::$Format(plan) => $module::$Format::work(plan, analysis, scalar)),+ }
             }
 
-            /// True if [`Plan::traffic`] gives the bytes of the packed matrix exactly. Otherwise at
+            /// True if [`Plan::work`] gives the bytes of the packed matrix exactly. Otherwise at
             /// most twice as many are packed.
             #[doc(hidden)]
             pub fn is_exact(&self, analysis: &Analysis) -> bool {
@@ -80,9 +80,9 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
-            /// Time of an SpMV on an H200, in µs: an estimate from amounts that are exact.
-            pub(crate) fn estimate_us(&self, analysis: &Analysis, traffic: &Traffic) -> f64 {
-                match self { $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, traffic)),+ }
+            /// Time of an SpMV on an H200, in µs: an estimate from exact quantities.
+            pub(crate) fn estimate_us(&self, analysis: &Analysis, work: &Work) -> f64 {
+                match self { $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, work)),+ }
             }
 
             /// Candidate plans of all formats on a kind of device, in registry order.

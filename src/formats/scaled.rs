@@ -184,7 +184,7 @@ impl<T: Scalar> Scaler<T> {
             } else if beta == Some(T::ZERO) {
                 y
             } else if waits {
-                own = gpu.unset(self.nrows)?;
+                own = gpu.uninitialised(self.nrows)?;
                 own.ptr()
             } else {
                 self.on_gpu(gpu)?.product.on(queue)?

@@ -7,9 +7,9 @@
 //! that have them report their slots themselves.
 
 use super::encoded::{Narrowed, ValueStorage, coded, narrowed};
-use super::placed::keep;
+use super::resident::keep;
 use super::units::{PER_THREAD, Units};
-use super::{Access, Placed, Plan};
+use super::{Access, Plan, ResidentMatrix};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
@@ -70,7 +70,7 @@ enum Place {
 impl Place {
     /// Slots of encoded values. None if there are too many to count.
     fn encoded<T: Scalar>(
-        matrix: &mut Placed<T>,
+        matrix: &mut ResidentMatrix<T>,
         storage: ValueStorage,
     ) -> Result<Option<Self>, Error> {
         let kind = match storage {
@@ -79,15 +79,15 @@ impl Place {
             _ => "u8",
         };
         Ok(match matrix {
-            Placed::Host(_) if storage == ValueStorage::Coded(1) => Some(Self::Host(None)),
-            Placed::Gpu(gpu, _) if storage == ValueStorage::Coded(1) => {
+            ResidentMatrix::Host(_) if storage == ValueStorage::Coded(1) => Some(Self::Host(None)),
+            ResidentMatrix::Gpu(gpu, _) if storage == ValueStorage::Coded(1) => {
                 Some(Self::Gpu(None, gpu.kernel("update", "update_u8")?))
             }
-            Placed::Host(matrix) => {
+            ResidentMatrix::Host(matrix) => {
                 let slots = matrix.encoded_mut().and_then(|encoded| encoded.slots());
                 slots.map(|slots| Self::Host(Some(slots)))
             }
-            Placed::Gpu(gpu, matrix) => {
+            ResidentMatrix::Gpu(gpu, matrix) => {
                 let Some(encoded) = matrix.encoded() else { return Ok(None) };
                 let Some(slots) = encoded.slots()? else { return Ok(None) };
                 let kernel = gpu.kernel("update", &format!("update_{kind}"))?;
@@ -107,7 +107,7 @@ impl Updater {
     /// [`Error::NotUpdatable`]; on a GPU the errors of allocation and compilation.
     pub(crate) fn new<T: Scalar>(
         plan: &Plan,
-        matrix: &mut Placed<T>,
+        matrix: &mut ResidentMatrix<T>,
         a: CsrView<'_, T>,
         edited: bool,
     ) -> Result<Self, Error> {
@@ -126,13 +126,13 @@ impl Updater {
                 .ok_or_else(|| refused(NoArrays::TOO_MANY));
         }
         let gpu = match matrix {
-            Placed::Host(matrix) => matrix.values_mut().map(|_| None),
-            Placed::Gpu(gpu, matrix) => matrix.values().map(|_| Some(*gpu)),
+            ResidentMatrix::Host(matrix) => matrix.values_mut().map(|_| None),
+            ResidentMatrix::Gpu(gpu, matrix) => matrix.values().map(|_| Some(*gpu)),
         };
         let gpu = gpu.map_err(refused)?;
         let slots = match matrix {
             _ if plan.keeps_order() => None,
-            Placed::Host(matrix) if edited => {
+            ResidentMatrix::Host(matrix) if edited => {
                 let access = matrix.access().ok_or_else(|| refused(NoArrays::NO_PLACES))?;
                 Some(slots_by_row(access, a).map_err(refused)?)
             }
@@ -178,7 +178,7 @@ impl Updater {
     /// values than codes for them; errors of the GPU.
     pub(crate) fn update<T: Scalar>(
         &self,
-        matrix: &mut Placed<T>,
+        matrix: &mut ResidentMatrix<T>,
         values: &[T],
     ) -> Result<(), Error> {
         self.check_length(values.len())?;
@@ -201,12 +201,12 @@ impl Updater {
             }
         }
         match (matrix, &self.place) {
-            (Placed::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
                 let arrays = matrix.values_mut().expect("it had them when this was made");
                 scatter(slots.as_deref(), values, arrays);
                 Ok(())
             }
-            (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
                 let arrays = matrix.values().expect("as above");
                 // SAFETY: the arrays have every slot, and nothing else is running.
@@ -219,11 +219,11 @@ impl Updater {
     /// Replaces values that are stored in fewer bytes.
     fn update_narrow<T: Scalar>(
         &self,
-        matrix: &mut Placed<T>,
+        matrix: &mut ResidentMatrix<T>,
         values: Narrowed<Vec<u16>, Vec<f32>>,
     ) -> Result<(), Error> {
         match (matrix, &self.place) {
-            (Placed::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
                 let slots = slots.as_deref();
                 match (values, matrix.encoded_mut().and_then(|encoded| encoded.narrow_mut())) {
                     (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
@@ -236,7 +236,7 @@ impl Updater {
                 }
                 Ok(())
             }
-            (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
                 // SAFETY: the arrays have every slot, and nothing else is running.
                 unsafe {
@@ -258,12 +258,12 @@ impl Updater {
     /// Replaces codes and their dictionary, or the common value of all entries.
     fn update_coded<T: Scalar>(
         &self,
-        matrix: &mut Placed<T>,
+        matrix: &mut ResidentMatrix<T>,
         codes: &[u8],
         dictionary: Vec<T>,
     ) -> Result<(), Error> {
         match (matrix, &self.place) {
-            (Placed::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
                 let encoded = matrix.encoded_mut().expect("it was when this was made");
                 if let Some(arrays) = encoded.codes_mut() {
                     scatter(slots.as_deref(), codes, arrays);
@@ -271,7 +271,7 @@ impl Updater {
                 encoded.set_dictionary(dictionary);
                 Ok(())
             }
-            (Placed::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
                 gpu.synchronize()?;
                 let encoded = matrix.encoded().expect("as above");
                 if let Some(arrays) = encoded.codes() {
@@ -311,13 +311,13 @@ impl Updater {
     /// errors of the GPU.
     pub(crate) fn enqueue<T: Scalar>(
         &self,
-        matrix: &mut Placed<T>,
+        matrix: &mut ResidentMatrix<T>,
         stream: &Stream,
         values: &DeviceVec<T>,
     ) -> Result<(), Error> {
         self.check_length(values.len())?;
         matrix.check_devices([("values", values.device()), ("stream", stream.device())])?;
-        let (Placed::Gpu(_, matrix), Place::Gpu(slots, _), Some(queue)) =
+        let (ResidentMatrix::Gpu(_, matrix), Place::Gpu(slots, _), Some(queue)) =
             (&*matrix, &self.place, stream.queue())
         else {
             return self.update(matrix, values.host());

@@ -1,7 +1,7 @@
 //! Access to single entries: reading, locating and inserting them.
 
 use super::SparseOp;
-use crate::formats::{Access, Placed};
+use crate::formats::{Access, ResidentMatrix};
 use crate::{Error, Scalar};
 
 /// Reason why entries cannot be accessed on a GPU.
@@ -120,7 +120,7 @@ impl<T: Scalar> SparseOp<T> {
             }
         });
         let plan = self.decision.plan.to_string();
-        let Placed::Host(matrix) = &mut self.matrix else {
+        let ResidentMatrix::Host(matrix) = &mut self.matrix else {
             unreachable!("there is no access on a GPU")
         };
         if let Some((&first, others)) = places.split_first() {
@@ -156,8 +156,8 @@ impl<T: Scalar> SparseOp<T> {
             reason,
         };
         match &self.matrix {
-            Placed::Host(matrix) => matrix.access().ok_or_else(|| refused(SCATTERED)),
-            Placed::Gpu(..) => Err(refused(ON_GPU)),
+            ResidentMatrix::Host(matrix) => matrix.access().ok_or_else(|| refused(SCATTERED)),
+            ResidentMatrix::Gpu(..) => Err(refused(ON_GPU)),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::SparseOp;
 use super::stage::StagingBuffers;
 use crate::device::{DeviceVec, Factor, Gpu, Ptr, Queue, Scaling, Stream};
-use crate::formats::Placed;
+use crate::formats::ResidentMatrix;
 use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
 use std::sync::PoisonError;
@@ -44,11 +44,11 @@ impl<T: Scalar> SparseOp<T> {
         self.check_lengths(x.len(), y.len())?;
         let _span = self.product_span(1);
         match &self.matrix {
-            Placed::Host(matrix) => {
+            ResidentMatrix::Host(matrix) => {
                 matrix.spmv(x, y);
                 Ok(())
             }
-            Placed::Gpu(gpu, matrix) => self.staged(*gpu, x, y, false, |queue, x, y| {
+            ResidentMatrix::Gpu(gpu, matrix) => self.staged(*gpu, x, y, false, |queue, x, y| {
                 // SAFETY: the vectors have the lengths of the matrix's sides and live until the
                 // stage has waited.
                 unsafe { matrix.spmv(queue, x, y) }
@@ -93,8 +93,8 @@ impl<T: Scalar> SparseOp<T> {
         self.check_lengths(x.len(), y.len())?;
         let _span = self.product_span(1);
         match &self.matrix {
-            Placed::Host(matrix) => self.scaler.multiply(&**matrix, alpha, x, beta, y),
-            Placed::Gpu(gpu, matrix) => {
+            ResidentMatrix::Host(matrix) => self.scaler.multiply(&**matrix, alpha, x, beta, y),
+            ResidentMatrix::Gpu(gpu, matrix) => {
                 let by = Scaling { alpha: alpha.into(), beta: beta.into() };
                 self.staged(*gpu, x, y, beta != T::ZERO, |queue, x, y| {
                     // SAFETY: as in `apply`.

@@ -7,9 +7,7 @@ use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
 #[cfg(doc)]
 use crate::formats::Layout;
-use crate::formats::{
-    self, Multivector, Placed, Plan, Scaler, Shape, multiplies_several, several_plan,
-};
+use crate::formats::{self, Multivector, Plan, ResidentMatrix, Scaler, Shape, has_spmm, spmm_plan};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
@@ -21,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct SpmmPacking<T: Scalar> {
     /// Second packing of the matrix. None if SpMM can use the plan's own arrays.
     second: Option<Second<T>>,
-    means: formats::Several<T>,
+    data: formats::SpmmData<T>,
     /// Staging buffers of products with vectors in host memory on a GPU, all for the same number of
     /// vectors.
     stages: Mutex<Vec<StagingBuffers<T>>>,
@@ -33,14 +31,14 @@ pub(super) struct SpmmPacking<T: Scalar> {
 #[derive(Debug)]
 struct Second<T: Scalar> {
     plan: Plan,
-    matrix: Placed<T>,
+    matrix: ResidentMatrix<T>,
     seconds: f64,
 }
 
 impl<T: Scalar> SpmmPacking<T> {
     /// Bytes of the second packing and of other data derived from the matrix.
     pub(super) fn bytes(&self) -> u64 {
-        self.means.bytes() + self.second.as_ref().map_or(0, |second| second.matrix.bytes())
+        self.data.bytes() + self.second.as_ref().map_or(0, |second| second.matrix.bytes())
     }
 
     /// True if SpMM uses the operator's own arrays.
@@ -59,7 +57,7 @@ impl<T: Scalar> SpmmPacking<T> {
     }
 
     /// The matrix that SpMM uses.
-    fn matrix<'a>(&'a self, own: &'a Placed<T>) -> &'a Placed<T> {
+    fn matrix<'a>(&'a self, own: &'a ResidentMatrix<T>) -> &'a ResidentMatrix<T> {
         self.second.as_ref().map_or(own, |second| &second.matrix)
     }
 }
@@ -151,14 +149,15 @@ impl<T: Scalar> SparseOp<T> {
                 false => self.apply_with(alpha, x, beta, y),
             };
         }
-        let several = self.several()?;
+        let spmm_packing = self.spmm_packing()?;
         let _span = self.product_span(shape.count);
-        let matrix = several.matrix(&self.matrix);
+        let matrix = spmm_packing.matrix(&self.matrix);
         let plain = (alpha, beta) == (T::ONE, T::ZERO);
-        let scaler = (!plain).then(|| several.scaler(y.len()));
+        let scaler = (!plain).then(|| spmm_packing.scaler(y.len()));
         match &self.device {
             Device::Cpu => {
-                let multiply = |y: &mut [T]| matrix.multiply_several(&several.means, shape, x, y);
+                let multiply =
+                    |y: &mut [T]| matrix.multiply_multivector(&spmm_packing.data, shape, x, y);
                 match scaler {
                     None => multiply(y),
                     Some(scaler) => scaler.scale(alpha, beta, y, multiply),
@@ -166,12 +165,12 @@ impl<T: Scalar> SparseOp<T> {
             }
             Device::Cuda(gpu) => {
                 let by = Scaling { alpha: alpha.into(), beta: beta.into() };
-                let mut stage = several.stage(*gpu, x.len(), y.len())?;
+                let mut stage = spmm_packing.stage(*gpu, x.len(), y.len())?;
                 stage.through(x, y, beta != T::ZERO, |queue, x, y| {
                     // SAFETY: the stage's memory has these lengths, and outlives the product.
                     unsafe {
                         let multiply =
-                            |y| matrix.enqueue_several_at(&several.means, queue, shape, x, y);
+                            |y| matrix.enqueue_spmm_at(&spmm_packing.data, queue, shape, x, y);
                         match &scaler {
                             None => multiply(y),
                             Some(scaler) => {
@@ -181,7 +180,7 @@ impl<T: Scalar> SparseOp<T> {
                         }
                     }
                 })?;
-                several.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
+                spmm_packing.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
                 Ok(())
             }
         }
@@ -250,12 +249,19 @@ impl<T: Scalar> SparseOp<T> {
                 false => self.apply_device_with(stream, alpha, x, beta, y),
             };
         }
-        let several = self.several()?;
+        let spmm_packing = self.spmm_packing()?;
         let _span = self.product_span(shape.count);
         let plain = (alpha.known(), beta.known()) == (Some(T::ONE), Some(T::ZERO));
-        let scaled = (!plain).then(|| (several.scaler(y.len()), by));
+        let scaled = (!plain).then(|| (spmm_packing.scaler(y.len()), by));
         let scaled = scaled.as_ref().map(|(scaler, by)| (&**scaler, *by));
-        several.matrix(&self.matrix).enqueue_several(&several.means, stream, shape, x, y, scaled)
+        spmm_packing.matrix(&self.matrix).enqueue_spmm(
+            &spmm_packing.data,
+            stream,
+            shape,
+            x,
+            y,
+            scaled,
+        )
     }
 
     fn shape_of<V>(
@@ -280,21 +286,21 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Data of SpMMs, created at the first use.
-    fn several(&self) -> Result<&SpmmPacking<T>, Error> {
-        get_or_make(&self.several, || {
+    fn spmm_packing(&self) -> Result<&SpmmPacking<T>, Error> {
+        get_or_make(&self.spmm_packing, || {
             let (stages, scalers) = (Mutex::default(), Mutex::default());
-            if let Some(means) = formats::Several::of(&self.matrix, self.ncols)? {
-                return Ok(SpmmPacking { second: None, means, stages, scalers });
+            if let Some(data) = formats::SpmmData::of(&self.matrix, self.ncols)? {
+                return Ok(SpmmPacking { second: None, data, stages, scalers });
             }
             self.check_copies("with several vectors")?;
             let (second, seconds) = timed(|| self.second_packing());
             let (plan, matrix) = second?;
-            let Some(means) = formats::Several::of(&matrix, self.ncols)? else {
+            let Some(data) = formats::SpmmData::of(&matrix, self.ncols)? else {
                 unreachable!("the plan is one that can multiply several vectors")
             };
             Ok(SpmmPacking {
                 second: Some(Second { plan, matrix, seconds }),
-                means,
+                data,
                 stages,
                 scalers,
             })
@@ -302,12 +308,12 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Packs the matrix a second time, with the best plan for SpMM, on the operator's device.
-    fn second_packing(&self) -> Result<(Plan, Placed<T>), Error> {
+    fn second_packing(&self) -> Result<(Plan, ResidentMatrix<T>), Error> {
         let a = self.to_csr()?;
         Analysis::check_memory(a.view())?;
         let analysis = Analysis::of(a.view());
         let builder = self.settings_for_another().tuning(Tuning::Heuristic).remember(false);
-        let plan = builder.plan_for_several(&analysis, &self.device, T::KIND);
+        let plan = builder.plan_for_spmm(&analysis, &self.device, T::KIND);
         // Here the size of the packing is known, and checked against the limit for given and chosen
         // plans.
         let plan = builder.tuning(Tuning::Fixed(plan)).decide(&analysis, T::KIND)?.plan;
@@ -353,16 +359,16 @@ impl<T: Scalar> SpmmPacking<T> {
 
 impl SparseOpBuilder {
     /// Of the plans that support SpMM, the one that is predicted to be the fastest for SpMV.
-    fn plan_for_several(&self, analysis: &Analysis, device: &Device, scalar: ScalarKind) -> Plan {
-        let any = || several_plan(analysis, device);
+    fn plan_for_spmm(&self, analysis: &Analysis, device: &Device, scalar: ScalarKind) -> Plan {
+        let any = || spmm_plan(analysis, device);
         // On the CPU all plans of CSR have the same arrays.
         if *device == Device::Cpu {
             return any();
         }
         let Ok(decision) = self.decide(analysis, scalar) else { return any() };
         let fitting = decision.candidates.iter().filter(|candidate| {
-            let fits = candidate.traffic.matrix_bytes <= decision.request.memory_limit;
-            fits && multiplies_several(&candidate.plan, device)
+            let fits = candidate.work.matrix_bytes <= decision.request.memory_limit;
+            fits && has_spmm(&candidate.plan, device)
         });
         let predicted = fitting.filter_map(|c| c.prediction.map(|p| (p.product(), &c.plan)));
         predicted.min_by(|a, b| a.0.total_cmp(&b.0)).map_or_else(any, |(_, plan)| plan.clone())

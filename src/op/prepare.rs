@@ -4,7 +4,7 @@
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint};
 use crate::device::{Device, DeviceSpec};
-use crate::formats::Placed;
+use crate::formats::ResidentMatrix;
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
@@ -20,7 +20,7 @@ use tracing::field::display;
 /// A packed matrix, the decision for its plan, and the time of the preparation.
 pub(super) struct Prepared<T: Scalar> {
     pub(super) decision: Decision,
-    pub(super) matrix: Placed<T>,
+    pub(super) matrix: ResidentMatrix<T>,
     pub(super) preparation: Preparation,
 }
 
@@ -109,7 +109,7 @@ impl SparseOpBuilder {
         source: PackSource<'_, T>,
         analysis: &Analysis,
         decision: &mut Decision,
-    ) -> Result<(Ready<Placed<T>>, f64), Error> {
+    ) -> Result<(Ready<ResidentMatrix<T>>, f64), Error> {
         let (settings, spec) = (&self.calibration, device.spec());
         let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
@@ -168,7 +168,12 @@ impl StoreEntry {
 }
 
 impl<T: Scalar> Prepared<T> {
-    fn new(decision: Decision, ready: Ready<Placed<T>>, select: f64, calibrate: f64) -> Self {
+    fn new(
+        decision: Decision,
+        ready: Ready<ResidentMatrix<T>>,
+        select: f64,
+        calibrate: f64,
+    ) -> Self {
         let Ready { matrix, pack, upload } = ready;
         Self {
             decision,

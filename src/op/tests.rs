@@ -48,7 +48,7 @@ fn settings_are_followed() {
     let builder = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone()));
     let op = builder.build(&a).unwrap();
     assert_eq!((op.plan(), op.to_csr().unwrap()), (&plan, a.clone()));
-    assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().traffic.matrix_bytes);
+    assert_eq!(op.memory_bytes(), op.decision().chosen().unwrap().work.matrix_bytes);
     let refused = builder.memory_limit(10).build(&a).unwrap_err();
     assert!(refused.to_string().contains("but the limit is 10 bytes"), "{refused}");
 }
@@ -68,10 +68,10 @@ fn a_calibrated_operator_multiplies_with_the_winner() {
         let timing_run = op.decision().timing_run().unwrap();
         assert_eq!((&timing_run.winner, timing_run.cold), (op.plan(), cold));
         // The size of packed SELL is estimated from a sample.
-        let told = op.decision().chosen().unwrap().traffic.matrix_bytes;
+        let estimated = op.decision().chosen().unwrap().work.matrix_bytes;
         assert!(
-            told.abs_diff(op.memory_bytes()) <= told / 10,
-            "{told} bytes were told for {}",
+            estimated.abs_diff(op.memory_bytes()) <= estimated / 10,
+            "{estimated} bytes were estimated for {}",
             op.plan()
         );
         assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);

@@ -104,7 +104,7 @@ impl<T: Scalar> SparseOp<T> {
                 seconds: op.preparation.total(),
             },
         });
-        AuxiliaryPackings { transposed, spmm: self.several.get().map(SpmmPacking::explain) }
+        AuxiliaryPackings { transposed, spmm: self.spmm_packing.get().map(SpmmPacking::explain) }
     }
 }
 
@@ -126,7 +126,7 @@ impl<T: Scalar> Transposition<T> {
     }
 
     /// Transposition requested by the settings.
-    pub(super) fn announced(settings: &SparseOpBuilder, a: CsrView<'_, T>) -> Result<Self, Error> {
+    pub(super) fn requested(settings: &SparseOpBuilder, a: CsrView<'_, T>) -> Result<Self, Error> {
         if settings.transpose { Self::of(a) } else { Ok(Self::NotAsked) }
     }
 
@@ -148,7 +148,7 @@ impl<T: Scalar> Transposition<T> {
     pub(super) fn prepare(self, op: &SparseOp<T>) -> Result<(), Error> {
         match self {
             Self::NotAsked => Ok(()),
-            announced => get_or_make(&op.transposed, || announced.make(op)).map(drop),
+            requested => get_or_make(&op.transposed, || requested.make(op)).map(drop),
         }
     }
 
@@ -230,12 +230,12 @@ mod tests {
         assert_eq!(later.memory_bytes(), before + own.memory_bytes());
         let text = later.explain().to_string();
         assert!(text.contains(&format!("\ntransposed {}, ", own.plan())), "{text}");
-        let announced = SparseOpBuilder::new().transpose(true).build(&a).unwrap();
+        let requested = SparseOpBuilder::new().transpose(true).build(&a).unwrap();
         assert!(
-            announced.transposed.get().is_some()
-                && announced.memory_bytes() == later.memory_bytes()
+            requested.transposed.get().is_some()
+                && requested.memory_bytes() == later.memory_bytes()
         );
-        check(&announced, &a);
+        check(&requested, &a);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::multi::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{Placed, Updater};
+use crate::formats::{ResidentMatrix, Updater};
 use crate::matrix::{CsrCow, CsrView, ToCsr, rounded};
 use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
@@ -154,8 +154,8 @@ impl<T: Scalar> SparseOp<T> {
     /// Drops packings made from the previous values; they are packed again when they are needed.
     pub(super) fn forget_copies(&mut self) {
         self.transposed = OnceCell::new();
-        if !self.several.get().is_some_and(SpmmPacking::is_shared) {
-            self.several = OnceCell::new();
+        if !self.spmm_packing.get().is_some_and(SpmmPacking::is_shared) {
+            self.spmm_packing = OnceCell::new();
         }
     }
 
@@ -165,7 +165,7 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Returns the updater of the values, created at the first use, and the matrix that holds them.
-    fn prepare_updates(&mut self) -> Result<(&Updater, &mut Placed<T>), Error> {
+    fn prepare_updates(&mut self) -> Result<(&Updater, &mut ResidentMatrix<T>), Error> {
         if self.updater.is_none() {
             let a = self.matrix.unpack()?;
             self.updater = Some(Updater::new(

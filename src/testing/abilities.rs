@@ -3,7 +3,7 @@
 //! the results.
 
 use super::conformance::{devices, scattered};
-use super::several::apply_multi;
+use super::spmm::apply_multi;
 use super::{Oracle, x_vector};
 use crate::device::Device;
 use crate::formats::{FormatKind, Layout, Plan};
@@ -223,11 +223,13 @@ fn cells(device: &Device, plan: &str) -> [Cell; 7] {
 /// the parameters that change them.
 fn kind(plan: &Plan) -> String {
     let text = plan.to_string();
-    let told = ["values:packed", "values:bf16", "values:f16", "values:f32", "tail:host", "atomic"];
-    let told: Vec<_> = told.into_iter().filter(|parameter| text.contains(parameter)).collect();
-    match told.len() {
+    let parameters =
+        ["values:packed", "values:bf16", "values:f16", "values:f32", "tail:host", "atomic"];
+    let parameters: Vec<_> =
+        parameters.into_iter().filter(|parameter| text.contains(parameter)).collect();
+    match parameters.len() {
         0 => format!("`{}`", plan.format()),
-        _ => format!("`{}({})`", plan.format(), told.join(",")),
+        _ => format!("`{}({})`", plan.format(), parameters.join(",")),
     }
 }
 

@@ -2,7 +2,7 @@
 //! of threads. Reproducibility across processes: `cli/tests/determinism.rs`.
 
 use super::conformance::{MEMORY_LIMIT, devices, scattered};
-use super::several::apply_multi_device;
+use super::spmm::apply_multi_device;
 use super::x_vector;
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -33,7 +33,7 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
     let both = [Analysis::of(a.view()), Analysis::of(a.transpose().view())];
     let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
     let mut plans: Vec<Plan> = examples.map(|text| text.parse().unwrap()).collect();
-    plans.retain(|plan| both.iter().all(|a| plan.traffic(a, T::KIND).matrix_bytes <= MEMORY_LIMIT));
+    plans.retain(|plan| both.iter().all(|a| plan.work(a, T::KIND).matrix_bytes <= MEMORY_LIMIT));
     plans
 }
 
@@ -105,7 +105,7 @@ fn bits<T: Scalar>(
 
 /// True if SpMM uses the plan's own arrays; false if it uses a second packing that many plans
 /// share.
-fn has_own_several(plan: &Plan) -> bool {
+fn has_own_spmm(plan: &Plan) -> bool {
     let text = plan.to_string();
     ["csr", "coo", "sell"].iter().any(|name| text.starts_with(name))
 }
@@ -117,7 +117,7 @@ fn repeat<T: Scalar>(device: &Device) {
         let op = operator(device, &plan, &a);
         for (at, (name, len, product)) in products(&op).into_iter().enumerate() {
             let several = at >= 3;
-            if several && !has_own_several(&plan) {
+            if several && !has_own_spmm(&plan) {
                 continue;
             }
             let first = bits(&op, &vectors, len, product);

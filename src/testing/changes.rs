@@ -3,7 +3,7 @@
 
 use super::conformance::{devices, scattered};
 use super::devices::keep_busy;
-use super::several::{apply_multi, apply_multi_device};
+use super::spmm::{apply_multi, apply_multi_device};
 use crate::formats::{FormatKind, Layout};
 use crate::matrix::CsrMatrix;
 use crate::{DeviceVec, Error, SparseOp, SparseOpBuilder, Stream, Tuning};

@@ -4,7 +4,7 @@ pub(super) use super::devices::devices;
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{FormatKind, Placed, Plan, Target};
+use crate::formats::{FormatKind, Plan, ResidentMatrix, Target};
 use crate::matrix::CsrMatrix;
 use crate::{Scalar, ScalarKind};
 use proptest::prelude::*;
@@ -27,12 +27,12 @@ macro_rules! format_suite {
 
             #[test]
             fn several_vectors_and_the_transpose_in_f32() {
-                crate::testing::check_several::<f32>(FormatKind::$Format);
+                crate::testing::check_spmm::<f32>(FormatKind::$Format);
             }
 
             #[test]
             fn several_vectors_and_the_transpose_in_f64() {
-                crate::testing::check_several::<f64>(FormatKind::$Format);
+                crate::testing::check_spmm::<f64>(FormatKind::$Format);
             }
         }
     };
@@ -61,13 +61,13 @@ pub(super) const MEMORY_LIMIT: u64 = 64 << 20;
 /// Checks one plan on one matrix.
 pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     let context = format!("{plan} on {name} in {}", T::KIND);
-    let traffic = plan.traffic(&Analysis::of(a.view()), T::KIND);
-    if traffic.matrix_bytes > MEMORY_LIMIT {
+    let work = plan.work(&Analysis::of(a.view()), T::KIND);
+    if work.matrix_bytes > MEMORY_LIMIT {
         return;
     }
     let packed = plan.pack(a.view()).unwrap();
     check_bytes(packed.matrix_bytes(), plan, &Analysis::of(a.view()), T::KIND, &context);
-    assert!(traffic.slots + traffic.tail >= a.nnz() as u64, "slots of {context}");
+    assert!(work.slots + work.tail >= a.nnz() as u64, "slots of {context}");
     for device in devices() {
         check_on(device, plan, a, &format!("{context} on {device}"));
     }
@@ -76,9 +76,9 @@ pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
 /// Checks that the bytes of a packed matrix are those predicted, or close to them if they are an
 /// estimate.
 fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind, context: &str) {
-    let told = plan.traffic(analysis, scalar).matrix_bytes;
+    let estimated = plan.work(analysis, scalar).matrix_bytes;
     if plan.is_exact(analysis) {
-        return assert_eq!(found, told, "bytes of {context}");
+        return assert_eq!(found, estimated, "bytes of {context}");
     }
     let about = match plan.format() {
         // The number of entries in tiles and in small blocks is estimated from sizes alone: not far
@@ -87,13 +87,16 @@ fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind,
         // Slices are estimated from a sample. Awkward shapes are unlike samples of themselves.
         _ => found - found / 10..=found + found / 10,
     };
-    assert!(about.contains(&told), "{told} bytes were told, {found} were found: {context}");
+    assert!(
+        about.contains(&estimated),
+        "{estimated} bytes were estimated, {found} were found: {context}"
+    );
 }
 
 /// `A x` under a plan on a device, over a `y` full of NaN.
 pub(crate) fn product<T: Scalar>(
     device: &Device,
-    matrix: &Placed<T>,
+    matrix: &ResidentMatrix<T>,
     nrows: usize,
     x: &[T],
 ) -> Vec<T> {
@@ -107,9 +110,10 @@ pub(crate) fn product<T: Scalar>(
 
 /// Checks one plan on one matrix on one device.
 pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>, context: &str) {
-    let place = |a: &CsrMatrix<T>| Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+    let place =
+        |a: &CsrMatrix<T>| ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
     let packed = plan.pack(a.view()).unwrap();
-    let placed = Placed::on(device, packed).unwrap();
+    let placed = ResidentMatrix::on(device, packed).unwrap();
     assert_eq!(placed.unpack().unwrap(), *a, "unpacking {context}");
     // Data that the host multiplies are not on the GPU.
     if plan.kernel(Target::Gpu) != "hyb.host" {

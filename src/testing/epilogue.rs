@@ -1,7 +1,7 @@
 //! The axpby epilogue of SpMM against products that are scaled by hand.
 
 use super::devices;
-use super::several::{apply_multi, nothing, same_bits, skewed};
+use super::spmm::{apply_multi, nothing, same_bits, skewed};
 use crate::device::{DeviceVec, Factor, Stream};
 use crate::formats::{Layout, Multivector, Plan};
 

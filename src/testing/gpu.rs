@@ -4,7 +4,7 @@ use super::conformance::{MEMORY_LIMIT, check_on, devices, product, scattered, sm
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{DeviceCsr, FormatKind, Placed, Plan, Updater};
+use crate::formats::{DeviceCsr, FormatKind, Plan, ResidentMatrix, Updater};
 use crate::matrix::CsrMatrix;
 use crate::tuning::caches::CacheState;
 use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
@@ -38,7 +38,7 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
     let analysis = Analysis::of(a.view());
     let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
     let mut plans: Vec<Plan> = examples.map(|text| text.parse().unwrap()).collect();
-    plans.retain(|plan| plan.traffic(&analysis, T::KIND).matrix_bytes <= MEMORY_LIMIT);
+    plans.retain(|plan| plan.work(&analysis, T::KIND).matrix_bytes <= MEMORY_LIMIT);
     plans
 }
 
@@ -73,7 +73,7 @@ fn one_row_of_a_million() {
     let x = x_vector(a.ncols());
     let oracle = Oracle::of(a.view(), &x);
     for plan in plans(&a) {
-        let placed = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+        let placed = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
         oracle
             .check(&product(device, &placed, a.nrows(), &x))
             .unwrap_or_else(|wrong| panic!("{plan}: {wrong}"));
@@ -255,10 +255,10 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
         };
         let packed = |plan: &Plan| plan.format() == FormatKind::Psell && !narrow(&plan.to_string());
         for plan in plans(&a).into_iter().filter(packed) {
-            assert!(Placed::packs_there(&plan, a.view()), "{plan} on {spec}");
+            assert!(ResidentMatrix::packs_on_device(&plan, a.view()), "{plan} on {spec}");
             let there = Ready::pack(&plan, a.view(), device).unwrap().matrix;
             assert_eq!(there.unpack().unwrap(), a, "{plan} on {spec}");
-            let here = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+            let here = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
             assert_eq!(there.bytes(), here.bytes(), "{plan} on {spec}");
             let y = product(device, &there, a.nrows(), &x);
             oracle.check(&y).unwrap_or_else(|wrong| panic!("{plan} on {spec}: {wrong}"));
@@ -311,7 +311,7 @@ fn packing_on_the_gpu_takes_few_products() {
             let once = || {
                 let start = std::time::Instant::now();
                 assert!(
-                    Placed::packed_there(&plan, &there).unwrap().is_some(),
+                    ResidentMatrix::packed_on_device(&plan, &there).unwrap().is_some(),
                     "{text} on {class}"
                 );
                 start.elapsed().as_secs_f64()
@@ -371,7 +371,7 @@ fn update_times<T: Scalar>() {
             (Stream::new(device).unwrap(), DeviceVec::from_slice(device, a.values()).unwrap());
         for text in PLANS {
             let plan: Plan = text.parse().unwrap();
-            if plan.traffic(&analysis, T::KIND).matrix_bytes > limit {
+            if plan.work(&analysis, T::KIND).matrix_bytes > limit {
                 continue;
             }
             let mut matrix = timer.pack(&plan).unwrap().matrix;
@@ -444,7 +444,7 @@ fn more_than_two_billion_slots() {
         "hyb(width:65)",
     ] {
         let plan: Plan = text.parse().unwrap();
-        let placed = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+        let placed = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
         let y = product(device, &placed, nrows, &x);
         let wrong = (0..nrows).find(|&row| y[row] != expected(row));
         assert_eq!(wrong, None, "{plan}: the first wrong row");

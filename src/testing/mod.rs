@@ -23,10 +23,10 @@ mod overlap;
 mod precision;
 mod refusals;
 mod scaled;
-mod several;
+mod spmm;
 mod update;
 
 pub(crate) use conformance::{awkward, check_format, format_suite, product};
 pub(crate) use devices::devices;
 pub(crate) use oracle::{Oracle, x_vector};
-pub(crate) use several::check_several;
+pub(crate) use spmm::check_spmm;

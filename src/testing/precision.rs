@@ -5,7 +5,7 @@ use super::conformance::{check_plan, devices, product, scattered, small};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{Placed, Plan};
+use crate::formats::{Plan, ResidentMatrix};
 use crate::matrix::{CsrMatrix, gallery};
 use crate::{Error, Multivector, Precision, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
@@ -110,7 +110,7 @@ fn check_specials<T: Scalar>(precision: Precision) {
         for text in PLANS {
             let plan = plan(text, precision);
             let context = format!("{plan} in {} on {device}", T::KIND);
-            let mut matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+            let mut matrix = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
             assert_eq!(matrix.storage().precision(), Some(precision), "{context}");
             let unpacked = matrix.unpack().unwrap();
             let exact = |a: &CsrMatrix<T>| a.values().iter().map(|v| v.bits()).collect::<Vec<_>>();
@@ -144,7 +144,7 @@ fn all_16_bit_numbers_are_multiplied_exactly() {
         for device in devices() {
             for text in PLANS {
                 let plan = plan(text, precision);
-                let matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+                let matrix = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
                 for k in 0..4 {
                     // One column of four is not zero. Zero times the others is zero, except for
                     // infinities and NaNs.
@@ -212,9 +212,9 @@ fn check_rounded<T: Scalar>(precision: Precision) {
             let op = builder(device, plan).value_precision(precision).build(&a).unwrap();
             check_products(&op, &rounded);
             let said = op.explain().to_string();
-            let told = if plan == packed { "stored in" } else { "`psell(values:" };
+            let reason = if plan == packed { "stored in" } else { "`psell(values:" };
             assert!(
-                said.contains(&format!("rounded to {precision}")) && said.contains(told),
+                said.contains(&format!("rounded to {precision}")) && said.contains(reason),
                 "{said}"
             );
         }
@@ -326,7 +326,7 @@ fn values_that_are_narrow_already_take_fewer_bytes_by_themselves() {
     let analysis = Analysis::of(a.view());
     assert_eq!(analysis.structure.exact_in.narrowest(), Some(Precision::F32));
     let bytes =
-        |text: &str| text.parse::<Plan>().unwrap().traffic(&analysis, ScalarKind::F64).matrix_bytes;
+        |text: &str| text.parse::<Plan>().unwrap().work(&analysis, ScalarKind::F64).matrix_bytes;
     let plain = bytes("psell(sigma:1)");
     let narrow = bytes("psell(sigma:1,values:f32)");
     // 4 bytes less per entry; the padding of slices differs by less than 16 bytes each.

@@ -3,7 +3,7 @@
 //! `SparseOp::apply`.
 
 use super::conformance::{devices, scattered};
-use super::several::{apply_multi, apply_multi_device};
+use super::spmm::{apply_multi, apply_multi_device};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::Layout::RowMajor;
 use crate::matrix::CsrMatrix;

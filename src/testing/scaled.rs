@@ -4,7 +4,7 @@ use super::conformance::{MEMORY_LIMIT, devices, scattered};
 use super::{Oracle, chapter, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Scaling, Stream};
-use crate::formats::{FormatKind, Placed, Plan, Scaler};
+use crate::formats::{FormatKind, Plan, ResidentMatrix, Scaler};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
@@ -23,7 +23,7 @@ const FACTORS: [(f64, f64); 8] = [
 /// Checks one packed matrix with all factors, as numbers and as elements of vectors.
 pub(super) fn check<T: Scalar>(
     device: &Device,
-    matrix: &Placed<T>,
+    matrix: &ResidentMatrix<T>,
     a: &CsrMatrix<T>,
     x: &[T],
     context: &str,
@@ -65,7 +65,7 @@ fn plans(a: &CsrMatrix<f32>) -> impl Iterator<Item = Plan> {
         .iter()
         .flat_map(|kind| kind.examples())
         .map(|text| text.parse::<Plan>().unwrap());
-    plans.filter(move |plan| plan.traffic(&analysis, ScalarKind::F32).matrix_bytes <= MEMORY_LIMIT)
+    plans.filter(move |plan| plan.work(&analysis, ScalarKind::F32).matrix_bytes <= MEMORY_LIMIT)
 }
 
 fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {

@@ -1,11 +1,11 @@
 //! Tests of new values on the same pattern, for every plan on every device.
 
 use super::conformance::{devices, product, scattered};
-use super::several::apply_multi;
+use super::spmm::apply_multi;
 use super::{Oracle, chapter, x_vector};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::psell::ValueEncoding;
-use crate::formats::{Placed, Plan, Updater};
+use crate::formats::{Plan, ResidentMatrix, Updater};
 use crate::matrix::{CsrMatrix, gallery};
 use crate::{Error, Layout, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 use std::collections::HashSet;
@@ -56,7 +56,7 @@ pub(super) fn check<T: Scalar>(
     context: &str,
 ) {
     let stream = Stream::new(device).unwrap();
-    let mut matrix = Placed::on(device, plan.pack(a.view()).unwrap()).unwrap();
+    let mut matrix = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
     let updater = match Updater::new(plan, &mut matrix, a.view(), false) {
         Ok(updater) => updater,
         Err(error) => {

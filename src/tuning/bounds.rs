@@ -1,7 +1,7 @@
 //! Bounds of candidates on a GPU: no plan that may be chosen is far slower than plain CSR with
 //! equal work for all threads, `csr(balanced)`, whose time does not depend on the row lengths.
 //!
-//! The rule compares estimates of both times ([`Plan::estimate_us`]) from amounts that are exact:
+//! The rule compares estimates of both times ([`Plan::estimate_us`]) from exact quantities:
 //! bytes, slots and rows, and the longest chain of loads of one thread. The estimates are fitted to
 //! 113 matrices in f32 and f64 on an H200; of 4800 products those within the rule took at most 2.2
 //! times as long as `csr(balanced)`, and the fastest plan of a matrix was excluded on four, by at
@@ -30,7 +30,7 @@ pub(super) fn excess(
     if device.gpu.is_none() || analysis.rows.nnz < FEWEST {
         return None;
     }
-    let estimate = |plan: &Plan| plan.estimate_us(analysis, &plan.traffic(analysis, scalar));
+    let estimate = |plan: &Plan| plan.estimate_us(analysis, &plan.work(analysis, scalar));
     let ratio = estimate(plan) / estimate(&Plan::Csr(csr::Plan::Balanced));
     (ratio > MOST).then_some(ratio)
 }

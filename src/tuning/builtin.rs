@@ -85,7 +85,7 @@ impl Profile {
             coefficients,
             command: command.to_owned(),
             cache_bytes: self.cache_bytes * scale.cache,
-            reach: self.reach.scaled(scale.cache),
+            cache_reach: self.cache_reach.scaled(scale.cache),
             records: Vec::new(),
             ..self.clone()
         })

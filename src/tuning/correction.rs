@@ -1,4 +1,4 @@
-//! Learned correction factors of kernels, for effects that a sum of amounts cannot express.
+//! Learned correction factors of kernels, for effects that a sum of work terms cannot express.
 //!
 //! The time of a product is not only a sum: loads overlap, short launches do not fill a device, and
 //! the efficiency of a kernel depends on the row lengths. The residual logarithm of the time is
@@ -7,7 +7,7 @@
 
 use super::features::MatrixFeatures;
 use crate::ScalarKind;
-use crate::formats::Traffic;
+use crate::formats::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -50,9 +50,9 @@ pub enum Feature {
     /// Stored slots over entries.
     Padding,
     /// Largest number of slots of one thread.
-    Depth,
+    CriticalPath,
     /// Slots with an addition that depends on the slot before, over entries.
-    Chained,
+    DependentAdd,
     /// Entries of the COO part, over entries.
     Tail,
     /// Slices, sections and diagonals, over entries.
@@ -87,8 +87,8 @@ impl Feature {
         Self::Empty,
         Self::Gini,
         Self::Padding,
-        Self::Depth,
-        Self::Chained,
+        Self::CriticalPath,
+        Self::DependentAdd,
         Self::Tail,
         Self::Groups,
         Self::Scattered,
@@ -96,37 +96,37 @@ impl Feature {
 }
 
 /// Computes the features of a plan's product on a device with a last-level cache of `cache_bytes`.
-pub fn features(traffic: &Traffic, facts: &MatrixFeatures, cache_bytes: f64) -> Features {
+pub fn correction_features(work: &Work, features: &MatrixFeatures, cache_bytes: f64) -> Features {
     /// Number of parts of the cache in which bytes are counted. Sizes below one part are not
     /// distinguished.
     const PARTS: f64 = 64.0;
     let steps = |number: f64| (number + 1.0).log2();
-    let (rows, entries) = (facts.nrows.max(1) as f64, facts.nnz.max(1) as f64);
-    let within = |entries| facts.reuse.share_within(entries);
+    let (rows, entries) = (features.nrows.max(1) as f64, features.nnz.max(1) as f64);
+    let within = |entries| features.reuse.share_within(entries);
     let bytes = |bytes: u64| steps(bytes as f64 / cache_bytes * PARTS);
     [
-        steps(facts.nrows as f64),
-        steps(facts.mean),
-        steps(facts.cv),
-        steps(f64::from(facts.max) / facts.mean.max(f64::MIN_POSITIVE).max(1.0 / rows)),
-        bytes(traffic.bytes()),
-        bytes(traffic.vector_bytes),
+        steps(features.nrows as f64),
+        steps(features.mean),
+        steps(features.cv),
+        steps(f64::from(features.max) / features.mean.max(f64::MIN_POSITIVE).max(1.0 / rows)),
+        bytes(work.bytes()),
+        bytes(work.vector_bytes),
         within(64.0),
         within(1024.0),
         within(8192.0),
         within(65_536.0),
         within(1_048_576.0),
-        facts.affine,
-        facts.runs,
-        facts.changes as f64 / rows,
-        facts.empty_rows as f64 / rows,
-        facts.gini,
-        steps(traffic.padding_ratio(facts.nnz)),
-        steps(traffic.depth as f64),
-        traffic.chained as f64 / entries,
-        traffic.tail as f64 / entries,
-        traffic.groups as f64 / entries,
-        steps(traffic.scattered as f64 / rows),
+        features.shifted,
+        features.runs,
+        features.changes as f64 / rows,
+        features.empty_rows as f64 / rows,
+        features.gini,
+        steps(work.padding_ratio(features.nnz)),
+        steps(work.critical_path as f64),
+        work.dependent_adds as f64 / entries,
+        work.tail as f64 / entries,
+        work.groups as f64 / entries,
+        steps(work.scattered as f64 / rows),
     ]
 }
 
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn features_of_nothing_are_numbers() {
-        let values = features(&Traffic::default(), &MatrixFeatures::default(), 1e6);
+        let values = correction_features(&Work::default(), &MatrixFeatures::default(), 1e6);
         assert!(values.iter().all(|v| v.is_finite()), "{values:?}");
         assert!(Feature::ALL.iter().enumerate().all(|(i, f)| *f as usize == i));
     }

@@ -3,24 +3,24 @@
 //!
 //! The time of a product is a sum of terms, each an amount times a coefficient of the kernel:
 //! entries, padding, row sums, slices, gathers that miss the caches, bytes that stream from memory.
-//! Amounts are computed from [`Traffic`] and [`MatrixFeatures`]. They are exact except for the
+//! Work terms are computed from [`Work`] and [`MatrixFeatures`]. They are exact except for the
 //! padding of tiles, the size of blocks, and the packing of large matrices. Coefficients come from
 //! a [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
-//! amounts are counted against, and a factor for effects that a sum cannot express (see
+//! work terms are counted against, and a factor for effects that a sum cannot express (see
 //! [`correction`](super::correction)).
 //!
 //! Coefficients measured on another device are scaled first: see [`Scale`](super::scale::Scale).
 
 use super::features::MatrixFeatures;
 use crate::device::{DeviceSpec, cpu};
-use crate::formats::Traffic;
+use crate::formats::Work;
 use serde::{Deserialize, Serialize};
 
 /// Number of entries in a piece of the longest row. Coefficients are fitted to this unit.
 const PIECE: f64 = 1024.0;
 
-/// Amounts of work of one product, in the order of [`Term::ALL`].
-pub type Amounts = [f64; Term::COUNT];
+/// Work terms of one product, in the order of [`Term::ALL`].
+pub type WorkTerms = [f64; Term::COUNT];
 
 /// A term of a predicted time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -29,7 +29,7 @@ pub enum Term {
     /// Starting and finishing a product.
     Call,
     /// Waking up the threads that share the work.
-    Wake,
+    WakeUp,
     /// Multiplying the stored slots.
     Slots,
     /// Gathering elements of `x` one by one.
@@ -57,14 +57,14 @@ pub enum Term {
     /// Gathers of `x` that miss the middle caches.
     FarMisses,
     /// Contention for the multiprocessors of a GPU with the end of the preceding launch.
-    Crowd,
+    Contention,
     /// Launching kernels of a GPU after the first, or after the end of the preceding launch.
     Launches,
     /// Work of one thread of a GPU while the others wait for it.
-    Depth,
+    CriticalPath,
     /// Latency of the longest row if its entries are stored separately from the slots: on a GPU its
     /// pieces are added up.
-    Apart,
+    LongRowLatency,
     /// Streaming data that do not stay in the cache.
     Stream,
 }
@@ -76,7 +76,7 @@ impl Term {
     /// All terms.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Call,
-        Self::Wake,
+        Self::WakeUp,
         Self::Slots,
         Self::Gathers,
         Self::Chains,
@@ -90,10 +90,10 @@ impl Term {
         Self::Groups,
         Self::NearMisses,
         Self::FarMisses,
-        Self::Crowd,
+        Self::Contention,
         Self::Launches,
-        Self::Depth,
-        Self::Apart,
+        Self::CriticalPath,
+        Self::LongRowLatency,
         Self::Stream,
     ];
 
@@ -102,11 +102,11 @@ impl Term {
         !matches!(
             self,
             Self::Call
-                | Self::Wake
-                | Self::Crowd
+                | Self::WakeUp
+                | Self::Contention
                 | Self::Launches
-                | Self::Depth
-                | Self::Apart
+                | Self::CriticalPath
+                | Self::LongRowLatency
                 | Self::Stream
         )
     }
@@ -115,7 +115,7 @@ impl Term {
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Call => "launch overhead",
-            Self::Wake => "thread wake-up",
+            Self::WakeUp => "thread wake-up",
             Self::Slots => "stored slots",
             Self::Chains => "dependent additions",
             Self::Guards => "padding masks",
@@ -127,10 +127,10 @@ impl Term {
             Self::Uneven => "changes of the row length",
             Self::Groups => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
-            Self::Crowd => "SM contention with the previous launch",
+            Self::Contention => "SM contention with the previous launch",
             Self::Launches => "further kernel launches",
-            Self::Depth => "the longest row or slice of one thread",
-            Self::Apart => "pieces of the longest row, multiplied separately",
+            Self::CriticalPath => "the longest row or slice of one thread",
+            Self::LongRowLatency => "pieces of the longest row, multiplied separately",
             Self::Stream => "memory traffic",
         }
     }
@@ -185,17 +185,17 @@ coefficients! {
     /// A product of any size.
     call,
     /// A product shared by several threads; additional.
-    wake,
+    wake_up,
     /// A stored slot.
     slot,
     /// A slot whose `x` is gathered; additional.
     gathered,
     /// A slot with an addition that depends on the slot before; additional.
-    chained,
+    dependent_add,
     /// A slot that is tested for padding; additional.
-    guarded,
+    masked_slot,
     /// A slot beyond the number of columns that can be followed at no cost; additional.
-    strided,
+    strided_slot,
     /// An entry whose value is looked up by its code; additional.
     decoded,
     /// An entry of the COO part.
@@ -213,15 +213,15 @@ coefficients! {
     /// A gather that misses the middle caches.
     far_miss,
     /// A launch that overlaps with the preceding one and does not fit beside it; 0 on the CPU.
-    crowd,
+    contention,
     /// A kernel launched after the first, or one that cannot start before the preceding launch has
     /// ended; 0 on the CPU.
     launch,
     /// A slot that one thread of a GPU processes while the others wait; 0 on the CPU.
-    depth,
+    critical_path,
     /// A doubling of the number of pieces of the longest row, if entries are stored separately from
     /// the slots; 0 on the CPU.
-    apart,
+    long_row_latency,
     /// A byte that is streamed from memory.
     byte,
 }
@@ -238,7 +238,7 @@ impl Coefficients {
 
 /// Capacity of caches and branch predictors, in entries and branches; part of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct CacheReach {
     /// Number of entries after which a group of eight columns is still in the nearest cache.
     pub near: f64,
     /// The same for the middle caches of a core, and for the shared L2 of a GPU.
@@ -247,7 +247,7 @@ pub struct Reach {
     pub branches: f64,
 }
 
-impl Reach {
+impl CacheReach {
     /// Defaults of new profiles. On a CPU: 32 KiB and 1 MiB of a core, half of them for `x`, and
     /// the number that Zen 4 learns (2000 to 30,000 fit equally well). On a GPU: the L1 of a
     /// multiprocessor, 256 KiB of an H200, and its L2.
@@ -275,18 +275,18 @@ impl Reach {
     }
 }
 
-/// Computes the amounts of one product on a device with a last-level cache of `cache_bytes`.
-pub fn amounts(
-    traffic: &Traffic,
-    facts: &MatrixFeatures,
+/// Computes the work terms of one product on a device with a last-level cache of `cache_bytes`.
+pub fn work_terms(
+    work: &Work,
+    features: &MatrixFeatures,
     cache_bytes: f64,
-    reach: &Reach,
+    reach: &CacheReach,
     device: &DeviceSpec,
-) -> Amounts {
+) -> WorkTerms {
     let is_gpu = device.gpu.is_some();
-    let missing = |within: f64| facts.nnz as f64 * (1.0 - facts.reuse.share_within(within));
-    let work = traffic.slots.saturating_add(traffic.tail).saturating_add(traffic.rows);
-    let (rows, changes) = (facts.nrows as f64, facts.changes as f64);
+    let missing = |within: f64| features.nnz as f64 * (1.0 - features.reuse.share_within(within));
+    let steps = work.slots.saturating_add(work.tail).saturating_add(work.rows);
+    let (rows, changes) = (features.nrows as f64, features.changes as f64);
     // Branch predictors remember the preceding product: nearly all branches up to a number, and
     // hardly any beyond it. In held-out validation, fits for Zen 4 cores chose with a mean regret
     // of 1.051, and of 1.059 if the share falls off as slowly as it does on a GPU.
@@ -294,52 +294,52 @@ pub fn amounts(
     let forgotten = (changes / reach.branches).powi(sharpness);
     let surprises = changes * (forgotten / (1.0 + forgotten));
     // The threads of a GPU wait for one another if row lengths differ, with or without a branch.
-    let branchless = if is_gpu { 0 } else { traffic.branchless };
-    let bytes = traffic.bytes() as f64;
+    let branchless = if is_gpu { 0 } else { work.branchless };
+    let bytes = work.bytes() as f64;
     // On an H200, the logarithm of the number of pieces chose better than the number itself: mean
     // held-out regret 1.034 and 1.038.
-    let pieces = if traffic.tail > 0 { f64::from(facts.max) / PIECE } else { 0.0 };
-    let mut amounts = [
+    let pieces = if work.tail > 0 { f64::from(features.max) / PIECE } else { 0.0 };
+    let mut work_terms = [
         1.0,
-        if !is_gpu && cpu::parts(work) > 1 { 1.0 } else { 0.0 },
-        traffic.slots as f64,
-        traffic.gathered as f64,
-        traffic.chained as f64,
-        traffic.guarded as f64,
-        traffic.strided as f64,
-        traffic.decoded as f64,
-        traffic.tail as f64,
-        traffic.rows as f64,
-        traffic.scattered as f64,
-        traffic.rows.saturating_sub(branchless) as f64 * surprises / rows.max(1.0),
-        traffic.groups as f64,
+        if !is_gpu && cpu::parts(steps) > 1 { 1.0 } else { 0.0 },
+        work.slots as f64,
+        work.gathered as f64,
+        work.dependent_adds as f64,
+        work.masked_slots as f64,
+        work.strided_slots as f64,
+        work.decoded as f64,
+        work.tail as f64,
+        work.rows as f64,
+        work.scattered as f64,
+        work.rows.saturating_sub(branchless) as f64 * surprises / rows.max(1.0),
+        work.groups as f64,
         missing(reach.near),
         missing(reach.far),
         // Two launches can each have multiprocessors of their own only if their blocks together do
         // not exceed the number of multiprocessors.
-        f64::from(is_gpu && 2 * traffic.overlapping > device.threads as u64),
-        if is_gpu { traffic.relaunches as f64 } else { 0.0 },
-        if is_gpu { traffic.depth as f64 } else { 0.0 },
+        f64::from(is_gpu && 2 * work.overlapping > device.threads as u64),
+        if is_gpu { work.relaunches as f64 } else { 0.0 },
+        if is_gpu { work.critical_path as f64 } else { 0.0 },
         if is_gpu { pieces.ln_1p() / std::f64::consts::LN_2 } else { 0.0 },
         // Data that are read repeatedly in the same order stay in a cache that can hold them, and
         // are evicted from a smaller one.
         bytes * ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0),
     ];
     // Work that the threads cannot share is counted once for each waiting thread.
-    let waiting = if is_gpu { 1.0 } else { cpu::unsharable(work, device.threads) };
-    for (amount, term) in amounts.iter_mut().zip(Term::ALL) {
+    let waiting = if is_gpu { 1.0 } else { cpu::unsharable(steps, device.threads) };
+    for (amount, term) in work_terms.iter_mut().zip(Term::ALL) {
         *amount *= if term.scales() { waiting } else { 1.0 };
     }
-    amounts
+    work_terms
 }
 
-/// Number of amounts of packing.
+/// Number of work terms of packing.
 pub const PACKED: usize = 3;
 
-/// Amounts of packing: slots, rows, and a constant, which on a GPU stands for launches and
+/// Work terms of packing: slots, rows, and a constant, which on a GPU stands for launches and
 /// allocations.
-pub fn packed(traffic: &Traffic) -> [f64; PACKED] {
-    [(traffic.slots + traffic.tail) as f64, traffic.rows as f64, 1.0]
+pub fn packed(work: &Work) -> [f64; PACKED] {
+    [(work.slots + work.tail) as f64, work.rows as f64, 1.0]
 }
 
 /// Predicted time of a plan, in parts.
@@ -359,20 +359,15 @@ pub struct Prediction {
 
 impl Prediction {
     /// Predicts the time of a product on a device from the coefficients of its kernel.
-    pub fn new(
-        c: &Coefficients,
-        traffic: &Traffic,
-        amounts: &Amounts,
-        device: &DeviceSpec,
-    ) -> Self {
+    pub fn new(c: &Coefficients, work: &Work, work_terms: &WorkTerms, device: &DeviceSpec) -> Self {
         let coefficients = c.terms();
-        let terms: [f64; Term::COUNT] = std::array::from_fn(|i| coefficients[i] * amounts[i]);
+        let terms: [f64; Term::COUNT] = std::array::from_fn(|i| coefficients[i] * work_terms[i]);
         let total: f64 = terms.iter().sum();
         // On a GPU the depth covers this: a single thread is too slow for its share of the sum of
         // all to be meaningful.
-        let serial = if device.gpu.is_some() { 0 } else { traffic.serial };
+        let serial = if device.gpu.is_some() { 0 } else { work.serial_slots };
         let alone = terms[0] + terms[1] + serial as f64 * c.slot * device.threads as f64;
-        let prepare = c.packing().iter().zip(packed(traffic)).map(|(c, amount)| c * amount).sum();
+        let prepare = c.packing().iter().zip(packed(work)).map(|(c, amount)| c * amount).sum();
         Self { terms, imbalance: (alone - total).max(0.0), correction: 1.0, prepare }
     }
 
@@ -403,17 +398,17 @@ mod tests {
     use super::*;
     use crate::device::{Device, GpuSpec};
 
-    /// Amounts of split long rows, the longest with `max` entries.
-    fn amounts_of(max: u32, tail: u64, device: &DeviceSpec) -> Amounts {
-        let facts = MatrixFeatures {
+    /// Work terms of split long rows, the longest with `max` entries.
+    fn work_terms_of(max: u32, tail: u64, device: &DeviceSpec) -> WorkTerms {
+        let features = MatrixFeatures {
             nrows: 100,
             nnz: 1000,
             max,
             changes: 100,
             ..MatrixFeatures::default()
         };
-        let traffic = Traffic { rows: 100, branchless: 100, tail, ..Traffic::default() };
-        amounts(&traffic, &facts, 1e6, &Reach::usual(device), device)
+        let work = Work { rows: 100, branchless: 100, tail, ..Work::default() };
+        work_terms(&work, &features, 1e6, &CacheReach::usual(device), device)
     }
 
     #[test]
@@ -421,10 +416,11 @@ mod tests {
         let cpu = Device::Cpu.spec();
         let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
         let gpu = DeviceSpec { gpu: Some(gpu), ..cpu.clone() };
-        let apart = |max, tail, device| amounts_of(max, tail, device)[Term::Apart as usize];
+        let apart =
+            |max, tail, device| work_terms_of(max, tail, device)[Term::LongRowLatency as usize];
         assert_eq!((apart(7 * 1024, 9, &gpu), apart(0, 9, &gpu)), (3.0, 0.0));
         assert_eq!((apart(7 * 1024, 0, &gpu), apart(7 * 1024, 9, &cpu)), (0.0, 0.0));
-        let uneven = |device| amounts_of(9, 0, device)[Term::Uneven as usize];
+        let uneven = |device| work_terms_of(9, 0, device)[Term::Uneven as usize];
         assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
     }
 }

@@ -1,11 +1,11 @@
 //! The choice of a plan as plain data: request, candidates, verdicts.
 
-use super::cost::{Amounts, Prediction, Term};
+use super::cost::{Prediction, Term, WorkTerms};
 use super::lookup::Origin;
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
 use crate::error::printable;
-use crate::formats::{Plan, Traffic};
+use crate::formats::{Plan, Work};
 use crate::{Precision, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
@@ -43,9 +43,9 @@ pub struct Candidate {
     /// The plan.
     pub plan: Plan,
     /// Work of a product.
-    pub traffic: Traffic,
-    /// Amounts that the prediction is computed from.
-    pub amounts: Amounts,
+    pub work: Work,
+    /// Work terms that the prediction is computed from.
+    pub work_terms: WorkTerms,
     /// Predicted time; `None` if the profile has no coefficients for the kernel.
     pub prediction: Option<Prediction>,
     /// Verdict on the candidate.
@@ -98,7 +98,7 @@ pub enum Cause {
     Imbalance,
     /// Preparation that the expected number of products does not amortise.
     Preparation,
-    /// More time for the same amounts of work.
+    /// More time for the same work.
     Kernel,
     /// A correction factor: similar plans took longer than the sum of terms predicts.
     Experience,

@@ -166,8 +166,8 @@ impl Explanation<'_> {
             if calls == 1 { "" } else { "s" }
         )?;
         if let Some(candidate) = decision.chosen() {
-            write!(f, "         {}", size(candidate.traffic.matrix_bytes))?;
-            write!(f, ", padding ratio {:.2}", candidate.traffic.padding_ratio(rows.nnz))?;
+            write!(f, "         {}", size(candidate.work.matrix_bytes))?;
+            write!(f, ", padding ratio {:.2}", candidate.work.padding_ratio(rows.nnz))?;
             if let Some(prediction) = candidate.prediction {
                 write!(f, ", predicted {} per product", duration(prediction.product() * 1e-9))?;
             }
@@ -371,8 +371,8 @@ impl Display for Explanation<'_> {
             let measured = timing_run.map_or_else(String::new, |timing_run| {
                 format!("  {:>16}", timed(timing_run, candidate))
             });
-            let bytes = size(candidate.traffic.matrix_bytes);
-            let padding = candidate.traffic.padding_ratio(self.rows.nnz);
+            let bytes = size(candidate.work.matrix_bytes);
+            let padding = candidate.work.padding_ratio(self.rows.nnz);
             let plan = candidate.plan.to_string();
             let why = reason(candidate);
             writeln!(

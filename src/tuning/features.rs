@@ -26,7 +26,7 @@ pub struct MatrixFeatures {
     /// Number of rows whose length differs from that of the row before.
     pub changes: u64,
     /// Share of the entries whose column is that of the row above, shifted by one.
-    pub affine: f64,
+    pub shifted: f64,
     /// Share of the entries whose column follows that of the entry before in their row.
     pub runs: f64,
     /// Reuse distances of the gathers from parts of `x`.
@@ -46,7 +46,7 @@ impl From<&Analysis> for MatrixFeatures {
             cv: rows.cv,
             gini: rows.gini,
             changes: rows.changes,
-            affine: structure.affine,
+            shifted: structure.shifted,
             runs: structure.runs,
             reuse: structure.reuse,
         }

@@ -41,7 +41,7 @@ const MAX_FILES: usize = 64;
 #[non_exhaustive]
 pub enum Origin {
     /// Passed as a value by the program.
-    Given,
+    Program,
     /// File named by the program.
     File(PathBuf),
     /// File named by [`VARIABLE`].
@@ -55,7 +55,7 @@ pub enum Origin {
 impl Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Given => f.write_str("given by the program"),
+            Self::Program => f.write_str("given by the program"),
             Self::File(path) | Self::Folder(path) => {
                 write!(f, "read from {}", printable(&path.display().to_string()))
             }
@@ -127,7 +127,7 @@ impl ProfileSource {
 
     fn origin(&self) -> Origin {
         match &self.0 {
-            ProfileSourceKind::Profile(_) => Origin::Given,
+            ProfileSourceKind::Profile(_) => Origin::Program,
             ProfileSourceKind::File(path, _) => Origin::File(path.clone()),
         }
     }
@@ -148,7 +148,12 @@ pub struct ResolvedProfile {
 
 impl From<Arc<Profile>> for ResolvedProfile {
     fn from(profile: Arc<Profile>) -> Self {
-        Self { profile, origin: Origin::Given, ceilings: Ceilings::default(), warnings: Vec::new() }
+        Self {
+            profile,
+            origin: Origin::Program,
+            ceilings: Ceilings::default(),
+            warnings: Vec::new(),
+        }
     }
 }
 

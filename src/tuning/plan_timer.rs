@@ -3,7 +3,7 @@
 use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{DeviceCsr, Placed, Plan};
+use crate::formats::{DeviceCsr, Plan, ResidentMatrix};
 use crate::matrix::CsrView;
 use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
@@ -56,7 +56,7 @@ pub(crate) struct Ready<P> {
     pub(crate) upload: f64,
 }
 
-impl<T: Scalar> Ready<Placed<T>> {
+impl<T: Scalar> Ready<ResidentMatrix<T>> {
     /// Packs a matrix and copies it to a device. If a GPU packs the matrix itself, the copy comes
     /// first.
     ///
@@ -69,7 +69,7 @@ impl<T: Scalar> Ready<Placed<T>> {
         device: &Device,
     ) -> Result<Self, Error> {
         let source = source.into();
-        if let Some(ready) = Self::packed_there(plan, source, device)? {
+        if let Some(ready) = Self::packed_on_device(plan, source, device)? {
             return Ok(ready);
         }
         let a = source.a;
@@ -81,11 +81,11 @@ impl<T: Scalar> Ready<Placed<T>> {
         });
         let packed = packed?;
         let (matrix, upload) = timed(|| match device {
-            Device::Cpu => Placed::on(device, packed),
+            Device::Cpu => ResidentMatrix::on(device, packed),
             Device::Cuda(_) => {
                 let _span =
                     span!(DEBUG, "upload", bytes = packed.matrix_bytes(), device = display(device));
-                Placed::on(device, packed)
+                ResidentMatrix::on(device, packed)
             }
         });
         Ok(Self { matrix: matrix?, pack, upload })
@@ -93,14 +93,14 @@ impl<T: Scalar> Ready<Placed<T>> {
 
     /// Copies a matrix to a GPU that packs it itself. `None` if the host has to pack it, or if the
     /// GPU memory cannot hold both the matrix and its packed form.
-    fn packed_there(
+    fn packed_on_device(
         plan: &Plan,
         source: PackSource<'_, T>,
         device: &Device,
     ) -> Result<Option<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Ok(None) };
         let PackSource { a, there } = source;
-        if !Placed::packs_there(plan, a) {
+        if !ResidentMatrix::packs_on_device(plan, a) {
             return Ok(None);
         }
         let (csr, upload) = match there {
@@ -114,7 +114,7 @@ impl<T: Scalar> Ready<Placed<T>> {
             let csr = csr?;
             let Some(csr) = csr.as_ref().or(there) else { return Ok(None) };
             let span = pack_span(plan, a);
-            let packed = Placed::packed_there(plan, csr)?;
+            let packed = ResidentMatrix::packed_on_device(plan, csr)?;
             packed.iter().for_each(|packed| span.record("bytes", packed.bytes()));
             Ok(packed)
         });
@@ -141,7 +141,7 @@ fn pack_span<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Entered {
 pub struct PlanBench<'a, T: Scalar>(DevicePlanTimer<'a, T>);
 
 /// A matrix packed under one plan in the memory of its device.
-pub struct PackedPlan<T: Scalar>(Ready<Placed<T>>);
+pub struct PackedPlan<T: Scalar>(Ready<ResidentMatrix<T>>);
 
 impl<'a, T: Scalar> PlanBench<'a, T> {
     /// Allocates the vectors of the products.
@@ -218,19 +218,19 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
         })
     }
 
-    fn product(&self, matrix: &Placed<T>) -> Result<(), Error> {
+    fn product(&self, matrix: &ResidentMatrix<T>) -> Result<(), Error> {
         matrix.enqueue(self.caches.stream(), &self.x, &mut self.y.borrow_mut())
     }
 }
 
 impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
-    type Packed = Placed<T>;
+    type Packed = ResidentMatrix<T>;
 
-    fn pack(&self, plan: &Plan) -> Result<Ready<Placed<T>>, Error> {
+    fn pack(&self, plan: &Plan) -> Result<Ready<ResidentMatrix<T>>, Error> {
         Ready::pack(plan, self.source, self.device)
     }
 
-    fn products(&self, matrix: &Placed<T>, repeats: u32) -> Result<f64, Error> {
+    fn products(&self, matrix: &ResidentMatrix<T>, repeats: u32) -> Result<f64, Error> {
         self.caches.batch(repeats, || self.product(matrix))
     }
 }

@@ -1,13 +1,13 @@
 //! Predicted times of the plans of a device, from a profile.
 
-use super::correction::features;
-use super::cost::{Amounts, Coefficients, Prediction, amounts};
+use super::correction::correction_features;
+use super::cost::{Coefficients, Prediction, WorkTerms, work_terms};
 use super::features::MatrixFeatures;
 use super::profile::Profile;
 use super::scale::Scale;
 use crate::ScalarKind;
 use crate::device::DeviceSpec;
-use crate::formats::{Plan, Target, Traffic};
+use crate::formats::{Plan, Target, Work};
 
 /// A profile, the target device, and the scale factors between them.
 #[derive(Debug, Clone, Copy)]
@@ -26,31 +26,32 @@ impl<'a> Predictor<'a> {
         Self { profile, device: &profile.device, scale: Scale::NONE }
     }
 
-    /// Amounts and predicted time of a product; no prediction if the profile does not have the
+    /// Work terms and predicted time of a product; no prediction if the profile does not have the
     /// kernel.
     pub fn predict(
         &self,
         plan: &Plan,
-        traffic: &Traffic,
-        facts: &MatrixFeatures,
+        work: &Work,
+        features: &MatrixFeatures,
         scalar: ScalarKind,
-    ) -> (Amounts, Option<Prediction>) {
+    ) -> (WorkTerms, Option<Prediction>) {
         let Self { profile, device, scale } = self;
         let on = Target::of(device);
         let kernel = plan.kernel(on);
         let cache = profile.cache_bytes * scale.cache;
-        let amounts = amounts(traffic, facts, cache, &profile.reach.scaled(scale.cache), device);
+        let work_terms =
+            work_terms(work, features, cache, &profile.cache_reach.scaled(scale.cache), device);
         let prediction = profile.of_kernel(scalar, kernel).map(|(kernel, c)| {
             let packed =
                 plan.preparation(on, kernel).and_then(|like| profile.coefficients(scalar, like));
             let c = Coefficients::new(c.terms(), packed.unwrap_or(c).packing());
-            let prediction = Prediction::new(&scale.coefficients(&c), traffic, &amounts, device);
+            let prediction = Prediction::new(&scale.coefficients(&c), work, &work_terms, device);
             let learned = profile.correction.as_ref();
-            prediction.corrected(
-                learned.map_or(1.0, |l| l.factor(scalar, kernel, &features(traffic, facts, cache))),
-            )
+            prediction.corrected(learned.map_or(1.0, |l| {
+                l.factor(scalar, kernel, &correction_features(work, features, cache))
+            }))
         });
-        (amounts, prediction)
+        (work_terms, prediction)
     }
 }
 
@@ -74,14 +75,14 @@ mod tests {
         let mut prepare = |kernels: &[(&str, f64)], plan: &Plan| {
             let kernels = kernels.iter().map(|&(name, slot)| (name.to_owned(), of(slot))).collect();
             profile.coefficients = BTreeMap::from([(ScalarKind::F64, kernels)]);
-            let traffic = plan.traffic(&analysis, ScalarKind::F64);
+            let work = plan.work(&analysis, ScalarKind::F64);
             let predicted = Predictor::for_own_device(&profile).predict(
                 plan,
-                &traffic,
+                &work,
                 &MatrixFeatures::from(&analysis),
                 ScalarKind::F64,
             );
-            predicted.1.unwrap().prepare / traffic.slots as f64
+            predicted.1.unwrap().prepare / work.slots as f64
         };
         let known = [("sell", 5.0), ("psell.v4", 2.0)];
         assert_eq!(prepare(&known, &plan), 5.0);

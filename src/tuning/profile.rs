@@ -1,7 +1,7 @@
 //! Profiles: measurements of a device, as RON.
 
 use super::correction::Correction;
-use super::cost::{Coefficients, Reach};
+use super::cost::{CacheReach, Coefficients};
 use super::record::{Record, Validation};
 use crate::device::{Ceilings, DeviceSpec};
 use crate::formats::kernel_names::fallback_kernels;
@@ -14,7 +14,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// Version of the layout of [`Profile`]. Other versions are rejected.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// Largest size of a profile's file, in bytes: records of some ten thousand matrices.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -38,7 +38,7 @@ pub struct Profile {
     /// caches until the next product.
     pub cache_bytes: f64,
     /// Capacity of caches and branch predictors.
-    pub reach: Reach,
+    pub cache_reach: CacheReach,
     /// Regret of choices by the profile.
     pub validation: Validation,
     /// Coefficients of every kernel, by scalar type.
@@ -159,7 +159,7 @@ impl Profile {
         if !(1.0..=MOST).contains(&self.cache_bytes) {
             return Some(format!("cache_bytes is {}; it must be at least 1", self.cache_bytes));
         }
-        if !self.reach.is_valid() {
+        if !self.cache_reach.is_valid() {
             return Some("its reach must be finite and above 0".to_owned());
         }
         if self.correction.as_ref().is_some_and(|correction| !correction.is_valid()) {
@@ -348,7 +348,7 @@ mod tests {
         for (text, expected) in [
             (String::new(), "not a profile"),
             ("[1, 2".to_owned(), "not a profile"),
-            (good.replacen("schema: 2", "schema: 99", 1), "its schema is 99, this version reads 2"),
+            (good.replacen("schema: 3", "schema: 99", 1), "its schema is 99, this version reads 3"),
             (good.replacen("cache_bytes: ", "cache_bytes: -", 1), "at least 1"),
             (good.replacen("near: ", "near: -", 1), "reach"),
             (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),

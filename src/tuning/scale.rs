@@ -102,9 +102,14 @@ mod tests {
         assert_eq!(scale, Scale { call: 1.0, shared: 2.0, stream: 4.0, pack: 1.0, cache: 0.5 });
         let unknown = Scale::between((&whole, &fast), (&half, &Ceilings::default()));
         assert_eq!(unknown.stream, 2.0);
-        let c =
-            Coefficients { call: 5.0, slot: 1.0, depth: 3.0, byte: 0.5, ..Coefficients::default() };
+        let c = Coefficients {
+            call: 5.0,
+            slot: 1.0,
+            critical_path: 3.0,
+            byte: 0.5,
+            ..Coefficients::default()
+        };
         let there = scale.coefficients(&c);
-        assert_eq!((there.call, there.slot, there.depth, there.byte), (5.0, 2.0, 3.0, 2.0));
+        assert_eq!((there.call, there.slot, there.critical_path, there.byte), (5.0, 2.0, 3.0, 2.0));
     }
 }

@@ -28,8 +28,7 @@ pub const DEFAULT_LIMIT_FLOOR: u64 = 64 << 20;
 impl Request {
     /// Defaults for a matrix on a device with `available` bytes of memory.
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
-        let csr =
-            Plan::Csr(crate::formats::csr::Plan::Scalar).traffic(analysis, scalar).matrix_bytes;
+        let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).work(analysis, scalar).matrix_bytes;
         let memory_limit =
             csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
         Self {
@@ -94,11 +93,11 @@ pub(super) fn predict(
     predictor: &Predictor<'_>,
     request: &Request,
 ) -> Candidate {
-    let traffic = plan.traffic(analysis, request.scalar);
-    let (amounts, prediction) =
-        predictor.predict(&plan, &traffic, &MatrixFeatures::from(analysis), request.scalar);
+    let work = plan.work(analysis, request.scalar);
+    let (work_terms, prediction) =
+        predictor.predict(&plan, &work, &MatrixFeatures::from(analysis), request.scalar);
     let device = predictor.device;
-    let verdict = if traffic.matrix_bytes > request.memory_limit {
+    let verdict = if work.matrix_bytes > request.memory_limit {
         Verdict::TooLarge { limit: request.memory_limit }
     } else if !plan.is_eligible(Target::of(device)) {
         Verdict::OnRequest
@@ -111,7 +110,7 @@ pub(super) fn predict(
     } else {
         Verdict::Tied
     };
-    Candidate { plan, traffic, amounts, prediction, verdict }
+    Candidate { plan, work, work_terms, prediction, verdict }
 }
 
 /// Result of [`choose`].
@@ -159,7 +158,7 @@ pub fn select(
         (Verdict::Tied, Some(prediction)) => prediction.amortised(request.expected_calls),
         _ => f64::INFINITY,
     };
-    let times: Vec<_> = candidates.iter().map(|c| (time(c), c.traffic.matrix_bytes)).collect();
+    let times: Vec<_> = candidates.iter().map(|c| (time(c), c.work.matrix_bytes)).collect();
     let Some(choice) = choose(&times) else {
         return Err(nothing_fits(&candidates, profile, device, &request));
     };
@@ -192,10 +191,10 @@ fn nothing_fits(
             && c.plan.is_eligible(Target::of(device))
             && (c.plan.is_deterministic() || !request.deterministic)
     };
-    match candidates.iter().filter(would_do).min_by_key(|c| c.traffic.matrix_bytes) {
+    match candidates.iter().filter(would_do).min_by_key(|c| c.work.matrix_bytes) {
         Some(c) => Error::NoPlanFits {
             plan: c.plan.to_string(),
-            needed: c.traffic.matrix_bytes,
+            needed: c.work.matrix_bytes,
             limit: request.memory_limit,
         },
         None => Error::Profile {
@@ -231,7 +230,7 @@ pub fn fixed(
     if let Verdict::TooLarge { limit } = candidate.verdict {
         return Err(Error::MemoryLimit {
             plan: plan.to_string(),
-            needed: candidate.traffic.matrix_bytes,
+            needed: candidate.work.matrix_bytes,
             limit,
         });
     }
@@ -261,12 +260,14 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
     let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);
     match most {
         // The term may cost more without a larger amount.
-        Cause::Term(term) if loser.amounts[term as usize] <= winner.amounts[term as usize] => {
+        Cause::Term(term)
+            if loser.work_terms[term as usize] <= winner.work_terms[term as usize] =>
+        {
             Cause::Kernel
         }
         Cause::Preparation
             if loser.plan.format() == winner.plan.format()
-                && loser.traffic.slots <= winner.traffic.slots =>
+                && loser.work.slots <= winner.work.slots =>
         {
             Cause::Kernel
         }

@@ -74,10 +74,10 @@ pub struct Policy {
     pub seconds: f64,
     /// Least duration of a batch, in seconds. Shorter batches measure the clock and the caches more
     /// than the product.
-    pub turn: f64,
+    pub batch_seconds: f64,
     /// Number of warm-up products before a recorded batch, over the number of products of the
     /// batch; at least three products run.
-    pub lead: f64,
+    pub warm_up_share: f64,
     /// Cache state before a recorded batch. Warm-up products run in the warm state alone.
     pub cache: CacheState,
 }
@@ -94,29 +94,32 @@ impl Policy {
     pub fn of(device: &Device) -> Self {
         match device {
             Device::Cpu => Self::default(),
-            Device::Cuda(_) => Self { turn: 1e-3, lead: 0.1, ..Self::default() },
+            Device::Cuda(_) => Self { batch_seconds: 1e-3, warm_up_share: 0.1, ..Self::default() },
         }
     }
 
     /// The same policy for products in another cache state.
     pub fn in_state(self, cache: CacheState) -> Self {
         // Filling the cache takes longer than a product, and a cold batch is one product.
-        let turn = if cache == CacheState::Cold { 0.0 } else { self.turn };
-        Self { turn, cache, ..self }
+        let batch_seconds = if cache == CacheState::Cold { 0.0 } else { self.batch_seconds };
+        Self { batch_seconds, cache, ..self }
     }
 
     /// Number of warm-up products before a recorded batch of `products`.
     fn warm_up(&self, products: u32) -> u32 {
         match self.cache {
-            CacheState::Warm => ((f64::from(products) * self.lead).ceil() as u32).max(MIN_WARM_UP),
+            CacheState::Warm => {
+                ((f64::from(products) * self.warm_up_share).ceil() as u32).max(MIN_WARM_UP)
+            }
             CacheState::Company | CacheState::Cold => 0,
         }
     }
 
     /// Seconds of one recorded batch and its warm-up, if a product takes `product` seconds.
     pub(crate) fn round_seconds(&self, product: f64) -> f64 {
-        let products = (self.turn / product.max(MIN_PRODUCT)).ceil().clamp(1.0, MAX_PRODUCTS);
-        product.max(self.turn) + f64::from(self.warm_up(products as u32)) * product
+        let products =
+            (self.batch_seconds / product.max(MIN_PRODUCT)).ceil().clamp(1.0, MAX_PRODUCTS);
+        product.max(self.batch_seconds) + f64::from(self.warm_up(products as u32)) * product
     }
 }
 
@@ -138,8 +141,8 @@ impl Default for Policy {
             min_rounds: 5,
             max_rounds: 200,
             seconds: 1.0,
-            turn: 500e-6,
-            lead: 1.0,
+            batch_seconds: 500e-6,
+            warm_up_share: 1.0,
             cache: CacheState::Warm,
         }
     }
@@ -235,7 +238,7 @@ pub fn time_interleaved_until(
         for (i, batch) in batches.iter_mut().enumerate().filter(|(i, _)| going[*i]) {
             let Ok(samples) = &mut results[i] else { continue };
             let taken = match round < policy.warmup {
-                true => settle(batch, &mut repeats[i], policy.turn).map(|()| None),
+                true => settle(batch, &mut repeats[i], policy.batch_seconds).map(|()| None),
                 false => {
                     let warm_up = match policy.warm_up(repeats[i]) {
                         0 => Ok(0.0),
@@ -259,21 +262,21 @@ pub fn time_interleaved_until(
     results
 }
 
-/// Runs batches of a candidate until their duration is about `turn`, and sets `repeats` to the
+/// Runs batches of a candidate until their duration is about `batch_seconds`, and sets `repeats` to the
 /// number of products of such a batch.
 ///
 /// The time of a single product may be mostly overhead of starting and finishing a batch. With that
 /// time alone batches would be too short, by a different factor for each candidate, and the
 /// overhead would be included in the time of a product. The least time is used, so that a single
 /// interruption does not count.
-fn settle(batch: &mut TimedBatch<'_>, repeats: &mut u32, turn: f64) -> Result<(), Error> {
+fn settle(batch: &mut TimedBatch<'_>, repeats: &mut u32, batch_seconds: f64) -> Result<(), Error> {
     /// Each try shares the overhead among more products; the third is nearly exact.
     const TRIES: usize = 3;
     let mut once = batch(1)?;
     for _ in 0..TRIES {
         let tried = *repeats;
         once = once.min(batch(tried)? / f64::from(tried)).max(MIN_PRODUCT);
-        *repeats = (turn / once).ceil().clamp(1.0, MAX_PRODUCTS) as u32;
+        *repeats = (batch_seconds / once).ceil().clamp(1.0, MAX_PRODUCTS) as u32;
         // No more than the number tried plus a third.
         if *repeats <= tried + tried / 3 {
             break;
@@ -300,7 +303,7 @@ mod tests {
             min_rounds: 2,
             max_rounds: 2,
             seconds: 10.0,
-            turn: 1e-3,
+            batch_seconds: 1e-3,
             ..Policy::default()
         };
         let samples = time_interleaved(&mut [&mut short], policy).remove(0).unwrap();
@@ -321,8 +324,8 @@ mod tests {
             min_rounds: 1,
             max_rounds: 1,
             seconds: 1e9,
-            turn: 40.0,
-            lead: 0.1,
+            batch_seconds: 40.0,
+            warm_up_share: 0.1,
             cache: CacheState::Warm,
         };
         time_interleaved(&mut [&mut engine], policy);
@@ -335,14 +338,14 @@ mod tests {
     }
 
     #[test]
-    fn contestants_take_turns() {
+    fn candidates_take_turns() {
         let order = std::cell::RefCell::new(Vec::new());
         let policy = Policy {
             warmup: 1,
             min_rounds: 3,
             max_rounds: 3,
             seconds: 10.0,
-            turn: 100e-6,
+            batch_seconds: 100e-6,
             ..Policy::default()
         };
         let wait = |name| {
@@ -391,7 +394,7 @@ mod tests {
         };
         let mut one = |n| Ok(f64::from(n));
         let mut other = |n| Ok(f64::from(n) * 2.0);
-        let policy = Policy { turn: 0.0, ..Policy::default() };
+        let policy = Policy { batch_seconds: 0.0, ..Policy::default() };
         let results = time_interleaved_until(
             &mut [&mut one, &mut other],
             policy,

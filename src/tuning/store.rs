@@ -26,7 +26,7 @@ pub const STORE_VARIABLE: &str = "SPARSEOP_STORE";
 const FOLDER: &str = "sparseop/decisions";
 
 /// Version of the layout of [`StoredDecision`]; an entry of another version is a miss.
-const SCHEMA: u32 = 3;
+const SCHEMA: u32 = 4;
 
 /// First bytes of every entry, by which it is told from other files of the folder.
 const START: &[u8] = b"(\n    schema: ";

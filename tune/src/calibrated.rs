@@ -182,7 +182,7 @@ impl Calibrations {
 mod tests {
     use super::*;
     use sparseop::device::Device;
-    use sparseop::formats::Traffic;
+    use sparseop::formats::Work;
     use sparseop::tuning::decision::{TimedPlan, TimingOutcome};
     use sparseop::tuning::features::MatrixFeatures;
 
@@ -192,7 +192,7 @@ mod tests {
     fn measured(class: &str, nnz: u64, times: &[f64]) -> Measured {
         let run = |(plan, &product): (&&str, &f64)| PlanRun {
             plan: plan.parse().unwrap(),
-            traffic: Traffic::default(),
+            work: Work::default(),
             product,
             prepare: 0.0,
         };
@@ -201,7 +201,7 @@ mod tests {
             class: class.to_owned(),
             fingerprint: Default::default(),
             scalar: ScalarKind::F32,
-            facts: MatrixFeatures { nnz, ..MatrixFeatures::default() },
+            features: MatrixFeatures { nnz, ..MatrixFeatures::default() },
             runs: PLANS.iter().zip(times).map(run).collect(),
             failed: Vec::new(),
         }

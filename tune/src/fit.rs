@@ -1,14 +1,14 @@
 //! Fits of coefficients and corrections to measured times.
 
 use sparseop::tuning::correction::{Feature, Features};
-use sparseop::tuning::cost::{Amounts, Coefficients, PACKED, Term};
+use sparseop::tuning::cost::{Coefficients, PACKED, Term, WorkTerms};
 
 /// One measured plan on one matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
-    /// Amounts of work of the product.
-    pub amounts: Amounts,
-    /// Amounts of packing; see [`cost::packed`](sparseop::tuning::cost::packed).
+    /// Work terms of the product.
+    pub work_terms: WorkTerms,
+    /// Work terms of packing; see [`cost::packed`](sparseop::tuning::cost::packed).
     pub packed: [f64; PACKED],
     /// Nanoseconds of a product.
     pub product: f64,
@@ -26,7 +26,7 @@ pub fn fit(observations: &[Observation]) -> Coefficients {
 /// As [`fit`], with one fixed coefficient.
 fn fit_rest(observations: &[Observation], given: Option<(Term, f64)>) -> Coefficients {
     let product = observations.iter().filter(|o| o.product > 0.0).map(|o| {
-        let mut parts = o.amounts.map(|amount| amount / o.product);
+        let mut parts = o.work_terms.map(|amount| amount / o.product);
         let known = given.map_or(0.0, |(term, c)| c * std::mem::take(&mut parts[term as usize]));
         (parts, 1.0 - known, o.weight)
     });
@@ -60,8 +60,8 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
             let terms = fit.terms();
             for o in kernel.iter().filter(|o| o.product > 0.0) {
                 let others =
-                    (0..Term::COUNT).filter(|&i| i != place).map(|i| terms[i] * o.amounts[i]);
-                let (part, square) = (o.amounts[place] / o.product, o.weight * o.weight);
+                    (0..Term::COUNT).filter(|&i| i != place).map(|i| terms[i] * o.work_terms[i]);
+                let (part, square) = (o.work_terms[place] / o.product, o.weight * o.weight);
                 explained += square * part * (1.0 - others.sum::<f64>() / o.product);
                 squares += square * part * part;
             }
@@ -81,7 +81,8 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
 /// Root mean square of the relative errors of `coefficients`.
 pub fn relative_error(coefficients: &Coefficients, observations: &[Observation]) -> f64 {
     let error = |o: &Observation| {
-        let predicted: f64 = coefficients.terms().iter().zip(&o.amounts).map(|(c, a)| c * a).sum();
+        let predicted: f64 =
+            coefficients.terms().iter().zip(&o.work_terms).map(|(c, a)| c * a).sum();
         (predicted / o.product - 1.0).powi(2)
     };
     (observations.iter().map(error).sum::<f64>() / observations.len().max(1) as f64).sqrt()
@@ -167,7 +168,7 @@ impl<const N: usize> Normal<N> {
                 let others: f64 =
                     (0..N).filter(|&j| j != i).map(|j| self.gram[i][j] * unknowns[j]).sum();
                 let best = ((self.target[i] - others) / self.gram[i][i]).max(least);
-                // In units of the sum of squares, so that small coefficients of large amounts
+                // In units of the sum of squares, so that small coefficients of large terms
                 // count.
                 moved = moved.max((best - unknowns[i]).abs() * self.gram[i][i].sqrt());
                 unknowns[i] = best;
@@ -192,7 +193,7 @@ mod tests {
         ];
         let observations: Vec<_> = (1..60u64)
             .map(|i| {
-                let amounts: Amounts = std::array::from_fn(|t| {
+                let work_terms: WorkTerms = std::array::from_fn(|t| {
                     let bits = (i * 2_654_435_761 + t as u64 * 40_503).wrapping_mul(i + 11) % 1000;
                     match t {
                         0 => 1.0,
@@ -201,10 +202,10 @@ mod tests {
                         _ => bits as f64 * 100.0,
                     }
                 });
-                let product = truth.iter().zip(&amounts).map(|(c, a)| c * a).sum();
-                let packed = [amounts[2], amounts[8], 1.0];
-                let prepare = 3.0 * amounts[2] + amounts[8] + 5e4;
-                Observation { amounts, packed, product, prepare, weight: 1.0 }
+                let product = truth.iter().zip(&work_terms).map(|(c, a)| c * a).sum();
+                let packed = [work_terms[2], work_terms[8], 1.0];
+                let prepare = 3.0 * work_terms[2] + work_terms[8] + 5e4;
+                Observation { work_terms, packed, product, prepare, weight: 1.0 }
             })
             .collect();
         let found = fit(&observations);
@@ -221,22 +222,23 @@ mod tests {
 
     #[test]
     fn a_pooled_coefficient_is_shared_by_kernels_without_observations() {
-        let (call, apart) = (Term::Call as usize, Term::Apart as usize);
+        let (call, apart) = (Term::Call as usize, Term::LongRowLatency as usize);
         let of = |base: f64, pieces: f64, product: f64| {
-            let mut amounts = [0.0; Term::COUNT];
-            (amounts[call], amounts[apart]) = (1.0, pieces);
+            let mut work_terms = [0.0; Term::COUNT];
+            (work_terms[call], work_terms[apart]) = (1.0, pieces);
             assert!(product >= base);
-            Observation { amounts, packed: [1.0, 0.0, 0.0], product, prepare: 7.0, weight: 1.0 }
+            Observation { work_terms, packed: [1.0, 0.0, 0.0], product, prepare: 7.0, weight: 1.0 }
         };
         let telling: Vec<_> =
             [0.0, 1.0, 4.0, 8.0].map(|p| of(1000.0, p, 1000.0 + 500.0 * p)).to_vec();
         // A fit of its own would assign the one product with pieces about 200 ns per piece.
         let silent: Vec<_> =
             [(0.0, 2000.0), (0.0, 2020.0), (1.0, 2210.0)].map(|(p, t)| of(2000.0, p, t)).to_vec();
-        let fits = fit_sharing(&[&telling, &silent], Term::Apart);
-        assert!(fit(&silent).apart < 250.0);
+        let fits = fit_sharing(&[&telling, &silent], Term::LongRowLatency);
+        assert!(fit(&silent).long_row_latency < 250.0);
         assert!(
-            fits[0].apart == fits[1].apart && (480.0..=500.0).contains(&fits[0].apart),
+            fits[0].long_row_latency == fits[1].long_row_latency
+                && (480.0..=500.0).contains(&fits[0].long_row_latency),
             "{fits:?}"
         );
         assert!(
@@ -246,15 +248,15 @@ mod tests {
         assert!((fits[1].pack_slot - 7.0).abs() < 1e-6);
         // Without observations of the shared term, each kernel is fitted on its own.
         let none: Vec<_> = [1000.0, 1010.0].map(|t| of(1000.0, 0.0, t)).to_vec();
-        assert_eq!(fit_sharing(&[&none, &none], Term::Apart), [fit(&none); 2]);
+        assert_eq!(fit_sharing(&[&none, &none], Term::LongRowLatency), [fit(&none); 2]);
     }
 
     #[test]
     fn light_weights_do_not_affect_the_fit() {
         let of = |amount: f64, product: f64, weight: f64| {
-            let mut amounts = [0.0; Term::COUNT];
-            amounts[2] = amount;
-            Observation { amounts, packed: [1.0, 0.0, 0.0], product, prepare: 1.0, weight }
+            let mut work_terms = [0.0; Term::COUNT];
+            work_terms[2] = amount;
+            Observation { work_terms, packed: [1.0, 0.0, 0.0], product, prepare: 1.0, weight }
         };
         let alike = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 1.0)]).slot;
         let weighted = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 0.01)]).slot;

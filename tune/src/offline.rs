@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::analysis::Fingerprint;
-use sparseop::formats::{Plan, Target, Traffic};
+use sparseop::formats::{Plan, Target, Work};
 use sparseop::tuning::features::MatrixFeatures;
 use sparseop::tuning::record::{Record, RecordedRun, RecordedStats};
 
@@ -21,7 +21,7 @@ pub struct Measured {
     /// Scalar type.
     pub scalar: ScalarKind,
     /// Matrix features of the cost model.
-    pub facts: MatrixFeatures,
+    pub features: MatrixFeatures,
     /// Measured plans, in the order of the candidates.
     pub runs: Vec<PlanRun>,
     /// Plans that could not be measured, with the reasons.
@@ -35,7 +35,7 @@ pub struct PlanRun {
     /// The plan.
     pub plan: Plan,
     /// Work of its product.
-    pub traffic: Traffic,
+    pub work: Work,
     /// Nanoseconds of a product.
     pub product: f64,
     /// Nanoseconds of packing.
@@ -56,12 +56,12 @@ impl Measured {
 
     /// Converts to a record of a profile.
     pub(crate) fn record(&self, chosen: Option<&Plan>, held_out: Option<&Plan>) -> Record {
-        let facts = &self.facts;
+        let features = &self.features;
         let run = |r: &PlanRun| RecordedRun {
             plan: r.plan.to_string(),
             product_us: r.product * 1e-3,
             prepare_us: r.prepare * 1e-3,
-            traffic_bytes: r.traffic.bytes(),
+            traffic_bytes: r.work.bytes(),
             failed: None,
         };
         let failed = |(plan, reason): &(String, String)| RecordedRun {
@@ -76,14 +76,14 @@ impl Measured {
             class: self.class.clone(),
             fingerprint: self.fingerprint,
             scalar: self.scalar,
-            nrows: facts.nrows,
-            ncols: facts.ncols,
-            nnz: facts.nnz,
+            nrows: features.nrows,
+            ncols: features.ncols,
+            nnz: features.nnz,
             stats: RecordedStats {
-                mean: facts.mean,
-                max: facts.max,
-                cv: facts.cv,
-                empty_rows: facts.empty_rows,
+                mean: features.mean,
+                max: features.max,
+                cv: features.cv,
+                empty_rows: features.empty_rows,
             },
             chosen: chosen.map(Plan::to_string),
             held_out: held_out.map(Plan::to_string),
@@ -93,13 +93,18 @@ impl Measured {
 
     /// Description of an inadmissible number, if any: measurements may come from a file.
     pub fn defect(&self) -> Option<String> {
-        let facts =
-            [self.facts.mean, self.facts.cv, self.facts.gini, self.facts.affine, self.facts.runs];
+        let features = [
+            self.features.mean,
+            self.features.cv,
+            self.features.gini,
+            self.features.shifted,
+            self.features.runs,
+        ];
         let wrong = |run: &PlanRun| {
             let times = [run.product, run.prepare];
             !(times.iter().all(|t| t.is_finite() && *t >= 0.0) && run.product > 0.0)
         };
-        if facts.iter().any(|fact| !(fact.is_finite() && *fact >= 0.0)) {
+        if features.iter().any(|fact| !(fact.is_finite() && *fact >= 0.0)) {
             return Some(format!("a fact of `{}` is not finite or negative", self.matrix));
         }
         let run = self.runs.iter().find(|run| wrong(run))?;

@@ -8,14 +8,14 @@ use sparseop::ScalarKind;
 use sparseop::device::{Ceilings, DeviceSpec};
 use sparseop::formats::kernel_names::{SPLIT_ROWS, fallback_kernels};
 use sparseop::formats::{Plan, Target};
-use sparseop::tuning::correction::{Correction, Feature, Features, features};
-use sparseop::tuning::cost::{self, Amounts, Prediction, Reach, Term};
+use sparseop::tuning::correction::{Correction, Feature, Features, correction_features};
+use sparseop::tuning::cost::{self, CacheReach, Prediction, Term, WorkTerms};
 use sparseop::tuning::profile::{Profile, SCHEMA};
 use sparseop::tuning::record::{Record, Regret, Validation};
 use sparseop::tuning::{Predictor, select};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Class of matrices that vary amounts of work systematically and do not represent applications.
+/// Class of matrices that vary work terms systematically and do not represent applications.
 /// They are used for fitting and not for validation.
 pub const SWEEP: &str = "sweep";
 
@@ -97,8 +97,8 @@ pub struct Predicted {
     pub plan: Plan,
     /// Measured nanoseconds of a product.
     pub product: f64,
-    /// Amounts of work of the product.
-    pub amounts: Amounts,
+    /// Work terms of the product.
+    pub work_terms: WorkTerms,
     /// Prediction; `None` if the kernel has no coefficients.
     pub prediction: Option<Prediction>,
 }
@@ -137,8 +137,8 @@ fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a PlanRun> 
     let eligible = measured.runs.iter().filter(|run| run.plan.is_eligible(on));
     let predicted = eligible.filter_map(|run| {
         let prediction =
-            predictor.predict(&run.plan, &run.traffic, &measured.facts, measured.scalar).1?;
-        Some(((prediction.product(), run.traffic.matrix_bytes), run))
+            predictor.predict(&run.plan, &run.work, &measured.features, measured.scalar).1?;
+        Some(((prediction.product(), run.work.matrix_bytes), run))
     });
     let (times, runs): (Vec<_>, Vec<_>) = predicted.unzip();
     select::choose(&times).map(|choice| runs[choice.place])
@@ -155,7 +155,7 @@ impl Measured {
     /// True if the matrix is used for validation: it is not of the class [`SWEEP`], and has at
     /// least [`JUDGED_ENTRIES`] entries.
     pub fn is_judged(&self) -> bool {
-        self.class != SWEEP && self.facts.nnz >= JUDGED_ENTRIES
+        self.class != SWEEP && self.features.nnz >= JUDGED_ENTRIES
     }
 }
 
@@ -176,7 +176,7 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
     let empty = Profile {
         schema: SCHEMA,
         kernels,
-        reach: Reach::usual(&device),
+        cache_reach: CacheReach::usual(&device),
         device,
         date,
         command,
@@ -189,7 +189,7 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
     };
     let largest = caches.last().copied().unwrap_or(CACHES[0]);
     let is_large = |m: &Measured| {
-        let least = m.runs.iter().map(|run| run.traffic.bytes()).min();
+        let least = m.runs.iter().map(|run| run.work.bytes()).min();
         least.is_some_and(|bytes| bytes as f64 > largest)
     };
     let large: Vec<usize> = judged.iter().copied().filter(|&i| is_large(&measured[i])).collect();
@@ -238,10 +238,10 @@ fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Ju
         let m = &measured[i];
         let (chosen, fastest) = (chosen(m, profile)?, m.fastest(on)?);
         let predict =
-            |run: &PlanRun| predictor.predict(&run.plan, &run.traffic, &m.facts, m.scalar);
+            |run: &PlanRun| predictor.predict(&run.plan, &run.work, &m.features, m.scalar);
         let predicted = |run: &PlanRun| {
-            let (amounts, prediction) = predict(run);
-            Predicted { plan: run.plan.clone(), product: run.product, amounts, prediction }
+            let (work_terms, prediction) = predict(run);
+            Predicted { plan: run.plan.clone(), product: run.product, work_terms, prediction }
         };
         Some(JudgedChoice {
             measured: i,
@@ -320,7 +320,7 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
         let observations: Vec<&[Observation]> =
             family.iter().map(|(_, all)| all.as_slice()).collect();
         let kernels = family.iter().map(|(kernel, _)| (*kernel).to_owned());
-        let fitted = kernels.zip(fit_sharing(&observations, Term::Apart));
+        let fitted = kernels.zip(fit_sharing(&observations, Term::LongRowLatency));
         profile.coefficients.entry(*scalar).or_default().extend(fitted);
     }
     if corrected {
@@ -344,15 +344,15 @@ fn pooled(observed: &Observed, scalar: ScalarKind, kernel: &str) -> Vec<Observat
     fn format(kernel: &str) -> Option<&str> {
         kernel.split('.').next()
     }
-    let is_kin = |of: ScalarKind, other: &str| {
+    let is_pooled = |of: ScalarKind, other: &str| {
         of == scalar && other != kernel && format(other) == format(kernel)
     };
-    let kin = observed.iter().filter(|((of, other), _)| is_kin(*of, other));
-    let kin: Vec<&Observation> = kin.flat_map(|(_, observations)| observations).collect();
-    let share = (SHARE / kin.len() as f64).min(1.0).sqrt();
+    let pooled = observed.iter().filter(|((of, other), _)| is_pooled(*of, other));
+    let pooled: Vec<&Observation> = pooled.flat_map(|(_, observations)| observations).collect();
+    let share = (SHARE / pooled.len() as f64).min(1.0).sqrt();
     // Packing times differ between kernels and are not pooled.
     let weighted = |o: &Observation| Observation { weight: o.weight * share, prepare: 0.0, ..*o };
-    kin.into_iter().map(weighted).collect()
+    pooled.into_iter().map(weighted).collect()
 }
 
 /// A run and its matrix.
@@ -388,11 +388,11 @@ impl ObservedRun<'_> {
         /// the 95th percentile 1.18 with 0.3 and 1.21 above; 1 chose worse.
         const FALL: f64 = 0.3;
         let Self { of, run, least } = self;
-        let traffic = &run.traffic;
-        let (cache, reach) = (profile.cache_bytes, &profile.reach);
+        let work = &run.work;
+        let (cache, reach) = (profile.cache_bytes, &profile.cache_reach);
         Observation {
-            amounts: cost::amounts(traffic, &of.facts, cache, reach, &profile.device),
-            packed: cost::packed(traffic),
+            work_terms: cost::work_terms(work, &of.features, cache, reach, &profile.device),
+            packed: cost::packed(work),
             product: run.product,
             prepare: run.prepare,
             weight: (least / run.product).powf(FALL),
@@ -421,10 +421,11 @@ fn correction(
         let logs: Vec<(Features, f64)> = runs
             .iter()
             .filter_map(|ObservedRun { of, run, .. }| {
-                let sum = predictor.predict(&run.plan, &run.traffic, &of.facts, scalar).1?.sum();
+                let sum = predictor.predict(&run.plan, &run.work, &of.features, scalar).1?.sum();
                 let log = (run.product / sum).ln();
-                log.is_finite()
-                    .then(|| (features(&run.traffic, &of.facts, profile.cache_bytes), log))
+                log.is_finite().then(|| {
+                    (correction_features(&run.work, &of.features, profile.cache_bytes), log)
+                })
             })
             .collect();
         for (features, _) in &logs {

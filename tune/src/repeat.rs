@@ -189,7 +189,7 @@ impl Repeatability {
 mod tests {
     use super::*;
     use sparseop::device::Device;
-    use sparseop::formats::Traffic;
+    use sparseop::formats::Work;
     use sparseop::tuning::features::MatrixFeatures;
 
     const PLANS: [&str; 3] = ["csr(scalar)", "ell", "coo"];
@@ -202,7 +202,7 @@ mod tests {
     fn timing_run(times: [f64; 3], nnz: u64) -> Measured {
         let run = |(place, product): (usize, f64)| PlanRun {
             plan: plan(place),
-            traffic: Traffic::default(),
+            work: Work::default(),
             product,
             prepare: [0.0, 1000.0, 0.0][place],
         };
@@ -211,7 +211,7 @@ mod tests {
             class: "b".to_owned(),
             fingerprint: Default::default(),
             scalar: ScalarKind::F32,
-            facts: MatrixFeatures { nnz, ..MatrixFeatures::default() },
+            features: MatrixFeatures { nnz, ..MatrixFeatures::default() },
             runs: times.into_iter().enumerate().map(run).collect(),
             failed: Vec::new(),
         }

@@ -5,7 +5,7 @@ use crate::offline::{Measured, PlanRun};
 use crate::repeat::Decisions;
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Device;
-use sparseop::formats::{FormatKind, Plan, Target, Traffic, Weights};
+use sparseop::formats::{FormatKind, Plan, Target, Weights, Work};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::tuning::calibrate::{Judge, TimingBaseline};
 use sparseop::tuning::decision::{Decision, Request, TimedPlan, TimingOutcome, TimingRun};
@@ -87,10 +87,10 @@ impl Trial {
                 plans.push(plan.clone());
             }
         }
-        let plans: Vec<(Plan, Traffic)> = plans
+        let plans: Vec<(Plan, Work)> = plans
             .into_iter()
-            .map(|plan| (plan.clone(), plan.traffic(analysis, T::KIND)))
-            .filter(|(_, traffic)| traffic.matrix_bytes <= limit)
+            .map(|plan| (plan.clone(), plan.work(analysis, T::KIND)))
+            .filter(|(_, work)| work.matrix_bytes <= limit)
             .collect();
         let bench = PlanBench::new(a, device)?;
         let empty = Measured {
@@ -98,7 +98,7 @@ impl Trial {
             class: subject.class.to_owned(),
             fingerprint: Fingerprint::of(a),
             scalar: T::KIND,
-            facts: MatrixFeatures::from(analysis),
+            features: MatrixFeatures::from(analysis),
             runs: Vec::new(),
             failed: Vec::new(),
         };
@@ -108,8 +108,8 @@ impl Trial {
         let mut rest = plans.as_slice();
         while !rest.is_empty() {
             let mut bytes = 0;
-            let fits = |(_, traffic): &&(Plan, Traffic)| {
-                bytes += traffic.matrix_bytes;
+            let fits = |(_, work): &&(Plan, Work)| {
+                bytes += work.matrix_bytes;
                 bytes <= together
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
@@ -124,10 +124,10 @@ impl Trial {
     fn group<T: Scalar>(
         &mut self,
         bench: &PlanBench<'_, T>,
-        plans: &[(Plan, Traffic)],
+        plans: &[(Plan, Work)],
         policy: Policy,
     ) {
-        let mut packed: Vec<(&(Plan, Traffic), PackedPlan<T>)> = Vec::new();
+        let mut packed: Vec<(&(Plan, Work), PackedPlan<T>)> = Vec::new();
         for entry in plans {
             match bench.pack(&entry.0) {
                 Ok(matrix) => packed.push((entry, matrix)),
@@ -156,12 +156,12 @@ impl Trial {
                 time_interleaved_until(&mut batches, policy, &clock, &mut |results, going| {
                     narrow(&mut judge, &eligible, results, going)
                 });
-            for (((plan, traffic), matrix), samples) in packed.iter().zip(results) {
+            for (((plan, work), matrix), samples) in packed.iter().zip(results) {
                 match samples {
                     Ok(samples) => {
                         measured.runs.push(PlanRun {
                             plan: plan.clone(),
-                            traffic: *traffic,
+                            work: *work,
                             product: samples.median() * 1e9,
                             prepare: matrix.seconds() * 1e9,
                         });

@@ -85,16 +85,16 @@ struct ListedCandidate<'a> {
 pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
     let rows = &findings.analysis.rows;
     let (nnz, decision) = (rows.nnz, &findings.decision);
-    let formats = findings.formats().map(|(plan, traffic)| ListedFormat {
+    let formats = findings.formats().map(|(plan, work)| ListedFormat {
         plan,
-        matrix_bytes: traffic.matrix_bytes,
-        padding_ratio: traffic.padding_ratio(nnz),
+        matrix_bytes: work.matrix_bytes,
+        padding_ratio: work.padding_ratio(nnz),
     });
-    let hyb_widths = findings.hyb_widths().map(|(rule, width, traffic)| HybWidth {
+    let hyb_widths = findings.hyb_widths().map(|(rule, width, work)| HybWidth {
         rule,
         width,
-        tail: traffic.tail,
-        matrix_bytes: traffic.matrix_bytes,
+        tail: work.tail,
+        matrix_bytes: work.matrix_bytes,
     });
     let jds_splits = findings.jds_splits().map(|(split, sections, slots)| JdsSplit {
         split: split.to_string(),
@@ -109,8 +109,8 @@ pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
             .timing_run()
             .and_then(|timing_run| timing_run.timed_plan(&candidate.plan)?.median)
             .map(|s| s * 1e6),
-        matrix_bytes: candidate.traffic.matrix_bytes,
-        padding_ratio: candidate.traffic.padding_ratio(nnz),
+        matrix_bytes: candidate.work.matrix_bytes,
+        padding_ratio: candidate.work.padding_ratio(nnz),
         verdict: reason(candidate),
     });
     AnalysisReport {

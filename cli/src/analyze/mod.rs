@@ -12,7 +12,7 @@ use anyhow::Result;
 use sparseop::analysis::{Analysis, Fingerprint, Histogram, Pattern, Symmetry};
 use sparseop::formats::hyb::{Rule, Width};
 use sparseop::formats::jds::{Method, Split};
-use sparseop::formats::{FormatKind, Traffic, hyb};
+use sparseop::formats::{FormatKind, Work, hyb};
 use sparseop::tuning::decision::Decision;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Scalar, ScalarKind};
@@ -136,14 +136,14 @@ impl Findings {
     }
 
     /// Traffic of every format with its default parameters.
-    fn formats(&self) -> impl Iterator<Item = (Plan, Traffic)> {
+    fn formats(&self) -> impl Iterator<Item = (Plan, Work)> {
         // The name of a format alone is a plan of it. A name that does not parse is left out.
         let plans = FormatKind::ALL.iter().filter_map(|kind| kind.name().parse::<Plan>().ok());
-        plans.map(|plan| (plan.clone(), plan.traffic(&self.analysis, self.scalar)))
+        plans.map(|plan| (plan.clone(), plan.work(&self.analysis, self.scalar)))
     }
 
     /// Width of the ELL part by every rule, and the traffic of a hybrid of that width.
-    fn hyb_widths(&self) -> impl Iterator<Item = (String, u32, Traffic)> {
+    fn hyb_widths(&self) -> impl Iterator<Item = (String, u32, Work)> {
         let weights = self.decision.profile.weights(self.scalar);
         let measured = hyb::fastest(self.histogram(), weights.tail_slots);
         let rules = Rule::WORDS
@@ -152,7 +152,7 @@ impl Findings {
         std::iter::once(("predicted fastest".to_owned(), measured)).chain(rules).map(
             |(name, width)| {
                 let plan = Plan::Hyb(hyb::Plan::new(Width::Fixed(width)));
-                (name, width, plan.traffic(&self.analysis, self.scalar))
+                (name, width, plan.work(&self.analysis, self.scalar))
             },
         )
     }

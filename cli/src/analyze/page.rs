@@ -56,7 +56,7 @@ fn run(candidate: &Candidate) -> report::PlottedRun {
         chosen: candidate.verdict == Verdict::Chosen,
         measured: None,
         predicted: candidate.prediction.filter(|_| !refused).map(|p| p.product() * 1e-9),
-        bytes: Some(candidate.traffic.bytes()),
+        bytes: Some(candidate.work.bytes()),
         remark: refused.then(|| reason(candidate)),
     }
 }

@@ -146,7 +146,7 @@ fn best(decision: &Decision) -> String {
             candidate.plan.to_string(),
             product.unwrap_or_else(unknown),
             prepare.unwrap_or_else(unknown),
-            size(candidate.traffic.matrix_bytes),
+            size(candidate.work.matrix_bytes),
             reason(candidate),
         ]
     };
@@ -264,7 +264,7 @@ fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
     writeln!(
         out,
         "contiguity       {} of the entries shifted by one from the row above, {} contiguous",
-        percent(s.affine),
+        percent(s.shifted),
         percent(s.runs)
     )?;
     writeln!(
@@ -316,9 +316,9 @@ fn formats(findings: &Findings) -> String {
     let columns = [("format", Left), ("matrix", Right), ("padding ratio", Right)];
     table(
         &columns,
-        findings.formats().map(|(plan, traffic)| {
-            let padding = format!("{:.2}", traffic.padding_ratio(nnz));
-            vec![plan.to_string(), size(traffic.matrix_bytes), padding]
+        findings.formats().map(|(plan, work)| {
+            let padding = format!("{:.2}", work.padding_ratio(nnz));
+            vec![plan.to_string(), size(work.matrix_bytes), padding]
         }),
     )
 }
@@ -332,8 +332,8 @@ fn hyb_widths(findings: &Findings) -> String {
     ];
     table(
         &columns,
-        findings.hyb_widths().map(|(rule, width, traffic)| {
-            vec![rule, width.to_string(), traffic.tail.to_string(), size(traffic.matrix_bytes)]
+        findings.hyb_widths().map(|(rule, width, work)| {
+            vec![rule, width.to_string(), work.tail.to_string(), size(work.matrix_bytes)]
         }),
     ) + "fixed                hyb(width:N), Ginkgo's column limit\n"
 }

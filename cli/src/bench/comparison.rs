@@ -8,7 +8,7 @@ use super::report::{BenchRun, Details, Failed, MeasuredRun};
 use super::task::{MultivectorShape, TestVectors};
 use crate::console::Console;
 use sparseop::analysis::Analysis;
-use sparseop::formats::Traffic;
+use sparseop::formats::Work;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::caches::{CacheState, Caches};
 use sparseop::tuning::explain::AuxiliaryPacking;
@@ -44,11 +44,11 @@ struct TimedEngine<'a, T> {
     /// Index among the results.
     place: usize,
     engine: Box<dyn Engine<T> + 'a>,
-    traffic: Option<Traffic>,
+    work: Option<Work>,
     rel_error: f64,
     deterministic: bool,
     /// The plan for several vectors, if it is another one.
-    several_plan: Option<String>,
+    spmm_plan: Option<String>,
 }
 
 /// The results: plans first, then peers, each in the order given.
@@ -61,12 +61,12 @@ pub(super) fn compare<T: Peers>(
     comparison: &Comparison<'_, T>,
     console: &Console,
 ) -> Result<Vec<BenchRun>, Error> {
-    let vectors = TestVectors::new(comparison.a.view(), comparison.task.several.count);
+    let vectors = TestVectors::new(comparison.a.view(), comparison.task.vectors_shape.count);
     let context = comparison.context(&vectors)?;
     let bytes: Vec<u64> = comparison
         .plans
         .iter()
-        .map(|p| p.traffic(comparison.analysis, T::KIND).matrix_bytes)
+        .map(|p| p.work(comparison.analysis, T::KIND).matrix_bytes)
         .collect();
     let together = match comparison.device {
         Device::Cpu => GROUP_BYTES,
@@ -122,7 +122,7 @@ impl<T: Peers> Comparison<'_, T> {
         Ok(Context {
             a: self.a.view(),
             original: self.original.map(CsrMatrix::view),
-            task: self.task.several,
+            task: self.task.vectors_shape,
             vectors,
             builder: self.builder,
             device: self.device,
@@ -144,11 +144,11 @@ impl<T: Peers> Comparison<'_, T> {
         };
         let builder = self.builder.clone().tuning(Tuning::Fixed(plan.clone()));
         let op = builder.build_analyzed(self.a, self.analysis)?;
-        let several = self.task.several;
-        let x = context.vectors.on(self.device, several)?;
-        let own = Own::new(op, Which::Plain(several), x, context.caches.clone())?;
-        let (traffic, several_plan) = traffic(own.op(), several);
-        Ok(TimedEngine { traffic, several_plan, ..TimedEngine::new(place, Box::new(own)) })
+        let vectors_shape = self.task.vectors_shape;
+        let x = context.vectors.on(self.device, vectors_shape)?;
+        let own = Own::new(op, Which::Plain(vectors_shape), x, context.caches.clone())?;
+        let (work, spmm_plan) = work(own.op(), vectors_shape);
+        Ok(TimedEngine { work, spmm_plan, ..TimedEngine::new(place, Box::new(own)) })
     }
 
     fn failed(&self, place: usize, failure: RunFailure) -> BenchRun {
@@ -169,17 +169,17 @@ impl<T: Peers> Comparison<'_, T> {
 
     fn measured(&self, timed_engine: &TimedEngine<'_, T>, samples: &Samples) -> BenchRun {
         let (engine, plan) = self.name(timed_engine.place);
-        let (median, vectors) = (samples.median(), timed_engine.engine.several().count);
-        let details = timed_engine.traffic.map(|traffic| Details {
-            matrix_bytes: traffic.matrix_bytes,
-            traffic_bytes: traffic.bytes(),
+        let (median, vectors) = (samples.median(), timed_engine.engine.vectors_shape().count);
+        let details = timed_engine.work.map(|work| Details {
+            matrix_bytes: work.matrix_bytes,
+            traffic_bytes: work.bytes(),
             gflops: 2.0 * (self.a.nnz() * vectors) as f64 / median / 1e9,
-            gbps: traffic.bytes() as f64 / median / 1e9,
+            gbps: work.bytes() as f64 / median / 1e9,
             deterministic: timed_engine.deterministic,
         });
         let (median_us, min_us, rel_error) =
             (median * 1e6, samples.min() * 1e6, timed_engine.rel_error);
-        let several_plan = timed_engine.several_plan.clone();
+        let spmm_plan = timed_engine.spmm_plan.clone();
         BenchRun::Measured(MeasuredRun {
             engine,
             version: version(engine),
@@ -190,7 +190,7 @@ impl<T: Peers> Comparison<'_, T> {
             rel_error,
             vectors,
             details,
-            several_plan,
+            spmm_plan,
         })
     }
 }
@@ -202,45 +202,38 @@ fn version(engine: &str) -> Option<String> {
 
 /// Traffic of an operator's product, with the bytes actually packed in place of the predicted ones,
 /// and the plan for several vectors if it is another one.
-fn traffic<T: Scalar>(
+fn work<T: Scalar>(
     op: &SparseOp<T>,
-    several: MultivectorShape,
-) -> (Option<Traffic>, Option<String>) {
+    vectors_shape: MultivectorShape,
+) -> (Option<Work>, Option<String>) {
     let auxiliary = op.explain().auxiliary;
     let (matrix_bytes, plan) = match auxiliary.spmm {
         Some(AuxiliaryPacking::Own { plan, bytes, .. }) => (bytes, Some(plan.to_string())),
         _ => (op.memory_bytes(), None),
     };
-    let of_several = |told: Traffic| Traffic {
+    let of_spmm = |estimated: Work| Work {
         matrix_bytes,
-        vector_bytes: told.vector_bytes * several.count as u64,
-        ..told
+        vector_bytes: estimated.vector_bytes * vectors_shape.count as u64,
+        ..estimated
     };
-    (op.decision().chosen().map(|chosen| of_several(chosen.traffic)), plan)
+    (op.decision().chosen().map(|chosen| of_spmm(chosen.work)), plan)
 }
 
 impl<'a, T: Scalar> TimedEngine<'a, T> {
     fn new(place: usize, engine: Box<dyn Engine<T> + 'a>) -> Self {
-        Self {
-            place,
-            engine,
-            traffic: None,
-            rel_error: 0.0,
-            deterministic: false,
-            several_plan: None,
-        }
+        Self { place, engine, work: None, rel_error: 0.0, deterministic: false, spmm_plan: None }
     }
 
     /// Compares the result with the oracle's, and with a second result.
     fn check(&mut self, vectors: &TestVectors<T>, nrows: usize) -> Result<(), RunFailure> {
-        let several = self.engine.several();
+        let vectors_shape = self.engine.vectors_shape();
         let mut answer = || {
             // Elements that are not written stay NaN.
-            let mut y = vec![T::from_f64(f64::NAN); nrows * several.count];
+            let mut y = vec![T::from_f64(f64::NAN); nrows * vectors_shape.count];
             self.engine.answer(&mut y).map(|()| y)
         };
         let (first, second) = (answer()?, answer()?);
-        let checked = vectors.check(&first, several);
+        let checked = vectors.check(&first, vectors_shape);
         self.rel_error =
             checked.map_err(|wrong| RunFailure::Broken(format!("wrong answer: {wrong}")))?;
         self.deterministic = first.iter().zip(&second).all(|(a, b)| a.bits() == b.bits());

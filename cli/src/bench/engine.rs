@@ -36,7 +36,7 @@ pub(super) trait Engine<T> {
     }
 
     /// Number and layout of its vectors.
-    fn several(&self) -> MultivectorShape {
+    fn vectors_shape(&self) -> MultivectorShape {
         MultivectorShape::ONE
     }
 }
@@ -68,7 +68,7 @@ impl<T: Scalar> Own<T> {
         caches: Rc<Caches>,
     ) -> Result<Self, Error> {
         let len = match which {
-            Which::Plain(several) => several.count * op.nrows(),
+            Which::Plain(vectors_shape) => vectors_shape.count * op.nrows(),
             Which::Transposed => op.ncols(),
         };
         let y = DeviceVec::zeros(op.device(), len)?;
@@ -108,9 +108,9 @@ impl<T: Scalar> Engine<T> for Own<T> {
         &self.caches
     }
 
-    fn several(&self) -> MultivectorShape {
+    fn vectors_shape(&self) -> MultivectorShape {
         match self.which {
-            Which::Plain(several) => several,
+            Which::Plain(vectors_shape) => vectors_shape,
             Which::Transposed => MultivectorShape::ONE,
         }
     }

@@ -119,10 +119,10 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 impl Args {
     /// The task that the arguments describe.
     fn task(&self) -> Task {
-        let several =
+        let vectors_shape =
             |count| MultivectorShape { count: usize::from(count), layout: self.layout.into() };
         Task {
-            several: self.vectors.map_or(MultivectorShape::ONE, several),
+            vectors_shape: self.vectors.map_or(MultivectorShape::ONE, vectors_shape),
             transposed: self.transpose,
         }
     }
@@ -141,7 +141,7 @@ fn bench<T: Peers>(
         Some(transposed) => (transposed, Some(&loaded)),
         None => (&loaded, None),
     };
-    check_room::<T>(a, task.several.count)?;
+    check_room::<T>(a, task.vectors_shape.count)?;
     Analysis::check_memory(a.view())?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     // Dropped at once: its memory belongs to the comparison.

@@ -96,7 +96,7 @@ mod tests {
             rel_error: 0.0,
             vectors: 1,
             details: None,
-            several_plan: None,
+            spmm_plan: None,
         })
     }
 

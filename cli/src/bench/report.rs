@@ -81,7 +81,7 @@ pub(super) struct MeasuredRun {
     pub(super) details: Option<Details>,
     /// The plan for several vectors, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) several_plan: Option<String>,
+    pub(super) spmm_plan: Option<String>,
 }
 
 /// Further numbers of our own plans.
@@ -364,7 +364,7 @@ mod tests {
                 rel_error: 0.0,
                 vectors: 1,
                 details: None,
-                several_plan: None,
+                spmm_plan: None,
             })
         });
         BenchReport {

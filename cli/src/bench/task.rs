@@ -106,26 +106,26 @@ impl<T: Scalar> TestVectors<T> {
     pub(super) fn on(
         &self,
         device: &Device,
-        several: MultivectorShape,
+        vectors_shape: MultivectorShape,
     ) -> Result<Rc<DeviceVec<T>>, Error> {
         let mut known = self.on_device.borrow_mut();
-        if let Some((_, x)) = known.iter().find(|known| known.0 == several) {
+        if let Some((_, x)) = known.iter().find(|known| known.0 == vectors_shape) {
             return Ok(x.clone());
         }
-        let columns = &self.columns[..self.len * several.count];
-        let x = Rc::new(match several.layout {
+        let columns = &self.columns[..self.len * vectors_shape.count];
+        let x = Rc::new(match vectors_shape.layout {
             Layout::RowMajor => {
-                DeviceVec::from_slice(device, &rows(columns, self.len, several.count))?
+                DeviceVec::from_slice(device, &rows(columns, self.len, vectors_shape.count))?
             }
             _ => DeviceVec::from_slice(device, columns)?,
         });
-        known.push((several, x.clone()));
+        known.push((vectors_shape, x.clone()));
         Ok(x)
     }
 
     /// The largest relative error of the products.
-    pub(super) fn check(&self, y: &[T], several: MultivectorShape) -> Result<f64, String> {
-        let MultivectorShape { count, layout } = several;
+    pub(super) fn check(&self, y: &[T], vectors_shape: MultivectorShape) -> Result<f64, String> {
+        let MultivectorShape { count, layout } = vectors_shape;
         let nrows = y.len() / count;
         let mut largest = 0.0f64;
         for (v, oracle) in self.oracles[..count].iter().enumerate() {
@@ -160,9 +160,9 @@ mod tests {
     fn both_layouts_hold_the_same_and_a_wrong_vector_is_named() {
         let a = CsrMatrix::try_new(2, 2, vec![0, 1, 2], vec![1, 0], vec![1.0f64, 1.0]).unwrap();
         let vectors = TestVectors::of(a.view(), vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
-        let several = |layout| MultivectorShape { count: 3, layout };
-        let (row, column) = (several(Layout::RowMajor), several(Layout::ColumnMajor));
-        let x = |several| vectors.on(&Device::Cpu, several).unwrap().to_vec().unwrap();
+        let vectors_shape = |layout| MultivectorShape { count: 3, layout };
+        let (row, column) = (vectors_shape(Layout::RowMajor), vectors_shape(Layout::ColumnMajor));
+        let x = |vectors_shape| vectors.on(&Device::Cpu, vectors_shape).unwrap().to_vec().unwrap();
         assert_eq!(
             (x(row), x(column)),
             (vec![1., 3., 5., 2., 4., 6.], vec![1., 2., 3., 4., 5., 6.])

@@ -53,7 +53,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct Diff {
     /// Single values: `(what, A, B)`.
-    facts: Vec<(&'static str, String, String)>,
+    properties: Vec<(&'static str, String, String)>,
     coefficients: Vec<Change>,
     choices: Choices,
 }
@@ -111,7 +111,7 @@ struct DifferentChoice {
 pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     let (a, b) = (Profile::read(&args.first)?, Profile::read(&args.second)?);
     let diff = Diff {
-        facts: facts(&a, &b),
+        properties: properties(&a, &b),
         coefficients: coefficients(&a, &b, args.percent),
         choices: choices(&a.records, &b.records),
     };
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     console.print(&text(&diff, &names, args)?)
 }
 
-fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
+fn properties(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
     let regret = |r: Option<&Regret>| {
         r.map_or("not known".to_owned(), |r| {
             let Regret { matrices, geometric_mean, p95, worst } = r;
@@ -130,18 +130,18 @@ fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
         })
     };
     let of = |p: &Profile| {
-        let mut facts = vec![
+        let mut properties = vec![
             ("device", device_line(&p.device)),
             ("kernels", p.kernels.clone()),
             ("date", p.date.clone()),
             ("command", printable(&p.command)),
         ];
-        facts.extend(ceilings(&p.ceilings));
-        facts.push(("cache", format!("{} MB", rounded(p.cache_bytes * 1e-6))));
-        facts.push(("in-sample regret", regret(Some(&p.validation.in_sample))));
-        facts.push(("held-out regret", regret(p.validation.held_out.as_ref())));
-        facts.push(("records", p.records.len().to_string()));
-        facts
+        properties.extend(ceilings(&p.ceilings));
+        properties.push(("cache", format!("{} MB", rounded(p.cache_bytes * 1e-6))));
+        properties.push(("in-sample regret", regret(Some(&p.validation.in_sample))));
+        properties.push(("held-out regret", regret(p.validation.held_out.as_ref())));
+        properties.push(("records", p.records.len().to_string()));
+        properties
     };
     let only = |p: &Profile, other: &Profile| {
         let all =
@@ -154,8 +154,8 @@ fn facts(a: &Profile, b: &Profile) -> Vec<(&'static str, String, String)> {
     };
     let kernels = ("only in this one", only(a, b), only(b, a));
     let pairs = of(a).into_iter().zip(of(b));
-    let facts = pairs.map(|(a, b)| (a.0, a.1, b.1)).chain([kernels]);
-    facts.filter(|(_, a, b)| a != b).collect()
+    let properties = pairs.map(|(a, b)| (a.0, a.1, b.1)).chain([kernels]);
+    properties.filter(|(_, a, b)| a != b).collect()
 }
 
 /// The coefficients of common kernels that changed by more than `percent`, the largest change
@@ -216,10 +216,10 @@ fn choices(a: &[Record], b: &[Record]) -> Choices {
 
 fn text(diff: &Diff, names: &[String; 2], args: &Args) -> Result<String, fmt::Error> {
     let mut out = format!("A  {}\nB  {}\n\n", names[0], names[1]);
-    if diff.facts.is_empty() {
+    if diff.properties.is_empty() {
         writeln!(out, "device, kernels, date, ceilings and regret are equal")?;
     }
-    for (what, a, b) in &diff.facts {
+    for (what, a, b) in &diff.properties {
         writeln!(out, "{what:<20}A  {a}\n{:<20}B  {b}", "")?;
     }
     let listed = if args.all { usize::MAX } else { LISTED };

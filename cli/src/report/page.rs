@@ -61,7 +61,7 @@ impl Page {
         html! {
             header {
                 h1 { (title) }
-                p class="facts" {
+                p class="properties" {
                     span { (devices.join(", ")) }
                     span { (jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()) }
                     span class="command" title=(command) { code { (command) } }

@@ -21,7 +21,7 @@ pub(super) fn draw(index: usize, matrix: &Matrix, open: bool) -> Markup {
                 span { (headline(matrix)) }
             }
             div class="inside" id=(anchor(index)) {
-                (facts(matrix))
+                (features(matrix))
                 @if let Some(busy) = &matrix.busy { p class="busy" { (busy) } }
                 div class="pair" {
                     (histogram::draw(matrix))
@@ -58,7 +58,7 @@ fn headline(matrix: &Matrix) -> Markup {
     }
 }
 
-fn facts(matrix: &Matrix) -> Markup {
+fn features(matrix: &Matrix) -> Markup {
     let rows = &matrix.rows;
     // Earlier measurements keep only some of the statistics.
     let is_whole = !rows.histogram.classes().is_empty() || rows.nrows == 0;
@@ -67,7 +67,7 @@ fn facts(matrix: &Matrix) -> Markup {
         let share = percent(rows.half_rows as f64 / rows.nrows.max(1) as f64);
         ("half of the entries", format!("in {share} of the rows"))
     });
-    let facts = [
+    let features = [
         ("shape", format!("{} × {}", grouped(rows.nrows as u64), grouped(rows.ncols as u64))),
         ("entries", grouped(rows.nnz)),
         ("numbers", matrix.scalar.to_string()),
@@ -84,7 +84,7 @@ fn facts(matrix: &Matrix) -> Markup {
     let measurement = matrix.measurement.iter().cloned();
     html! {
         dl {
-            @for (name, value) in facts.into_iter().chain(half).chain(measurement) {
+            @for (name, value) in features.into_iter().chain(half).chain(measurement) {
                 div { dt { (name) } dd { (value) } }
             }
         }

@@ -22,7 +22,7 @@ impl TuningReport<'_> {
                 chosen: run.plan == choice.chosen.plan,
                 measured: Some(run.product * 1e-9),
                 predicted: predicted.map(|ns| ns * 1e-9),
-                bytes: Some(run.traffic.bytes()),
+                bytes: Some(run.work.bytes()),
                 remark: None,
             }
         });
@@ -32,7 +32,7 @@ impl TuningReport<'_> {
             scalar: measured.scalar,
             device: profile.device.name.clone(),
             measurement: Vec::new(),
-            rows: rows(&measured.facts),
+            rows: rows(&measured.features),
             thresholds: None,
             pattern: None,
             busy: None,
@@ -44,17 +44,17 @@ impl TuningReport<'_> {
 }
 
 /// The statistics that measurements keep. There is no histogram among them.
-fn rows(facts: &MatrixFeatures) -> RowStats {
+fn rows(features: &MatrixFeatures) -> RowStats {
     RowStats {
-        nrows: facts.nrows,
-        ncols: facts.ncols,
-        nnz: facts.nnz,
-        empty_rows: facts.empty_rows,
-        max: facts.max,
-        mean: facts.mean,
-        cv: facts.cv,
-        gini: facts.gini,
-        changes: facts.changes,
+        nrows: features.nrows,
+        ncols: features.ncols,
+        nnz: features.nnz,
+        empty_rows: features.empty_rows,
+        max: features.max,
+        mean: features.mean,
+        cv: features.cv,
+        gini: features.gini,
+        changes: features.changes,
         ..RowStats::default()
     }
 }

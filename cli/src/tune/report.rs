@@ -198,15 +198,15 @@ impl TuningReport<'_> {
 
     /// Compares prediction and time of a choice, term by term.
     pub(super) fn explain(&self, choice: &JudgedChoice) -> String {
-        let Measured { matrix, scalar, facts, class, .. } = &self.measured[choice.measured];
+        let Measured { matrix, scalar, features, class, .. } = &self.measured[choice.measured];
         let regret = choice.regret;
         let what = format!(
             "{matrix} {scalar}, class {class}: {} x {}, {} entries, rows up to {}; regret \
              {regret:.3}: {}\n",
-            facts.nrows,
-            facts.ncols,
-            facts.nnz,
-            facts.max,
+            features.nrows,
+            features.ncols,
+            features.nnz,
+            features.max,
             why(choice)
         );
         what + &terms(choice)
@@ -223,7 +223,7 @@ fn terms(choice: &JudgedChoice) -> String {
         rows.push(vec![what.to_owned(), a, b, c, d]);
     };
     for (i, term) in Term::ALL.into_iter().enumerate() {
-        let cells = both.map(|p| (p.amounts[i], p.prediction.map_or(0.0, |p| p.terms[i])));
+        let cells = both.map(|p| (p.work_terms[i], p.prediction.map_or(0.0, |p| p.terms[i])));
         if cells.iter().all(|(_, time)| *time == 0.0) {
             continue;
         }

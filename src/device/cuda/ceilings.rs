@@ -61,7 +61,7 @@ impl Gpu {
         /// A copy of a millisecond or two, so that its start-up time is negligible.
         const BYTES: usize = 64 << 20;
         once(&self.0.ceilings.upload_bandwidth, || {
-            let (from, to) = (self.pinned::<u8>(BYTES)?, self.unset::<u8>(BYTES)?);
+            let (from, to) = (self.pinned::<u8>(BYTES)?, self.uninitialised::<u8>(BYTES)?);
             let queue = self.new_queue()?;
             // SAFETY: both have `BYTES` bytes and live until the time is taken.
             let least = least(&queue, || unsafe { queue.copy_in(to.ptr(), from.as_slice()) })?;

@@ -34,7 +34,7 @@ impl Image {
 }
 
 /// An image and its origin.
-type Story = (Image, KernelEvent);
+type LoggedImage = (Image, KernelEvent);
 
 /// Returns the code of a module for an architecture, given as major and minor number.
 ///
@@ -45,15 +45,15 @@ pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
     let embedded = find(arch, module)?;
     let module = embedded.name;
     match embedded.cubin(number(arch)) {
-        Some(code) => Ok(told(from(arch, module, code, KernelOrigin::Embedded, String::new()))),
-        None => compiled(arch, embedded, Cache::of_user().as_ref()).map(told),
+        Some(code) => Ok(log(from(arch, module, code, KernelOrigin::Embedded, String::new()))),
+        None => compiled(arch, embedded, Cache::of_user().as_ref()).map(log),
     }
 }
 
 /// As [`image`], but without embedded code: for a driver that rejects it because it is older than
 /// the compiler of the build.
 pub(super) fn image_without_embedded(arch: (u32, u32), module: Module) -> Result<Image, Error> {
-    compiled(arch, find(arch, module)?, Cache::of_user().as_ref()).map(told)
+    compiled(arch, find(arch, module)?, Cache::of_user().as_ref()).map(log)
 }
 
 /// Names of all modules.
@@ -91,7 +91,11 @@ pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, 
 }
 
 /// Code from the cache or NVRTC; the embedded PTX if neither is available.
-fn compiled(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Result<Story, Error> {
+fn compiled(
+    arch: (u32, u32),
+    embedded: &Embedded,
+    cache: Option<&Cache>,
+) -> Result<LoggedImage, Error> {
     let module = embedded.name;
     let reason = match with_nvrtc(arch, embedded, cache) {
         Ok(story) => return Ok(story),
@@ -109,7 +113,7 @@ fn with_nvrtc(
     arch: (u32, u32),
     embedded: &Embedded,
     cache: Option<&Cache>,
-) -> Result<Story, NvrtcFailure> {
+) -> Result<LoggedImage, NvrtcFailure> {
     let module = embedded.name;
     let nvrtc = nvrtc::library().map_err(|reason| NvrtcFailure::Compiler(reason.to_owned()))?;
     let target = CompileTarget::best(number(arch), nvrtc.architectures())
@@ -147,12 +151,12 @@ fn from(
     code: impl Into<Cow<'static, [u8]>>,
     origin: KernelOrigin,
     detail: String,
-) -> Story {
+) -> LoggedImage {
     (Image(code.into()), KernelEvent { kernel, architecture, origin, detail })
 }
 
 /// Logs the origin of an image and returns the image.
-fn told((image, event): Story) -> Image {
+fn log((image, event): LoggedImage) -> Image {
     record(event);
     image
 }

@@ -41,7 +41,7 @@ impl Gpu {
     }
 
     /// Allocates `len` uninitialised elements. Enqueues nothing.
-    pub(crate) fn unset<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
+    pub(crate) fn uninitialised<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
         let buffer =
             |address| Buffer { gpu: *self, address, len, owned: true, _elements: PhantomData };
         if len == 0 || size_of::<T>() == 0 {
@@ -73,7 +73,7 @@ impl Gpu {
 
     /// Allocates `len` zeroed elements.
     pub(crate) fn zeroed<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        let buffer = self.unset(len)?;
+        let buffer = self.uninitialised(len)?;
         let _relaxed = Relaxed::new();
         // SAFETY: the buffer has `len` elements.
         unsafe { self.queue().clear(buffer.ptr(), len)? };
@@ -83,7 +83,7 @@ impl Gpu {
 
     /// Copies `data` to device memory.
     pub(crate) fn upload<T: Copy>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
-        let buffer = self.unset(data.len())?;
+        let buffer = self.uninitialised(data.len())?;
         buffer.write(self.queue(), data)?;
         Ok(buffer)
     }

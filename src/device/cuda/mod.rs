@@ -8,7 +8,7 @@ mod embedded;
 mod event;
 mod foreign;
 mod graph;
-mod hold;
+mod launch_gate;
 mod memory;
 mod nvrtc;
 mod overlap;

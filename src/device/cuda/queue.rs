@@ -2,7 +2,7 @@
 
 use super::driver::Attempt;
 use super::event::Event;
-use super::hold::Hold;
+use super::launch_gate::LaunchGate;
 use super::{Gpu, Kernel, overlap};
 use crate::Error;
 use crate::device::{Launch, Ptr};
@@ -315,7 +315,7 @@ impl Queue {
         &self,
         work: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<f64, Error> {
-        let hold = self.0.hold()?;
+        let hold = self.0.close_gate()?;
         let start = Event::after(self.0.gpu, self.0.stream)?;
         work()?;
         let end = Event::after(self.0.gpu, self.0.stream)?;
@@ -410,7 +410,7 @@ impl OpenStream {
     }
 
     /// Holds back work enqueued from now on.
-    fn hold(&self) -> Result<Hold, Error> {
+    fn close_gate(&self) -> Result<LaunchGate, Error> {
         // No capture begins in the meantime.
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         if self.is_capturing()? {
@@ -422,7 +422,7 @@ impl OpenStream {
                     .to_owned(),
             });
         }
-        Hold::on(self.gpu, self.stream)
+        LaunchGate::on(self.gpu, self.stream)
     }
 
     /// Waits for everything enqueued. Captured work is not executed, and so not waited for. Other

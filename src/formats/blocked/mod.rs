@@ -45,8 +45,8 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
-    megabytes, vector_bytes,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work, megabytes,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;
@@ -174,11 +174,11 @@ impl Format for Blocked {
         }
     }
 
-    fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {
-        12.0 + 0.24 * megabytes(traffic)
+    fn estimate_us(_: &Plan, _: &Analysis, work: &Work) -> f64 {
+        12.0 + 0.24 * megabytes(work)
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let estimate = Estimate::new(plan, analysis, scalar);
         let (near, far) =
             (estimate.near.div_ceil(PIECE as u64), estimate.far.div_ceil(PIECE as u64));
@@ -192,7 +192,7 @@ impl Format for Blocked {
         let sorted = analysis.blocking.is_none_or(|blocking| blocking.sorted);
         let order = if sorted { 0 } else { 4 * analysis.rows.nnz };
         let wide = far * PIECE as u64;
-        Traffic {
+        Work {
             matrix_bytes: slots * (2 + value)
                 + 2 * wide
                 + flags
@@ -209,7 +209,7 @@ impl Format for Blocked {
                 Block::Windows => 1,
                 Block::Hot => 3,
             },
-            ..Traffic::default()
+            ..Work::default()
         }
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::device::Device;
-use crate::formats::{FormatKind, Placed, Plan as AnyPlan};
+use crate::formats::{FormatKind, Plan as AnyPlan, ResidentMatrix};
 use crate::matrix::gallery;
 use crate::testing::{Oracle, chapter, devices, product, x_vector};
 
@@ -39,7 +39,7 @@ fn filled<N: Copy + Default>(len: usize, numbers: &[N]) -> Vec<N> {
 fn check<T: Scalar>(plan: &Plan, columns: u32, a: &CsrMatrix<T>, x: &[T], context: &str) {
     for device in devices() {
         let packed = Box::new(pack::pack_columns(plan, columns, a.view()).unwrap());
-        let placed = Placed::on(device, packed).unwrap();
+        let placed = ResidentMatrix::on(device, packed).unwrap();
         assert!(placed.unpack().unwrap() == *a, "unpacking {context} on {device}");
         let y = product(device, &placed, a.nrows(), x);
         Oracle::of(a.view(), x).check(&y).unwrap_or_else(|wrong| {
@@ -251,12 +251,12 @@ fn what_is_told_is_about_what_is_packed() {
         let a = generated::<f32>(spec);
         let analysis = Analysis::of(a.view());
         for plan in [WINDOWS, HOT, Plan { kib: 16, ..WINDOWS }] {
-            let told = Blocked::traffic(&plan, &analysis, ScalarKind::F32);
+            let estimated = Blocked::work(&plan, &analysis, ScalarKind::F32);
             let packed = pack::pack(&plan, a.view()).unwrap();
             let runs = packed.near.targets.len() + packed.far.targets.len();
             let (bytes, runs) = (
-                told.matrix_bytes as f64 / packed.matrix_bytes() as f64,
-                told.groups as f64 / runs as f64,
+                estimated.matrix_bytes as f64 / packed.matrix_bytes() as f64,
+                estimated.groups as f64 / runs as f64,
             );
             let close =
                 if analysis.blocking.is_some() && plan.kib == KIB { 0.85..1.25 } else { 0.5..4.0 };

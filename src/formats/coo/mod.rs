@@ -24,7 +24,7 @@ mod cuda;
 pub(crate) use cuda::Tail;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
     megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -93,8 +93,8 @@ impl Format for Coo {
         }
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
-        Traffic {
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+        Work {
             matrix_bytes: analysis.rows.nnz * entry_bytes(scalar),
             vector_bytes: vector_bytes(analysis, scalar),
             tail: analysis.rows.nnz,
@@ -108,7 +108,7 @@ impl Format for Coo {
                 }
                 Plan::Atomic => 1,
             },
-            ..Traffic::default()
+            ..Work::default()
         }
     }
 
@@ -116,8 +116,8 @@ impl Format for Coo {
         (*plan, on) != (Plan::Atomic, Target::Gpu)
     }
 
-    fn estimate_us(_: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
-        6.0 + 0.3 * megabytes(traffic) + 5.6 * millions(analysis.rows.nrows as u64)
+    fn estimate_us(_: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+        6.0 + 0.3 * megabytes(work) + 5.6 * millions(analysis.rows.nrows as u64)
     }
 
     fn keeps_order(_: &Plan) -> bool {
@@ -303,7 +303,7 @@ mod tests {
     fn storage_is_three_words_an_entry() {
         let a = chapter::matrix::<f32>();
         let bytes =
-            Coo::traffic(&Plan::Segments, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes;
+            Coo::work(&Plan::Segments, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes;
         assert_eq!(bytes, 4 * 3 * 7);
     }
 

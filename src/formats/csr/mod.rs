@@ -19,11 +19,11 @@ mod access;
 mod chunks;
 mod cpu;
 mod cuda;
-mod several;
+mod spmm;
 
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
-    Traffic, Weights, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::partition;
@@ -32,7 +32,7 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
 use chunks::{Chunk, Cutting, chunks, striped};
-pub(crate) use several::HostVectors;
+pub(crate) use spmm::HostVectors;
 use std::fmt::{self, Display};
 
 /// The CSR format.
@@ -108,7 +108,7 @@ impl Format for Csr {
         [Plan::Scalar, Plan::Balanced].into_iter().chain(vectors).collect()
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
         let lengths = &analysis.rows.histogram;
         let cutting = Cutting::of(nrows, nnz, |len| nnz - lengths.entries_up_to(len as u32));
@@ -122,18 +122,18 @@ impl Format for Csr {
             Plan::Vector(lanes) => by_lanes(*lanes),
             Plan::Balanced => (0, cutting.count(nrows, nnz)),
         };
-        Traffic {
+        Work {
             matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
             gathered: super::gathered(nnz, analysis.structure.runs),
-            chained: analysis.rows.histogram.entries_beyond(CHAIN),
+            dependent_adds: analysis.rows.histogram.entries_beyond(CHAIN),
             rows: nrows,
-            serial: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
-            depth,
+            serial_slots: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
+            critical_path: depth,
             relaunches: u64::from(depth > LANE_ENTRIES),
             overlapping,
-            ..Traffic::default()
+            ..Work::default()
         }
     }
 
@@ -141,13 +141,13 @@ impl Format for Csr {
         true
     }
 
-    fn estimate_us(plan: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+    fn estimate_us(plan: &Plan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = &analysis.rows;
         let lanes = match plan {
             Plan::Balanced => {
-                let columns = millions(traffic.vector_bytes) * rows.ncols as f64;
+                let columns = millions(work.vector_bytes) * rows.ncols as f64;
                 let vectors = (rows.nrows + rows.ncols).max(1) as f64;
-                return 1.8 + 0.36 * megabytes(traffic) + 0.53 * columns / vectors;
+                return 1.8 + 0.36 * megabytes(work) + 0.53 * columns / vectors;
             }
             Plan::Scalar => 1,
             Plan::Vector(lanes) => u64::from(*lanes),
@@ -158,8 +158,8 @@ impl Format for Csr {
         let apart =
             0.27 * ((turns - 4.0) / 28.0).clamp(0.0, 4.0) + if turns > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
-        let chain = chain_us(traffic, 0.08, 0.05);
-        1.0 + 0.16 * megabytes(traffic) + 4.5 * threads + chain + apart * entries
+        let chain = chain_us(work, 0.08, 0.05);
+        1.0 + 0.16 * megabytes(work) + 4.5 * threads + chain + apart * entries
     }
 
     fn kernel(plan: &Plan, _: Target) -> &'static str {
@@ -319,7 +319,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::Placed;
+    use crate::formats::ResidentMatrix;
     use crate::matrix::gallery;
     use crate::testing::{Oracle, chapter, devices, product, x_vector};
 
@@ -340,9 +340,9 @@ mod tests {
     #[test]
     fn storage_is_two_words_an_entry_and_one_a_row() {
         let a = chapter::matrix::<f32>();
-        let traffic = Csr::traffic(&Plan::Scalar, &Analysis::of(a.view()), ScalarKind::F32);
+        let work = Csr::work(&Plan::Scalar, &Analysis::of(a.view()), ScalarKind::F32);
         let (m, z) = (4, 7);
-        assert_eq!(traffic.matrix_bytes, 4 * (2 * z + m + 1));
+        assert_eq!(work.matrix_bytes, 4 * (2 * z + m + 1));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
             for device in devices() {
                 let mut packed = Csr::pack(&plan, a.view()).unwrap();
                 packed.row_ptr = Offsets::Wide(a.row_ptr().iter().map(|&at| at as u64).collect());
-                let placed = Placed::on(device, Box::new(packed)).unwrap();
+                let placed = ResidentMatrix::on(device, Box::new(packed)).unwrap();
                 let y = product(device, &placed, a.nrows(), &x);
                 oracle.check(&y).unwrap_or_else(|wrong| panic!("{text} on {device}: {wrong}"));
             }

@@ -22,7 +22,7 @@ mod cuda;
 pub(crate) use cuda::Uploaded;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
     chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -76,13 +76,13 @@ impl Format for Ell {
         vec![Plan::Padded, Plan::Lengths]
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
-        let traffic = traffic_of_width(analysis, scalar, analysis.rows.max);
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+        let work = traffic_of_width(analysis, scalar, analysis.rows.max);
         match *plan {
-            Plan::Padded => traffic,
+            Plan::Padded => work,
             Plan::Lengths => {
                 let lengths = analysis.rows.nrows as u64 * size_of::<u32>() as u64;
-                Traffic { matrix_bytes: traffic.matrix_bytes.saturating_add(lengths), ..traffic }
+                Work { matrix_bytes: work.matrix_bytes.saturating_add(lengths), ..work }
             }
         }
     }
@@ -94,9 +94,9 @@ impl Format for Ell {
         }
     }
 
-    fn estimate_us(_: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+    fn estimate_us(_: &Plan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = 6.5 * millions(analysis.rows.nrows as u64);
-        2.3 + 0.07 * megabytes(traffic) + chain_us(traffic, 0.057, 0.063) + rows
+        2.3 + 0.07 * megabytes(work) + chain_us(work, 0.057, 0.063) + rows
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
@@ -106,21 +106,21 @@ impl Format for Ell {
 }
 
 /// Traffic of rows cut or padded to `width`, without row lengths.
-pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32) -> Traffic {
+pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32) -> Work {
     let nrows = analysis.rows.nrows as u64;
     // Neither factor exceeds 2³², but with the bytes of a slot the product may.
     let slots = nrows.saturating_mul(u64::from(width));
     let shortest = analysis.rows.histogram.classes().first().map_or(0, |c| c.0);
-    Traffic {
+    Work {
         matrix_bytes: slots.saturating_mul(slot_bytes(scalar)),
         vector_bytes: vector_bytes(analysis, scalar),
         slots,
-        gathered: super::gathered(slots, analysis.structure.affine),
-        strided: nrows * u64::from(width.saturating_sub(super::STREAMS)),
-        guarded: slots - nrows * u64::from(shortest.min(width)),
+        gathered: super::gathered(slots, analysis.structure.shifted),
+        strided_slots: nrows * u64::from(width.saturating_sub(super::STREAMS)),
+        masked_slots: slots - nrows * u64::from(shortest.min(width)),
         rows: nrows,
-        depth: u64::from(width),
-        ..Traffic::default()
+        critical_path: u64::from(width),
+        ..Work::default()
     }
 }
 
@@ -267,8 +267,8 @@ mod tests {
     fn storage_is_two_words_for_every_row_and_slot() {
         let a = chapter::matrix::<f32>();
         let (m, k) = (4, 3);
-        let traffic = Ell::traffic(&Plan::Padded, &Analysis::of(a.view()), ScalarKind::F32);
-        assert_eq!(traffic.matrix_bytes, 4 * 2 * m * k);
+        let work = Ell::work(&Plan::Padded, &Analysis::of(a.view()), ScalarKind::F32);
+        assert_eq!(work.matrix_bytes, 4 * 2 * m * k);
     }
 
     #[test]
@@ -284,10 +284,10 @@ mod tests {
         let values = vec![1.0f32; col_idx.len()];
         let a = CsrMatrix::try_new(1000, 1000, row_ptr, col_idx, values).unwrap();
         let analysis = Analysis::of(a.view());
-        let ell = Ell::traffic(&Plan::Padded, &analysis, ScalarKind::F32);
+        let ell = Ell::work(&Plan::Padded, &analysis, ScalarKind::F32);
         assert_eq!(ell.slots, 200_000, "20 times the 10,000 entries that one per cent makes");
         let csr = super::super::Plan::Csr(super::super::csr::Plan::Scalar)
-            .traffic(&analysis, ScalarKind::F32);
+            .work(&analysis, ScalarKind::F32);
         let ratio = ell.matrix_bytes as f64 / csr.matrix_bytes as f64;
         assert!((18.0..20.0).contains(&ratio), "{ratio}");
     }
@@ -297,6 +297,6 @@ mod tests {
         let mut analysis = Analysis::of(CsrMatrix::<f64>::zeros(0, 0).unwrap().view());
         analysis.rows.nrows = u32::MAX as usize - 1;
         analysis.rows.max = u32::MAX - 1;
-        assert_eq!(Ell::traffic(&Plan::Lengths, &analysis, ScalarKind::F64).matrix_bytes, u64::MAX);
+        assert_eq!(Ell::work(&Plan::Lengths, &analysis, ScalarKind::F64).matrix_bytes, u64::MAX);
     }
 }

@@ -96,7 +96,7 @@ impl<T: Scalar> HostTail<T> {
             queue: gpu.new_queue()?,
             x: gpu.pinned(self.ncols)?,
             host_sums: gpu.pinned(self.rows.len())?,
-            sums: gpu.unset(self.rows.len())?,
+            sums: gpu.uninitialised(self.rows.len())?,
         })
     }
 

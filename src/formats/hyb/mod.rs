@@ -27,7 +27,7 @@ mod width;
 pub use width::{Rule, Width, fastest};
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
     chain_us, coo, ell, megabytes, millions,
 };
 use crate::analysis::{Analysis, Histogram};
@@ -120,23 +120,23 @@ impl Format for Hyb {
         widths.into_iter().flat_map(of_width).collect()
     }
 
-    fn estimate_us(_: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
-        let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(traffic.groups);
-        let chain = chain_us(traffic, 0.055, 0.063);
+    fn estimate_us(_: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+        let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(work.groups);
+        let chain = chain_us(work, 0.055, 0.063);
         // The COO part is a second launch.
-        8.5 + 0.125 * megabytes(traffic) + chain + rows + 2.5 * millions(traffic.tail)
+        8.5 + 0.125 * megabytes(work) + chain + rows + 2.5 * millions(work.tail)
     }
 
     fn eligible(plan: &Plan, on: Target) -> bool {
         (plan.tail, on) != (Tail::Host, Target::Gpu)
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let histogram = &analysis.rows.histogram;
         let width = plan.width.resolve(histogram, scalar).min(analysis.rows.max);
         let tail = histogram.entries_beyond(width);
         let ell = ell::traffic_of_width(analysis, scalar, width);
-        Traffic {
+        Work {
             matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)),
             tail,
             groups: histogram.rows_longer(width),

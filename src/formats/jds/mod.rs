@@ -32,7 +32,7 @@ pub use plan::{Launches, Layout, Plan, Tail};
 pub use sections::{Method, Split};
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
     chain_us, coo, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
@@ -84,7 +84,7 @@ impl Format for Jds {
         tails.flat_map(|tail| layouts.iter().map(move |&layout| Plan { layout, tail })).collect()
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let nrows = analysis.rows.nrows as u64;
         let (histogram, cut) = plan.cut(&analysis.rows.histogram);
         let tail = analysis.rows.histogram.entries_beyond(cut);
@@ -106,22 +106,22 @@ impl Format for Jds {
             Layout::Sections(_, Launches::Each) => groups.saturating_sub(1),
             _ => 0,
         };
-        Traffic {
+        Work {
             matrix_bytes: (nrows * 4 + table + tail * coo::entry_bytes(scalar))
                 .saturating_add(slots.saturating_mul(slot_bytes(scalar))),
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
-            gathered: super::gathered(slots, analysis.structure.affine),
-            guarded,
-            strided: histogram.entries_beyond(super::STREAMS),
+            gathered: super::gathered(slots, analysis.structure.shifted),
+            masked_slots: guarded,
+            strided_slots: histogram.entries_beyond(super::STREAMS),
             tail,
             rows: nrows,
             scattered: super::scattered(nrows, nrows),
             groups: groups + analysis.rows.histogram.rows_longer(cut),
-            serial: u64::from(width) * STRIP_ROWS.min(nrows),
-            depth: u64::from(width),
+            serial_slots: u64::from(width) * STRIP_ROWS.min(nrows),
+            critical_path: u64::from(width),
             relaunches: sections + coo::launches(tail),
-            ..Traffic::default()
+            ..Work::default()
         }
     }
 
@@ -137,16 +137,16 @@ impl Format for Jds {
         }
     }
 
-    fn estimate_us(plan: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
+    fn estimate_us(plan: &Plan, analysis: &Analysis, work: &Work) -> f64 {
         let (step, section) = match plan.layout {
             Layout::Diagonals => (0.13, 0.01),
             _ => (0.06, 0.1),
         };
-        let chain = chain_us(traffic, step, 0.03) + section * traffic.groups as f64;
+        let chain = chain_us(work, step, 0.03) + section * work.groups as f64;
         let rows = 3.0 * millions(analysis.rows.nrows as u64);
         // The COO part is a second launch.
-        let tail = if plan.tail.is_some() { 4.0 + 25.0 * millions(traffic.tail) } else { 0.0 };
-        2.6 + 0.13 * megabytes(traffic) + chain + rows + tail
+        let tail = if plan.tail.is_some() { 4.0 + 25.0 * millions(work.tail) } else { 0.0 };
+        2.6 + 0.13 * megabytes(work) + chain + rows + tail
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {

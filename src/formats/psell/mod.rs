@@ -77,8 +77,8 @@ mod plan;
 mod probe;
 mod sizes;
 mod slice;
-mod traffic;
 mod unpack;
+mod work;
 
 pub use plan::{Plan, ValueEncoding};
 pub(crate) use probe::SliceProbe;
@@ -86,7 +86,7 @@ pub(crate) use probe::SliceProbe;
 use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
 use super::{
     Arrays, DeviceCsr, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs, Target,
-    Traffic, Weights, sell,
+    Weights, Work, sell,
 };
 use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::Gpu;
@@ -161,8 +161,8 @@ impl Format for Psell {
         plans.filter(|plan| !any_filled || !is_as_long(plan, analysis)).collect()
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
-        traffic::of(plan.order(), plan.packing(), analysis, scalar)
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+        work::of(plan.order(), plan.packing(), analysis, scalar)
     }
 
     fn is_exact(_: &Plan, analysis: &Analysis) -> bool {
@@ -177,8 +177,8 @@ impl Format for Psell {
         plan.preparation(on, measured)
     }
 
-    fn estimate_us(plan: &Plan, analysis: &Analysis, traffic: &Traffic) -> f64 {
-        traffic::estimate_us(plan.packing(), analysis, traffic)
+    fn estimate_us(plan: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+        work::estimate_us(plan.packing(), analysis, work)
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {

@@ -230,10 +230,10 @@ mod tests {
     /// Bytes of index and values in `f32`, estimated and exact.
     fn bytes(a: &CsrMatrix<f32>, order: Order, split: u32) -> (u64, u64) {
         let analysis = Analysis::of(a.view());
-        let told = SliceProbe::of(&analysis).sizes(&analysis.rows, order, split);
+        let estimated = SliceProbe::of(&analysis).sizes(&analysis.rows, order, split);
         let packed = Host::pack(a.view(), order, Packing { split, ..Packing::default() }).unwrap();
         let found = size_of_val(&*packed.index) + packed.values.bytes();
-        (told.index_bytes + told.value_bytes(4), found as u64)
+        (estimated.index_bytes + estimated.value_bytes(4), found as u64)
     }
 
     #[test]
@@ -254,8 +254,8 @@ mod tests {
                 Order::Windows(usize::MAX),
             ] {
                 for split in [3, 100, Packing::MAX_SPLIT] {
-                    let (told, found) = bytes(&a, order, split);
-                    assert_eq!(told, found, "{spec}, {order:?}, {split}");
+                    let (estimated, found) = bytes(&a, order, split);
+                    assert_eq!(estimated, found, "{spec}, {order:?}, {split}");
                 }
             }
         }
@@ -272,11 +272,11 @@ mod tests {
                 let packing = SliceProbe::of(&analysis);
                 assert!(!packing.is_exact());
                 for order in [Order::Natural, Order::Windows(WINDOW)] {
-                    let (told, found) = bytes(&a, order, packing.split);
-                    let error = told as f64 / found as f64 - 1.0;
+                    let (estimated, found) = bytes(&a, order, packing.split);
+                    let error = estimated as f64 / found as f64 - 1.0;
                     assert!(
                         error.abs() < most,
-                        "{}, {order:?}: {told} of {found}",
+                        "{}, {order:?}: {estimated} of {found}",
                         entry.entry().name
                     );
                 }

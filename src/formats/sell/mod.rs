@@ -22,7 +22,7 @@ mod cpu;
 mod cuda;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
     chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
@@ -165,24 +165,24 @@ impl Format for Sell {
         candidates(analysis, on).collect()
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let nrows = analysis.rows.nrows;
         let SliceSums { slots, guarded, largest } = plan.slice_sums(analysis);
         let slices = nrows.div_ceil(plan.c as usize) as u64;
         let perm = if plan.sigma > 1 { nrows as u64 * 4 } else { 0 };
-        Traffic {
+        Work {
             matrix_bytes: (slots.saturating_mul(slot_bytes(scalar)))
                 .saturating_add((slices + 1) * 8 + slices * 4 + perm),
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
-            gathered: super::gathered(slots, analysis.structure.affine),
-            guarded,
+            gathered: super::gathered(slots, analysis.structure.shifted),
+            masked_slots: guarded,
             rows: nrows as u64,
             scattered: super::scattered(nrows as u64, u64::from(plan.sigma)),
             groups: slices,
-            serial: largest,
-            depth: largest / u64::from(plan.c),
-            ..Traffic::default()
+            serial_slots: largest,
+            critical_path: largest / u64::from(plan.c),
+            ..Work::default()
         }
     }
 
@@ -190,9 +190,9 @@ impl Format for Sell {
         if plan.sigma > 1 { "sell.sorted" } else { "sell" }
     }
 
-    fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {
-        let slices = 45.0 * millions(traffic.groups);
-        2.7 + 0.2 * megabytes(traffic) + chain_us(traffic, 0.03, 0.017) + slices
+    fn estimate_us(_: &Plan, _: &Analysis, work: &Work) -> f64 {
+        let slices = 45.0 * millions(work.groups);
+        2.7 + 0.2 * megabytes(work) + chain_us(work, 0.03, 0.017) + slices
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {

@@ -38,7 +38,7 @@ mod pack;
 
 use super::values::{Values, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Traffic, Weights,
+    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
     chunk_rows, chunks, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -164,11 +164,11 @@ impl Format for Tiles {
         std::iter::once(whole).chain(striped).collect()
     }
 
-    fn estimate_us(_: &Plan, _: &Analysis, traffic: &Traffic) -> f64 {
-        12.0 + 0.24 * megabytes(traffic)
+    fn estimate_us(_: &Plan, _: &Analysis, work: &Work) -> f64 {
+        12.0 + 0.24 * megabytes(work)
     }
 
-    fn traffic(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Traffic {
+    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let rows = &analysis.rows;
         let shape = Shape::new(plan, rows.nrows, rows.ncols, rows.nnz as usize, scalar);
         let slots = shape.expected_groups().saturating_mul(GROUP as u64);
@@ -179,7 +179,7 @@ impl Format for Tiles {
             + 4 * (shape.tiles() as u64 + 1);
         // A column and a position of 2 bytes each, and an eighth of a destination.
         let slot_bytes = 2 + 2 + value;
-        Traffic {
+        Work {
             matrix_bytes: tables
                 .saturating_add(slots.saturating_mul(slot_bytes))
                 .saturating_add(slots / GROUP as u64 * 4),
@@ -188,7 +188,7 @@ impl Format for Tiles {
             slots,
             rows: rows.nrows as u64,
             groups: shape.tiles() as u64 + shape.chunks() as u64,
-            ..Traffic::default()
+            ..Work::default()
         }
     }
 

@@ -264,7 +264,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
     }
 
     fn bytes(&self, group: &[PackedCandidate<A>]) -> u64 {
-        group.iter().map(|(place, _)| self.shortlist[*place].traffic.matrix_bytes).sum()
+        group.iter().map(|(place, _)| self.shortlist[*place].work.matrix_bytes).sum()
     }
 
     /// Packs further candidates beside the current winner, within the memory limit and half of the
@@ -274,7 +274,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
         let until = now + (self.deadline - now) / 2.0;
         while let Some(&place) = self.rest.front() {
             let candidate = self.shortlist[place];
-            let (needed, held) = (candidate.traffic.matrix_bytes, self.bytes(group));
+            let (needed, held) = (candidate.work.matrix_bytes, self.bytes(group));
             let left = self.limits.memory.saturating_sub(held);
             let takes = candidate.prediction.map_or(0.0, |p| p.prepare * 1e-9);
             let refusal = if needed > left {

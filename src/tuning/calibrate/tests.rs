@@ -3,7 +3,7 @@
 use super::*;
 use crate::ScalarKind;
 use crate::analysis::Analysis;
-use crate::formats::{Plan, Traffic};
+use crate::formats::{Plan, Work};
 use crate::matrix::gallery;
 use crate::tuning::cost::{Prediction, Term};
 use crate::tuning::decision::{Basis, Request};
@@ -122,8 +122,8 @@ impl Script {
             terms[0] = 1e4 * (1.0 + place as f64 / 10.0);
             Candidate {
                 plan: text.parse().unwrap(),
-                traffic: Traffic { matrix_bytes: self.bytes[place], ..Traffic::default() },
-                amounts: [0.0; Term::COUNT],
+                work: Work { matrix_bytes: self.bytes[place], ..Work::default() },
+                work_terms: [0.0; Term::COUNT],
                 prediction: Some(Prediction {
                     terms,
                     imbalance: 0.0,
@@ -412,5 +412,5 @@ fn a_timing_run_sorts_its_plans_winner_first() {
     let verdicts: Vec<&Verdict> = decision.candidates.iter().map(|c| &c.verdict).take(2).collect();
     assert_eq!(verdicts, [&Verdict::Chosen, &Verdict::Timed(slower)]);
     assert_eq!(decision.chosen().unwrap().plan, winner);
-    assert!(decision.chosen().unwrap().traffic.matrix_bytes > 0);
+    assert!(decision.chosen().unwrap().work.matrix_bytes > 0);
 }

@@ -130,7 +130,7 @@ fn every_invalid_profile_is_a_warning() {
         ("nan.ron", good.replacen("slot: ", "slot: NaN, x: ", 1)),
         ("negative.ron", good.replacen("row: ", "row: -", 1)),
         ("infinite.ron", good.replacen("cache_bytes: ", "cache_bytes: inf, x: ", 1)),
-        ("schema.ron", good.replacen("schema: 2", "schema: 3", 1)),
+        ("schema.ron", good.replacen("schema: 3", "schema: 2", 1)),
         (
             "records.ron",
             good.replacen(
@@ -194,7 +194,7 @@ fn a_requested_profile_is_used_or_an_error() {
     let missing = find(&Device::Cpu, SCALAR, Some(&path.into())).unwrap_err();
     assert!(matches!(missing, Error::Io { .. }), "{missing}");
     let kept = ProfileSource::from(measured(here()));
-    assert_eq!(find(&Device::Cpu, SCALAR, Some(&kept)).unwrap().origin, Origin::Given);
+    assert_eq!(find(&Device::Cpu, SCALAR, Some(&kept)).unwrap().origin, Origin::Program);
 }
 
 #[test]

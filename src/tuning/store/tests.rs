@@ -109,7 +109,7 @@ fn outdated_and_foreign_entries_are_misses_with_a_reason() {
 
     let text = |entry: &StoredDecision| ron::to_string(entry).unwrap();
     let path = store.folder().join(key().file());
-    fs::write(&path, text(&entry()).replacen("schema:3", "schema:99", 1)).unwrap();
+    fs::write(&path, text(&entry()).replacen("schema:4", "schema:99", 1)).unwrap();
     assert!(matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99")));
     let foreign = StoredDecision { key: DecisionKey { threads: 1000, ..key() }, ..entry() };
     fs::write(&path, text(&foreign)).unwrap();
@@ -140,7 +140,7 @@ fn damaged_entries_are_misses_and_are_replaced() {
         miss();
     }
     let text = String::from_utf8(whole).unwrap();
-    let nested = format!("(schema: 3, key: {}", "(".repeat(30_000));
+    let nested = format!("(schema: 4, key: {}", "(".repeat(30_000));
     for wrong in [
         text.replace("sell(c:32,sigma:512)", "cell(c:32)"),
         text.replacen("winner: \"sell(c:32,sigma:512)\"", "winner: \"ell\"", 1),

@@ -3,7 +3,7 @@
 use super::*;
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Device;
-use sparseop::formats::{Traffic, Weights};
+use sparseop::formats::{Weights, Work};
 use sparseop::matrix::gallery;
 use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::features::MatrixFeatures;
@@ -13,8 +13,8 @@ struct TestSubject {
     matrix: String,
     class: String,
     fingerprint: Fingerprint,
-    facts: MatrixFeatures,
-    plans: Vec<(Plan, Traffic)>,
+    features: MatrixFeatures,
+    plans: Vec<(Plan, Work)>,
 }
 
 /// The suite at two sizes, and a sweep.
@@ -28,12 +28,12 @@ fn subjects() -> Vec<TestSubject> {
         let analysis = Analysis::of(a.view());
         let plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&spec)).into_iter();
         let plans =
-            plans.map(|plan| (plan.clone(), plan.traffic(&analysis, ScalarKind::F64))).collect();
+            plans.map(|plan| (plan.clone(), plan.work(&analysis, ScalarKind::F64))).collect();
         TestSubject {
             class: spec_of.entry().name.to_owned(),
             matrix: spec_of.to_string(),
             fingerprint: Fingerprint::of(a.view()),
-            facts: MatrixFeatures::from(&analysis),
+            features: MatrixFeatures::from(&analysis),
             plans,
         }
     };
@@ -46,7 +46,7 @@ fn time(
     subjects: &[TestSubject],
     noise: f64,
     run: u64,
-    law: impl Fn(&TestSubject, &str, &Traffic) -> f64,
+    law: impl Fn(&TestSubject, &str, &Work) -> f64,
 ) -> Vec<Measured> {
     let truth = Profile { correction: None, ..(*Profile::builtin(&Device::Cpu)).clone() };
     let predictor = Predictor::for_own_device(&truth);
@@ -59,18 +59,18 @@ fn time(
         (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     };
     let mut measure = |s: &TestSubject| {
-        let run = |(plan, traffic): &(Plan, Traffic)| {
+        let run = |(plan, work): &(Plan, Work)| {
             let kernel = plan.kernel(Target::Cpu);
-            let sum = predictor.predict(plan, traffic, &s.facts, ScalarKind::F64).1.unwrap();
-            let product = sum.product() * law(s, kernel, traffic) * (noise * uniform()).exp();
-            PlanRun { plan: plan.clone(), traffic: *traffic, product, prepare: sum.prepare }
+            let sum = predictor.predict(plan, work, &s.features, ScalarKind::F64).1.unwrap();
+            let product = sum.product() * law(s, kernel, work) * (noise * uniform()).exp();
+            PlanRun { plan: plan.clone(), work: *work, product, prepare: sum.prepare }
         };
         Measured {
             matrix: s.matrix.clone(),
             class: s.class.clone(),
             fingerprint: s.fingerprint,
             scalar: ScalarKind::F64,
-            facts: s.facts,
+            features: s.features,
             runs: s.plans.iter().map(run).collect(),
             failed: Vec::new(),
         }
@@ -99,7 +99,7 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
     assert!(held_out.geometric_mean < 1.025 && held_out.worst < 1.3, "{validation:?}");
     // Matrices of the sweep are excluded from validation, and so are smaller matrices.
     assert!(!validation.held_out_classes.contains_key(SWEEP));
-    let judged = |m: &&Measured| m.class != SWEEP && m.facts.nnz >= JUDGED_ENTRIES;
+    let judged = |m: &&Measured| m.class != SWEEP && m.features.nnz >= JUDGED_ENTRIES;
     assert_eq!(held_out.matrices, measured.iter().filter(judged).count());
     assert_eq!(refit.choices.len(), held_out.matrices);
     // The records contain the same choices.
@@ -113,7 +113,7 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
 #[test]
 fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
     // For bands alone, the kernels that are best elsewhere take three times as long.
-    let law = |s: &TestSubject, kernel: &str, _: &Traffic| {
+    let law = |s: &TestSubject, kernel: &str, _: &Work| {
         if s.class == "banded" && !kernel.starts_with("csr.scalar") { 3.0 } else { 1.0 }
     };
     let measured = time(&subjects(), 0.0, 1, law);
@@ -127,11 +127,11 @@ fn a_class_of_its_own_law_is_flagged_when_it_is_held_out() {
 #[test]
 fn corrections_are_learned_where_they_help() {
     // Slices become efficient with many rows: a product of a feature and the total time.
-    let law = |s: &TestSubject, kernel: &str, _: &Traffic| {
+    let law = |s: &TestSubject, kernel: &str, _: &Work| {
         if kernel.starts_with("csr") {
             1.0
         } else {
-            (0.4 * (12.0 - (s.facts.nrows as f64).log2())).exp()
+            (0.4 * (12.0 - (s.features.nrows as f64).log2())).exp()
         }
     };
     let measured = time(&subjects(), 0.01, 1, law);
@@ -208,7 +208,8 @@ fn measurements_survive_a_line_of_text() {
     let read: Measured = ron::from_str(&line).unwrap();
     assert_eq!((&read, read.defect()), (&measured, None));
     assert!(read.record(None, None).runs.iter().any(|run| run.failed.is_some()));
-    let broken = Measured { facts: MatrixFeatures { cv: f64::NAN, ..read.facts }, ..read.clone() };
+    let broken =
+        Measured { features: MatrixFeatures { cv: f64::NAN, ..read.features }, ..read.clone() };
     assert!(broken.defect().unwrap().contains(&measured.matrix));
     let mut broken = read;
     broken.runs[0].product = -1.0;

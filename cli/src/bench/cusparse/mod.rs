@@ -4,10 +4,10 @@ mod ffi;
 mod layout;
 mod matrix;
 mod session;
-mod several;
+mod spmm;
 
 pub(super) use matrix::SharedArrays;
-pub(super) use several::SpMm;
+pub(super) use spmm::SpMm;
 
 use super::engine::Engine;
 use super::failure::RunFailure;

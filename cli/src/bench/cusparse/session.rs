@@ -108,10 +108,10 @@ impl Session {
         &self,
         vectors: &DeviceVec<T>,
         len: i64,
-        several: MultivectorShape,
+        vectors_shape: MultivectorShape,
     ) -> Result<Object, Error> {
-        let (f, count) = (&self.library.several, several.count as i64);
-        let (order, apart) = match several.layout {
+        let (f, count) = (&self.library.vectors_shape, vectors_shape.count as i64);
+        let (order, apart) = match vectors_shape.layout {
             Layout::RowMajor => (ROW_MAJOR, count),
             Layout::ColumnMajor => (COLUMN_MAJOR, len),
         };

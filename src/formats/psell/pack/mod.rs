@@ -62,7 +62,7 @@ fn room<T>(a: &DeviceCsr<T>, limit: u32) -> usize {
 /// Sums found before anything is written. The kernels use the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-struct Found {
+struct Counts {
     value_units: u64,
     index_units: u64,
     long_rows: u64,
@@ -76,7 +76,7 @@ struct Found {
     parts: u64,
 }
 
-impl Found {
+impl Counts {
     const NOTHING: Self = Self {
         value_units: 0,
         index_units: 0,
@@ -113,11 +113,11 @@ struct Packer<'a, T> {
 impl<T: Scalar> Packer<'_, T> {
     fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
         let Self { work, a, .. } = self;
-        let found = work.cleared::<u64>(size_of::<Found>() / size_of::<u64>())?;
+        let found = work.cleared::<u64>(size_of::<Counts>() / size_of::<u64>())?;
         let perm = self.order(order)?;
         let perm_ptr = perm.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let coder = self.coder(packing.values)?;
-        let tiles = self.count_long(found.add(Found::LONG))?;
+        let tiles = self.count_long(found.add(Counts::LONG))?;
         let chosen = self.choose(perm_ptr, coder.size() as u32, found)?;
         let sums = self.found(found)?;
         if !sums.fits() {
@@ -159,9 +159,9 @@ impl<T: Scalar> Packer<'_, T> {
     }
 
     /// Reads the sums that the kernels have found so far. Waits for them.
-    fn found(&self, found: Ptr<u64>) -> Result<Found, Error> {
-        let mut sums = [Found::NOTHING];
-        self.work.read(Ptr::<Found>::from_address(found.address()), &mut sums)?;
+    fn found(&self, found: Ptr<u64>) -> Result<Counts, Error> {
+        let mut sums = [Counts::NOTHING];
+        self.work.read(Ptr::<Counts>::from_address(found.address()), &mut sums)?;
         Ok(sums[0])
     }
 

@@ -5,7 +5,7 @@ use super::super::cuda::Long;
 use super::super::long::Piece;
 use super::super::order::Order;
 use super::values::Table;
-use super::{Found, Packer};
+use super::{Counts, Packer};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
@@ -35,7 +35,7 @@ impl<T: Scalar> Packer<'_, T> {
         let Order::Windows(sigma) = order else { return Ok(None) };
         let nrows = self.a.nrows;
         let sigma = sigma.min(nrows).max(1);
-        let perm = self.a.gpu.unset(nrows)?;
+        let perm = self.a.gpu.uninitialised(nrows)?;
         if nrows > 0 && sigma <= SORTED {
             self.sort_windows(sigma, &perm)?;
         } else if nrows > 0 {
@@ -108,7 +108,7 @@ impl<T: Scalar> Packer<'_, T> {
     /// Packs the long rows, if any.
     pub(super) fn long(
         &self,
-        found: &Found,
+        found: &Counts,
         LongTiles { sums, tiles }: LongTiles,
         coder: &Coder<T>,
         table: &Option<Table>,
@@ -121,7 +121,8 @@ impl<T: Scalar> Packer<'_, T> {
         let (work, gpu) = (&self.work, self.a.gpu);
         let (numbers, firsts) = (work.take::<u32>(rows)?, work.take::<u32>(rows)?);
         let begins = work.take::<u64>(rows)?;
-        let (piece_table, col_idx) = (gpu.unset::<Piece>(pieces)?, gpu.unset::<u32>(entries)?);
+        let (piece_table, col_idx) =
+            (gpu.uninitialised::<Piece>(pieces)?, gpu.uninitialised::<u32>(entries)?);
         let values = self.room_for(coder, entries)?;
         let launch = self.rows(tiles as usize).arg(sums).arg(numbers).arg(firsts).arg(begins);
         let cut =

@@ -28,7 +28,7 @@ struct Memory {
 impl Work {
     /// Allocates `bytes` bytes of scratch memory at once.
     pub(super) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
-        let memory = Memory { chunks: vec![gpu.unset(bytes)?], taken: 0 };
+        let memory = Memory { chunks: vec![gpu.uninitialised(bytes)?], taken: 0 };
         Ok(Self { gpu, memory: RefCell::new(memory) })
     }
 
@@ -41,7 +41,7 @@ impl Work {
         let mut memory = self.memory.borrow_mut();
         let bytes = (len * size_of::<N>()).next_multiple_of(ALIGNMENT);
         if memory.chunks.last().is_none_or(|chunk| chunk.len() - memory.taken < bytes) {
-            memory.chunks.push(self.gpu.unset(bytes)?);
+            memory.chunks.push(self.gpu.uninitialised(bytes)?);
             memory.taken = 0;
         }
         let start = memory.chunks.last().map_or(0, |chunk| chunk.ptr().address());
@@ -60,7 +60,7 @@ impl Work {
 
     /// Allocates memory that outlives `self`, and enqueues its zeroing.
     pub(super) fn output<N: Copy>(&self, len: usize) -> Result<Buffer<N>, Error> {
-        let buffer = self.gpu.unset(len)?;
+        let buffer = self.gpu.uninitialised(len)?;
         // SAFETY: `len` elements; freeing them waits.
         unsafe { self.queue().clear(buffer.ptr(), len)? };
         Ok(buffer)

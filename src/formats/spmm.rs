@@ -7,7 +7,7 @@
 
 use super::csr::HostVectors;
 use super::scaled::Scaler;
-use super::{DeviceVectors, Placed, Plan, csr, psell};
+use super::{DeviceVectors, Plan, ResidentMatrix, csr, psell};
 use crate::analysis::Analysis;
 use crate::device::cpu::Output;
 use crate::device::{
@@ -155,23 +155,23 @@ pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
 
 /// Data of SpMMs beside a matrix that supports them.
 #[derive(Debug)]
-pub(crate) enum Several<T: Scalar> {
+pub(crate) enum SpmmData<T: Scalar> {
     /// Tiles that are not in use: as many as were used at the same time.
     Host(Mutex<Vec<Vec<T>>>),
     Gpu(Box<OnGpu<T>>),
 }
 
-impl<T: Scalar> Several<T> {
+impl<T: Scalar> SpmmData<T> {
     /// Creates the data for a matrix of `ncols` columns. None if its format has no kernels for SpMM
     /// on its device.
     ///
     /// # Errors
     ///
     /// Errors of compiling kernels.
-    pub(crate) fn of(matrix: &Placed<T>, ncols: usize) -> Result<Option<Self>, Error> {
+    pub(crate) fn of(matrix: &ResidentMatrix<T>, ncols: usize) -> Result<Option<Self>, Error> {
         Ok(match matrix {
-            Placed::Host(matrix) => matrix.spmm().map(|_| Self::Host(Mutex::default())),
-            Placed::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
+            ResidentMatrix::Host(matrix) => matrix.spmm().map(|_| Self::Host(Mutex::default())),
+            ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
                 Some(spmm) => Some(Self::Gpu(Box::new(OnGpu::new(spmm, *gpu, ncols)?))),
                 None => None,
             },
@@ -188,7 +188,7 @@ impl<T: Scalar> Several<T> {
 }
 
 /// Plan for SpMM with an analysed matrix on a device.
-pub(crate) fn several_plan(analysis: &Analysis, device: &Device) -> Plan {
+pub(crate) fn spmm_plan(analysis: &Analysis, device: &Device) -> Plan {
     match device {
         Device::Cpu => Plan::Csr(csr::Plan::Scalar),
         Device::Cuda(_) => Plan::Psell(psell::Plan::for_spmm(analysis)),
@@ -196,14 +196,14 @@ pub(crate) fn several_plan(analysis: &Analysis, device: &Device) -> Plan {
 }
 
 /// True if a plan supports SpMM on a device.
-pub(crate) fn multiplies_several(plan: &Plan, device: &Device) -> bool {
+pub(crate) fn has_spmm(plan: &Plan, device: &Device) -> bool {
     match device {
         Device::Cpu => matches!(plan, Plan::Csr(_)),
         Device::Cuda(_) => matches!(plan, Plan::Psell(_)),
     }
 }
 
-impl<T: Scalar> Placed<T> {
+impl<T: Scalar> ResidentMatrix<T> {
     /// Computes the SpMM with multivectors in host memory, for a matrix in host memory.
     ///
     /// `x` and `y` have the lengths given by `shape`, checked by the caller.
@@ -211,14 +211,14 @@ impl<T: Scalar> Placed<T> {
     /// # Errors
     ///
     /// [`Error::HostMemory`] if there is no memory for a buffer.
-    pub(crate) fn multiply_several(
+    pub(crate) fn multiply_multivector(
         &self,
-        several: &Several<T>,
+        data: &SpmmData<T>,
         shape: Shape,
         x: &[T],
         y: &mut [T],
     ) -> Result<(), Error> {
-        let (Self::Host(matrix), Several::Host(tiles)) = (self, several) else {
+        let (Self::Host(matrix), SpmmData::Host(tiles)) = (self, data) else {
             unreachable!("the caller has a matrix in host memory")
         };
         let Some(spmm) = matrix.spmm() else { unreachable!("`several` was made for it") };
@@ -255,15 +255,15 @@ impl<T: Scalar> Placed<T> {
     ///
     /// `several` belongs to this matrix. `x` and `y` have the lengths given by `shape` and do not
     /// overlap; they and the matrix live until the SpMM is done.
-    pub(crate) unsafe fn enqueue_several_at(
+    pub(crate) unsafe fn enqueue_spmm_at(
         &self,
-        several: &Several<T>,
+        data: &SpmmData<T>,
         queue: &Queue,
         shape: Shape,
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {
-        let (Self::Gpu(..), Several::Gpu(on_gpu)) = (self, several) else {
+        let (Self::Gpu(..), SpmmData::Gpu(on_gpu)) = (self, data) else {
             unreachable!("the caller has a matrix on a GPU")
         };
         // SAFETY: the caller's promise.
@@ -278,10 +278,10 @@ impl<T: Scalar> Placed<T> {
     ///
     /// # Errors
     ///
-    /// As [`Placed::enqueue_scaled`].
-    pub(crate) fn enqueue_several(
+    /// As [`ResidentMatrix::enqueue_scaled`].
+    pub(crate) fn enqueue_spmm(
         &self,
-        several: &Several<T>,
+        data: &SpmmData<T>,
         stream: &Stream,
         shape: Shape,
         x: &DeviceVec<T>,
@@ -302,7 +302,7 @@ impl<T: Scalar> Placed<T> {
                 // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for
                 // work that uses it, and a graph keeps it.
                 unsafe {
-                    let multiply = |y| self.enqueue_several_at(several, queue, shape, x.ptr(), y);
+                    let multiply = |y| self.enqueue_spmm_at(data, queue, shape, x.ptr(), y);
                     match scaled {
                         None => {
                             let _turn = queue.turn()?;
@@ -317,7 +317,7 @@ impl<T: Scalar> Placed<T> {
                 }
             }
             _ => {
-                let multiply = |y: &mut [T]| self.multiply_several(several, shape, x.host(), y);
+                let multiply = |y: &mut [T]| self.multiply_multivector(data, shape, x.host(), y);
                 match scaled {
                     None => multiply(y.host_mut()),
                     Some((scaler, by)) => {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Work and memory traffic of one SpMV `y = A x` under a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Traffic {
+pub struct Work {
     /// Bytes of the packed matrix. An SpMV reads all of them except the padding that its kernel
     /// skips.
     pub matrix_bytes: u64,
@@ -21,12 +21,12 @@ pub struct Traffic {
     pub gathered: u64,
     /// Of `slots`, the dependent additions: entries past the first few of a row that is summed
     /// sequentially.
-    pub chained: u64,
+    pub dependent_adds: u64,
     /// Of `slots`, the masked ones: they may be padding, which the kernel tests before it
     /// multiplies.
-    pub guarded: u64,
+    pub masked_slots: u64,
     /// Of `slots`, those in column-major arrays beyond the columns that the prefetchers follow.
-    pub strided: u64,
+    pub strided_slots: u64,
     /// Number of entries in the COO part.
     pub tail: u64,
     /// Number of row sums written.
@@ -36,9 +36,9 @@ pub struct Traffic {
     /// Number of slices, sections or jagged diagonals, plus rows with entries in the COO part.
     pub groups: u64,
     /// Slots of the largest unit of work that no two threads can share.
-    pub serial: u64,
+    pub serial_slots: u64,
     /// Maximum number of slots that one thread of a GPU processes.
-    pub depth: u64,
+    pub critical_path: u64,
     /// Of `slots` and `tail`, those whose value is looked up by its code.
     #[serde(default)]
     pub decoded: u64,
@@ -54,7 +54,7 @@ pub struct Traffic {
     pub overlapping: u64,
 }
 
-impl Traffic {
+impl Work {
     /// Total bytes of matrix, vectors and scratch.
     pub const fn bytes(&self) -> u64 {
         self.matrix_bytes.saturating_add(self.vector_bytes).saturating_add(self.scratch_bytes)
@@ -69,15 +69,15 @@ impl Traffic {
 
 /// Time of the longest chain of one thread on an H200, in µs, if a step takes `near` with the matrix
 /// in the L2, and `far` more if it does not fit.
-pub(crate) fn chain_us(traffic: &Traffic, near: f64, far: f64) -> f64 {
+pub(crate) fn chain_us(work: &Work, near: f64, far: f64) -> f64 {
     const L2_BYTES: u64 = 30_000_000;
-    let step = if traffic.matrix_bytes > L2_BYTES { near + far } else { near };
-    traffic.depth as f64 * step
+    let step = if work.matrix_bytes > L2_BYTES { near + far } else { near };
+    work.critical_path as f64 * step
 }
 
 /// Megabytes of the packed matrix.
-pub(crate) fn megabytes(traffic: &Traffic) -> f64 {
-    millions(traffic.matrix_bytes)
+pub(crate) fn megabytes(work: &Work) -> f64 {
+    millions(work.matrix_bytes)
 }
 
 /// A count in millions.
@@ -97,7 +97,7 @@ pub(crate) fn gathered(slots: u64, share: f64) -> u64 {
 /// prefetchers of current cores follow about a dozen.
 pub(crate) const STREAMS: u32 = 6;
 
-/// Scatter distance of `rows` sorted within windows of `window`; see [`Traffic::scattered`].
+/// Scatter distance of `rows` sorted within windows of `window`; see [`Work::scattered`].
 pub(crate) fn scattered(rows: u64, window: u64) -> u64 {
     rows * u64::from(window.clamp(1, rows.max(1)).ilog2())
 }

@@ -22,15 +22,15 @@ const TOGETHER: usize = 32;
 
 /// Column contiguity: shares of the entries, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Continued {
+pub(super) struct Contiguity {
     /// Share shifted from the previous row: entry `j` of row `r` lies one column further than entry
     /// `j` of row `r - 1`.
-    pub(super) affine: f64,
+    pub(super) shifted: f64,
     /// Share contiguous: the column is one more than that of the previous entry of the row.
     pub(super) runs: f64,
 }
 
-impl Continued {
+impl Contiguity {
     /// Measures `a`.
     pub(super) fn of(a: CsrColumns<'_>) -> Self {
         let every = if a.nnz() <= EXACT_NNZ { 1 } else { SAMPLING };
@@ -42,10 +42,10 @@ impl Continued {
                 let stretch = (i * every + scattered(i, every)).min(stretches - 1);
                 ContiguityCounts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
             });
-        let ContiguityCounts { entries, affine, runs } =
+        let ContiguityCounts { entries, shifted, runs } =
             sampled.reduce(ContiguityCounts::default, ContiguityCounts::merge);
         Self {
-            affine: ratio(affine as f64, entries as f64),
+            shifted: ratio(shifted as f64, entries as f64),
             runs: ratio(runs as f64, entries as f64),
         }
     }
@@ -61,7 +61,7 @@ fn scattered(i: usize, count: usize) -> usize {
 #[derive(Debug, Default)]
 struct ContiguityCounts {
     entries: usize,
-    affine: usize,
+    shifted: usize,
     runs: usize,
 }
 
@@ -77,7 +77,7 @@ impl ContiguityCounts {
             let above = if row > 0 { &col_idx[row_ptr[row - 1]..start] } else { &[] };
             let above = above.get(from - start..).unwrap_or_default();
             let continues = |(&col, &over): (&u32, &u32)| col == over.wrapping_add(1);
-            counts.affine +=
+            counts.shifted +=
                 col_idx[from..to].iter().zip(above).filter(|&pair| continues(pair)).count();
             let second = from.max(start + 1).min(to);
             let before = &col_idx[second.saturating_sub(1)..];
@@ -91,7 +91,7 @@ impl ContiguityCounts {
     fn merge(self, other: Self) -> Self {
         Self {
             entries: self.entries + other.entries,
-            affine: self.affine + other.affine,
+            shifted: self.shifted + other.shifted,
             runs: self.runs + other.runs,
         }
     }
@@ -104,9 +104,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// Reference: computed by the definition.
-    fn whole(a: &CsrMatrix<f32>) -> Continued {
+    fn whole(a: &CsrMatrix<f32>) -> Contiguity {
         let rows: Vec<&[u32]> = (0..a.nrows()).map(|row| a.view().row(row).0).collect();
-        let affine: usize = rows
+        let shifted: usize = rows
             .windows(2)
             .map(|pair| {
                 pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count()
@@ -114,7 +114,7 @@ mod tests {
             .sum();
         let runs = rows.iter().flat_map(|row| row.windows(2)).filter(|w| w[1] == w[0] + 1).count();
         let share = |count: usize| ratio(count as f64, a.nnz() as f64);
-        Continued { affine: share(affine), runs: share(runs) }
+        Contiguity { shifted: share(shifted), runs: share(runs) }
     }
 
     #[test]
@@ -122,10 +122,12 @@ mod tests {
         for entry in gallery::suite() {
             for entries in [100_000, 1_000_000] {
                 let a = entry.scaled_to(entries).generate::<f32>().unwrap();
-                let (told, found) = (Continued::of(a.view().columns()), whole(&a));
+                let (estimated, found) = (Contiguity::of(a.view().columns()), whole(&a));
                 let most = if a.nnz() <= EXACT_NNZ { 1e-12 } else { 0.02 };
-                let error = (told.affine - found.affine).abs().max((told.runs - found.runs).abs());
-                assert!(error < most, "{}: {told:?}, {found:?}", entry.entry().name);
+                let error = (estimated.shifted - found.shifted)
+                    .abs()
+                    .max((estimated.runs - found.runs).abs());
+                assert!(error < most, "{}: {estimated:?}, {found:?}", entry.entry().name);
             }
         }
     }
@@ -139,8 +141,8 @@ mod tests {
         let row_ptr = (0..=rows).map(|row| 4 * row).collect();
         let a = CsrMatrix::try_new(rows, rows + 4, row_ptr, cols.collect(), vec![1.0f32; 4 * rows])
             .unwrap();
-        let (told, found) = (Continued::of(a.view().columns()), whole(&a));
-        assert!((told.affine - found.affine).abs() < 0.05, "{told:?}, {found:?}");
+        let (estimated, found) = (Contiguity::of(a.view().columns()), whole(&a));
+        assert!((estimated.shifted - found.shifted).abs() < 0.05, "{estimated:?}, {found:?}");
     }
 
     proptest! {
@@ -155,7 +157,7 @@ mod tests {
             let cols = rows.concat();
             let values = vec![1.0f32; cols.len()];
             let a = CsrMatrix::try_new(rows.len(), 40, row_ptr, cols, values).unwrap();
-            prop_assert_eq!(Continued::of(a.view().columns()), whole(&a));
+            prop_assert_eq!(Contiguity::of(a.view().columns()), whole(&a));
         }
     }
 }

@@ -6,15 +6,10 @@ use super::{LANES, Order, SliceProbe, ValueEncoding, cuda, slice_table_bytes};
 use crate::ScalarKind;
 use crate::analysis::{Analysis, Distinct, value_set::DICTIONARY};
 use crate::device::BLOCK;
-use crate::formats::{Traffic, megabytes, millions, scattered, vector_bytes};
+use crate::formats::{Work, megabytes, millions, scattered, vector_bytes};
 
 /// Work and memory traffic of one SpMV; exact if the [`SliceProbe`] is, otherwise estimated.
-pub(super) fn of(
-    order: Order,
-    packing: Packing,
-    analysis: &Analysis,
-    scalar: ScalarKind,
-) -> Traffic {
+pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: ScalarKind) -> Work {
     let (rows, nrows) = (&analysis.rows, analysis.rows.nrows as u64);
     let (value_size, dictionary) = match (packing.values, analysis.structure.distinct_values) {
         (ValueEncoding::Narrow(precision), _)
@@ -39,7 +34,7 @@ pub(super) fn of(
     };
     let arrays = slice_table_bytes(sizes.slices, long_rows > 0) + perm;
     let lanes = LANES as u64;
-    Traffic {
+    Work {
         matrix_bytes: arrays
             + sizes.index_bytes
             + sizes.value_bytes(value_size)
@@ -48,33 +43,33 @@ pub(super) fn of(
         vector_bytes: vector_bytes(analysis, scalar),
         slots: sizes.entries,
         gathered: sizes.entries - sizes.entries_by_kind[0],
-        guarded: sizes.guarded,
+        masked_slots: sizes.guarded,
         tail: rows.nnz - rows.histogram.entries_up_to(packing.split),
         decoded: if coded { rows.nnz } else { 0 },
         rows: nrows,
         branchless: nrows,
         scattered: scattered(nrows, window),
         groups: sizes.slices + long_rows,
-        serial: (sizes.depth * lanes).min(sizes.entries),
-        depth: sizes.depth,
+        serial_slots: (sizes.depth * lanes).min(sizes.entries),
+        critical_path: sizes.depth,
         overlapping: nrows.div_ceil(u64::from(BLOCK)),
-        ..Traffic::default()
+        ..Work::default()
     }
 }
 
 /// Estimated time of an SpMV on an H200, in µs. If there are few slices, several warps share one.
-pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, traffic: &Traffic) -> f64 {
+pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, work: &Work) -> f64 {
     /// Steps that a warp processes at a time.
     const BATCH: u64 = 8;
     let rows = &analysis.rows;
     // The depth may stem from a sample, which misses rare rows.
     let mut lengths = rows.histogram.classes().iter().rev().map(|&(len, _)| u64::from(len));
     let longest = lengths.find(|&len| len <= u64::from(packing.split)).unwrap_or(0);
-    let depth = traffic.depth.max(longest);
+    let depth = work.critical_path.max(longest);
     let (slices, steps) = (rows.nrows.div_ceil(LANES), depth as usize);
-    let shift = cuda::warps_shift(slices, steps, traffic.matrix_bytes);
+    let shift = cuda::warps_shift(slices, steps, work.matrix_bytes);
     let chain = 0.8 * depth.div_ceil(BATCH << shift) as f64;
-    let masked = 0.8 * millions(traffic.guarded);
+    let masked = 0.8 * millions(work.masked_slots);
     let long = if rows.max > packing.split { 1.5 } else { 0.0 };
-    1.5 + 0.17 * megabytes(traffic) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
+    1.5 + 0.17 * megabytes(work) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
 }

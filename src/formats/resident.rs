@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// A packed matrix in the memory of its device.
 #[derive(Debug)]
-pub(crate) enum Placed<T: Scalar> {
+pub(crate) enum ResidentMatrix<T: Scalar> {
     /// In host memory.
     Host(Box<dyn HostMatrix<T>>),
     /// In the memory of a GPU; shared with the graphs that use it.
     Gpu(Gpu, Arc<dyn DeviceMatrix<T>>),
 }
 
-impl<T: Scalar> Placed<T> {
+impl<T: Scalar> ResidentMatrix<T> {
     /// Moves a packed matrix to the memory of a device.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl<T: Scalar> Placed<T> {
     }
 
     /// True if a GPU packs such a matrix itself, from CSR in its memory.
-    pub(crate) fn packs_there(plan: &Plan, a: CsrView<'_, T>) -> bool {
+    pub(crate) fn packs_on_device(plan: &Plan, a: CsrView<'_, T>) -> bool {
         /// Sum of rows and entries below which packing on the host takes less time than the
         /// launches on a GPU.
         const FEWEST: usize = 1 << 16;
@@ -42,7 +42,7 @@ impl<T: Scalar> Placed<T> {
     /// # Errors
     ///
     /// As [`on`](Self::on).
-    pub(crate) fn packed_there(plan: &Plan, a: &DeviceCsr<T>) -> Result<Option<Self>, Error> {
+    pub(crate) fn packed_on_device(plan: &Plan, a: &DeviceCsr<T>) -> Result<Option<Self>, Error> {
         Ok(plan.pack_on_device(a)?.map(|packed| Self::Gpu(a.gpu, packed)))
     }
 

@@ -24,9 +24,9 @@ struct Latch {
 }
 
 /// Holds a stream back until it is dropped.
-pub(super) struct Hold(Arc<Latch>);
+pub(super) struct LaunchGate(Arc<Latch>);
 
-impl Hold {
+impl LaunchGate {
     /// Makes work enqueued from now on wait. `stream` is a live stream of `gpu` that is not being
     /// captured.
     pub(super) fn on(gpu: Gpu, stream: sys::CUstream) -> Result<Self, Error> {
@@ -46,7 +46,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for LaunchGate {
     fn drop(&mut self) {
         *self.0.is_open.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.opened.notify_all();
@@ -71,9 +71,9 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    fn shared() -> (Hold, *mut c_void) {
+    fn shared() -> (LaunchGate, *mut c_void) {
         let latch = Arc::new(Latch::default());
-        (Hold(latch.clone()), Arc::into_raw(latch).cast_mut().cast())
+        (LaunchGate(latch.clone()), Arc::into_raw(latch).cast_mut().cast())
     }
 
     #[test]

@@ -139,12 +139,12 @@ fn on_device<T: Scalar>(op: &SparseOp<T>, k: usize, layout: Layout, x: &[T]) -> 
 }
 
 /// Checks every example plan of a format on every awkward matrix, on every device.
-pub(crate) fn check_several<T: Scalar>(format: FormatKind) {
+pub(crate) fn check_spmm<T: Scalar>(format: FormatKind) {
     for (name, a) in awkward::<T>() {
         let case = Case::new(a);
         for text in format.examples() {
             let plan: Plan = text.parse().unwrap();
-            if plan.traffic(&case.analysis, T::KIND).matrix_bytes > MEMORY_LIMIT {
+            if plan.work(&case.analysis, T::KIND).matrix_bytes > MEMORY_LIMIT {
                 continue;
             }
             for device in devices() {
@@ -176,7 +176,7 @@ fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
 fn transposed<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
     // The plan was given, and may exceed the memory limit for the transpose.
     let wide = Analysis::of(case.a.transpose().view());
-    if op.plan().traffic(&wide, T::KIND).matrix_bytes > MEMORY_LIMIT {
+    if op.plan().work(&wide, T::KIND).matrix_bytes > MEMORY_LIMIT {
         return;
     }
     let (x, oracle) = &case.transposed;

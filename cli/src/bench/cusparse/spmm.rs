@@ -63,13 +63,13 @@ impl SpMm {
         }
         let library = Cusparse::get().map_err(|reason| RunFailure::Broken(reason.to_owned()))?;
         let arrays = MatrixArrays::of(a, self.matrix, device, &context.shared)?;
-        let several = MultivectorShape { count: context.task.count, layout: self.vectors };
-        let x = context.vectors.on(device, several)?;
-        let y = DeviceVec::zeros(device, a.nrows() * several.count)?;
+        let vectors_shape = MultivectorShape { count: context.task.count, layout: self.vectors };
+        let x = context.vectors.on(device, vectors_shape)?;
+        let y = DeviceVec::zeros(device, a.nrows() * vectors_shape.count)?;
         let session = Session::new(library, context.caches.clone())?;
         Ok(Box::new(PreparedSpmm::new(
             self.number,
-            several,
+            vectors_shape,
             MatrixShape::of(a),
             arrays,
             x,
@@ -83,7 +83,7 @@ impl SpMm {
 /// first.
 struct PreparedSpmm<T: Scalar> {
     algorithm: Enum,
-    several: MultivectorShape,
+    vectors_shape: MultivectorShape,
     matrix: Object,
     x: Object,
     y: Object,
@@ -97,7 +97,7 @@ struct PreparedSpmm<T: Scalar> {
 impl<T: Scalar> PreparedSpmm<T> {
     fn new(
         algorithm: Enum,
-        several: MultivectorShape,
+        vectors_shape: MultivectorShape,
         shape: MatrixShape,
         arrays: MatrixArrays,
         vectors: Rc<DeviceVec<T>>,
@@ -105,13 +105,13 @@ impl<T: Scalar> PreparedSpmm<T> {
         session: Session,
     ) -> Result<Self, Error> {
         let matrix = session.matrix::<T>(shape, &arrays)?;
-        let x = session.dense(&vectors, shape.ncols, several)?;
-        let y = session.dense(&products, shape.nrows, several)?;
+        let x = session.dense(&vectors, shape.ncols, vectors_shape)?;
+        let y = session.dense(&products, shape.nrows, vectors_shape)?;
         let (one, zero) = (T::ONE, T::ZERO);
         let (alpha, beta, kind, op) =
             (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (session.handle(), matrix.raw(), x.raw(), y.raw());
-        let (f, mut bytes) = (&session.library.several, 0);
+        let (f, mut bytes) = (&session.library.vectors_shape, 0);
         // SAFETY: all objects are alive; one size is written.
         let status = unsafe {
             (f.buffer_size)(h, op, op, alpha, a, b, beta, c, kind, algorithm, &mut bytes)
@@ -138,7 +138,7 @@ impl<T: Scalar> PreparedSpmm<T> {
         session.done("let cuSPARSE look at the matrix", status)?;
         Ok(Self {
             algorithm,
-            several,
+            vectors_shape,
             matrix,
             x,
             y,
@@ -163,7 +163,7 @@ impl<T: Scalar> Engine<T> for PreparedSpmm<T> {
         let (alpha, beta, kind, op) =
             (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (self.session.handle(), self.matrix.raw(), self.x.raw(), self.y.raw());
-        let (f, buffer) = (&self.session.library.several, self.buffer.address() as Raw);
+        let (f, buffer) = (&self.session.library.vectors_shape, self.buffer.address() as Raw);
         // SAFETY: all objects are alive; the buffer has the size that was asked for with the same
         // arguments.
         let status =
@@ -175,7 +175,7 @@ impl<T: Scalar> Engine<T> for PreparedSpmm<T> {
         self.session.caches()
     }
 
-    fn several(&self) -> MultivectorShape {
-        self.several
+    fn vectors_shape(&self) -> MultivectorShape {
+        self.vectors_shape
     }
 }
