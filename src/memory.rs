@@ -107,7 +107,8 @@ pub(crate) fn collected<T: Send>(
 ///
 /// As [`reserved`].
 pub(crate) fn check_room(bytes: usize) -> Result<(), Error> {
-    reserved::<u8>(bytes).map(drop)
+    // An allocation that is not used may be optimised away.
+    reserved::<u8>(bytes).map(|room| drop(std::hint::black_box(room)))
 }
 
 /// Ends the process as a failed allocation of a vector does: for functions that return no error.
@@ -120,10 +121,14 @@ pub(crate) fn exhausted(error: Error) -> ! {
     std::alloc::handle_alloc_error(layout)
 }
 
+/// Bytes below which an allocation is not compared with the limit.
+const SMALL: u64 = 1 << 20;
+
 /// Size of `len` elements in bytes, if it is not above the limit.
 fn check<T>(len: usize) -> Result<u64, Error> {
     let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-    if bytes > limit() { Err(refused(bytes)) } else { Ok(bytes) }
+    // Small allocations are left to the allocator: the limit is a system call.
+    if bytes > SMALL && bytes > limit() { Err(refused(bytes)) } else { Ok(bytes) }
 }
 
 fn refused(needed: u64) -> Error {

@@ -72,6 +72,8 @@ pub struct SparseOp<T: Scalar> {
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
     spmm_packing: OnceCell<SpmmPacking<T>>,
+    /// Held while one of them is made.
+    making: Mutex<()>,
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -488,6 +490,7 @@ impl SparseOpBuilder {
             settings: self.clone(),
             transposed: OnceCell::new(),
             spmm_packing: OnceCell::new(),
+            making: Mutex::default(),
         };
         requested.prepare(&op)?;
         Ok(op)

@@ -42,7 +42,8 @@ fn in_child(child: impl FnOnce() -> i32) -> Option<i32> {
     let id = unsafe { libc::fork() };
     assert!(id >= 0);
     if id == 0 {
-        let code = child();
+        // A panic would end the test's thread alone, and the process with 0.
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101);
         // SAFETY: ends the child.
         unsafe { libc::_exit(code) };
     }

@@ -1,5 +1,6 @@
 //! Fingerprints: 128-bit hashes that identify the matrix of a stored decision.
 
+use crate::device::cpu::prepare_threads;
 use crate::matrix::{CsrColumns, CsrView};
 use crate::{Scalar, ScalarKind};
 use rayon::prelude::*;
@@ -44,6 +45,7 @@ impl Fingerprint {
     /// `col_idx`. Matrices that differ only in their values, or in the type of their values, have
     /// the same fingerprint.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        prepare_threads();
         Self::of_columns(a.columns())
     }
 

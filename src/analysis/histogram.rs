@@ -1,5 +1,6 @@
 //! Row-length histogram.
 
+use crate::device::cpu::prepare_threads;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub struct Bin {
 impl Histogram {
     /// Counts the given row lengths.
     pub fn of(row_lengths: &[u32]) -> Self {
+        prepare_threads();
         let counts =
             row_lengths.par_chunks(TASK_ROWS).fold(Counts::default, |mut counts, lengths| {
                 counts.add_all(lengths);

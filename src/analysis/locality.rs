@@ -2,6 +2,7 @@
 
 use super::rows::ratio;
 use super::together;
+use crate::device::cpu::prepare_threads;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -73,15 +74,16 @@ pub struct Reuse {
 impl Reuse {
     /// Measures gathers from the columns `col_idx`, all below `ncols`, in this order.
     pub fn of(ncols: usize, col_idx: &[u32]) -> Self {
+        prepare_threads();
         let (nnz, groups) = (col_idx.len(), Self::groups(ncols));
         let Sampling { window, windows, skipped } = Sampling::of(nnz, groups);
         // Each window is in the middle of its share of the entries.
         let starts: Vec<usize> =
             (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
         // Each thread measures neighbouring windows, and reuses one array of stamps for them.
-        let share = together(nnz, windows.div_ceil(rayon::current_num_threads()));
+        let share = Self::windows_per_task(nnz, windows);
         let tallies = starts.par_chunks(share).map(|starts| {
-            let mut stamps = vec![0; groups];
+            let mut stamps = vec![0u32; groups];
             let mut tally = Tally::default();
             for (w, &start) in starts.iter().enumerate() {
                 tally.window(w, &col_idx[start..start + window], skipped, &mut stamps);
@@ -91,8 +93,20 @@ impl Reuse {
         tallies.reduce(Tally::default, Tally::merge).reuse(window, windows, skipped)
     }
 
+    fn windows_per_task(nnz: usize, windows: usize) -> usize {
+        together(nnz, windows.div_ceil(rayon::current_num_threads()).max(1))
+    }
+
+    /// Bytes that a measurement allocates: a stamp for each group of columns, in every task.
+    pub(super) fn stamp_bytes(ncols: usize, nnz: usize) -> usize {
+        let groups = Self::groups(ncols);
+        let windows = Sampling::of(nnz, groups).windows;
+        let tasks = windows.div_ceil(Self::windows_per_task(nnz, windows));
+        tasks.saturating_mul(groups).saturating_mul(size_of::<u32>())
+    }
+
     /// Number of groups of columns.
-    pub(super) fn groups(ncols: usize) -> usize {
+    fn groups(ncols: usize) -> usize {
         (ncols >> GROUP_BITS) + 1
     }
 

@@ -94,8 +94,8 @@ impl Analysis {
     /// [`Error::HostMemory`].
     pub fn check_memory<T: Scalar>(a: CsrView<'_, T>) -> Result<(), Error> {
         prepare_threads();
-        let groups = Reuse::groups(a.ncols()).saturating_mul(rayon::current_num_threads());
-        memory::check_room(a.nrows().saturating_add(groups).saturating_mul(size_of::<u64>()))
+        let of_rows = a.nrows().saturating_mul(size_of::<u64>());
+        memory::check_room(of_rows.saturating_add(Reuse::stamp_bytes(a.ncols(), a.nnz())))
     }
 
     /// Measures `a`, and with `probe` what the storage formats measure themselves.

@@ -3,6 +3,7 @@
 use super::blocks::BlockFill;
 use super::rows::ratio;
 use crate::Scalar;
+use crate::device::cpu::prepare_threads;
 use crate::matrix::{CsrColumns, CsrView};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,7 @@ pub struct Pattern {
 impl Pattern {
     /// Measures `a`: reads its columns once, and a sample of them once more.
     pub fn of<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        prepare_threads();
         Self::of_columns(a.columns())
     }
 

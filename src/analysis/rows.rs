@@ -9,6 +9,7 @@ use super::Histogram;
 use super::histogram::Counts;
 use super::slices::{SortedSlices, TASK};
 use super::together;
+use crate::device::cpu::prepare_threads;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
@@ -97,6 +98,7 @@ impl RowStats {
     /// Measures rows of the given lengths in a matrix with `ncols` columns.
     #[doc(hidden)]
     pub fn of(ncols: usize, row_lengths: &[u32]) -> Self {
+        prepare_threads();
         Self::from_histogram(ncols, Histogram::of(row_lengths), changes(row_lengths))
     }
 

@@ -39,7 +39,7 @@ impl<T: Scalar> CsrMatrix<T> {
     /// Converts the matrix to a wider type, for SpMVs in f64 with values that are f32.
     #[doc(hidden)]
     pub fn widen<W: Scalar + From<T>>(&self) -> CsrMatrix<W> {
-        let values = self.values.par_iter().map(|&value| value.into()).collect();
+        let values = self.values.iter().map(|&value| value.into()).collect();
         let (row_ptr, col_idx) = (self.row_ptr.clone(), self.col_idx.clone());
         CsrMatrix { nrows: self.nrows, ncols: self.ncols, row_ptr, col_idx, values }
     }

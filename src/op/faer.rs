@@ -58,7 +58,10 @@ impl<T: Scalar + ComplexField> LinOp<T> for SparseOp<T> {
             Multivector::column_major(&x, count),
             Multivector::column_major(&mut y, count),
         );
-        product.unwrap_or_else(|error| panic!("{error}"));
+        if product.is_err() {
+            // Memory for a second packing may be missing.
+            return columns(out, rhs, |x, y| SparseOp::apply(self, x, y));
+        }
         let nrows = out.nrows();
         { out }.copy_from(MatRef::from_column_major_slice(&y, nrows, count));
     }

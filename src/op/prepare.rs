@@ -15,6 +15,7 @@ use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
 use crate::{Error, Scalar, memory};
 use once_cell::sync::OnceCell;
+use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
 
 /// A packed matrix, the decision for its plan, and the time of the preparation.
@@ -183,16 +184,24 @@ impl<T: Scalar> Prepared<T> {
     }
 }
 
-/// Value of a cell, made at the first use. While it is made the thread may run other tasks of its
-/// rayon pool, which may need the value as well, so the cell is not held meanwhile; of several
-/// values that are made at once the first is kept.
-pub(super) fn get_or_make<V>(
-    cell: &OnceCell<V>,
+/// Value of a cell, made at the first use. Threads outside of rayon make it one at a time, holding
+/// `making`. A thread of a rayon pool may run other tasks of the pool while it makes the value,
+/// which may need it as well: it holds nothing meanwhile, and of several values the first is kept.
+pub(super) fn get_or_make<'a, V>(
+    cell: &'a OnceCell<V>,
+    making: &Mutex<()>,
     make: impl FnOnce() -> Result<V, Error>,
-) -> Result<&V, Error> {
+) -> Result<&'a V, Error> {
     if let Some(made) = cell.get() {
         return Ok(made);
     }
-    let made = make()?;
-    Ok(cell.get_or_init(|| made))
+    let alone = rayon::current_thread_index().is_none();
+    let _turn = alone.then(|| making.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(made) = cell.get() {
+        return Ok(made);
+    }
+    match make() {
+        Ok(made) => Ok(cell.get_or_init(|| made)),
+        Err(error) => cell.get().ok_or(error),
+    }
 }

@@ -3,6 +3,7 @@
 use super::prepare::get_or_make;
 use super::*;
 use crate::testing::{Oracle, chapter, x_vector};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 #[test]
 fn vectors_of_wrong_length_are_refused_and_y_is_untouched() {
@@ -113,12 +114,28 @@ fn a_task_that_runs_while_a_value_is_made_may_need_the_value() {
     let (sender, receiver) = std::sync::mpsc::channel();
     // A failure leaves the thread behind, waiting for itself.
     std::thread::spawn(move || {
-        let cell = OnceCell::new();
-        // What a thread of a rayon pool may do while it waits for a part of the packing.
-        let task = || *get_or_make(&cell, || Ok(1)).unwrap();
-        let made = *get_or_make(&cell, || Ok(task() + 1)).unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let (cell, making) = (OnceCell::new(), Mutex::new(()));
+        // What a thread of a pool may do while it waits for a part of the packing.
+        let task = || *get_or_make(&cell, &making, || Ok(1)).unwrap();
+        let made = pool.install(|| *get_or_make(&cell, &making, || Ok(task() + 1)).unwrap());
         sender.send((made, cell.get().copied())).unwrap();
     });
     let found = receiver.recv_timeout(std::time::Duration::from_secs(60));
     assert_eq!(found, Ok((1, Some(1))), "the first value is kept");
+}
+
+#[test]
+fn threads_that_need_a_value_at_once_make_it_once() {
+    let (cell, making, made) = (OnceCell::new(), Mutex::new(()), AtomicUsize::new(0));
+    let make = || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        Ok(made.fetch_add(1, Relaxed))
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(get_or_make(&cell, &making, make).unwrap(), &0));
+        }
+    });
+    assert_eq!(made.load(Relaxed), 1);
 }

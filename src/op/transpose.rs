@@ -76,8 +76,9 @@ impl<T: Scalar> SparseOp<T> {
 
     pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
         self.check_copies("with the transposed matrix")?;
-        let made =
-            get_or_make(&self.transposed, || Transposition::of(self.to_csr()?.view())?.make(self))?;
+        let made = get_or_make(&self.transposed, &self.making, || {
+            Transposition::of(self.to_csr()?.view())?.make(self)
+        })?;
         Ok(match made {
             Transposed::Same => self,
             Transposed::Own(op) => op,
@@ -148,7 +149,7 @@ impl<T: Scalar> Transposition<T> {
     pub(super) fn prepare(self, op: &SparseOp<T>) -> Result<(), Error> {
         match self {
             Self::NotAsked => Ok(()),
-            requested => get_or_make(&op.transposed, || requested.make(op)).map(drop),
+            requested => get_or_make(&op.transposed, &op.making, || requested.make(op)).map(drop),
         }
     }
 
@@ -264,7 +265,7 @@ mod tests {
         }
         let small = SparseOpBuilder::new().memory_limit(csr).build(&a).unwrap();
         let refused = small.transposed().unwrap_err();
-        assert!(matches!(refused, Error::MemoryLimit { limit, .. } if limit < csr), "{refused}");
+        assert!(matches!(refused, Error::NoPlanFits { limit, .. } if limit < csr), "{refused}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::report::{BenchRun, MeasuredRun};
 use sparseop::tuning::decision::Decision;
 use sparseop::tuning::profile::Fit;
 use std::fs;
+use std::time::Duration;
 
 /// Median over least time from which the rounds of a run disagree.
 const DISAGREE: f64 = 1.3;
@@ -35,6 +36,8 @@ pub(super) fn spread(runs: &[BenchRun]) -> Option<String> {
 /// Number of tasks of other programs that run at this moment, and of the processors that all
 /// programs share. `None` where the system does not tell.
 pub(super) fn others() -> Option<(usize, usize)> {
+    // The threads of this process go on running for a moment after their last task.
+    std::thread::sleep(Duration::from_millis(5));
     counts(&fs::read_to_string("/proc/loadavg").ok()?, &fs::read_to_string("/proc/stat").ok()?)
 }
 

@@ -23,12 +23,13 @@ pub(super) struct Suitability {
 }
 
 impl Suitability {
-    /// Compares a matrix with its transpose. `None` if it is not square.
+    /// Compares a matrix with its transpose. `None` if it is not square, or if there is no memory
+    /// for the transpose.
     pub(super) fn of<T: Scalar>(a: &CsrMatrix<T>) -> Option<Self> {
         if a.nrows() != a.ncols() {
             return None;
         }
-        let transposed = a.transpose();
+        let transposed = a.view().try_transpose().ok()?;
         let (a, mirror) = (a.view(), transposed.view());
         let rows = (0..a.nrows()).into_par_iter();
         let compared = rows.map(|row| differences(a.row(row), mirror.row(row)));

@@ -94,12 +94,15 @@ pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
 /// Runs `part(i)` for every number below `count`, in parallel if there are several.
 ///
 /// Not generic, so that the parallel iterator is compiled once. Inside a rayon pool the threads of
-/// the pool run them; elsewhere the caller and a team with as
-/// many threads as rayon's pool. In a child of `fork` the caller is alone.
+/// the pool run them; elsewhere the caller and a team with as many threads as
+/// rayon's pool. In a child of `fork` the caller is alone.
 fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
+    if count <= 1 {
+        return (0..count).for_each(part);
+    }
     prepare_threads();
     let in_pool = rayon::current_thread_index().is_some();
-    if count <= 1 || (!in_pool && rayon::current_num_threads() == 1) {
+    if !in_pool && rayon::current_num_threads() == 1 {
         (0..count).for_each(part);
     } else if in_pool || !team::share(count, part) {
         (0..count).into_par_iter().for_each(part);

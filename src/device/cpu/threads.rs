@@ -17,6 +17,10 @@ static ALONE: AtomicBool = AtomicBool::new(false);
 /// system permits. If there are none, and in a child of `fork`, the calling thread works alone.
 #[inline]
 pub(crate) fn prepare_threads() {
+    // The pool that a thread is in is used, whatever the global one.
+    if rayon::current_thread_index().is_some() && !ALONE.load(Relaxed) {
+        return;
+    }
     static CREATED: OnceLock<()> = OnceLock::new();
     CREATED.get_or_init(|| {
         watch_forks();

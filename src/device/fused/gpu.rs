@@ -24,10 +24,11 @@ pub(super) struct Machine {
     dots: Kernel,
     combine: Kernel,
     step: Kernel,
-    /// Sums of blocks, and the number of blocks that have written theirs: for each stream and graph
-    /// its own, which may run at the same time.
-    partials: Scratch<f64>,
-    arrivals: Scratch<u32>,
+    /// Sums of blocks, and behind them the number of blocks that have written theirs: for each
+    /// stream and graph its own, which may run at the same time.
+    scratch: Scratch<f64>,
+    /// Number of sums.
+    sums: usize,
     code: Arc<Buffer<u64>>,
 }
 
@@ -48,8 +49,8 @@ impl Machine {
             dots: kernel("dots")?,
             combine: kernel("combine")?,
             step: kernel("step")?,
-            partials: Scratch::new(gpu, 2 * most),
-            arrivals: Scratch::cleared(gpu, 1),
+            scratch: Scratch::cleared(gpu, 2 * most + 1),
+            sums: 2 * most,
             code: Arc::new(gpu.upload(code)?),
         })
     }
@@ -85,6 +86,12 @@ impl Machine {
         queue.keep(self.code.clone());
     }
 
+    /// Sums of blocks and number of arrivals, for a pass on a queue.
+    fn scratch(&self, queue: &Queue) -> Result<(Ptr<f64>, Ptr<u32>), Error> {
+        let sums = self.scratch.on(queue)?;
+        Ok((sums, Ptr::from_address(sums.add(self.sums).address())))
+    }
+
     fn program(&self, program: Program) -> Ptr<u64> {
         self.code.ptr().add(program.first)
     }
@@ -103,11 +110,8 @@ impl Machine {
         let shape = shape(pass.then, true, pass.backward, [Partner::Other, second], pass.at);
         let launch =
             self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
-        let launch = launch
-            .arg(self.partials.on(queue)?)
-            .arg(self.arrivals.on(queue)?)
-            .arg(self.program(pass.then))
-            .arg(shape);
+        let (partials, arrivals) = self.scratch(queue)?;
+        let launch = launch.arg(partials).arg(arrivals).arg(self.program(pass.then)).arg(shape);
         // SAFETY: these are the parameters of `vector_dots`; the vectors have one length, and every
         // register used exists.
         unsafe { self.dots.launch(queue, launch) }
@@ -129,7 +133,7 @@ impl Machine {
             coefficients([pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)]);
         let shape = shape(pass.then, !pass.always, pass.backward, pass.sums, pass.at);
         let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
-        let (partials, arrivals) = (self.partials.on(queue)?, self.arrivals.on(queue)?);
+        let (partials, arrivals) = self.scratch(queue)?;
         let launch = launch.arg(registers.ptr()).arg(partials).arg(arrivals);
         let launch = launch.arg(self.program(pass.then)).arg(shape).arg(u32::from(pass.scaled));
         // SAFETY: these are the parameters of `vector_combine`; otherwise as above, and `y` is

@@ -155,8 +155,6 @@ fn by_window(
     columns: u32,
     plan: &Plan,
 ) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
-    // A row has at least as many entries as runs; sorting them takes as much memory again.
-    check_room(a.nnz().saturating_mul(2 * size_of::<Run>()))?;
     let rows = Rows::sorted(a);
     // Panels, each with the number of its first window.
     let mut panels: Vec<(Panel, u32)> = Vec::new();
@@ -169,6 +167,10 @@ fn by_window(
         number = next;
     }
     check(plan, "windows", number)?;
+    // A row has at most as many runs as windows and entries; sorting them takes as much memory
+    // again.
+    let runs = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
+    check_room(a.nnz().min(runs).saturating_mul(2 * size_of::<Run>()))?;
     let tasks: Vec<_> = panels
         .iter()
         .flat_map(|(panel, first)| {
