@@ -35,7 +35,7 @@ use transpose::{Transposed, Transposition};
 /// Sparse matrix operator: a packed matrix in a tuned format, for repeated products.
 ///
 /// Owns its packed matrix, in the memory of its device, and can be used from many threads at the
-/// same time. An SpMV allocates nothing.
+/// same time. On the CPU an SpMV allocates nothing from its second call on a thread.
 ///
 /// ```
 /// # use sparseop::{SparseOp, matrix::Triplets};

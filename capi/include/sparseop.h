@@ -280,7 +280,7 @@ enum sparseop_status sparseop_shape(const struct sparseop_operator *operator_,
                                     size_t *nnz);
 
 /*
- Bytes of the packed matrix in the memory of its device; 0 for NULL.
+ Bytes of all packings and of the data for updates, in the memory of their device; 0 for NULL.
 
  # Safety
 

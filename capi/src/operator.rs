@@ -130,7 +130,7 @@ pub unsafe extern "C" fn sparseop_shape(
     })
 }
 
-/// Bytes of the packed matrix in the memory of its device; 0 for NULL.
+/// Bytes of all packings and of the data for updates, in the memory of their device; 0 for NULL.
 ///
 /// # Safety
 ///

@@ -50,8 +50,8 @@ pub(crate) fn together(size: usize, least: usize) -> usize {
     if size < SHARED { usize::MAX } else { least }
 }
 
-/// Measured features of one matrix: the same on any number of threads. The analysis costs about as
-/// much as a few SpMVs.
+/// Measured features of one matrix: the same on any number of threads. The analysis of a
+/// large matrix takes as long as a few SpMVs, that of a small one some hundred µs.
 ///
 /// ```
 /// # use sparseop::{analysis::Analysis, matrix::CsrMatrix};

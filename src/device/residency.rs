@@ -3,7 +3,7 @@
 //! A product touches the matrix, `x` and `y`. If all of it fits, the matrix is read by normal loads
 //! and stays. Normal loads of more than fits evict one another before the next product. In that
 //! case one part is read by normal loads and stays, and the rest is read evict-first. `x` and `y`
-//! always stay. Thread blocks are counted in shares of 16, so that loads from the L2 and from
+//! are always read by normal loads. Thread blocks are counted in shares of 16, so that loads from the L2 and from
 //! memory are in flight at the same time.
 //!
 //! Measured on an H200 (L2 of 60 MiB; packed SELL and CSR, f32 and f64, 10 to 210 MB): all stays up
