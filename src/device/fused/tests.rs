@@ -289,7 +289,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_done() {
 fn registers_are_neither_read_nor_set_while_a_graph_is_captured() {
     for device in devices() {
         let Device::Cuda(_) = device else { continue };
-        let stream = Stream::new(&device).unwrap();
+        let stream = Stream::new(device).unwrap();
         let mut passes = Passes::<f64>::new(&stream, 16, Code::new()).unwrap();
         let values: Vec<f64> = (0..16).map(f64::from).collect();
         passes.write(&values).unwrap();
