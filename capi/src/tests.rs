@@ -90,7 +90,7 @@ fn bad_matrices_and_options_are_refused_with_a_status() {
     refused(|_, o| o.flags = 64, Status::InvalidArgument, "`flags` has unknown bits 64");
     refused(|_, o| o.plan = c"sel".as_ptr(), Status::InvalidArgument, "did you mean `sell`");
     refused(|_, o| o.plan = c"\xff".as_ptr(), Status::InvalidArgument, "not UTF-8");
-    refused(|_, o| o.memory_limit = 1, Status::OutOfMemory, "limit is 1 bytes");
+    refused(|_, o| o.memory_limit = 1, Status::OutOfMemory, "memory limit of 1 bytes");
     // SAFETY: everything is null.
     unsafe {
         assert_eq!(sparseop_create(null(), null(), null_mut()), Status::InvalidPointer);

@@ -125,7 +125,7 @@ fn damaged_and_old_entries_are_timed_again_and_the_reason_is_reported() {
         (String::new(), "damaged"),
         (whole[..whole.len() / 2].to_owned(), "damaged"),
         (changed("winner: \"", "winner: \"x"), "damaged"),
-        (changed("schema: 3", "schema: 0"), "out of date"),
+        (changed("schema: 4", "schema: 0"), "out of date"),
         (changed("kernels: \"", "kernels: \"x"), "kernels of another version"),
         (changed("threads: ", "threads: 9"), "another matrix or request"),
     ] {
