@@ -57,9 +57,11 @@ impl Temporary {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
                     let file = made?;
-                    // The lock tells other processes that this one is alive. A file system without
-                    // locks has the process identifier and the age of the file alone.
-                    let _ = file.try_lock();
+                    if !is_locked_by_us(&file) {
+                        // An error leaves an empty file, which is removed after an hour.
+                        let _ = fs::remove_file(&path);
+                        continue;
+                    }
                     temporaries.push(path.clone());
                     return Ok(Self { path, file });
                 }
@@ -105,6 +107,19 @@ impl Drop for Temporary {
     }
 }
 
+/// Locks a new file, which tells other processes that its writer is alive. False if another process
+/// has locked it, to look at it. A file system without locks is no reason to take another file.
+#[cfg(unix)]
+fn is_locked_by_us(file: &File) -> bool {
+    !matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))
+}
+
+/// Leftovers stay, and the locks of Windows would prevent reads through another handle.
+#[cfg(not(unix))]
+fn is_locked_by_us(_: &File) -> bool {
+    true
+}
+
 /// Removes the temporary files of processes that ended without removing them.
 #[cfg(unix)]
 pub(super) fn remove_leftovers(folder: &Path) {
@@ -113,8 +128,8 @@ pub(super) fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.take(ENTRIES).flatten() {
         let Some(process) = entry.file_name().to_str().and_then(process_of) else { continue };
-        if is_leftover(&entry.path(), process).unwrap_or(false) {
-            // Another process may have removed it.
+        // The lock is held until the file is removed. Errors leave the file to a later write.
+        if let Ok(Some(_locked)) = leftover(&entry.path(), process) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -133,30 +148,31 @@ fn process_of(name: &str) -> Option<libc::pid_t> {
     (process > 0).then_some(process)
 }
 
-/// True if no process writes a temporary file any more.
+/// Opens and locks a temporary file that no process writes any more; `None` if one may write it.
 ///
-/// A process that writes has locked the file. The lock alone decides nothing: it is taken just
-/// after the file is created, and not on every file system. Nor does the process identifier: it may
-/// be used again, or belong to another host or container. A file whose state is in doubt is a
-/// leftover after an hour.
+/// A process that writes has locked the file. A lock that is free decides nothing for a new file,
+/// since it is taken just after the file is created: only a file that is an hour old is a leftover.
+/// On a file system without locks its process must have ended, too. The process identifier alone
+/// decides nothing: it may be used again, or belong to another host or container.
 #[cfg(unix)]
-fn is_leftover(path: &Path, process: libc::pid_t) -> io::Result<bool> {
+fn leftover(path: &Path, process: libc::pid_t) -> io::Result<Option<File>> {
     use std::fs::TryLockError;
     use std::os::unix::fs::MetadataExt;
     use std::time::Duration;
-    /// Age of a leftover whose process may still run.
+    /// Smallest age of a leftover.
     const AGE: Duration = Duration::from_secs(3600);
     let file = super::open_regular(path, File::options().read(true))?;
-    let found = file.metadata()?;
-    if found.uid() != super::private::user() {
-        return Ok(false);
-    }
-    let is_old = found.modified()?.elapsed().is_ok_and(|age| age > AGE);
-    Ok(match file.try_lock() {
-        Ok(()) => is_old || !is_running(process),
+    let is_free = match file.try_lock() {
+        Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(_)) => is_old && !is_running(process),
-    })
+        Err(TryLockError::Error(_)) => !is_running(process),
+    };
+    // Read with the lock: the file may have been removed or written before.
+    let (found, named) = (file.metadata()?, path.symlink_metadata()?);
+    let is_named = (found.dev(), found.ino()) == (named.dev(), named.ino());
+    let is_own = found.uid() == super::private::user();
+    let is_old = found.modified()?.elapsed().is_ok_and(|age| age > AGE);
+    Ok((is_free && is_named && is_own && is_old).then_some(file))
 }
 
 /// True if a process exists, of any user.
