@@ -71,6 +71,27 @@ fn an_existing_file_keeps_its_permissions_and_its_hard_links() {
 
 #[cfg(unix)]
 #[test]
+fn an_existing_file_keeps_its_owner() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "the old content").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let found = fs::metadata(&file).unwrap();
+    // Only the superuser can give files away.
+    let _ = chown(&file, Some(found.uid() + 1), Some(found.gid() + 1));
+    let identity = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.uid(), found.gid(), found.mode())
+    };
+    let old = identity(&file);
+    write_atomically(&file, |out| out.write_all(b"new")).unwrap();
+    assert_eq!(identity(&file), old);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+}
+
+#[cfg(unix)]
+#[test]
 fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("file"), folder.path().join("link"));
