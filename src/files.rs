@@ -1,6 +1,7 @@
 //! Files: atomic writes, and private folders.
 //!
-//! A file appears complete or not at all. Files that a user names may be reached through symbolic
+//! A file appears complete or not at all, except an existing one that a new file cannot replace: the
+//! complete content is copied into it, and remains in a second file if that fails. Files that a user names may be reached through symbolic
 //! links, and keep their permissions when they are replaced. Files that the library names itself
 //! never are: see [`PrivateFolder`].
 
@@ -35,13 +36,14 @@ const PRIVATE: u32 = 0o600;
 /// A symbolic link is followed, so it remains a link. An existing file keeps its owner, group and
 /// permission bits; one that is read-only is not replaced. The complete content is copied into a
 /// file with several hard links, and into one whose owner, group and permission bits a new file
-/// cannot have; an interrupt does not end the copy, but a failure may. A target that is not a
-/// regular file, such as a device or a pipe, is written directly.
+/// cannot have; an interrupt does not end the copy. If the copy fails, the complete content remains
+/// beside the file under the name `FILE.new`. A target that is not a regular file, such as a device
+/// or a pipe, is written directly.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] if the file cannot be created or written, or if `fill` fails; no file is left
-/// behind then.
+/// behind then, except after a failed copy.
 pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -100,7 +102,7 @@ fn overwrite(
         drop(existing);
         written.rename(target)
     } else {
-        written.copy_into(&existing)
+        written.copy_into(&existing, target)
     };
     replaced.map_err(|e| Error::io("write", path, e))
 }

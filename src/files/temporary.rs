@@ -1,5 +1,6 @@
 //! Temporary files: they become complete files, or are removed.
 
+use crate::error::printable;
 use std::fs::{self, File};
 use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
@@ -84,15 +85,45 @@ impl Temporary {
     }
 
     /// Copies the content into an open file, in place of its own.
-    pub(super) fn copy_into(self, mut target: &File) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// An error that names the file with the complete content, which is beside `path`.
+    pub(super) fn copy_into(mut self, target: &File, path: &Path) -> io::Result<()> {
         // An interrupt waits for the end of the copy.
-        let _temporaries = temporaries();
-        let mut content = &self.file;
-        content.rewind()?;
-        let length = io::copy(&mut content, &mut target)?;
-        target.set_len(length)?;
-        super::sync(target)
+        let mut temporaries = temporaries();
+        let Err(error) = copy(&self.file, target) else { return Ok(()) };
+        let kept = unused_name(path);
+        let kept = fs::rename(&self.path, &kept).map_or_else(|_| self.path.clone(), |()| kept);
+        temporaries.retain(|known| *known != self.path);
+        self.path.clear();
+        let reason = format!("{error}; the complete content is in {}", kept.display());
+        Err(io::Error::new(error.kind(), printable(&reason).into_owned()))
     }
+}
+
+/// Copies the content of a file into another one, in place of its own.
+fn copy(mut from: &File, mut into: &File) -> io::Result<()> {
+    from.rewind()?;
+    let length = io::copy(&mut from, &mut into)?;
+    into.set_len(length)?;
+    super::sync(into)
+}
+
+/// Name beside a file that no other file has: `FILE.new`, or `FILE.new` with a number.
+fn unused_name(path: &Path) -> PathBuf {
+    let with = |suffix: String| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let mut name = with(".new".to_owned());
+    let mut number = 1;
+    while name.symlink_metadata().is_ok() {
+        number += 1;
+        name = with(format!(".new{number}"));
+    }
+    name
 }
 
 impl Drop for Temporary {

@@ -90,6 +90,22 @@ fn an_existing_file_keeps_its_owner() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "new");
 }
 
+#[test]
+fn a_failed_copy_keeps_the_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "old").unwrap();
+    fs::write(folder.path().join("file.new"), "of the user").unwrap();
+    let written = write_temporary(&file, &file, PRIVATE, |out| out.write_all(b"new")).unwrap();
+    // It is open for reading only.
+    let message = written.copy_into(&File::open(&file).unwrap(), &file).unwrap_err().to_string();
+    let kept = folder.path().join("file.new2");
+    assert!(message.ends_with(&format!("the complete content is in {}", kept.display())));
+    assert_eq!(fs::read_to_string(kept).unwrap(), "new");
+    assert_eq!(fs::read_to_string(file).unwrap(), "old");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
