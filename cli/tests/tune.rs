@@ -64,9 +64,11 @@ fn torn_lines_are_measured_again_and_stale_ones_are_not_used() {
     json(&budget);
     let whole = fs::read_to_string(&journal).unwrap();
     // Killed while it was writing a line.
-    fs::write(&journal, format!("{whole}(matrix:\"gallery:banded")).unwrap();
-    assert_eq!(json(&budget)["reused"], 1);
-    assert_eq!(fs::read_to_string(&journal).unwrap(), whole);
+    for torn in [&b"(matrix:\"gallery:banded"[..], b"\xff\n", b"\xff"] {
+        fs::write(&journal, [whole.as_bytes(), torn].concat()).unwrap();
+        assert_eq!(json(&budget)["reused"], 1);
+        assert_eq!(fs::read_to_string(&journal).unwrap(), whole);
+    }
 
     for (from, to) in [
         ("kernels:\"cpu-", "kernels:\"old-"),
