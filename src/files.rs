@@ -60,18 +60,12 @@ pub fn write_atomically(
 }
 
 /// Lets `fill` write a file that the library names itself, in place of whatever has the name: a
-/// symbolic link is replaced and not followed.
+/// symbolic link is replaced and not followed. On Unix the file has the permission bits `mode`,
+/// subject to the umask.
 ///
 /// # Errors
 ///
 /// As [`write_atomically`].
-pub fn replace_file(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), Error> {
-    replace(path, PUBLIC, fill)
-}
-
 fn replace(
     path: &Path,
     mode: u32,

@@ -141,8 +141,9 @@ fn a_journal_is_neither_a_link_nor_a_pipe() {
     let notes = folder.path().join("notes");
     fs::write(&notes, "my notes").unwrap();
     std::os::unix::fs::symlink(&notes, &journal).unwrap();
-    json(&arguments(&out, &["--budget", "0.000001s"]));
-    assert!(fs::symlink_metadata(&journal).unwrap().is_file());
+    let said = refusal(&arguments(&out, &["--budget", "0.000001s"]));
+    assert!(said.contains(&journal) && said.contains("symbolic link; remove it"), "{said}");
+    assert!(Path::new(&journal).is_symlink());
     assert_eq!(fs::read_to_string(&notes).unwrap(), "my notes");
     fs::remove_file(&journal).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&journal).status().unwrap().success());

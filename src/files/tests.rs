@@ -113,7 +113,7 @@ fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
     let (file, link) = (folder.path().join("file"), folder.path().join("link"));
     fs::write(&file, "of the user").unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
-    replace_file(&link, |out| out.write_all(b"new")).unwrap();
+    replace(&link, PRIVATE, |out| out.write_all(b"new")).unwrap();
     assert!(!link.is_symlink());
     assert_eq!(fs::read_to_string(&link).unwrap(), "new");
     assert_eq!(fs::read_to_string(&file).unwrap(), "of the user");

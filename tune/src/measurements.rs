@@ -199,20 +199,22 @@ pub struct Opened {
 }
 
 impl JournalFile {
-    /// Locks the file at `path` against other processes, and creates it if there is none. A
-    /// symbolic link is replaced by a new file.
+    /// Locks the file at `path` against other processes, and creates it if there is none.
     ///
     /// # Errors
     ///
-    /// An error if another process has locked the file, if the file is no journal, or if it cannot
-    /// be opened.
+    /// An error if another process has locked the file, if the file is no journal or a symbolic
+    /// link, or if it cannot be opened.
     pub fn lock(path: PathBuf) -> Result<Self> {
         /// Processes that may remove their journals meanwhile.
         const ATTEMPTS: usize = 100;
         let opening = || format!("cannot keep the journal {}", path.display());
         for _ in 0..ATTEMPTS {
             if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                sparseop::replace_file(&path, |_| Ok(()))?;
+                bail!(
+                    "the journal {} is a symbolic link; remove it or choose another output file",
+                    path.display()
+                );
             }
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);
