@@ -165,8 +165,22 @@ fn write_temporary(
 fn sync(file: &File) -> io::Result<()> {
     file.sync_all().or_else(|error| match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => Ok(()),
+        _ if is_unsupported(&error) => Ok(()),
         _ => Err(error),
     })
+}
+
+/// True if a file system does not have an operation. The kind of such an error is not always
+/// `Unsupported`.
+#[cfg(unix)]
+fn is_unsupported(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    [libc::ENOTSUP, libc::EOPNOTSUPP].into_iter().any(|known| number == Some(known))
+}
+
+#[cfg(not(unix))]
+fn is_unsupported(_: &io::Error) -> bool {
+    false
 }
 
 /// Opens a regular file without following a symbolic link. Does not wait for the other end of a
