@@ -33,8 +33,9 @@ const PRIVATE: u32 = 0o600;
 /// Lets `fill` write a temporary file next to `path`, and renames it when it is complete and on the
 /// disk.
 ///
-/// A symbolic link is followed, so it remains a link. An existing file keeps its owner, group and
-/// permission bits; one that is read-only is not replaced. The complete content is copied into a
+/// A symbolic link to an existing file is followed, so it remains a link; one to a missing file is
+/// replaced. An existing file keeps its owner, group and permission bits; one that is read-only is
+/// not replaced. The complete content is copied into a
 /// file with several hard links, and into one whose owner, group and permission bits a new file
 /// cannot have; an interrupt does not end the copy. If the copy fails, the complete content remains
 /// beside the file under the name `FILE.new`. A target that is not a regular file, such as a device
