@@ -1,9 +1,9 @@
 //! Files: atomic writes, and private folders.
 //!
-//! A file appears complete or not at all, except an existing one that a new file cannot replace: the
-//! complete content is copied into it, and remains in a second file if that fails. Files that a user names may be reached through symbolic
-//! links, and keep their permissions when they are replaced. Files that the library names itself
-//! never are: see [`PrivateFolder`].
+//! A file appears complete or not at all, except an existing one that a new file cannot replace:
+//! the complete content is copied into it, and remains in a second file if that fails. Files that
+//! a user names may be reached through symbolic links, and keep their permissions when they are
+//! replaced. Files that the library names itself are not reached so: see [`PrivateFolder`].
 
 mod private;
 mod temporary;
@@ -35,11 +35,12 @@ const PRIVATE: u32 = 0o600;
 ///
 /// A symbolic link to an existing file is followed, so it remains a link; one to a missing file is
 /// replaced. An existing file keeps its owner, group and permission bits; one that is read-only is
-/// not replaced. The complete content is copied into a
-/// file with several hard links, and into one whose owner, group and permission bits a new file
-/// cannot have; an interrupt does not end the copy. If the copy fails, the complete content remains
-/// beside the file under the name `FILE.new`. A target that is not a regular file, such as a device
-/// or a pipe, is written directly.
+/// not replaced.
+///
+/// The complete content is copied into a file with several hard links, and into one whose owner,
+/// group and permission bits a new file cannot have; a first interrupt does not end the copy. If the
+/// copy fails, the complete content remains beside the file under the name `FILE.new`. A target that
+/// is not a regular file, such as a device or a pipe, is written directly.
 ///
 /// # Errors
 ///

@@ -64,7 +64,7 @@ fn a_program_of_nohup_survives_a_hang_up() {
     let file = folder.path().join("big.mtx.gz");
     let mut child = Command::new("nohup")
         .arg(env!("CARGO_BIN_EXE_sparseop"))
-        .args(["gallery", "write", "uniform,rows=200k"])
+        .args(["gallery", "write", "uniform,rows=100k"])
         .arg(&file)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

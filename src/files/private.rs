@@ -2,9 +2,9 @@
 //!
 //! A folder for everyone, such as `/tmp`, or a loose umask must not let another user choose the
 //! machine code or the plans of a process. On Unix a file is therefore read only if it and its
-//! folder belong to the effective user and no other user may write to them, if neither is a symbolic
-//! link, and if the file is a regular one of limited size. These properties are those of the opened
-//! file, so that it cannot be exchanged in between.
+//! folder belong to the effective user and no other user may write to them, if neither is a
+//! symbolic link, and if the file is a regular one of limited size. These properties are those of
+//! the opened file, so that it cannot be exchanged in between.
 
 use crate::Error;
 use crate::error::printable;
