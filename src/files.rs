@@ -1,8 +1,9 @@
 //! Files: atomic writes, and private folders.
 //!
-//! A file appears complete or not at all. Files that a user names may be reached through symbolic
-//! links, and keep their permissions when they are replaced. Files that the library names itself
-//! never are: see [`PrivateFolder`].
+//! A file appears complete or not at all, except an existing one that a new file cannot replace:
+//! the complete content is copied into it, and remains in a second file if that fails. Files that
+//! a user names may be reached through symbolic links, and keep their permissions when they are
+//! replaced. Files that the library names itself are not reached so: see [`PrivateFolder`].
 
 mod private;
 mod temporary;
@@ -32,15 +33,19 @@ const PRIVATE: u32 = 0o600;
 /// Lets `fill` write a temporary file next to `path`, and renames it when it is complete and on the
 /// disk.
 ///
-/// A symbolic link is followed, so it remains a link. An existing file keeps its permission bits;
-/// one that is read-only is not replaced. A file with several hard links keeps them: the complete
-/// content is copied into it, which an interrupt does not end but a failure may. A target that is
-/// not a regular file, such as a device or a pipe, is written directly.
+/// A symbolic link to an existing file is followed, so it remains a link; one to a missing file is
+/// replaced. An existing file keeps its owner, group and permission bits; one that is read-only is
+/// not replaced.
+///
+/// The complete content is copied into a file with several hard links, and into one whose owner,
+/// group and permission bits a new file cannot have; a first interrupt does not end the copy. If the
+/// copy fails, the complete content remains beside the file under the name `FILE.new`. A target that
+/// is not a regular file, such as a device or a pipe, is written directly.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] if the file cannot be created or written, or if `fill` fails; no file is left
-/// behind then.
+/// behind then, except after a failed copy.
 pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -57,18 +62,12 @@ pub fn write_atomically(
 }
 
 /// Lets `fill` write a file that the library names itself, in place of whatever has the name: a
-/// symbolic link is replaced and not followed.
+/// symbolic link is replaced and not followed. On Unix the file has the permission bits `mode`,
+/// subject to the umask.
 ///
 /// # Errors
 ///
 /// As [`write_atomically`].
-pub fn replace_file(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), Error> {
-    replace(path, PUBLIC, fill)
-}
-
 fn replace(
     path: &Path,
     mode: u32,
@@ -92,13 +91,14 @@ fn overwrite(
     } else {
         File::options().write(true).open(target)
     };
-    let existing = opened.map_err(|e| Error::io("write", path, e))?;
+    let opened = opened.and_then(|file| Ok((file.metadata()?, file)));
+    let (old, existing) = opened.map_err(|e| Error::io("write", path, e))?;
     let written = write_temporary(path, target, PRIVATE, fill)?;
-    let replaced = if is_linked(found) {
-        written.copy_into(&existing)
-    } else {
+    let replaced = if !is_linked(&old) && takes_place_of(written.file(), &old) {
         drop(existing);
-        keep_permissions(written.file(), found).and_then(|()| written.rename(target))
+        written.rename(target)
+    } else {
+        written.copy_into(&existing, target)
     };
     replaced.map_err(|e| Error::io("write", path, e))
 }
@@ -114,21 +114,25 @@ fn is_linked(_: &Metadata) -> bool {
     false
 }
 
-/// Gives a new file the permission bits of the one it replaces, and the owner if that is allowed.
+/// Gives a new file the owner, the group and the permission bits of an old one; false if that is
+/// not allowed. Only the superuser may give a file away.
 #[cfg(unix)]
-fn keep_permissions(file: &File, replaced: &Metadata) -> io::Result<()> {
+fn takes_place_of(file: &File, old: &Metadata) -> bool {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
-    let new = file.metadata()?;
-    if (new.uid(), new.gid()) != (replaced.uid(), replaced.gid()) {
-        // Only the superuser may give a file away; otherwise it belongs to its writer.
-        let _ = fchown(file, Some(replaced.uid()), Some(replaced.gid()));
-    }
-    file.set_permissions(fs::Permissions::from_mode(replaced.mode() & 0o777))
+    /// The permission bits of a file mode.
+    const BITS: u32 = 0o777;
+    let Ok(new) = file.metadata() else { return false };
+    let has_owner = (new.uid(), new.gid()) == (old.uid(), old.gid())
+        || fchown(file, Some(old.uid()), Some(old.gid())).is_ok();
+    let bits = old.mode() & BITS;
+    has_owner
+        && (new.mode() & BITS == bits
+            || file.set_permissions(fs::Permissions::from_mode(bits)).is_ok())
 }
 
 #[cfg(not(unix))]
-fn keep_permissions(_: &File, _: &Metadata) -> io::Result<()> {
-    Ok(())
+fn takes_place_of(_: &File, _: &Metadata) -> bool {
+    true
 }
 
 /// Writes to a target that cannot be replaced.
@@ -163,8 +167,22 @@ fn write_temporary(
 fn sync(file: &File) -> io::Result<()> {
     file.sync_all().or_else(|error| match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => Ok(()),
+        _ if is_unsupported(&error) => Ok(()),
         _ => Err(error),
     })
+}
+
+/// True if a file system does not have an operation. The kind of such an error is not always
+/// `Unsupported`.
+#[cfg(unix)]
+fn is_unsupported(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    [libc::ENOTSUP, libc::EOPNOTSUPP].into_iter().any(|known| number == Some(known))
+}
+
+#[cfg(not(unix))]
+fn is_unsupported(_: &io::Error) -> bool {
+    false
 }
 
 /// Opens a regular file without following a symbolic link. Does not wait for the other end of a

@@ -6,7 +6,7 @@ use super::console::Console;
 const SIGNALLED: i32 = 128;
 
 /// Lets interrupts (Ctrl-C), and on Unix also terminations and hang-ups, remove temporary files
-/// before the program ends with 128 and the number of the signal.
+/// before the program ends with 128 and the number of the signal. A second signal ends it at once.
 ///
 /// To be called before any thread starts, since threads inherit the mask of signals.
 #[cfg(unix)]
@@ -39,6 +39,9 @@ pub(super) fn handle(console: &Console) {
         let mut signal = 0;
         // SAFETY: the set is initialised, and its signals are blocked in every thread.
         if unsafe { libc::sigwait(&handled, &mut signal) } == 0 {
+            // The removal may wait for a copy; a second signal then has its default action.
+            // SAFETY: as above.
+            unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &handled, std::ptr::null_mut()) };
             sparseop::abandon_writes();
             std::process::exit(SIGNALLED + signal);
         }

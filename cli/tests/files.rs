@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 fn a_record_that_others_can_write_is_ignored_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| {
-        let calibrate = ["--tuning", "calibrate", "--remember", "--expected-calls", "1000000000"];
+        let calibrate = ["--tuning", "calibrate", "--calibration-seconds", "0.2", "--remember"];
         let output = sparseop(&[&["analyze", "gallery:small,n=30"], &calibrate[..], args].concat())
             .env("SPARSEOP_STORE", folder.path())
             .assert()

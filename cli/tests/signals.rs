@@ -1,8 +1,9 @@
 //! Signals, and readers that close the pipe.
 #![cfg(unix)]
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// True if a folder has no entries.
@@ -19,6 +20,13 @@ fn wait_for_file(folder: &Path) {
     }
 }
 
+/// Sends a signal to a program that still runs.
+fn send(signal: &str, child: &mut Child) {
+    assert!(child.try_wait().unwrap().is_none(), "it ended before the signal");
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
 #[test]
 fn a_signal_leaves_no_half_written_file() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
@@ -31,16 +39,21 @@ fn check(signal: &str, code: i32) {
     let folder = tempfile::tempdir().unwrap();
     // Compressing it takes seconds.
     let file = folder.path().join("big.mtx.gz");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_sparseop"))
-        .args(["gallery", "write", "uniform,rows=400k"])
-        .arg(&file)
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparseop"));
+    command.args(["gallery", "write", "uniform,rows=400k"]).arg(&file).stderr(Stdio::null());
+    let defaults = || {
+        // The tests may run under `nohup`, whose children ignore hang-ups.
+        for signal in [libc::SIGHUP, libc::SIGTERM] {
+            // SAFETY: the number of the signal is valid, and the action is the default one.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: `signal` may be called between `fork` and `exec`.
+    let mut child = unsafe { command.pre_exec(defaults) }.spawn().unwrap();
     wait_for_file(folder.path());
     assert!(!file.exists(), "it is written under another name");
-    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
+    send(signal, &mut child);
     assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}");
     assert!(is_empty(folder.path()), "{signal}");
 }
@@ -51,15 +64,14 @@ fn a_program_of_nohup_survives_a_hang_up() {
     let file = folder.path().join("big.mtx.gz");
     let mut child = Command::new("nohup")
         .arg(env!("CARGO_BIN_EXE_sparseop"))
-        .args(["gallery", "write", "uniform,rows=30k"])
+        .args(["gallery", "write", "uniform,rows=100k"])
         .arg(&file)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     wait_for_file(folder.path());
-    let sent = Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
+    send("-HUP", &mut child);
     assert!(child.wait().unwrap().success());
     assert!(file.exists());
 }

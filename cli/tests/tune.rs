@@ -64,9 +64,11 @@ fn torn_lines_are_measured_again_and_stale_ones_are_not_used() {
     json(&budget);
     let whole = fs::read_to_string(&journal).unwrap();
     // Killed while it was writing a line.
-    fs::write(&journal, format!("{whole}(matrix:\"gallery:banded")).unwrap();
-    assert_eq!(json(&budget)["reused"], 1);
-    assert_eq!(fs::read_to_string(&journal).unwrap(), whole);
+    for torn in [&b"(matrix:\"gallery:banded"[..], b"\xff\n", b"\xff"] {
+        fs::write(&journal, [whole.as_bytes(), torn].concat()).unwrap();
+        assert_eq!(json(&budget)["reused"], 1);
+        assert_eq!(fs::read_to_string(&journal).unwrap(), whole);
+    }
 
     for (from, to) in [
         ("kernels:\"cpu-", "kernels:\"old-"),
@@ -139,8 +141,9 @@ fn a_journal_is_neither_a_link_nor_a_pipe() {
     let notes = folder.path().join("notes");
     fs::write(&notes, "my notes").unwrap();
     std::os::unix::fs::symlink(&notes, &journal).unwrap();
-    json(&arguments(&out, &["--budget", "0.000001s"]));
-    assert!(fs::symlink_metadata(&journal).unwrap().is_file());
+    let said = refusal(&arguments(&out, &["--budget", "0.000001s"]));
+    assert!(said.contains(&journal) && said.contains("symbolic link; remove it"), "{said}");
+    assert!(Path::new(&journal).is_symlink());
     assert_eq!(fs::read_to_string(&notes).unwrap(), "my notes");
     fs::remove_file(&journal).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&journal).status().unwrap().success());

@@ -2,9 +2,9 @@
 //!
 //! A folder for everyone, such as `/tmp`, or a loose umask must not let another user choose the
 //! machine code or the plans of a process. On Unix a file is therefore read only if it and its
-//! folder belong to the effective user and no other user may write to them, if neither is a symbolic
-//! link, and if the file is a regular one of limited size. These properties are those of the opened
-//! file, so that it cannot be exchanged in between.
+//! folder belong to the effective user and no other user may write to them, if neither is a
+//! symbolic link, and if the file is a regular one of limited size. These properties are those of
+//! the opened file, so that it cannot be exchanged in between.
 
 use crate::Error;
 use crate::error::printable;
@@ -16,16 +16,19 @@ use std::sync::{Mutex, PoisonError};
 /// Warnings about files that are not trusted.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Most warnings of a process.
+const MOST_WARNINGS: usize = 64;
+
 /// Files that the library ignored in this process because they are not trusted, one line each with
-/// the reason and a remedy.
+/// the reason and a remedy. The list has at most 64 lines.
 pub fn file_warnings() -> Vec<String> {
     WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Adds a warning, and reports it to `tracing`, unless it was given before.
+/// Adds a warning, and reports it to `tracing`, unless it was given before or the list is full.
 fn warn(warning: &str) {
     let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    if !warnings.iter().any(|known| known == warning) {
+    if warnings.len() < MOST_WARNINGS && !warnings.iter().any(|known| known == warning) {
         warnings.push(warning.to_owned());
         drop(warnings);
         tracing::warn!("{warning}");
@@ -96,7 +99,12 @@ impl PrivateFolder {
     fn refusal(&self, path: &Path, error: &io::Error) -> String {
         let (path, variable) = (path.display(), self.variable);
         let reason = match error.get_ref() {
-            Some(reason) => format!("{path} is not trusted: {reason}, or"),
+            Some(reason) => {
+                // The first remedy follows a semicolon, if there is one of the user's own.
+                let reason = reason.to_string();
+                let joint = if reason.contains(';') { ", or" } else { ";" };
+                format!("{path} is not trusted: {reason}{joint}")
+            }
             None => format!("cannot read {path}: {error};"),
         };
         let warning = format!("{reason} name another folder by {variable}");
@@ -106,7 +114,7 @@ impl PrivateFolder {
     }
 }
 
-/// An error with a reason of this module and a remedy.
+/// An error with a reason of this module and a remedy, if there is one besides another folder.
 fn untrusted(reason: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
@@ -215,7 +223,7 @@ mod unix {
         let (owner, user) = (found.uid(), user());
         if owner != user {
             return Err(untrusted(format!(
-                "it belongs to user {owner}, and this process to user {user}; remove it"
+                "it belongs to user {owner}, and this process to user {user}"
             )));
         }
         if found.mode() & 0o022 != 0 {

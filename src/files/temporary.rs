@@ -1,5 +1,6 @@
 //! Temporary files: they become complete files, or are removed.
 
+use crate::error::printable;
 use std::fs::{self, File};
 use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
@@ -57,9 +58,11 @@ impl Temporary {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
                     let file = made?;
-                    // The lock tells other processes that this one is alive. A file system without
-                    // locks has the process identifier and the age of the file alone.
-                    let _ = file.try_lock();
+                    if !is_locked_by_us(&file) {
+                        // An error leaves an empty file, which is removed after an hour.
+                        let _ = fs::remove_file(&path);
+                        continue;
+                    }
                     temporaries.push(path.clone());
                     return Ok(Self { path, file });
                 }
@@ -82,15 +85,45 @@ impl Temporary {
     }
 
     /// Copies the content into an open file, in place of its own.
-    pub(super) fn copy_into(self, mut target: &File) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// An error that names the file with the complete content, which is beside `path`.
+    pub(super) fn copy_into(mut self, target: &File, path: &Path) -> io::Result<()> {
         // An interrupt waits for the end of the copy.
-        let _temporaries = temporaries();
-        let mut content = &self.file;
-        content.rewind()?;
-        let length = io::copy(&mut content, &mut target)?;
-        target.set_len(length)?;
-        super::sync(target)
+        let mut temporaries = temporaries();
+        let Err(error) = copy(&self.file, target) else { return Ok(()) };
+        let kept = unused_name(path);
+        let kept = fs::rename(&self.path, &kept).map_or_else(|_| self.path.clone(), |()| kept);
+        temporaries.retain(|known| *known != self.path);
+        self.path.clear();
+        let reason = format!("{error}; the complete content is in {}", kept.display());
+        Err(io::Error::new(error.kind(), printable(&reason).into_owned()))
     }
+}
+
+/// Copies the content of a file into another one, in place of its own.
+fn copy(mut from: &File, mut into: &File) -> io::Result<()> {
+    from.rewind()?;
+    let length = io::copy(&mut from, &mut into)?;
+    into.set_len(length)?;
+    super::sync(into)
+}
+
+/// Name beside a file that no other file has: `FILE.new`, or `FILE.new` with a number.
+fn unused_name(path: &Path) -> PathBuf {
+    let with = |suffix: String| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let mut name = with(".new".to_owned());
+    let mut number = 1;
+    while name.symlink_metadata().is_ok() {
+        number += 1;
+        name = with(format!(".new{number}"));
+    }
+    name
 }
 
 impl Drop for Temporary {
@@ -105,6 +138,19 @@ impl Drop for Temporary {
     }
 }
 
+/// Locks a new file, which tells other processes that its writer is alive. False if another process
+/// has locked it, to look at it. A file system without locks is no reason to take another file.
+#[cfg(unix)]
+fn is_locked_by_us(file: &File) -> bool {
+    !matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))
+}
+
+/// Leftovers stay, and the locks of Windows would prevent reads through another handle.
+#[cfg(not(unix))]
+fn is_locked_by_us(_: &File) -> bool {
+    true
+}
+
 /// Removes the temporary files of processes that ended without removing them.
 #[cfg(unix)]
 pub(super) fn remove_leftovers(folder: &Path) {
@@ -113,8 +159,8 @@ pub(super) fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.take(ENTRIES).flatten() {
         let Some(process) = entry.file_name().to_str().and_then(process_of) else { continue };
-        if is_leftover(&entry.path(), process).unwrap_or(false) {
-            // Another process may have removed it.
+        // The lock is held until the file is removed. Errors leave the file to a later write.
+        if let Ok(Some(_locked)) = leftover(&entry.path(), process) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -133,30 +179,31 @@ fn process_of(name: &str) -> Option<libc::pid_t> {
     (process > 0).then_some(process)
 }
 
-/// True if no process writes a temporary file any more.
+/// Opens and locks a temporary file that no process writes any more; `None` if one may write it.
 ///
-/// A process that writes has locked the file. The lock alone decides nothing: it is taken just
-/// after the file is created, and not on every file system. Nor does the process identifier: it may
-/// be used again, or belong to another host or container. A file whose state is in doubt is a
-/// leftover after an hour.
+/// A process that writes has locked the file. A lock that is free decides nothing for a new file,
+/// since it is taken just after the file is created: only a file that is an hour old is a leftover.
+/// On a file system without locks its process must have ended, too. The process identifier alone
+/// decides nothing: it may be used again, or belong to another host or container.
 #[cfg(unix)]
-fn is_leftover(path: &Path, process: libc::pid_t) -> io::Result<bool> {
+fn leftover(path: &Path, process: libc::pid_t) -> io::Result<Option<File>> {
     use std::fs::TryLockError;
     use std::os::unix::fs::MetadataExt;
     use std::time::Duration;
-    /// Age of a leftover whose process may still run.
+    /// Smallest age of a leftover.
     const AGE: Duration = Duration::from_secs(3600);
     let file = super::open_regular(path, File::options().read(true))?;
-    let found = file.metadata()?;
-    if found.uid() != super::private::user() {
-        return Ok(false);
-    }
-    let is_old = found.modified()?.elapsed().is_ok_and(|age| age > AGE);
-    Ok(match file.try_lock() {
-        Ok(()) => is_old || !is_running(process),
+    let is_free = match file.try_lock() {
+        Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(_)) => is_old && !is_running(process),
-    })
+        Err(TryLockError::Error(_)) => !is_running(process),
+    };
+    // Read with the lock: the file may have been removed or written before.
+    let (found, named) = (file.metadata()?, path.symlink_metadata()?);
+    let is_named = (found.dev(), found.ino()) == (named.dev(), named.ino());
+    let is_own = found.uid() == super::private::user();
+    let is_old = found.modified()?.elapsed().is_ok_and(|age| age > AGE);
+    Ok((is_free && is_named && is_own && is_old).then_some(file))
 }
 
 /// True if a process exists, of any user.

@@ -71,12 +71,49 @@ fn an_existing_file_keeps_its_permissions_and_its_hard_links() {
 
 #[cfg(unix)]
 #[test]
+fn an_existing_file_keeps_its_owner() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "the old content").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let found = fs::metadata(&file).unwrap();
+    // Only the superuser can give files away.
+    let _ = chown(&file, Some(found.uid() + 1), Some(found.gid() + 1));
+    let identity = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.uid(), found.gid(), found.mode())
+    };
+    let old = identity(&file);
+    write_atomically(&file, |out| out.write_all(b"new")).unwrap();
+    assert_eq!(identity(&file), old);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+}
+
+#[test]
+fn a_failed_copy_keeps_the_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "old").unwrap();
+    fs::write(folder.path().join("file.new"), "of the user").unwrap();
+    let written = write_temporary(&file, &file, PRIVATE, |out| out.write_all(b"new")).unwrap();
+    // It is open for reading only.
+    let message = written.copy_into(&File::open(&file).unwrap(), &file).unwrap_err().to_string();
+    let kept = folder.path().join("file.new2");
+    assert!(message.ends_with(&format!("the complete content is in {}", kept.display())));
+    assert_eq!(fs::read_to_string(kept).unwrap(), "new");
+    assert_eq!(fs::read_to_string(file).unwrap(), "old");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("file"), folder.path().join("link"));
     fs::write(&file, "of the user").unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
-    replace_file(&link, |out| out.write_all(b"new")).unwrap();
+    replace(&link, PRIVATE, |out| out.write_all(b"new")).unwrap();
     assert!(!link.is_symlink());
     assert_eq!(fs::read_to_string(&link).unwrap(), "new");
     assert_eq!(fs::read_to_string(&file).unwrap(), "of the user");
@@ -84,7 +121,7 @@ fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
 
 #[cfg(unix)]
 #[test]
-fn leftovers_of_ended_processes_are_removed() {
+fn leftovers_of_ended_processes_are_removed_after_an_hour() {
     use std::time::Duration;
     let folder = tempfile::tempdir().unwrap();
     let mut child = std::process::Command::new("true").spawn().unwrap();
@@ -110,6 +147,6 @@ fn leftovers_of_ended_processes_are_removed() {
     let others = others.map(|name| make(name.to_owned(), true).0);
     write_atomically(&folder.path().join("out"), |out| out.write_all(b"x")).unwrap();
     let there = [&ended_long_ago, &ended_now, &written, &running, &reused].map(|f| f.exists());
-    assert_eq!(there, [false, false, true, true, false]);
+    assert_eq!(there, [false, true, true, true, false]);
     assert!(others.iter().all(|path| path.exists()));
 }

@@ -65,25 +65,30 @@ struct Contents {
 }
 
 /// Reads lines up to the first damaged one.
+///
+/// # Errors
+///
+/// [`io::Error`] if the lines cannot be read, and another error if the header line is damaged.
 fn read_lines(reader: impl BufRead) -> Result<Contents> {
     let mut reader = reader.take(MAX_BYTES);
-    let mut line = String::new();
+    let mut line = Vec::new();
     let mut good = 0;
     // `None` at the end, and for an unfinished last line.
-    let mut next = |line: &mut String| -> io::Result<Option<u64>> {
+    let mut next = |line: &mut Vec<u8>| -> io::Result<Option<u64>> {
         line.clear();
-        let bytes = reader.read_line(line)? as u64;
-        Ok(line.ends_with('\n').then_some(bytes))
+        let bytes = reader.read_until(b'\n', line)? as u64;
+        Ok(line.ends_with(b"\n").then_some(bytes))
     };
     let Some(bytes) = next(&mut line)? else { bail!("its header line is missing") };
-    let header: MeasurementsHeader = ron::from_str(&line).context("its header line is invalid")?;
+    let header: MeasurementsHeader =
+        ron::de::from_bytes(&line).context("its header line is invalid")?;
     if header.layout != LAYOUT {
         bail!("it has layout {}, and this program reads {LAYOUT}", header.layout);
     }
     good += bytes;
     let (mut measured, mut broken) = (Vec::new(), None);
     while let Some(bytes) = next(&mut line)? {
-        let parsed = ron::from_str::<Measured>(&line).map_err(|error| error.to_string());
+        let parsed = ron::de::from_bytes::<Measured>(&line).map_err(|error| error.to_string());
         match parsed.and_then(|m| m.defect().map_or(Ok(m), Err)) {
             Ok(one) => measured.push(one),
             Err(reason) => {
@@ -194,20 +199,22 @@ pub struct Opened {
 }
 
 impl JournalFile {
-    /// Locks the file at `path` against other processes, and creates it if there is none. A
-    /// symbolic link is replaced by a new file.
+    /// Locks the file at `path` against other processes, and creates it if there is none.
     ///
     /// # Errors
     ///
-    /// An error if another process has locked the file, if the file is no journal, or if it cannot
-    /// be opened.
+    /// An error if another process has locked the file, if the file is no journal or a symbolic
+    /// link, or if it cannot be opened.
     pub fn lock(path: PathBuf) -> Result<Self> {
         /// Processes that may remove their journals meanwhile.
         const ATTEMPTS: usize = 100;
         let opening = || format!("cannot keep the journal {}", path.display());
         for _ in 0..ATTEMPTS {
             if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                sparseop::replace_file(&path, |_| Ok(()))?;
+                bail!(
+                    "the journal {} is a symbolic link; remove it or choose another output file",
+                    path.display()
+                );
             }
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);
@@ -253,7 +260,11 @@ impl JournalFile {
         let mut good = 0;
         let is_new = self.file.metadata().with_context(opening)?.len() == 0;
         if !fresh && !is_new {
-            let found = read_lines(BufReader::new(&self.file)).map_err(|error| error.to_string());
+            let found = match read_lines(BufReader::new(&self.file)) {
+                // The lines that cannot be read now may be intact.
+                Err(error) if error.is::<io::Error>() => return Err(error).with_context(opening),
+                found => found.map_err(|error| error.to_string()),
+            };
             let usable = found.and_then(|c| {
                 c.header.differs(header).map_or(Ok(c), |reason| Err(reason.to_owned()))
             });
@@ -347,6 +358,27 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_that_cannot_be_read_are_not_truncated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        std::fs::write(&path, "(layout:1,policy:").unwrap();
+        // It cannot be read.
+        let file = File::options().write(true).open(&path).unwrap();
+        let locked = JournalFile { path: path.clone(), file };
+        let provenance = Provenance {
+            kernels: String::new(),
+            device: sparseop::Device::Cpu.spec(),
+            ceilings: Default::default(),
+            date: String::new(),
+            command: String::new(),
+        };
+        let header = MeasurementsHeader::new(String::new(), provenance);
+        let error = locked.open(&header, false).err().unwrap();
+        assert!(format!("{error:#}").contains("cannot keep the journal"), "{error:#}");
+        assert_eq!(std::fs::read(&path).unwrap().len(), 17);
+    }
 
     #[test]
     fn a_journal_is_told_by_its_first_line() {

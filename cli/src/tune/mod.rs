@@ -215,7 +215,7 @@ fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Conso
     }
     // The journal is kept if there is work left for a later run.
     if let Some(journal) = journal.filter(|_| left_out.is_empty()) {
-        journal.remove()?;
+        journal.remove().unwrap_or_else(|error| console.warn(&cause_chain(&error)));
     }
     let out = args.out.as_ref().map(|out| out.display().to_string());
     let repeatability = (args.repeat > 1).then(|| Repeatability::of(args.repeat.into(), &repeats));

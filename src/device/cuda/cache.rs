@@ -88,7 +88,10 @@ impl Cache {
     /// are ignored: another process may have removed the file.
     fn trim(&self) {
         let mut files = oldest_first(self.folder.path());
-        files.retain(|file| begins_with(&file.path, &MAGIC));
+        files.retain(|file| {
+            let name = file.path.file_name().and_then(OsStr::to_str);
+            name.is_some_and(is_entry_name) && begins_with(&file.path, &MAGIC)
+        });
         let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
         for file in files {
             if bytes <= self.capacity {
@@ -98,6 +101,13 @@ impl Cache {
             bytes -= file.bytes;
         }
     }
+}
+
+/// True for names that end like those of entries: a hyphen and 32 hexadecimal digits.
+pub(super) fn is_entry_name(name: &str) -> bool {
+    let is_hex = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    let digits = name.rsplit_once('-').map(|(_, digits)| digits);
+    digits.is_some_and(|digits| digits.len() == 32 && digits.bytes().all(is_hex))
 }
 
 /// The header of an entry, by its name: the code of another entry is not valid under it.
@@ -131,6 +141,11 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     const CODE: &[u8] = b"machine code";
+
+    /// The name of an entry.
+    fn named(start: &str) -> String {
+        format!("{start}-sm_90-{:032x}", 1)
+    }
 
     fn cache(folder: &tempfile::TempDir) -> Cache {
         Cache::below(folder.path())
@@ -177,13 +192,13 @@ mod tests {
         let entry = (HEADER + CODE.len()) as u64;
         let cache = Cache { capacity: 2 * entry, ..cache(&folder) };
         for (age, name) in [(30, "c"), (10, "a"), (20, "b")] {
-            cache.store(name, CODE).unwrap();
+            cache.store(&named(name), CODE).unwrap();
             let past = SystemTime::now() - Duration::from_secs(age);
-            fs::File::open(cache.path(name)).unwrap().set_modified(past).unwrap();
+            fs::File::open(cache.path(&named(name))).unwrap().set_modified(past).unwrap();
         }
-        cache.store("new", CODE).unwrap();
+        cache.store(&named("new"), CODE).unwrap();
         assert_eq!(
-            ["a", "b", "c", "new"].map(|name| cache.load(name).is_some()),
+            ["a", "b", "c", "new"].map(|name| cache.load(&named(name)).is_some()),
             [true, false, false, true]
         );
     }
@@ -213,14 +228,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let entry = (HEADER + CODE.len()) as u64;
         let cache = Cache { capacity: 2 * entry, ..cache(&folder) };
-        cache.store("a", CODE).unwrap();
-        let notes = cache.path("notes.txt");
-        fs::write(&notes, [b'x'; 4096]).unwrap();
-        let past = SystemTime::now() - Duration::from_secs(60);
-        fs::File::open(&notes).unwrap().set_modified(past).unwrap();
-        cache.store("b", CODE).unwrap();
-        assert_eq!(["a", "b"].map(|name| cache.load(name).is_some()), [true, true]);
-        assert!(notes.exists());
+        cache.store(&named("a"), CODE).unwrap();
+        // A file with the name of an entry, and one with its first bytes.
+        let others = [named("notes"), "sparseop.txt".to_owned()].map(|name| cache.path(&name));
+        for (other, text) in others.iter().zip([[b'x'; 8], MAGIC]) {
+            fs::write(other, text.repeat(512)).unwrap();
+            let past = SystemTime::now() - Duration::from_secs(60);
+            fs::File::open(other).unwrap().set_modified(past).unwrap();
+        }
+        cache.store(&named("b"), CODE).unwrap();
+        assert_eq!(["a", "b"].map(|name| cache.load(&named(name)).is_some()), [true, true]);
+        assert!(others.iter().all(|other| other.exists()));
     }
 
     #[cfg(unix)]

@@ -198,6 +198,7 @@ fn number((major, minor): (u32, u32)) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cuda::cache::is_entry_name;
 
     const ELF: &[u8] = b"\x7fELF";
 
@@ -218,6 +219,7 @@ mod tests {
         let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!(distinct.len(), names.len(), "{names:?}");
         assert!(names[0].starts_with("test-sm_90-"));
+        assert!(names.iter().all(|name| is_entry_name(name)), "{names:?}");
     }
 
     #[test]

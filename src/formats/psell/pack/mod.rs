@@ -9,11 +9,11 @@
 //! 4. Prefix sums give every slice its position.
 //! 5. The host reads the sums and allocates the arrays, and the slices are written.
 
+mod memory;
 mod order;
 mod slices;
 mod values;
 mod wide;
-mod work;
 
 use super::cuda::{Parts, Uploaded};
 use super::index::{LANES, UNIT};
@@ -22,8 +22,8 @@ use super::{Packing, ValueEncoding};
 use crate::device::{Buffer, Ptr};
 use crate::formats::DeviceCsr;
 use crate::{Error, Scalar};
+use memory::WorkingMemory;
 use wide::Chosen;
-use work::Work;
 
 /// Packs a matrix in GPU memory. `None` if the host has to pack it, because it is too large for the
 /// addresses of slices, because different slots have the same hash, or because values are to be
@@ -41,7 +41,7 @@ pub(super) fn pack<T: Scalar>(
         return Ok(None);
     }
     let limit = packing.split;
-    Packer { work: Work::new(a.gpu, room(a, limit))?, a, limit }.pack(order, packing)
+    Packer { work: WorkingMemory::new(a.gpu, room(a, limit))?, a, limit }.pack(order, packing)
 }
 
 /// True if a GPU packs so: offsets are copied unchanged, and values are not narrowed.
@@ -62,7 +62,7 @@ fn room<T>(a: &DeviceCsr<T>, limit: u32) -> usize {
 /// Sums found before anything is written. The kernels use the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-struct Counts {
+struct PackingCounts {
     value_units: u64,
     index_units: u64,
     long_rows: u64,
@@ -76,7 +76,7 @@ struct Counts {
     parts: u64,
 }
 
-impl Counts {
+impl PackingCounts {
     const NOTHING: Self = Self {
         value_units: 0,
         index_units: 0,
@@ -104,7 +104,7 @@ impl Counts {
 
 /// A matrix that is being packed.
 struct Packer<'a, T> {
-    work: Work,
+    work: WorkingMemory,
     a: &'a DeviceCsr<T>,
     /// Rows with more entries are long rows, stored outside of the slices.
     limit: u32,
@@ -113,11 +113,11 @@ struct Packer<'a, T> {
 impl<T: Scalar> Packer<'_, T> {
     fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
         let Self { work, a, .. } = self;
-        let found = work.cleared::<u64>(size_of::<Counts>() / size_of::<u64>())?;
+        let found = work.cleared::<u64>(size_of::<PackingCounts>() / size_of::<u64>())?;
         let perm = self.order(order)?;
         let perm_ptr = perm.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let coder = self.coder(packing.values)?;
-        let tiles = self.count_long(found.add(Counts::LONG))?;
+        let tiles = self.count_long(found.add(PackingCounts::LONG))?;
         let chosen = self.choose(perm_ptr, coder.size() as u32, found)?;
         let sums = self.found(found)?;
         if !sums.fits() {
@@ -159,9 +159,9 @@ impl<T: Scalar> Packer<'_, T> {
     }
 
     /// Reads the sums that the kernels have found so far. Waits for them.
-    fn found(&self, found: Ptr<u64>) -> Result<Counts, Error> {
-        let mut sums = [Counts::NOTHING];
-        self.work.read(Ptr::<Counts>::from_address(found.address()), &mut sums)?;
+    fn found(&self, found: Ptr<u64>) -> Result<PackingCounts, Error> {
+        let mut sums = [PackingCounts::NOTHING];
+        self.work.read(Ptr::<PackingCounts>::from_address(found.address()), &mut sums)?;
         Ok(sums[0])
     }
 

@@ -5,7 +5,7 @@ use super::super::cuda::Long;
 use super::super::long::Piece;
 use super::super::order::Order;
 use super::values::Table;
-use super::{Counts, Packer};
+use super::{Packer, PackingCounts};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
@@ -91,7 +91,7 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(())
     }
 
-    /// Counts the long rows, their pieces and their entries.
+    /// PackingCounts the long rows, their pieces and their entries.
     pub(super) fn count_long(&self, totals: Ptr<u64>) -> Result<LongTiles, Error> {
         const ARRAYS: u32 = 3;
         let tiles = self.a.nrows.div_ceil(LONG_TILE);
@@ -108,7 +108,7 @@ impl<T: Scalar> Packer<'_, T> {
     /// Packs the long rows, if any.
     pub(super) fn long(
         &self,
-        found: &Counts,
+        found: &PackingCounts,
         LongTiles { sums, tiles }: LongTiles,
         coder: &Coder<T>,
         table: &Option<Table>,

@@ -13,7 +13,7 @@ const ALIGNMENT: usize = 256;
 /// Scratch memory of a matrix that is being packed: mostly one allocation, because each takes as
 /// long as a product.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct WorkingMemory {
     pub(super) gpu: Gpu,
     memory: RefCell<Memory>,
 }
@@ -25,7 +25,7 @@ struct Memory {
     taken: usize,
 }
 
-impl Work {
+impl WorkingMemory {
     /// Allocates `bytes` bytes of scratch memory at once.
     pub(super) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
         let memory = Memory { chunks: vec![gpu.uninitialised(bytes)?], taken: 0 };
