@@ -72,8 +72,7 @@ pub struct SparseOp<T: Scalar> {
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
     spmm_packing: OnceCell<SpmmPacking<T>>,
-    /// Held while one of them is made.
-    making: Mutex<()>,
+    lazy_packing: Mutex<()>,
 }
 
 impl<T: Scalar> SparseOp<T> {
@@ -490,7 +489,7 @@ impl SparseOpBuilder {
             settings: self.clone(),
             transposed: OnceCell::new(),
             spmm_packing: OnceCell::new(),
-            making: Mutex::default(),
+            lazy_packing: Mutex::default(),
         };
         requested.prepare(&op)?;
         Ok(op)

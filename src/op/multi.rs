@@ -287,7 +287,7 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Data of SpMMs, created at the first use.
     fn spmm_packing(&self) -> Result<&SpmmPacking<T>, Error> {
-        get_or_make(&self.spmm_packing, &self.making, || {
+        get_or_make(&self.spmm_packing, &self.lazy_packing, || {
             let (stages, scalers) = (Mutex::default(), Mutex::default());
             if let Some(data) = formats::SpmmData::of(&self.matrix, self.ncols)? {
                 return Ok(SpmmPacking { second: None, data, stages, scalers });

@@ -76,7 +76,7 @@ impl<T: Scalar> SparseOp<T> {
 
     pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
         self.check_copies("with the transposed matrix")?;
-        let made = get_or_make(&self.transposed, &self.making, || {
+        let made = get_or_make(&self.transposed, &self.lazy_packing, || {
             Transposition::of(self.to_csr()?.view())?.make(self)
         })?;
         Ok(match made {
@@ -149,7 +149,9 @@ impl<T: Scalar> Transposition<T> {
     pub(super) fn prepare(self, op: &SparseOp<T>) -> Result<(), Error> {
         match self {
             Self::NotAsked => Ok(()),
-            requested => get_or_make(&op.transposed, &op.making, || requested.make(op)).map(drop),
+            requested => {
+                get_or_make(&op.transposed, &op.lazy_packing, || requested.make(op)).map(drop)
+            }
         }
     }
 
