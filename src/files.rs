@@ -38,9 +38,9 @@ const PRIVATE: u32 = 0o600;
 /// not replaced.
 ///
 /// The complete content is copied into a file with several hard links, and into one whose owner,
-/// group and permission bits a new file cannot have; a first interrupt does not end the copy. If the
-/// copy fails, the complete content remains beside the file under the name `FILE.new`. A target that
-/// is not a regular file, such as a device or a pipe, is written directly.
+/// group and permission bits a new file cannot have; a first interrupt does not end the copy. If
+/// the copy fails, the complete content remains beside the file under the name `FILE.new`. A target
+/// that is not a regular file, such as a device or a pipe, is written directly.
 ///
 /// # Errors
 ///

@@ -3,8 +3,8 @@
 //! A product touches the matrix, `x` and `y`. If all of it fits, the matrix is read by normal loads
 //! and stays. Normal loads of more than fits evict one another before the next product. In that
 //! case one part is read by normal loads and stays, and the rest is read evict-first. `x` and `y`
-//! are always read by normal loads. Thread blocks are counted in shares of 16, so that loads from the L2 and from
-//! memory are in flight at the same time.
+//! are always read by normal loads. Thread blocks are counted in shares of 16, so that loads from
+//! the L2 and from memory are in flight at the same time.
 //!
 //! Measured on an H200 (L2 of 60 MiB; packed SELL and CSR, f32 and f64, 10 to 210 MB): all stays up
 //! to 0.64 of the L2. That is less than all of it because an H200's L2 has two halves, and data

@@ -262,8 +262,8 @@ pub fn time_interleaved_until(
     results
 }
 
-/// Runs batches of a candidate until their duration is about `batch_seconds`, and sets `repeats` to the
-/// number of products of such a batch.
+/// Runs batches of a candidate until their duration is about `batch_seconds`, and sets `repeats` to
+/// the number of products of such a batch.
 ///
 /// The time of a single product may be mostly overhead of starting and finishing a batch. With that
 /// time alone batches would be too short, by a different factor for each candidate, and the

@@ -154,12 +154,13 @@ impl Queue {
         }
     }
 
-    /// As [`turn`](Self::turn), for work that is waited for, such as copies from and to host memory.
+    /// As [`turn`](Self::turn), for work that is waited for, such as copies from and to host
+    /// memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Gpu`] while a graph is captured, also by this thread: captured work is not executed,
-    /// so that it cannot be waited for.
+    /// [`Error::Gpu`] while a graph is captured, also by this thread: captured work is not
+    /// executed, so that it cannot be waited for.
     pub(crate) fn turn_to_wait(&self, action: &str) -> Result<MutexGuard<'_, ()>, Error> {
         let turn = self.turn()?;
         if self.is_capturing()? {

@@ -268,8 +268,8 @@ impl<T: Scalar> Passes<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::CopyLength`] if `values` has another length; [`Error::Gpu`], also while the stream is
-    /// captured for a graph.
+    /// [`Error::CopyLength`] if `values` has another length; [`Error::Gpu`], also while the stream
+    /// is captured for a graph.
     pub fn write(&mut self, values: &[f64]) -> Result<(), Error> {
         match (self.registers.share(), self.stream.queue()) {
             (Some(buffer), Some(queue)) if buffer.len() == values.len() => {

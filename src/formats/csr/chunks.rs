@@ -14,8 +14,8 @@ const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 
 /// True if the columns are so contiguous that the threads of a chunk better load their entries in
 /// turn (`striped` in `kernels/csr.cu`): at least half of them follow the one before. The exchange
-/// of products costs `f32`, whose lines hold twice as many, more than it saves unless rows are long.
-/// Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time, else 0.95 to 1.3.
+/// of products costs `f32`, whose lines hold twice as many, more than it saves unless rows are
+/// long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time, else 0.95 to 1.3.
 pub(super) fn striped<T: Scalar>(nrows: usize, cols: &[u32]) -> bool {
     const WINDOWS: usize = 64;
     const WINDOW: usize = 1024;
