@@ -56,9 +56,9 @@ struct Cols;
 template <>
 struct Cols<u16> {
     uint4 all;
-    template <bool STAYS>
+    template <bool IN_L2>
     __device__ __forceinline__ void load(const u16 *cols, u64 batch, u32 lane) {
-        all = fetch<STAYS>(reinterpret_cast<const uint4 *>(cols) + batch * WARP + lane);
+        all = fetch<IN_L2>(reinterpret_cast<const uint4 *>(cols) + batch * WARP + lane);
     }
     __device__ __forceinline__ u32 operator[](u32 u) const {
         u32 two = u / 2 == 0 ? all.x : u / 2 == 1 ? all.y : u / 2 == 2 ? all.z : all.w;
@@ -68,11 +68,11 @@ struct Cols<u16> {
 template <>
 struct Cols<u32> {
     u32 col[LANE];
-    template <bool STAYS>
+    template <bool IN_L2>
     __device__ __forceinline__ void load(const u32 *cols, u64 batch, u32 lane) {
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
-            uint4 four = fetch<STAYS>(reinterpret_cast<const uint4 *>(cols) + (batch * 2 + i) * WARP + lane);
+            uint4 four = fetch<IN_L2>(reinterpret_cast<const uint4 *>(cols) + (batch * 2 + i) * WARP + lane);
             col[4 * i] = four.x, col[4 * i + 1] = four.y, col[4 * i + 2] = four.z, col[4 * i + 3] = four.w;
         }
     }
@@ -86,15 +86,15 @@ struct Slots {
     T value[LANE];
     u32 flags;
 
-    template <bool STAYS>
+    template <bool IN_L2>
     __device__ __forceinline__ void take(const Pieces<T, C> &a, u64 batch, u32 lane) {
         constexpr u32 N = 16 / sizeof(T);
-        flags = fetch<STAYS>(a.flags + batch * WARP + lane);
-        col.template load<STAYS>(a.cols, batch, lane);
+        flags = fetch<IN_L2>(a.flags + batch * WARP + lane);
+        col.template load<IN_L2>(a.cols, batch, lane);
         if constexpr (PLAIN) {
 #pragma unroll
             for (u32 i = 0; i < LANE / N; ++i)
-                ::load<STAYS>(a.values + ((batch * (LANE / N) + i) * WARP + lane) * N,
+                ::load<IN_L2>(a.values + ((batch * (LANE / N) + i) * WARP + lane) * N,
                               reinterpret_cast<T(&)[N]>(value[i * N]));
         } else {
 #pragma unroll
@@ -165,7 +165,7 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
 // Sums the runs of a piece, which stays in the L2 if its share does. With AHEAD the whole piece is
 // loaded before the first addition.
 template <bool PLAIN, bool AHEAD, typename T, typename C, typename Factor>
-__device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor, const Sums<T> &sums, u32 resident) {
+__device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor, const Sums<T> &sums, u32 l2_shares) {
     u32 lane = threadIdx.x % WARP;
     u32 run = a.piece_ptr[piece];
     u64 batch = u64(piece) * BATCHES;
@@ -174,14 +174,14 @@ __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Fact
         Slots<PLAIN, T, C> slots[BATCHES];
 #pragma unroll
         for (u32 b = 0; b < BATCHES; ++b)
-            by_residency(piece, resident, [&](auto stays) { slots[b].template take<decltype(stays)::value>(a, batch + b, lane); });
+            by_l2_share(piece, l2_shares, [&](auto in_l2) { slots[b].template take<decltype(in_l2)::value>(a, batch + b, lane); });
 #pragma unroll
         for (u32 b = 0; b < BATCHES; ++b) sum_batch(slots[b], factor, open, run, a.targets, sums, lane);
     } else {
 #pragma unroll 1
         for (u32 b = 0; b < BATCHES; ++b) {
             Slots<PLAIN, T, C> slots;
-            by_residency(piece, resident, [&](auto stays) { slots.template take<decltype(stays)::value>(a, batch + b, lane); });
+            by_l2_share(piece, l2_shares, [&](auto in_l2) { slots.template take<decltype(in_l2)::value>(a, batch + b, lane); });
             sum_batch(slots, factor, open, run, a.targets, sums, lane);
         }
     }
@@ -213,7 +213,7 @@ extern __shared__ float4 dynamic_shared[];
 // block take them one after the other.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
-                                            const Sums<T> &sums, u32 resident) {
+                                            const Sums<T> &sums, u32 l2_shares) {
     // On an H200, loading ahead makes f32 a twentieth faster and f64 a twentieth slower.
     constexpr bool AHEAD = sizeof(T) == 4;
     __shared__ u32 next;
@@ -231,7 +231,7 @@ __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces,
         __syncthreads();
         u32 piece = begin + threadIdx.x / WARP;
         while (piece < stop) {
-            sum_piece<PLAIN, AHEAD>(a, piece, [=](u32 col) { return window[col]; }, sums, resident);
+            sum_piece<PLAIN, AHEAD>(a, piece, [=](u32 col) { return window[col]; }, sums, l2_shares);
             if (threadIdx.x % WARP == 0) piece = atomicAdd(&next, 1);
             piece = __shfl_sync(ALL_LANES, piece, 0);
         }
@@ -243,19 +243,19 @@ __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces,
 // than the windows need.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
-                                         const Sums<T> &sums, u32 resident) {
+                                         const Sums<T> &sums, u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
     const T *window = x + tiles.windows[tiles.of_piece(piece)].x;
-    sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(window + col); }, sums, resident);
+    sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(window + col); }, sums, l2_shares);
 }
 
 // The same for 32-bit columns, without windows.
 template <bool PLAIN, typename T>
-__device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces, const T *__restrict__ x, const Sums<T> &sums, u32 resident) {
+__device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces, const T *__restrict__ x, const Sums<T> &sums, u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
-    sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(x + col); }, sums, resident);
+    sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(x + col); }, sums, l2_shares);
 }
 
 // Gathers the elements of x at some columns.
@@ -298,22 +298,22 @@ __device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 c
     WINDOW_KERNEL blocked_window##NAME##_##SUFFIX(                                                                        \
         const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
         const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows,  \
-        u32 resident) {                                                                                                   \
+        u32 l2_shares) {                                                                                                   \
         Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_windows<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, Sums<T>{y, parts, nrows}, resident);            \
+        sum_windows<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, Sums<T>{y, parts, nrows}, l2_shares);            \
     }                                                                                                                     \
     GATHER_KERNEL_##SUFFIX blocked_near##NAME##_##SUFFIX(                                                                 \
         const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
         const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows,  \
-        u32 resident) {                                                                                                   \
+        u32 l2_shares) {                                                                                                   \
         Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_near<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, Sums<T>{y, parts, nrows}, resident);               \
+        sum_near<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, Sums<T>{y, parts, nrows}, l2_shares);               \
     }                                                                                                                     \
     GATHER_KERNEL_##SUFFIX blocked_far##NAME##_##SUFFIX(                                                                  \
         const u32 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
-        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, u32 resident) {                                        \
+        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, u32 l2_shares) {                                        \
         Pieces<T, u32> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_far<PLAIN>(a, pieces, x, Sums<T>{y, parts, nrows}, resident);                                                 \
+        sum_far<PLAIN>(a, pieces, x, Sums<T>{y, parts, nrows}, l2_shares);                                                 \
     }
 
 #define ADD(LANES, SUFFIX, T)                                                                                                       \

@@ -40,12 +40,12 @@ typedef unsigned long long u64;
 #endif
 
 // Programmatic dependent launch. A kernel of a file with OVERLAPPING begins, if the GPU supports
-// it, as soon as every block of the previous launch in the stream has called `begin_next`, or when
-// that launch is over. It calls `begin_next` after `end_previous`: with the reverse order launches
-// would pile up, and waiting blocks would take the place of working ones. Before `end_previous` it
+// it, as soon as every block of the previous launch in the stream has called `trigger_next_launch`, or when
+// that launch is over. It calls `trigger_next_launch` after `wait_for_previous_launch`: with the reverse order launches
+// would pile up, and waiting blocks would take the place of working ones. Before `wait_for_previous_launch` it
 // reads only the arrays that locate the entries of the matrix, and writes nothing: values are
 // updated by kernels, and the previous launch may use vectors, scratch memory and sums. Every
-// kernel of such a file calls `end_previous`. Data read after it are not read as constants
+// kernel of such a file calls `wait_for_previous_launch`. Data read after it are not read as constants
 // (`__ldg`), since they may change while the kernel runs.
 
 // Marks a module for the host, which looks up a variable of this name: src/device/cuda/overlap.rs.
@@ -63,14 +63,14 @@ typedef unsigned long long u64;
 #endif
 
 // Allows the next launch to begin when all blocks have called this.
-__device__ __forceinline__ void begin_next() {
+__device__ __forceinline__ void trigger_next_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 // Waits until the previous launch is over and its writes are visible.
-__device__ __forceinline__ void end_previous() {
+__device__ __forceinline__ void wait_for_previous_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -90,7 +90,7 @@ __device__ __forceinline__ double gather(const double *from) {
 
 // Residency of the matrix in the L2. A matrix that fits, together with the vectors of a product, is
 // read by normal loads and stays resident. Modules with STREAMED are for larger matrices:
-// `resident` of SHARES blocks read their part by normal loads, so that it stays from product to
+// `l2_shares` of SHARES blocks read their part by normal loads, so that it stays from product to
 // product; the others use evict-first loads. `Residency` in src/device/residency.rs.
 
 // Number of shares of the blocks: `SHARES` in src/device/residency.rs.
@@ -104,18 +104,18 @@ struct Flag {
 // Calls `body` with Flag<true> if share number `unit` of the matrix stays in the L2, else with
 // Flag<false>.
 template <typename Body>
-__device__ __forceinline__ void by_residency([[maybe_unused]] u32 unit, [[maybe_unused]] u32 resident, Body body) {
+__device__ __forceinline__ void by_l2_share([[maybe_unused]] u32 unit, [[maybe_unused]] u32 l2_shares, Body body) {
 #ifdef STREAMED
-    if (unit % SHARES >= resident) return body(Flag<false>{});
+    if (unit % SHARES >= l2_shares) return body(Flag<false>{});
 #endif
     body(Flag<true>{});
 }
 
 // Loads an element of the matrix, with an evict-first load unless it stays in the L2. Neither is a
 // load of constants: the previous launch may write values.
-template <bool STAYS, typename W>
+template <bool IN_L2, typename W>
 __device__ __forceinline__ W fetch(const W *from) {
-    if constexpr (STAYS) return __ldca(from);
+    if constexpr (IN_L2) return __ldca(from);
     else return __ldcs(from);
 }
 
@@ -180,14 +180,14 @@ struct Factors {
 
 // `sum` plus the products of N slots, the u-th at `at(u)`. If GUARDED, slots may be padding, which
 // is not multiplied.
-template <bool STAYS, u32 N, bool GUARDED, typename T, typename At>
+template <bool IN_L2, u32 N, bool GUARDED, typename T, typename At>
 __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
     u32 col[N];
     T value[N], factor[N];
 #pragma unroll
     for (u32 u = 0; u < N; ++u) {
-        col[u] = fetch<STAYS>(cols + at(u));
-        value[u] = fetch<STAYS>(values + at(u));
+        col[u] = fetch<IN_L2>(cols + at(u));
+        value[u] = fetch<IN_L2>(values + at(u));
     }
     // Padding loads x at the last column: PADDING is larger than all columns.
 #pragma unroll
@@ -200,14 +200,14 @@ __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, 
 
 // `sum` plus the products of those of N entries that are wanted. The u-th is at `at(u)`, which must
 // be the position of some entry even if it is not wanted.
-template <bool STAYS, u32 N, typename T, typename At, typename Wanted>
+template <bool IN_L2, u32 N, typename T, typename At, typename Wanted>
 __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values, const T *x, At at, Wanted wanted) {
     u32 col[N];
     T value[N], factor[N];
 #pragma unroll
     for (u32 u = 0; u < N; ++u) {
-        col[u] = fetch<STAYS>(cols + at(u));
-        value[u] = fetch<STAYS>(values + at(u));
+        col[u] = fetch<IN_L2>(cols + at(u));
+        value[u] = fetch<IN_L2>(values + at(u));
     }
 #pragma unroll
     for (u32 u = 0; u < N; ++u) factor[u] = gather(x + col[u]);
@@ -219,39 +219,39 @@ __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values,
 
 // `sum` plus the products of the first `count` <= N slots, which may be padding. Fast if `count` is
 // uniform across the warp.
-template <bool STAYS, u32 N, typename T, typename At>
+template <bool IN_L2, u32 N, typename T, typename At>
 __device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
     if constexpr (N == 0) {
         return sum;
     } else {
-        return count == N ? add_slots<STAYS, N, true>(sum, cols, values, x, at)
-                          : add_rest<STAYS, N - 1>(count, sum, cols, values, x, at);
+        return count == N ? add_slots<IN_L2, N, true>(sum, cols, values, x, at)
+                          : add_rest<IN_L2, N - 1>(count, sum, cols, values, x, at);
     }
 }
 
 // Sum of `width` slots of one row from `at` on, with stride `stride`. The first `full` hold
 // entries, the others may be padding. Fast if both are uniform across the warp.
-template <bool STAYS, typename T>
+template <bool IN_L2, typename T>
 __device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, Factors<T> x, u64 at, u64 stride, u64 full, u64 width) {
     T sum = 0;
     u64 k = 0;
 #pragma unroll 1
     for (; k + BATCH <= full; k += BATCH, at += BATCH * stride)
-        sum = add_slots<STAYS, BATCH, false>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+        sum = add_slots<IN_L2, BATCH, false>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
 #pragma unroll 1
     for (; k + BATCH <= width; k += BATCH, at += BATCH * stride)
-        sum = add_slots<STAYS, BATCH, true>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
-    return add_rest<STAYS, BATCH - 1>(width - k, sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+        sum = add_slots<IN_L2, BATCH, true>(sum, cols, values, x, [=](u32 u) { return at + u * stride; });
+    return add_rest<IN_L2, BATCH - 1>(width - k, sum, cols, values, x, [=](u32 u) { return at + u * stride; });
 }
 
 // Sum of `count` entries of one row from `at` on, with stride `stride`, N at a time.
-template <bool STAYS, u32 N, typename T>
+template <bool IN_L2, u32 N, typename T>
 __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const T *x, u64 at, u64 stride, u64 count) {
     T sum = 0;
 #pragma unroll 1
     for (u64 k = 0; k < count; k += N, at += N * stride) {
         u32 left = u32(min(count - k, u64(N)));
-        sum = add_wanted<STAYS, N>(sum, cols, values, x, [=](u32 u) { return at + min(u, left - 1) * stride; },
+        sum = add_wanted<IN_L2, N>(sum, cols, values, x, [=](u32 u) { return at + min(u, left - 1) * stride; },
                                    [=](u32 u) { return u < left; });
     }
     return sum;
@@ -268,14 +268,14 @@ __device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
 }
 
 // Loads 16 bytes of scalars.
-template <bool STAYS>
+template <bool IN_L2>
 __device__ __forceinline__ void load(const float *from, float (&to)[4]) {
-    float4 four = fetch<STAYS>(reinterpret_cast<const float4 *>(from));
+    float4 four = fetch<IN_L2>(reinterpret_cast<const float4 *>(from));
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
-template <bool STAYS>
+template <bool IN_L2>
 __device__ __forceinline__ void load(const double *from, double (&to)[2]) {
-    double2 two = fetch<STAYS>(reinterpret_cast<const double2 *>(from));
+    double2 two = fetch<IN_L2>(reinterpret_cast<const double2 *>(from));
     to[0] = two.x, to[1] = two.y;
 }
 

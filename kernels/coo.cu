@@ -16,16 +16,16 @@ __device__ __forceinline__ u32 spread(u32 i) { return i + i / RUN; }
 
 // Loads a thread's entries of a chunk of `count`. If it is not WHOLE, entries past its end repeat
 // the last one, since loads are not predicated.
-template <bool STAYS, bool WHOLE, typename T>
+template <bool IN_L2, bool WHOLE, typename T>
 __device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *values, u32 count, u32 (&row)[RUN],
                                      u32 (&col)[RUN], T (&value)[RUN]) {
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) {
         u32 i = threadIdx.x + u * BLOCK;
         if (!WHOLE) i = min(i, count - 1);
-        col[u] = fetch<STAYS>(cols + i);
-        value[u] = fetch<STAYS>(values + i);
-        row[u] = fetch<STAYS>(rows + i);
+        col[u] = fetch<IN_L2>(cols + i);
+        value[u] = fetch<IN_L2>(values + i);
+        row[u] = fetch<IN_L2>(rows + i);
     }
 }
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ void load(const u32 *rows, const u32 *cols, const T *
 template <bool ADD, typename T>
 __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32 *__restrict__ cols,
                                          const T *__restrict__ values, u64 nnz, const T *__restrict__ x,
-                                         T *y, u32 *carry_rows, T *carries, u32 *arrivals, u32 resident) {
+                                         T *y, u32 *carry_rows, T *carries, u32 *arrivals, u32 l2_shares) {
     __shared__ T products[CHUNK + BLOCK];
     // One more element for the row after the chunk.
     __shared__ u32 row_of[CHUNK + BLOCK + 1];
@@ -45,10 +45,10 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
     u32 count = u32(min(nnz - first, u64(CHUNK)));
     u32 row[RUN], col[RUN];
     T value[RUN];
-    by_residency(blockIdx.x, resident, [&](auto stays) {
-        constexpr bool STAYS = decltype(stays)::value;
-        if (count == CHUNK) load<STAYS, true>(rows + first, cols + first, values + first, count, row, col, value);
-        else load<STAYS, false>(rows + first, cols + first, values + first, count, row, col, value);
+    by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
+        constexpr bool IN_L2 = decltype(in_l2)::value;
+        if (count == CHUNK) load<IN_L2, true>(rows + first, cols + first, values + first, count, row, col, value);
+        else load<IN_L2, false>(rows + first, cols + first, values + first, count, row, col, value);
     });
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) value[u] *= __ldg(x + col[u]);
@@ -99,19 +99,19 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
 }
 
 // One thread per entry. y holds zeros or the sums to add to.
-template <bool STAYS, typename T>
+template <bool IN_L2, typename T>
 __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows, const u32 *__restrict__ cols,
                                                    const T *__restrict__ values, u64 nnz, const T *__restrict__ x,
                                                    T *y) {
     u64 i = thread_id();
-    if (i < nnz) atomicAdd(y + fetch<STAYS>(rows + i), fetch<STAYS>(values + i) * __ldg(x + fetch<STAYS>(cols + i)));
+    if (i < nnz) atomicAdd(y + fetch<IN_L2>(rows + i), fetch<IN_L2>(values + i) * __ldg(x + fetch<IN_L2>(cols + i)));
 }
 
 // Three arrays are loaded together: 64 registers per thread.
 #define SEGMENTS(NAME, ADD, T)                                                                              \
     KERNEL_WITH(4) NAME(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
-                        u32 *carry_rows, T *carries, u32 *arrivals, u32 resident) {                         \
-        segments<ADD>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals, resident);              \
+                        u32 *carry_rows, T *carries, u32 *arrivals, u32 l2_shares) {                         \
+        segments<ADD>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals, l2_shares);              \
     }
 
 #define INSTANCES(SUFFIX, T)                                                                                \
@@ -121,9 +121,9 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
         add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                      \
     }                                                                                                       \
     KERNEL coo_atomic_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x,      \
-                               T *y, u32 resident) {                                                        \
-        by_residency(blockIdx.x, resident, [=](auto stays) {                                                \
-            entries_by_atomics<stays.value>(rows, cols, values, nnz, x, y);                                 \
+                               T *y, u32 l2_shares) {                                                        \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
+            entries_by_atomics<in_l2.value>(rows, cols, values, nnz, x, y);                                 \
         });                                                                                                 \
     }
 

@@ -13,7 +13,7 @@ constexpr u32 LANE_ENTRIES = 4;
 template <u32 W, typename T, typename O>
 __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                               const T *__restrict__ values, u32 nrows, const T *__restrict__ x,
-                                              OUT(T) y, u32 resident) {
+                                              OUT(T) y, u32 l2_shares) {
     u64 row = thread_id() / W;
     u32 lane = threadIdx.x % W;
     u64 at = 0, count = 0;
@@ -25,11 +25,11 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
     // If lanes return for further entries, the next launch must not evict their lines from the L1
     // cache.
     bool once = CAN_OVERLAP && !__syncthreads_or(count > LANE_ENTRIES);
-    end_previous();
-    if (once) begin_next();
+    wait_for_previous_launch();
+    if (once) trigger_next_launch();
     T sum = 0;
-    by_residency(blockIdx.x, resident, [&](auto stays) {
-        sum = sum_entries<decltype(stays)::value, LANE_ENTRIES>(cols, values, x, at, W, count);
+    by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
+        sum = sum_entries<decltype(in_l2)::value, LANE_ENTRIES>(cols, values, x, at, W, count);
     });
     sum = lanes_sum(sum, W);
     if (row < nrows && lane == 0) put(y, row, sum);
@@ -86,11 +86,11 @@ __device__ __forceinline__ void receive_part(u64 *from, double &part) {
 // Destination of the sums of a chunk. Segment i < ends is the chunk's part of row `row` + i,
 // segment `ends` that of the row that continues after it.
 template <typename T>
-struct Sums {
+struct ChunkOutput {
     OUT(T) y;
     u32 row, ends;
     // True if the first row begins before the chunk, and if the last one continues after it.
-    bool from_before, goes_on;
+    bool from_before, continues;
     // Destinations in shared memory for the part of the first row, and in global memory for that of
     // the last row.
     T *head;
@@ -98,7 +98,7 @@ struct Sums {
 
     __device__ __forceinline__ void put_segment(u32 i, T sum) const {
         if (i == ends) {
-            if (goes_on) send_part(tail, sum);
+            if (continues) send_part(tail, sum);
         } else if (i == 0 && from_before) {
             *head = sum;
         } else {
@@ -111,7 +111,7 @@ struct Sums {
 // the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
 // begun and wait for no later ones.
 template <typename T>
-__device__ __forceinline__ void add_parts(Sums<T> sums, u64 *parts, u32 first) {
+__device__ __forceinline__ void add_parts(ChunkOutput<T> sums, u64 *parts, u32 first) {
     __shared__ T warp_sums[WARPS];
     auto part_sum = [=](u32 threads) {
         T sum = 0;
@@ -143,7 +143,7 @@ constexpr u32 FEW_ENDS = 2;
 // Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
 // before `row_ends[i]`.
 template <u32 RUN, typename T, typename At>
-__device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, Sums<T> sums, At at) {
+__device__ __forceinline__ void sum_by_block(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, ChunkOutput<T> sums, At at) {
     __shared__ T warp_sums[FEW_ENDS + 1][WARPS];
     for (u32 i = 0; i <= sums.ends; ++i) {
         u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
@@ -164,15 +164,15 @@ __device__ __forceinline__ void sum_few(const T (&product)[RUN], u32 begin, u32 
 
 // Row ends of a run, two in a word, loaded together.
 template <u32 RUN>
-struct alignas(RUN * sizeof(u16)) Ends {
+struct alignas(RUN * sizeof(u16)) PackedEnds {
     u32 pairs[RUN / 2];
 };
 
-// Sums a chunk of which every thread has RUN consecutive products. `ended` is 1 + i where segment i
+// Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where segment i
 // ends with the product, and 0 elsewhere.
 template <u32 RUN, typename T>
-__device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *ended, Sums<T> sums) {
-    Ends<RUN> ends = reinterpret_cast<const Ends<RUN> *>(ended)[threadIdx.x];
+__device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end_marks, ChunkOutput<T> sums) {
+    PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[threadIdx.x];
     // Rows that end in the run are complete except for the first one, which may begin in earlier
     // runs. `open` is the sum behind the last end.
     u32 first_end = 0;
@@ -210,11 +210,11 @@ struct Words<16> {
 
 // Loads RUN consecutive elements per thread of an array with one element per entry, from a multiple
 // of four on. Elements past the last one that is needed repeat needed ones.
-template <bool STAYS, u32 RUN, typename V>
+template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
     using Bits = typename Words<TOGETHER * sizeof(V)>::Type;
-    struct alignas(sizeof(Bits)) Some {
+    struct alignas(sizeof(Bits)) Pack {
         V at[TOGETHER];
     };
     // The array may end within the last four.
@@ -224,30 +224,30 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
             const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / GROUP * GROUP);
 #pragma unroll
             for (u32 v = 0; v < GROUP; v += TOGETHER) {
-                Bits bits = fetch<STAYS>(reinterpret_cast<const Bits *>(from + v));
-                Some some = *reinterpret_cast<Some *>(&bits);
+                Bits bits = fetch<IN_L2>(reinterpret_cast<const Bits *>(from + v));
+                Pack pack = *reinterpret_cast<Pack *>(&bits);
 #pragma unroll
-                for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = some.at[w];
+                for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = pack.at[w];
             }
         }
     } else {
 #pragma unroll
-        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<STAYS>(array + base + min(threadIdx.x * RUN + u, count - 1));
+        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(threadIdx.x * RUN + u, count - 1));
     }
 }
 
 // Loads every BLOCK-th element of an array with one element per entry, so that the columns of a
 // warp are neighbours in their row. Elements past the last one that is needed repeat it.
-template <bool STAYS, u32 RUN, typename V>
+template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_striped(const V *array, u64 base, u32 count, V (&run)[RUN]) {
 #pragma unroll
-    for (u32 u = 0; u < RUN; ++u) run[u] = fetch<STAYS>(array + base + min(u * BLOCK + threadIdx.x, count - 1));
+    for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(u * BLOCK + threadIdx.x, count - 1));
 }
 
 // Place of a product in shared memory: 16 bytes are left out after every 128, so that neither a
 // warp's stores of consecutive products nor its loads of runs have bank conflicts.
 template <typename T>
-__device__ __forceinline__ constexpr u32 place(u32 product) {
+__device__ __forceinline__ constexpr u32 padded_index(u32 product) {
     return product + product / (128 / u32(sizeof(T))) * (16 / u32(sizeof(T)));
 }
 
@@ -256,7 +256,7 @@ template <u32 RUN, typename T>
 __device__ __forceinline__ void load_run_of(const T *products, T (&run)[RUN]) {
     struct alignas(RUN * sizeof(T) < 16 ? RUN * sizeof(T) : 16) Run {
         T at[RUN];
-    } own = *reinterpret_cast<const Run *>(products + place<T>(threadIdx.x * RUN));
+    } own = *reinterpret_cast<const Run *>(products + padded_index<T>(threadIdx.x * RUN));
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) run[u] = own.at[u];
 }
@@ -273,32 +273,32 @@ constexpr u32 ROWS_AHEAD = 2;
 template <u32 RUN, bool STRIPED, typename T, typename O>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
-                                               u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts, u32 resident) {
+                                               u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts, u32 l2_shares) {
     // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
     // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
     // src/formats/csr/chunks.rs.
     constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;
-    alignas(16) __shared__ u16 ended[CAPACITY];
-    alignas(16) __shared__ T products[STRIPED ? place<T>(CAPACITY) : 1];
+    alignas(16) __shared__ u16 end_marks[CAPACITY];
+    alignas(16) __shared__ T products[STRIPED ? padded_index<T>(CAPACITY) : 1];
     __shared__ u32 few_ends[FEW_ENDS];
     __shared__ T head;
 
-    Chunk here = load_chunk(chunks, blockIdx.x), next = load_chunk(chunks, u64(blockIdx.x) + 1);
+    Chunk chunk = load_chunk(chunks, blockIdx.x), next = load_chunk(chunks, u64(blockIdx.x) + 1);
     u64 cut = u64(blockIdx.x) * SPACING;
-    u64 first = cut - here.moved - here.row;
+    u64 first = cut - chunk.moved - chunk.row;
     u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
-    Sums<T> sums = {y, here.row, next.row - here.row, here.first != blockIdx.x, next.first != blockIdx.x + 1,
+    ChunkOutput<T> sums = {y, chunk.row, next.row - chunk.row, chunk.first != blockIdx.x, next.first != blockIdx.x + 1,
                     &head, parts + u64(blockIdx.x) * PART_WORDS<T>};
     // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
-    // `early` to `count`.
-    u32 early = STRIPED ? 0 : u32(first % 4);
-    u64 base = first - early;
+    // `skipped` to `count`.
+    u32 skipped = STRIPED ? 0 : u32(first % 4);
+    u64 base = first - skipped;
     u32 count = u32(end - base);
     auto at = [](u32 u) { return STRIPED ? u * BLOCK + threadIdx.x : threadIdx.x * RUN + u; };
 
     // The first row may begin before the chunk.
-    auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(here.row) + i]), first) - base); };
-    auto end_of = [=](u32 i) { return u32(row_ptr[u64(here.row) + i + 1] - base); };
+    auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(chunk.row) + i]), first) - base); };
+    auto end_of = [=](u32 i) { return u32(row_ptr[u64(chunk.row) + i + 1] - base); };
     // A chunk without row ends is inside a row, whose end is loaded instead.
     u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
 #pragma unroll
@@ -310,71 +310,71 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     u32 col[RUN];
     T product[RUN], factor[RUN];
     auto load_run = [=](const auto *array, auto &run) {
-        if (count <= early) return;
-        by_residency(blockIdx.x, resident, [&](auto stays) {
-            if constexpr (STRIPED) load_striped<decltype(stays)::value>(array, base, count, run);
-            else load_wide<decltype(stays)::value>(array, base, count, nnz, run);
+        if (count <= skipped) return;
+        by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
+            if constexpr (STRIPED) load_striped<decltype(in_l2)::value>(array, base, count, run);
+            else load_wide<decltype(in_l2)::value>(array, base, count, nnz, run);
         });
     };
     load_run(cols, col);
-    end_previous();
-    begin_next();
+    wait_for_previous_launch();
+    trigger_next_launch();
     load_run(values, product);
     bool few = sums.ends <= FEW_ENDS;
-    reinterpret_cast<Ends<RUN> *>(ended)[threadIdx.x] = {};
+    reinterpret_cast<PackedEnds<RUN> *>(end_marks)[threadIdx.x] = {};
 #pragma unroll
-    for (u32 u = 0; u < RUN; ++u) factor[u] = count > early ? gather(x + col[u]) : T(0);
+    for (u32 u = 0; u < RUN; ++u) factor[u] = count > skipped ? gather(x + col[u]) : T(0);
 
     // This overlaps with the loads.
-    auto note = [=](u32 i, u32 begin, u32 stop) {
+    auto mark_end = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
-        else if (begin < stop) ended[stop - 1] = u16(i + 1);
+        else if (begin < stop) end_marks[stop - 1] = u16(i + 1);
         else sums.put_segment(i, 0);
     };
     __syncthreads();
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r)
-        if (threadIdx.x + r * BLOCK < sums.ends) note(threadIdx.x + r * BLOCK, begins[r], stops[r]);
-    for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.ends; i += BLOCK) note(i, begin_of(i), end_of(i));
+        if (threadIdx.x + r * BLOCK < sums.ends) mark_end(threadIdx.x + r * BLOCK, begins[r], stops[r]);
+    for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.ends; i += BLOCK) mark_end(i, begin_of(i), end_of(i));
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) {
-        product[u] = at(u) >= early && at(u) < count ? product[u] * factor[u] : T(0);
-        if (STRIPED && !few) products[place<T>(at(u))] = product[u];
+        product[u] = at(u) >= skipped && at(u) < count ? product[u] * factor[u] : T(0);
+        if (STRIPED && !few) products[padded_index<T>(at(u))] = product[u];
     }
 
     __syncthreads();
     if (few) {
-        sum_few(product, early, count, few_ends, sums, at);
+        sum_by_block(product, skipped, count, few_ends, sums, at);
     } else {
         if constexpr (STRIPED) load_run_of(products, product);
-        sum_runs(product, ended, sums);
+        sum_runs(product, end_marks, sums);
     }
-    if (sums.from_before && here.last == blockIdx.x) add_parts(sums, parts, here.first);
+    if (sums.from_before && chunk.last == blockIdx.x) add_parts(sums, parts, chunk.first);
 }
 
 #define ROWS(NAME, W, T, O)                                                                                 \
     KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),                \
-                u32 resident) {                                                                                             \
-        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, resident);                                                \
+                u32 l2_shares) {                                                                                             \
+        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, l2_shares);                                                \
     }
 
 // Minimum number of blocks per multiprocessor, so that each thread has registers for a batch: see
 // KERNEL. f64 needs more of them, and so do 64-bit row offsets.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-#define RESIDENT(T, O) 4
+#define MIN_BLOCKS(T, O) 4
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-#define RESIDENT(T, O) 3
+#define MIN_BLOCKS(T, O) 3
 #elif defined(SCALED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000)
-#define RESIDENT(T, O) (sizeof(T) == 8 ? 4 : 5)
+#define MIN_BLOCKS(T, O) (sizeof(T) == 8 ? 4 : 5)
 #else
-#define RESIDENT(T, O) (sizeof(T) == 4 ? 6 : sizeof(O) == 4 ? 5 : 4)
+#define MIN_BLOCKS(T, O) (sizeof(T) == 4 ? 6 : sizeof(O) == 4 ? 5 : 4)
 #endif
 
 #define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                         \
-    KERNEL_WITH(RESIDENT(T, O))                                                                                           \
+    KERNEL_WITH(MIN_BLOCKS(T, O))                                                                                           \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
-         OUT_PARAMETERS(T), u64 *parts, u32 resident) {                                                                    \
-        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, resident);                            \
+         OUT_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                    \
+        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, l2_shares);                            \
     }
 
 #define INSTANCES(SUFFIX, T, O)                                                                                           \

@@ -190,9 +190,9 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         T value[COUNT * R];
         U factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::STAYS>(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
-        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::STAYS>(indices + (k + u) * WARP + lane);
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::IN_L2>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u) factor[u] = x.at(col[u / R] + u % R);
@@ -212,7 +212,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         for (u32 u = 0; u < COUNT; ++u) {
             // A lane without the step loads the entry of another lane: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
-            col[u] = fetch<Values::STAYS>(indices + at + place);
+            col[u] = fetch<Values::IN_L2>(indices + at + place);
 #pragma unroll
             for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
             at += lanes;
@@ -256,7 +256,7 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
 #pragma unroll
         for (u32 u = 0; u < PIECE_ENTRIES; ++u) {
             u32 at = min(k + u * apart, piece.count - 1);
-            col[u] = fetch<Values::STAYS>(rows.cols + piece.begin + at);
+            col[u] = fetch<Values::IN_L2>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
@@ -333,7 +333,7 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
     if (kind == DIAGONAL) {
         add_diagonals<V>(sum, at, own, full, width, lane, x, x.beyond(x.x, row));
     } else {
-        if (perm) row = fetch<Values::STAYS>(perm + row);
+        if (perm) row = fetch<Values::IN_L2>(perm + row);
         x.x = x.beyond(x.x, header.z);
         if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
         else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);

@@ -18,20 +18,20 @@ __device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / 
 template <typename T, bool STAYS_RESIDENT>
 struct Plain {
     static constexpr u32 CODES = 1, BYTES = sizeof(T);
-    static constexpr bool STAYS = STAYS_RESIDENT;
+    static constexpr bool IN_L2 = STAYS_RESIDENT;
     const T *values;
 
     __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
-    __device__ __forceinline__ T one(u32 at) const { return fetch<STAYS>(values + at); }
+    __device__ __forceinline__ T one(u32 at) const { return fetch<IN_L2>(values + at); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
         if constexpr (sizeof(T) == 4) {
-            float4 v = fetch<STAYS>(reinterpret_cast<const float4 *>(values + at));
+            float4 v = fetch<IN_L2>(reinterpret_cast<const float4 *>(values + at));
             out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
         } else {
-            double2 v = fetch<STAYS>(reinterpret_cast<const double2 *>(values + at));
-            double2 w = fetch<STAYS>(reinterpret_cast<const double2 *>(values + at) + 1);
+            double2 v = fetch<IN_L2>(reinterpret_cast<const double2 *>(values + at));
+            double2 w = fetch<IN_L2>(reinterpret_cast<const double2 *>(values + at) + 1);
             out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
         }
     }
@@ -41,16 +41,16 @@ struct Plain {
 template <typename T, bool STAYS_RESIDENT>
 struct Coded {
     static constexpr u32 CODES = 256, BYTES = 1;
-    static constexpr bool STAYS = STAYS_RESIDENT;
+    static constexpr bool IN_L2 = STAYS_RESIDENT;
     const u8 *codes;
     const T *dictionary;
 
     __device__ __forceinline__ Coded(const u8 *bytes, const T *, const T *shared) : codes(bytes), dictionary(shared) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * UNIT); }
     __device__ __forceinline__ void skip_values(u64 count) { codes += count; }
-    __device__ __forceinline__ T one(u32 at) const { return dictionary[fetch<STAYS>(codes + at)]; }
+    __device__ __forceinline__ T one(u32 at) const { return dictionary[fetch<IN_L2>(codes + at)]; }
     __device__ __forceinline__ void four(u32 at, T *out) const {
-        uchar4 c = fetch<STAYS>(reinterpret_cast<const uchar4 *>(codes + at));
+        uchar4 c = fetch<IN_L2>(reinterpret_cast<const uchar4 *>(codes + at));
         out[0] = dictionary[c.x], out[1] = dictionary[c.y], out[2] = dictionary[c.z], out[3] = dictionary[c.w];
     }
 };
@@ -80,31 +80,31 @@ struct F32 {
 template <typename P, typename T, bool STAYS_RESIDENT>
 struct Widened {
     static constexpr u32 CODES = 1, BYTES = sizeof(typename P::Bits);
-    static constexpr bool STAYS = STAYS_RESIDENT;
+    static constexpr bool IN_L2 = STAYS_RESIDENT;
     const typename P::Bits *values;
 
     __device__ __forceinline__ Widened(const u8 *bytes, const T *, const T *)
         : values(reinterpret_cast<const typename P::Bits *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(typename P::Bits))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
-    __device__ __forceinline__ T one(u32 at) const { return P::widen(fetch<STAYS>(values + at)); }
+    __device__ __forceinline__ T one(u32 at) const { return P::widen(fetch<IN_L2>(values + at)); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
-        typename P::Four v = fetch<STAYS>(reinterpret_cast<const typename P::Four *>(values + at));
+        typename P::Four v = fetch<IN_L2>(reinterpret_cast<const typename P::Four *>(values + at));
         out[0] = P::widen(v.x), out[1] = P::widen(v.y), out[2] = P::widen(v.z), out[3] = P::widen(v.w);
     }
 };
-template <typename T, bool STAYS>
-using AsBf16 = Widened<Bf16, T, STAYS>;
-template <typename T, bool STAYS>
-using AsF16 = Widened<F16, T, STAYS>;
-template <typename T, bool STAYS>
-using AsF32 = Widened<F32, T, STAYS>;
+template <typename T, bool IN_L2>
+using AsBf16 = Widened<Bf16, T, IN_L2>;
+template <typename T, bool IN_L2>
+using AsF16 = Widened<F16, T, IN_L2>;
+template <typename T, bool IN_L2>
+using AsF32 = Widened<F32, T, IN_L2>;
 
 // One value for all entries.
 template <typename T, bool STAYS_RESIDENT>
 struct Same {
     static constexpr u32 CODES = 1, BYTES = 0;
-    static constexpr bool STAYS = STAYS_RESIDENT;
+    static constexpr bool IN_L2 = STAYS_RESIDENT;
     T value;
 
     __device__ __forceinline__ Same(const u8 *, const T *dictionary, const T *) : value(gather(dictionary)) {}
@@ -128,19 +128,19 @@ __device__ __forceinline__ void load_words(const I *words, I *out) {
 }
 
 // Loads four contiguous indices.
-template <bool STAYS>
+template <bool IN_L2>
 __device__ __forceinline__ void load_four(const u8 *at, u32 *out) {
-    uchar4 c = fetch<STAYS>(reinterpret_cast<const uchar4 *>(at));
+    uchar4 c = fetch<IN_L2>(reinterpret_cast<const uchar4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
-template <bool STAYS>
+template <bool IN_L2>
 __device__ __forceinline__ void load_four(const u16 *at, u32 *out) {
-    ushort4 c = fetch<STAYS>(reinterpret_cast<const ushort4 *>(at));
+    ushort4 c = fetch<IN_L2>(reinterpret_cast<const ushort4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
-template <bool STAYS>
+template <bool IN_L2>
 __device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
-    uint4 c = fetch<STAYS>(reinterpret_cast<const uint4 *>(at));
+    uint4 c = fetch<IN_L2>(reinterpret_cast<const uint4 *>(at));
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 
@@ -284,9 +284,9 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         u32 col[COUNT];
         T value[COUNT * R], factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::STAYS>(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
-        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::STAYS>(indices + (k + u) * WARP + lane);
+        for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::IN_L2>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
 #pragma unroll
         for (u32 u = 0; u < COUNT * R; ++u) factor[u] = gather(x + col[u / R] + u % R);
@@ -308,7 +308,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         for (u32 u = 0; u < COUNT; ++u) {
             // A lane without the step loads the entry of another lane: every step has one.
             u32 lanes = __popc(mask[u]), place = min(u32(__popc(mask[u] & (bit - 1))), lanes - 1);
-            col[u] = fetch<Values::STAYS>(indices + at + place);
+            col[u] = fetch<Values::IN_L2>(indices + at + place);
 #pragma unroll
             for (u32 r = 0; r < R; ++r) value[u * R + r] = values.one(at * R + r * lanes + place);
             at += lanes;
@@ -373,7 +373,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
 #pragma unroll
         for (u32 u = 0; u < LONG_ENTRIES; ++u) {
             u32 at = min(k + u * WARP, piece.count - 1);
-            col[u] = fetch<Values::STAYS>(rows.cols + piece.begin + at);
+            col[u] = fetch<Values::IN_L2>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
@@ -405,12 +405,12 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
 template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T>
 __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
-                                            u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y, u32 shift, u32 resident) {
+                                            u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y, u32 shift, u32 l2_shares) {
     constexpr u32 CODES = Values<T, true>::CODES;
     __shared__ T shared[CODES];
     if constexpr (CODES > 1) {
-        end_previous();
-        begin_next();
+        wait_for_previous_launch();
+        trigger_next_launch();
         for (u32 c = threadIdx.x; c < CODES; c += BLOCK) shared[c] = gather(dictionary + c);
         __syncthreads();
     }
@@ -418,11 +418,11 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
     u32 long_blocks = (rows.count + WARPS - 1) / WARPS;
     if (blockIdx.x < long_blocks) {
         u32 p = blockIdx.x * WARPS + warp;
-        end_previous();
-        begin_next();
+        wait_for_previous_launch();
+        trigger_next_launch();
         if (p < rows.count)
-            by_residency(blockIdx.x, resident, [&](auto stays) {
-                Values<T, decltype(stays)::value> own(rows.values, dictionary, shared);
+            by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
+                Values<T, decltype(in_l2)::value> own(rows.values, dictionary, shared);
                 own.skip_values(rows.pieces[p].begin);
                 // If registers suffice, a piece takes two rounds.
                 long_piece<SPLITS ? 8 : 4>(rows, own, p, lane, x, y);
@@ -436,15 +436,15 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
     T sum = 0;
     u32 row = min(slice * WARP + lane, nrows - 1);
     uint4 header = __ldg(headers + (has_slice ? slice : 0));
-    end_previous();
-    begin_next();
+    wait_for_previous_launch();
+    trigger_next_launch();
     if (has_slice) {
         const u8 *at = index + u64(header.y) * UNIT;
         u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
         if (!DIAGONALS && kind != DIAGONAL && perm) row = fetch<true>(perm + row);
-        by_residency(blockIdx.x, resident, [&](auto stays) {
-            constexpr bool STAYS = decltype(stays)::value;
-            Values<T, STAYS> own(values, dictionary, shared);
+        by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
+            constexpr bool IN_L2 = decltype(in_l2)::value;
+            Values<T, IN_L2> own(values, dictionary, shared);
             own.skip(header.x);
             if (DIAGONALS || kind == DIAGONAL) {
                 sum = diagonal_sum<8, V>(at, own, full, width, shift, lane, x + row);
@@ -470,9 +470,9 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
 #define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                 \
     KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,   \
-                             T *sums, u32 *done, const T *x, OUT_PARAMETERS(T), u32 shift, u32 resident) {                              \
+                             T *sums, u32 *done, const T *x, OUT_PARAMETERS(T), u32 shift, u32 l2_shares) {                              \
         packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                        \
-                                          Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT, shift, resident);      \
+                                          Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT, shift, l2_shares);      \
     }
 
 // Minimum number of blocks per multiprocessor. Short rows are bound by latency, so that the diagonal kernels,

@@ -4,7 +4,7 @@
 
 // One thread per lane, and with C = 32 one warp per slice. If `C` is 0, `c` is the number of lanes.
 // Without `perm` the rows are in their order.
-template <bool STAYS, u32 C, typename T>
+template <bool IN_L2, u32 C, typename T>
 __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                        const u32 *__restrict__ cols, const T *__restrict__ values,
                                        const u32 *__restrict__ perm, u32 c, u32 nrows, u32 ncols,
@@ -16,8 +16,8 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     u32 lane = u32(i) % lanes;
     u64 begin = __ldg(slice_ptr + slice);
     u64 width = (__ldg(slice_ptr + slice + 1) - begin) / lanes;
-    u32 row = perm ? fetch<STAYS>(perm + i) : u32(i);
-    put(y, row, sum_slots<STAYS>(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
+    u32 row = perm ? fetch<IN_L2>(perm + i) : u32(i);
+    put(y, row, sum_slots<IN_L2>(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
 }
 
 // Number of slots of a row that a thread loads together if there are few rows: the loads in flight
@@ -26,7 +26,7 @@ template <typename T>
 constexpr u32 DEEP = 128 / sizeof(T);
 
 // As `slices` with C = 32, for few rows with many slots.
-template <bool STAYS, typename T>
+template <bool IN_L2, typename T>
 __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                             const u32 *__restrict__ cols, const T *__restrict__ values,
                                             const u32 *__restrict__ perm, u32 nrows, u32 ncols,
@@ -42,17 +42,17 @@ __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, c
     u64 k = 0;
 #pragma unroll 1
     for (; k + DEEP<T> <= width; k += DEEP<T>, at += DEEP<T> * WARP)
-        sum = add_slots<STAYS, DEEP<T>, true>(sum, cols, values, factors, [=](u32 u) { return at + u * WARP; });
+        sum = add_slots<IN_L2, DEEP<T>, true>(sum, cols, values, factors, [=](u32 u) { return at + u * WARP; });
     u64 filled = __ldg(full + slice);
-    sum += sum_slots<STAYS>(cols, values, factors, at, WARP, filled > k ? filled - k : 0, width - k);
-    put(y, perm ? fetch<STAYS>(perm + i) : u32(i), sum);
+    sum += sum_slots<IN_L2>(cols, values, factors, at, WARP, filled > k ? filled - k : 0, width - k);
+    put(y, perm ? fetch<IN_L2>(perm + i) : u32(i), sum);
 }
 
 #define SLICES(NAME, C, T)                                                                                       \
     KERNEL NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
-                u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 resident) {                             \
-        by_residency(blockIdx.x, resident, [=](auto stays) {                                                     \
-            slices<stays.value, C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, OUTPUT);             \
+                u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 l2_shares) {                             \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                     \
+            slices<in_l2.value, C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, OUTPUT);             \
         });                                                                                                      \
     }
 
@@ -64,9 +64,9 @@ SLICES(sell32_f64, 32, double)
 // Two blocks per multiprocessor: 128 registers per thread.
 #define DEEP_SLICES(NAME, T)                                                                                      \
     KERNEL_WITH(2) NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
-                        u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 resident) {               \
-        by_residency(blockIdx.x, resident, [=](auto stays) {                                                      \
-            deep_slices<stays.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, OUTPUT);               \
+                        u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 l2_shares) {               \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                      \
+            deep_slices<in_l2.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, OUTPUT);               \
         });                                                                                                       \
     }
 

@@ -44,9 +44,9 @@ __device__ __forceinline__ void store(double *to, const double (&from)[2]) {
 // True if the arrays stay in the L2. Either all of them stay or none, since blocks share the
 // stripes evenly.
 #ifdef STREAMED
-constexpr bool STAYS = false;
+constexpr bool IN_L2 = false;
 #else
-constexpr bool STAYS = true;
+constexpr bool IN_L2 = true;
 #endif
 
 // 16-bit numbers of a piece, two per word.
@@ -94,9 +94,9 @@ struct Slots {
     // Loads the i-th piece after the beginning of a group.
     __device__ __forceinline__ void take(const Stripe<T> &a, u32 group, u32 i) {
         u64 piece = u64(group) * PIECES<T> + i;
-        load<STAYS>(a.cols + piece * PIECE<T>, col);
-        if constexpr (PLAIN) load<STAYS>(a.values + piece * PIECE<T>, value);
-        destination = fetch<STAYS>(a.destinations + piece / PIECES<T>);
+        load<IN_L2>(a.cols + piece * PIECE<T>, col);
+        if constexpr (PLAIN) load<IN_L2>(a.values + piece * PIECE<T>, value);
+        destination = fetch<IN_L2>(a.destinations + piece / PIECES<T>);
     }
 };
 
@@ -191,7 +191,7 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
     // `shared_bytes` in src/formats/tiles/cuda.rs.
     T *in_order = reinterpret_cast<T *>(dynamic_shared);
     u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + 128 / sizeof(T)) - ends;
-    for (u32 i = threadIdx.x; i < ends; i += SUM_THREADS) row_ends[i] = fetch<STAYS>(a.row_ends + first_row + i);
+    for (u32 i = threadIdx.x; i < ends; i += SUM_THREADS) row_ends[i] = fetch<IN_L2>(a.row_ends + first_row + i);
 
 #pragma unroll 1
     for (u64 piece = first + threadIdx.x; piece < stop; piece += N * SUM_THREADS) {
@@ -201,8 +201,8 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
         for (u32 n = 0; n < N; ++n) {
             // Pieces past the end load the last one again, and store it to the same position.
             u64 slot = min(piece + n * SUM_THREADS, stop - 1) * PIECE<T>;
-            load<STAYS>(a.positions + slot, position[n]);
-            load<STAYS>(products + (slot - before), product[n]);
+            load<IN_L2>(a.positions + slot, position[n]);
+            load<IN_L2>(products + (slot - before), product[n]);
         }
 #pragma unroll
         for (u32 n = 0; n < N; ++n)
