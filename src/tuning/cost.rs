@@ -423,4 +423,25 @@ mod tests {
         let uneven = |device| work_terms_of(9, 0, device)[Term::Uneven as usize];
         assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
     }
+
+    #[test]
+    fn misses_streams_and_idle_threads_are_counted() {
+        let cpu = DeviceSpec { threads: 4, ..Device::Cpu.spec() };
+        // Three quarters of the gathers have been nearby, a quarter never.
+        let mut reuse = crate::analysis::Reuse { first: 250, ..Default::default() };
+        reuse.counts[0] = 750;
+        let features = MatrixFeatures { nrows: 100, nnz: 1000, reuse, ..MatrixFeatures::default() };
+        let terms = |slots, matrix_bytes| {
+            let work = Work { slots, matrix_bytes, rows: 100, ..Work::default() };
+            work_terms(&work, &features, 1e6, &CacheReach::usual(&cpu), &cpu)
+        };
+        let small = terms(1000, 100_000);
+        assert_eq!([Term::NearMisses, Term::FarMisses].map(|t| small[t as usize]), [250.0; 2]);
+        assert_eq!(small[Term::Stream as usize], 0.0);
+        assert_eq!(terms(1000, 1_500_000)[Term::Stream as usize], 750_000.0);
+        assert_eq!(terms(1000, 3_000_000)[Term::Stream as usize], 3_000_000.0);
+        // A product in one part keeps three of four threads waiting.
+        assert_eq!(cpu::parts(1100), 1);
+        assert_eq!(small[Term::Slots as usize], 4.0 * 1000.0);
+    }
 }

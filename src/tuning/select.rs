@@ -310,6 +310,16 @@ mod tests {
     }
 
     #[test]
+    fn of_times_within_the_band_the_fewest_bytes_win() {
+        let place = |plans: &[(f64, u64)]| super::choose(plans).map(|choice| choice.place);
+        let (near, far) = (1.0 + TIE_BAND / 2.0, 1.0 + 2.0 * TIE_BAND);
+        assert_eq!(place(&[(1.0, 10), (near, 5), (far, 1)]), Some(1));
+        assert_eq!(place(&[(near, 10), (1.0, 10)]), Some(0));
+        assert_eq!(place(&[(f64::INFINITY, 1), (1.0, 10)]), Some(1));
+        assert_eq!(place(&[(f64::INFINITY, 1)]), None);
+    }
+
+    #[test]
     fn the_same_matrix_gets_the_same_plan() {
         let plans: Vec<_> =
             (0..3).map(|_| choose("webbase,rows=20k", |_| {}).unwrap().plan).collect();

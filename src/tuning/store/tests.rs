@@ -62,11 +62,12 @@ fn stored_decisions_are_found_by_their_key_only() {
     assert_eq!(store.find(&key(), &cpu), Err(Miss::Unknown));
     store.keep(&entry()).unwrap();
     assert_eq!(store.find(&key(), &cpu), Ok(entry()));
-    let others: [DecisionKey; 8] = [
+    let others: [DecisionKey; 9] = [
         DecisionKey { structure: "00000000000000000000000000000abc".parse().unwrap(), ..key() },
         DecisionKey { scalar: ScalarKind::F64, ..key() },
         DecisionKey { values: ValueClass::Ones, ..key() },
         DecisionKey { device: "another".to_owned(), ..key() },
+        DecisionKey { threads: key().threads + 1, ..key() },
         DecisionKey { calls: 0, ..key() },
         DecisionKey { memory_limit: Some(1 << 30), ..key() },
         DecisionKey { deterministic: true, ..key() },
@@ -95,6 +96,11 @@ fn the_key_follows_from_the_matrix_and_the_request() {
         (key.calls, key.memory_limit, key.cold, key.values),
         (4, Some(7), true, ValueClass::Few)
     );
+    assert_eq!(key.threads, Device::Cpu.spec().threads);
+    let structure = Fingerprint::of(a.view());
+    let cpu = Device::Cpu.spec();
+    let more = DeviceSpec { threads: cpu.threads + 1, ..cpu };
+    assert_ne!(DecisionKey::new(structure, &analysis, &more, &request, Some(7), true), key);
 }
 
 #[test]
