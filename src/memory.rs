@@ -136,7 +136,7 @@ fn refused(needed: u64) -> Error {
 }
 
 /// Requests huge pages for the memory of `slice`; the system may decline.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn ask_for_huge_pages<T>(slice: &[T]) {
     /// Page size that divides that of every Linux with huge pages.
     const PAGE: usize = 4096;
@@ -153,7 +153,7 @@ fn ask_for_huge_pages<T>(slice: &[T]) {
     unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_HUGEPAGE) };
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), miri))]
 fn ask_for_huge_pages<T>(_: &[T]) {}
 
 /// Size of the last-level cache available to one thread, in bytes; a typical size if the system
@@ -161,7 +161,7 @@ fn ask_for_huge_pages<T>(_: &[T]) {}
 pub(crate) fn last_cache() -> u64 {
     /// Typical size for a group of cores of current servers.
     const USUAL: u64 = 32 << 20;
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     {
         // SAFETY: a query of the system, with a valid argument.
         let bytes = unsafe { libc::sysconf(libc::_SC_LEVEL3_CACHE_SIZE) };

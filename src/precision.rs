@@ -169,7 +169,7 @@ impl Precision {
     /// True if the precision represents all numbers exactly. Stops early if it does not.
     pub(crate) fn holds_all<T: Scalar>(self, values: &[T]) -> bool {
         /// Numbers checked together.
-        const STRETCH: usize = 64;
+        const SEGMENT: usize = 64;
         /// Numbers per chunk, and smallest number of chunks per thread: fewer than 2¹⁹ numbers
         /// are not shared among threads.
         const CHUNK: usize = 1 << 14;
@@ -182,7 +182,7 @@ impl Precision {
             |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
         let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
         values.par_chunks(CHUNK).with_min_len(TOGETHER).all(|values| match self {
-            Self::F32 => values.chunks(STRETCH).all(|values| unchanged(values) || each(values)),
+            Self::F32 => values.chunks(SEGMENT).all(|values| unchanged(values) || each(values)),
             Self::Bf16 | Self::F16 => each(values),
         })
     }

@@ -229,12 +229,12 @@ fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64
     const SAMPLING: usize = 64;
     const MOST: usize = 1 << 19;
     /// Consecutive entries sampled together: a line of the cache.
-    const STRETCH: usize = 16;
-    let stretches = ((col_idx.len() / SAMPLING).min(MOST) / STRETCH).max(2);
+    const SEGMENT: usize = 16;
+    let segments = ((col_idx.len() / SAMPLING).min(MOST) / SEGMENT).max(2);
     let sample = |half: usize| {
-        let starts = (half..stretches).step_by(2).map(|i| col_idx.len() / stretches * i);
+        let starts = (half..segments).step_by(2).map(|i| col_idx.len() / segments * i);
         let mut cols: Vec<u32> = starts
-            .flat_map(|at| &col_idx[at..(at + STRETCH).min(col_idx.len())])
+            .flat_map(|at| &col_idx[at..(at + SEGMENT).min(col_idx.len())])
             .copied()
             .collect();
         cols.sort_unstable();

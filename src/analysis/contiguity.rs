@@ -15,7 +15,7 @@ const EXACT_NNZ: usize = 1 << 14;
 const SAMPLING: usize = 16;
 
 /// Entries per section.
-const STRETCH: usize = 128;
+const SEGMENT: usize = 128;
 
 /// Sections per parallel task: distributing fewer takes longer than measuring them.
 const TOGETHER: usize = 32;
@@ -34,13 +34,13 @@ impl Contiguity {
     /// Measures `a`.
     pub(super) fn of(a: CsrColumns<'_>) -> Self {
         let every = if a.nnz() <= EXACT_NNZ { 1 } else { SAMPLING };
-        let stretches = a.nnz().div_ceil(STRETCH);
-        let sampled = (0..stretches.div_ceil(every))
+        let segments = a.nnz().div_ceil(SEGMENT);
+        let sampled = (0..segments.div_ceil(every))
             .into_par_iter()
             .with_min_len(together(a.nnz(), TOGETHER))
             .map(|i| {
-                let stretch = (i * every + scattered(i, every)).min(stretches - 1);
-                ContiguityCounts::of(a, stretch * STRETCH..((stretch + 1) * STRETCH).min(a.nnz()))
+                let segment = (i * every + scattered(i, every)).min(segments - 1);
+                ContiguityCounts::of(a, segment * SEGMENT..((segment + 1) * SEGMENT).min(a.nnz()))
             });
         let ContiguityCounts { entries, shifted, runs } =
             sampled.reduce(ContiguityCounts::default, ContiguityCounts::merge);
@@ -137,7 +137,7 @@ mod tests {
         // Every sixteenth section has different rows.
         let rows = 32 * EXACT_NNZ / 4;
         let cols = (0..4 * rows)
-            .map(|k| if k / STRETCH % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });
+            .map(|k| if k / SEGMENT % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });
         let row_ptr = (0..=rows).map(|row| 4 * row).collect();
         let a = CsrMatrix::try_new(rows, rows + 4, row_ptr, cols.collect(), vec![1.0f32; 4 * rows])
             .unwrap();

@@ -68,20 +68,20 @@ impl ValueSet {
 
     /// Adds `values` until there are more than [`DICTIONARY`].
     ///
-    /// Repeated values mostly repeat in the order of the rows. A stretch of values is compared with
+    /// Repeated values mostly repeat in the order of the rows. A segment of values is compared with
     /// the values one period earlier, and is looked up only if it differs. The period is then the
     /// distance to the previous occurrence of the last few values (Lempel and Ziv, A universal
     /// algorithm for sequential data compression, 1977).
     pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
         /// Values that are compared at once.
-        const STRETCH: usize = 16;
-        /// Successive stretches that differ before the search for periods other than 1 is given up.
+        const SEGMENT: usize = 16;
+        /// Successive segments that differ before the search for periods other than 1 is given up.
         const PATIENCE: usize = 16;
         let mut phrases = Phrases { last: 0, ends: [0; Phrases::COUNT] };
         let (mut period, mut different) = (1, 0);
-        for (start, stretch) in (0usize..).step_by(STRETCH).zip(values.chunks(STRETCH)) {
+        for (start, segment) in (0usize..).step_by(SEGMENT).zip(values.chunks(SEGMENT)) {
             let before = start.checked_sub(period).map(|before| &values[before..]);
-            if before.is_some_and(|before| same_bits(stretch, before)) {
+            if before.is_some_and(|before| same_bits(segment, before)) {
                 different = 0;
                 continue;
             }
@@ -91,12 +91,12 @@ impl ValueSet {
             different += 1;
             if different > PATIENCE {
                 period = 1;
-                for value in stretch {
+                for value in segment {
                     self.insert(value.bits());
                 }
                 continue;
             }
-            for (at, value) in (start + 1..).zip(stretch) {
+            for (at, value) in (start + 1..).zip(segment) {
                 period = phrases.distance(at, self.insert(value.bits()));
             }
         }

@@ -15,7 +15,7 @@ pub(crate) fn limit() -> u64 {
 
 /// Physical memory of the machine, in bytes.
 fn physical() -> u64 {
-    #[cfg(unix)]
+    #[cfg(all(unix, not(miri)))]
     {
         // SAFETY: two queries of the system, with valid arguments.
         let (pages, size) =
@@ -29,7 +29,7 @@ fn physical() -> u64 {
 
 /// Limit of the address space (`RLIMIT_AS`), in bytes.
 fn address_space() -> u64 {
-    #[cfg(unix)]
+    #[cfg(all(unix, not(miri)))]
     {
         let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a query of the system, with room for its result.

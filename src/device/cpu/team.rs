@@ -3,7 +3,7 @@
 //! A product takes microseconds to milliseconds and is repeated many times, often with a little
 //! serial work in between. A general thread pool puts the caller to sleep and wakes its threads,
 //! which often start on one core: measured on two cores, a product of 3.4 ms takes 5.2 ms after
-//! every stretch of serial work. Here the caller takes part, so at worst it does all the work
+//! every period of serial work. Here the caller takes part, so at worst it does all the work
 //! itself. The other threads spin for a moment before they sleep. Nothing is allocated.
 
 use std::cell::UnsafeCell;

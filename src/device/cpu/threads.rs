@@ -99,7 +99,7 @@ fn work_alone() {
 
 /// Notes in every child of `fork` that the threads do not exist there.
 fn watch_forks() {
-    #[cfg(unix)]
+    #[cfg(all(unix, not(miri)))]
     {
         extern "C" fn in_child() {
             ALONE.store(true, Relaxed);

@@ -19,7 +19,7 @@ const TASK: usize = 1 << 15;
 
 /// Entries of a row that are classified as hot or not together: a piece reads those of the runs
 /// that it begins and ends in again.
-const STRETCH: usize = 1024;
+const SEGMENT: usize = 1024;
 
 /// Marks a column that is not hot.
 const COLD: u32 = u32::MAX;
@@ -233,8 +233,8 @@ fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
     let runs = tasks.par_iter().flat_map_iter(|rows| {
         let mut runs = Vec::new();
         for row in rows.clone() {
-            for (i, cols) in a.row(row).chunks(STRETCH).enumerate() {
-                let (row, first) = (row as u32, (i * STRETCH) as u32);
+            for (i, cols) in a.row(row).chunks(SEGMENT).enumerate() {
+                let (row, first) = (row as u32, (i * SEGMENT) as u32);
                 let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
                 let of = |tile, count| (count > 0).then_some(Run { tile, row, first, count });
                 runs.extend(of(0, hot));

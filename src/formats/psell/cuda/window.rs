@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_as_few_as_leave_room_for_most_warps() {
+    fn bands_are_as_few_as_keep_most_warps_busy() {
         let of = |deltas: &[i64]| {
             let deltas: Vec<i32> = deltas.iter().map(|&d| d as i32).collect();
             bands(&deltas, 27 * 128, SHARED)
