@@ -61,7 +61,7 @@ pub(crate) fn together(size: usize, least: usize) -> usize {
 /// let analysis = Analysis::of(a.view());
 /// assert_eq!(analysis.row_lengths, [2, 1]);
 /// assert_eq!((analysis.rows.max, analysis.rows.mean), (2, 1.5));
-/// assert_eq!((analysis.structure.all_ones, analysis.structure.affine), (false, 1.0 / 3.0));
+/// assert_eq!((analysis.structure.all_ones, analysis.structure.shifted), (false, 1.0 / 3.0));
 /// # Ok::<(), sparseop::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
