@@ -80,7 +80,7 @@ pub(crate) trait Format: 'static {
     /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
-    /// Adds what the format measures of a matrix itself, for its candidates and their traffic.
+    /// Adds what the format measures of a matrix itself, for its candidates and their work.
     fn probe<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &mut Probes) {}
 
     /// Candidate plans for a matrix on a kind of device.

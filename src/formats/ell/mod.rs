@@ -77,7 +77,7 @@ impl Format for Ell {
     }
 
     fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
-        let work = traffic_of_width(analysis, scalar, analysis.rows.max);
+        let work = work_of_width(analysis, scalar, analysis.rows.max);
         match *plan {
             Plan::Padded => work,
             Plan::Lengths => {
@@ -106,7 +106,7 @@ impl Format for Ell {
 }
 
 /// Traffic of rows cut or padded to `width`, without row lengths.
-pub(crate) fn traffic_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32) -> Work {
+pub(crate) fn work_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32) -> Work {
     let nrows = analysis.rows.nrows as u64;
     // Neither factor exceeds 2³², but with the bytes of a slot the product may.
     let slots = nrows.saturating_mul(u64::from(width));

@@ -135,7 +135,7 @@ impl Format for Hyb {
         let histogram = &analysis.rows.histogram;
         let width = plan.width.resolve(histogram, scalar).min(analysis.rows.max);
         let tail = histogram.entries_beyond(width);
-        let ell = ell::traffic_of_width(analysis, scalar, width);
+        let ell = ell::work_of_width(analysis, scalar, width);
         Work {
             matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)),
             tail,
