@@ -435,13 +435,14 @@ mod tests {
             let work = Work { slots, matrix_bytes, rows: 100, ..Work::default() };
             work_terms(&work, &features, 1e6, &CacheReach::usual(&cpu), &cpu)
         };
+        // A product in one part keeps three of four threads waiting.
+        assert_eq!(cpu::parts(1100), 1);
         let small = terms(1000, 100_000);
-        assert_eq!([Term::NearMisses, Term::FarMisses].map(|t| small[t as usize]), [250.0; 2]);
+        assert_eq!(small[Term::Slots as usize], 4.0 * 1000.0);
+        let misses = [Term::NearMisses, Term::FarMisses].map(|term| small[term as usize]);
+        assert_eq!(misses, [4.0 * 250.0; 2]);
         assert_eq!(small[Term::Stream as usize], 0.0);
         assert_eq!(terms(1000, 1_500_000)[Term::Stream as usize], 750_000.0);
         assert_eq!(terms(1000, 3_000_000)[Term::Stream as usize], 3_000_000.0);
-        // A product in one part keeps three of four threads waiting.
-        assert_eq!(cpu::parts(1100), 1);
-        assert_eq!(small[Term::Slots as usize], 4.0 * 1000.0);
     }
 }
