@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use sparseop::matrix::market;
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, Precision, Scalar, ScalarKind, Tuning};
+use sparseop::{Plan, Precision, Scalar, ScalarKind};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -65,10 +65,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 }
 
 fn apply<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
-    let mut builder = args.choice.builder()?;
-    if let Some(plan) = &args.plan {
-        builder = builder.tuning(Tuning::Fixed(plan.clone()));
-    }
+    let builder = args.choice.builder_for(args.plan.as_ref())?;
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let x = match &args.x {
         Some(file) => market::read_vector(file)?,

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::{Device, Error, Precision, Scalar, ScalarKind, SparseOpBuilder, Tuning};
+use sparseop::{Device, Error, Plan, Precision, Scalar, ScalarKind, SparseOpBuilder, Tuning};
 use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
@@ -85,6 +85,15 @@ impl ChoiceArgs {
     pub(super) fn rounded<T: Scalar>(&self, a: CsrMatrix<T>) -> Result<CsrMatrix<T>> {
         let Some(precision) = self.value_precision else { return Ok(a) };
         Ok(a.rounded_to(precision)?.into_owned())
+    }
+
+    /// A builder with these settings, for a given plan if there is one.
+    pub(super) fn builder_for(&self, plan: Option<&Plan>) -> Result<SparseOpBuilder> {
+        let builder = self.builder()?;
+        Ok(match plan {
+            Some(plan) => builder.tuning(Tuning::Fixed(plan.clone())),
+            None => builder,
+        })
     }
 
     /// A builder with these settings.

@@ -13,7 +13,7 @@ use method::{Suitability, needs_positive_definite};
 use result::{SolveResult, print, time};
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, Scalar, ScalarKind, SparseOp, Tuning};
+use sparseop::{Plan, Scalar, ScalarKind, SparseOp};
 use sparseop_solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
 use std::path::PathBuf;
 
@@ -136,10 +136,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 }
 
 fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
-    let mut builder = args.choice.builder()?;
-    if let Some(plan) = &args.plan {
-        builder = builder.tuning(Tuning::Fixed(plan.clone()));
-    }
+    let builder = args.choice.builder_for(args.plan.as_ref())?;
     args.warn_of_ignored_options(console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let (mut name, mut why) = method_for(args, &a)?;
