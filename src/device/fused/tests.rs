@@ -290,12 +290,12 @@ fn registers_are_neither_read_nor_set_while_a_graph_is_captured() {
     for device in devices() {
         let Device::Cuda(_) = device else { continue };
         let stream = Stream::new(device).unwrap();
-        let mut passes = Passes::<f64>::new(&stream, 16, Code::new()).unwrap();
-        let values: Vec<f64> = (0..16).map(f64::from).collect();
+        let mut passes = Passes::<f64>::new(&stream, MAX_REGISTERS, Code::new()).unwrap();
+        let values: Vec<f64> = (0..MAX_REGISTERS).map(|i| i as f64).collect();
         passes.write(&values).unwrap();
         let refused = [
             stream.capture(&mut || passes.read().map(drop)).unwrap_err(),
-            stream.capture(&mut || passes.write(&[0.0; 16])).unwrap_err(),
+            stream.capture(&mut || passes.write(&[0.0; MAX_REGISTERS])).unwrap_err(),
         ];
         for error in refused {
             assert!(error.to_string().contains("captured for a graph"), "{error}");
