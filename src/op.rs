@@ -9,6 +9,7 @@ mod multi;
 mod prepare;
 mod stage;
 mod transpose;
+mod tuning;
 mod update;
 
 use crate::analysis::{Analysis, RowStats, Structure};
@@ -31,6 +32,7 @@ use stage::StagingBuffers;
 use std::borrow::Cow;
 use std::sync::Mutex;
 use transpose::{Transposed, Transposition};
+pub use tuning::Tuning;
 
 /// Sparse matrix operator: a packed matrix in a tuned format, for repeated products.
 ///
@@ -77,7 +79,7 @@ pub struct SparseOp<T: Scalar> {
 
 impl<T: Scalar> SparseOp<T> {
     /// Builds the operator of a matrix, on the best device, with the plan that is predicted to be
-    /// fastest.
+    /// fastest and confirmed by a few products ([`Tuning::Check`]).
     ///
     /// # Errors
     ///
@@ -187,25 +189,6 @@ impl<T: Scalar> SparseOp<T> {
     }
 }
 
-/// Method that finds a plan.
-#[derive(Debug, Clone, PartialEq, Default)]
-#[non_exhaustive]
-pub enum Tuning {
-    /// Prediction by the cost model and a profile.
-    #[default]
-    Heuristic,
-    /// Calibration: a timing run of the candidates that are predicted to be fastest, on the matrix
-    /// itself.
-    ///
-    /// If [`expected_calls`](SparseOpBuilder::expected_calls) is set, the timing run only takes
-    /// place if as many products are expected to pay for it, unless [`Calibration::always`] is set.
-    /// Its measurements vary from run to run, and the choice between equally fast plans may vary
-    /// with them.
-    Calibrate,
-    /// A given plan.
-    Fixed(Plan),
-}
-
 /// Builder of an operator. Settings that are not set are detected or have a sensible default.
 #[derive(Debug, Clone, Default)]
 pub struct SparseOpBuilder {
@@ -279,7 +262,7 @@ impl SparseOpBuilder {
     /// If true, the winner of a [`Tuning::Calibrate`] is stored on disk, and a stored decision for
     /// a matrix of this structure, this device and these settings is used instead of a prediction
     /// or another timing run. The default is false. Stored decisions take precedence with
-    /// [`Tuning::Heuristic`] too, which stores nothing itself.
+    /// [`Tuning::Predict`] and [`Tuning::Check`] too, which store nothing themselves.
     #[must_use]
     pub fn remember(mut self, remember: bool) -> Self {
         self.remember = remember;
@@ -360,7 +343,7 @@ impl SparseOpBuilder {
             spec.threads = profile.profile.device.threads;
         }
         match &self.tuning {
-            Tuning::Heuristic | Tuning::Calibrate => {
+            Tuning::Predict | Tuning::Check | Tuning::Calibrate => {
                 select::select(analysis, &spec, profile, request)
             }
             Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),

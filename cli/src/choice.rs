@@ -32,9 +32,9 @@ pub(super) struct ChoiceArgs {
     /// that `sparseop profile show` prints]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Method of choosing the plan
-    #[arg(long, value_name = "HOW", default_value = "heuristic")]
-    pub(super) tuning: How,
+    /// Method of choosing the plan [default: check; `analyze` predicts]
+    #[arg(long, value_name = "HOW")]
+    pub(super) tuning: Option<How>,
     /// Approximate time limit of a timing run, in seconds [default: 3]
     #[arg(long, value_name = "S", alias = "race-seconds", value_parser = parse_seconds)]
     calibration_seconds: Option<f64>,
@@ -53,7 +53,9 @@ pub(super) struct ChoiceArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum How {
     /// Prediction from measured coefficients
-    Heuristic,
+    Predict,
+    /// Prediction, checked with a few products on the matrix itself
+    Check,
     /// Timing run of the shortlist on the matrix itself; with --expected-calls only if these
     /// products amortise it
     Calibrate,
@@ -99,8 +101,9 @@ impl ChoiceArgs {
     /// A builder with these settings.
     pub(super) fn builder(&self) -> Result<SparseOpBuilder> {
         let tuning = match self.tuning {
-            How::Heuristic => Tuning::Heuristic,
-            How::Calibrate => Tuning::Calibrate,
+            Some(How::Predict) => Tuning::Predict,
+            None | Some(How::Check) => Tuning::Check,
+            Some(How::Calibrate) => Tuning::Calibrate,
         };
         let mut builder = SparseOpBuilder::new()
             .tuning(tuning)

@@ -55,7 +55,7 @@ fn more_vectors_than_memory_are_refused() {
 fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
     for (args, expected) in [
         (&["bench", "a.mtx", "--plans", "auto,sel(c:32)"][..], "did you mean `sell`?"),
-        (&["bench", "a.mtx", "--tuning", "calibrated"], "heuristic, calibrate"),
+        (&["bench", "a.mtx", "--tuning", "calibrated"], "predict, check, calibrate"),
         (&["bench", "a.mtx", "--calibration-seconds", "0"], "a number of seconds above 0"),
         (&["bench", "a.mtx", "--baselines", "cuspars"], "possible values: sprs, cusparse, none"),
         (&["bench", "a.mtx", "--seconds", "0"], "a number of seconds above 0"),

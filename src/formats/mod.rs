@@ -139,13 +139,15 @@ pub(crate) trait Format: 'static {
         false
     }
 
-    /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
+    /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it. Both arguments
+    /// are the same matrix.
     ///
     /// # Errors
     ///
     /// [`Error::GpuMemory`] and the errors of compiling kernels.
     fn pack_on_device<T: Scalar>(
         _: &Self::Plan,
+        _: CsrView<'_, T>,
         _: &DeviceCsr<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
         Ok(None)
@@ -172,6 +174,16 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// Values that are stored in fewer bytes or as codes, if the format has such values.
     fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {
         None
+    }
+
+    /// Changes to another plan that uses the same arrays of the same matrix `a`. False if there is
+    /// no such plan; nothing is changed then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    fn change_plan(&mut self, _: &Plan, _: CsrView<'_, T>) -> Result<bool, Error> {
+        Ok(false)
     }
 
     /// Access to single entries, if the format can find them.
@@ -240,6 +252,15 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         _: Ptr<T>,
         _: Scaling<'_, T>,
     ) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// As [`HostMatrix::change_plan`].
+    ///
+    /// # Errors
+    ///
+    /// As [`HostMatrix::upload`].
+    fn change_plan(&mut self, _: &Plan, _: CsrView<'_, T>) -> Result<bool, Error> {
         Ok(false)
     }
 

@@ -112,9 +112,10 @@ macro_rules! registry {
             /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
             pub(crate) fn pack_on_device<T: Scalar>(
                 &self,
-                a: &DeviceCsr<T>,
+                a: CsrView<'_, T>,
+                there: &DeviceCsr<T>,
             ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-                match self { $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a)),+ }
+                match self { $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a, there)),+ }
             }
 
             fn parse(name: &str, args: &mut PlanArgs<'_>) -> Option<Result<Self, Error>> {

@@ -37,13 +37,33 @@ impl<T: Scalar> ResidentMatrix<T> {
         plan.packs_on_device() && a.nrows() + a.nnz() >= FEWEST
     }
 
-    /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it.
+    /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it. `a` is the same
+    /// matrix in host memory.
     ///
     /// # Errors
     ///
     /// As [`on`](Self::on).
-    pub(crate) fn packed_on_device(plan: &Plan, a: &DeviceCsr<T>) -> Result<Option<Self>, Error> {
-        Ok(plan.pack_on_device(a)?.map(|packed| Self::Gpu(a.gpu, packed)))
+    pub(crate) fn packed_on_device(
+        plan: &Plan,
+        a: CsrView<'_, T>,
+        there: &DeviceCsr<T>,
+    ) -> Result<Option<Self>, Error> {
+        Ok(plan.pack_on_device(a, there)?.map(|packed| Self::Gpu(there.gpu, packed)))
+    }
+
+    /// Changes to another plan that uses the same arrays of the same matrix `a`. False if there is
+    /// no such plan or if the arrays are shared; nothing is changed then.
+    ///
+    /// # Errors
+    ///
+    /// As [`on`](Self::on).
+    pub(crate) fn change_plan(&mut self, plan: &Plan, a: CsrView<'_, T>) -> Result<bool, Error> {
+        match self {
+            Self::Host(matrix) => matrix.change_plan(plan, a),
+            Self::Gpu(_, matrix) => {
+                Arc::get_mut(matrix).map_or(Ok(false), |matrix| matrix.change_plan(plan, a))
+            }
+        }
     }
 
     /// `y = A x`, executed directly on the CPU and enqueued on a GPU.

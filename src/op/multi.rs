@@ -312,7 +312,7 @@ impl<T: Scalar> SparseOp<T> {
         let a = self.to_csr()?;
         Analysis::check_memory(a.view())?;
         let analysis = Analysis::of(a.view());
-        let builder = self.settings_for_another().tuning(Tuning::Heuristic).remember(false);
+        let builder = self.settings_for_another().tuning(Tuning::Predict).remember(false);
         let plan = builder.plan_for_spmm(&analysis, &self.device, T::KIND);
         // Here the size of the packing is known, and checked against the limit for given and chosen
         // plans.

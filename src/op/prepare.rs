@@ -7,7 +7,9 @@ use crate::device::{Device, DeviceSpec};
 use crate::formats::ResidentMatrix;
 use crate::matrix::CsrView;
 use crate::trace::span;
+use crate::tuning::caches::CacheState;
 use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
+use crate::tuning::check::{self, Checked};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
 use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
@@ -52,17 +54,29 @@ impl SparseOpBuilder {
             Ok::<_, Error>((decision, shelf))
         });
         let (mut decision, shelf) = decided?;
-        let predicted = decision.basis == Basis::Predicted;
-        if self.tuning == Tuning::Calibrate && predicted && self.pays(&mut decision, device, &spec)
-        {
-            let (ready, seconds) = self.timing_run(device, source, analysis, &mut decision)?;
-            if let Some(shelf) = shelf {
-                shelf.keep(&mut decision, &spec);
+        let (mut timing, mut ready) = (0.0, None);
+        match &self.tuning {
+            Tuning::Check if decision.basis == Basis::Predicted => {
+                ready = self.check(device, source, analysis, &mut decision)?;
             }
-            return Ok(Prepared::new(decision, ready, select, seconds));
+            Tuning::Calibrate
+                if decision.basis == Basis::Predicted && self.pays(&mut decision, device, &spec) =>
+            {
+                ready = Some(self.calibrate(device, source, analysis, &mut decision)?);
+                if let Some(shelf) = shelf {
+                    shelf.keep(&mut decision, &spec);
+                }
+            }
+            _ => {}
         }
-        let ready = Ready::pack(&decision.plan, source, device)?;
-        Ok(Prepared::new(decision, ready, select, 0.0))
+        if let Some(timing_run) = ready.as_ref().and(decision.timing_run()) {
+            timing = timing_run.seconds;
+        }
+        let ready = match ready {
+            Some(ready) => ready,
+            None => Ready::pack(&decision.plan, source, device)?,
+        };
+        Ok(Prepared::new(decision, ready, select, timing))
     }
 
     /// Store entry of the decision. None if decisions are not stored.
@@ -102,15 +116,49 @@ impl SparseOpBuilder {
         pays
     }
 
-    /// Times the candidates nearest to the predicted one. Returns the winner and the seconds of
-    /// everything except packing it.
-    fn timing_run<T: Scalar>(
+    /// Checks the predicted plan with few products and returns the fastest plan, packed. `None` if
+    /// there is nothing to check: too few products are expected, the matrix is small, bits are to
+    /// repeat, or the device has no memory for the vectors of a product.
+    fn check<T: Scalar>(
         &self,
         device: &Device,
         source: PackSource<'_, T>,
         analysis: &Analysis,
         decision: &mut Decision,
-    ) -> Result<(Ready<ResidentMatrix<T>>, f64), Error> {
+    ) -> Result<Option<Ready<ResidentMatrix<T>>>, Error> {
+        let Request { memory_limit, expected_calls, deterministic, .. } = decision.request;
+        let limit = check::products(decision, source.a.nnz() as u64);
+        if deterministic || limit == 0 {
+            return Ok(None);
+        }
+        let span = span!(DEBUG, "check", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
+        let clock = WallClock::start();
+        let x = memory::filled(source.a.ncols(), T::ONE)?;
+        let timer = match DevicePlanTimer::new(source, device, &x, CacheState::Warm) {
+            Err(Error::GpuMemory { .. } | Error::HostMemory { .. }) => return Ok(None),
+            timer => timer?,
+        };
+        let limits = check::Limits {
+            products: limit,
+            calls: expected_calls,
+            memory: self.calibration.memory(memory_limit, device.memory()?),
+        };
+        let spec = device.spec();
+        let Checked { ready, timing_run, products } =
+            check::check(&timer, &clock, decision, &spec, limits)?;
+        decision.settle(Basis::Checked { timing_run, products, limit }, analysis, &spec);
+        span.record("plan", display(&decision.plan));
+        Ok(Some(ready))
+    }
+
+    /// Times the candidates nearest to the predicted one. Returns the winner, packed.
+    fn calibrate<T: Scalar>(
+        &self,
+        device: &Device,
+        source: PackSource<'_, T>,
+        analysis: &Analysis,
+        decision: &mut Decision,
+    ) -> Result<Ready<ResidentMatrix<T>>, Error> {
         let (settings, spec) = (&self.calibration, device.spec());
         let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
@@ -125,10 +173,9 @@ impl SparseOpBuilder {
         let shortlist = shortlist(decision, &spec);
         let (ready, timing_run) =
             calibrate(&timer, &clock, &shortlist, limits, settings.policy(device), settings.cold)?;
-        let seconds = timing_run.seconds;
         decision.settle(Basis::Timed(timing_run), analysis, &spec);
         span.record("plan", display(&decision.plan));
-        Ok((ready, seconds))
+        Ok(ready)
     }
 }
 
@@ -173,13 +220,13 @@ impl<T: Scalar> Prepared<T> {
         decision: Decision,
         ready: Ready<ResidentMatrix<T>>,
         select: f64,
-        calibrate: f64,
+        check: f64,
     ) -> Self {
         let Ready { matrix, pack, upload } = ready;
         Self {
             decision,
             matrix,
-            preparation: Preparation { analyze: 0.0, select, calibrate, pack, upload },
+            preparation: Preparation { analyze: 0.0, select, check, pack, upload },
         }
     }
 }

@@ -75,7 +75,7 @@ fn a_calibrated_operator_multiplies_with_the_winner() {
             "{estimated} bytes were estimated for {}",
             op.plan()
         );
-        assert!(op.preparation().calibrate > 0.0 && op.preparation().pack > 0.0);
+        assert!(op.preparation().check > 0.0 && op.preparation().pack > 0.0);
         op.apply(&x, &mut y).unwrap();
         Oracle::of(a.view(), &x).check(&y).unwrap();
     }

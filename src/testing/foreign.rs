@@ -62,7 +62,7 @@ fn from_arrays<T: Scalar>(device: &Device, spec: &str) {
     let y = DeviceArray::from_slice(device, &y).unwrap();
     let plans = ["csr", "jds", "psell(sigma:512,group:4)", "psell(sigma:1,values:packed,group:4)"];
     let fixed = plans.iter().map(|plan| Tuning::Fixed(plan.parse().unwrap()));
-    for (i, tuning) in [Tuning::Heuristic].into_iter().chain(fixed).enumerate() {
+    for (i, tuning) in [Tuning::Predict].into_iter().chain(fixed).enumerate() {
         let op = arrays.build(&SparseOpBuilder::new().tuning(tuning), &stream, &a, i % 2 == 0);
         assert_eq!(
             (op.device(), op.to_csr().unwrap()),

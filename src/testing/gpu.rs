@@ -311,7 +311,7 @@ fn packing_on_the_gpu_takes_few_products() {
             let once = || {
                 let start = std::time::Instant::now();
                 assert!(
-                    ResidentMatrix::packed_on_device(&plan, &there).unwrap().is_some(),
+                    ResidentMatrix::packed_on_device(&plan, a.view(), &there).unwrap().is_some(),
                     "{text} on {class}"
                 );
                 start.elapsed().as_secs_f64()

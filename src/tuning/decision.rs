@@ -153,7 +153,9 @@ impl Decision {
     #[doc(hidden)]
     pub fn timing_run(&self) -> Option<&TimingRun> {
         match &self.basis {
-            Basis::Timed(timing_run) | Basis::Remembered { timing_run, .. } => Some(timing_run),
+            Basis::Checked { timing_run, .. }
+            | Basis::Timed(timing_run)
+            | Basis::Remembered { timing_run, .. } => Some(timing_run),
             Basis::Predicted | Basis::Unpaid { .. } => None,
         }
     }
@@ -177,6 +179,15 @@ pub enum Basis {
         gain: f64,
         /// Predicted cost of the timing run, in seconds.
         cost: f64,
+    },
+    /// A check of the prediction with few products.
+    Checked {
+        /// The measurements.
+        timing_run: TimingRun,
+        /// Number of products.
+        products: u64,
+        /// Largest number of products.
+        limit: u64,
     },
     /// A timing run.
     Timed(TimingRun),
@@ -263,6 +274,13 @@ pub enum TimingOutcome {
     },
     /// Packing would have exceeded the time limit.
     NoTime,
+    /// The expected products would not have amortised packing, by the measured times of plain CSR.
+    Unpaid {
+        /// Expected saving over the expected products, in seconds.
+        gain: f64,
+        /// Predicted cost, in seconds.
+        cost: f64,
+    },
 }
 
 impl Display for TimingOutcome {
@@ -287,6 +305,7 @@ impl Display for TimingOutcome {
                 write!(f, "not timed: needs {needed} bytes, the other candidates leave {left}")
             }
             Self::NoTime => f.write_str("not timed: packing would exceed the time limit"),
+            Self::Unpaid { .. } => f.write_str("not packed: the expected products do not amortise it"),
         }
     }
 }

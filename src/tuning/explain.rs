@@ -1,6 +1,6 @@
 //! Explanations of decisions, as text.
 
-use super::decision::{Basis, Candidate, Decision, Request, TimingRun, Verdict};
+use super::decision::{Basis, Candidate, Decision, Request, TimingOutcome, TimingRun, Verdict};
 use super::scale::Scale;
 use crate::analysis::RowStats;
 use crate::device::Residency;
@@ -15,8 +15,8 @@ pub struct Preparation {
     pub analyze: f64,
     /// Choice of the plan, by prediction or from the store.
     pub select: f64,
-    /// Timing runs, including the packing of plans that did not win.
-    pub calibrate: f64,
+    /// Check or calibration, including the packing of plans that did not win.
+    pub check: f64,
     /// Packing of the matrix.
     pub pack: f64,
     /// Copy to the device.
@@ -27,7 +27,7 @@ impl Preparation {
     /// Total time.
     #[doc(hidden)]
     pub fn total(&self) -> f64 {
-        self.analyze + self.select + self.calibrate + self.pack + self.upload
+        self.analyze + self.select + self.check + self.pack + self.upload
     }
 }
 
@@ -36,7 +36,7 @@ impl Display for Preparation {
         let parts = [
             ("analysis", self.analyze),
             ("choice", self.select),
-            ("calibration", self.calibrate),
+            ("timing runs", self.check),
             ("packing", self.pack),
             ("upload", self.upload),
         ];
@@ -233,6 +233,9 @@ impl Explanation<'_> {
                 duration(*cost),
                 duration(*gain)
             )?,
+            Basis::Checked { timing_run, products, limit } => {
+                write_check(f, timing_run, *products, *limit)?;
+            }
             Basis::Timed(timing_run) => write_timing_run(f, "", timing_run)?,
             Basis::Remembered { timing_run, age } => {
                 write_timing_run(
@@ -251,8 +254,8 @@ impl Explanation<'_> {
     fn took(&self, f: &mut fmt::Formatter<'_>, p: &Preparation) -> fmt::Result {
         let [analyze, select] = [p.analyze, p.select].map(duration);
         write!(f, "took     {analyze} to analyse, {select} to choose")?;
-        if p.calibrate > 0.0 {
-            write!(f, ", {} to calibrate", duration(p.calibrate))?;
+        if p.check > 0.0 {
+            write!(f, ", {} to time", duration(p.check))?;
         }
         write!(f, ", {} to pack", duration(p.pack))?;
         if self.decision.profile.device.gpu.is_some() {
@@ -313,6 +316,29 @@ fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingR
         f,
         "{}",
         if timing_run.decided { "; decided" } else { "; undecided at the time limit" }
+    )?;
+    let predicted = timing_run.predicted();
+    if *predicted != timing_run.winner {
+        writeln!(f, "         predicted fastest was {predicted}")?;
+    }
+    Ok(())
+}
+
+/// Writes the extent of a check.
+fn write_check(
+    f: &mut fmt::Formatter<'_>,
+    timing_run: &TimingRun,
+    products: u64,
+    limit: u64,
+) -> fmt::Result {
+    let timed_plans = timing_run.timed_plans.iter().filter(|plan| plan.median.is_some()).count();
+    writeln!(
+        f,
+        "checked  {timed_plans} plan{} with {products} of at most {limit} products, in {} (packing \
+         {})",
+        if timed_plans == 1 { "" } else { "s" },
+        duration(timing_run.seconds),
+        duration(timing_run.packing)
     )?;
     let predicted = timing_run.predicted();
     if *predicted != timing_run.winner {
@@ -411,6 +437,11 @@ pub fn reason(candidate: &Candidate) -> String {
         }
         Verdict::NotDeterministic => "not bitwise reproducible".to_owned(),
         Verdict::Unknown => "no coefficients for its kernel in the profile".to_owned(),
+        Verdict::Timed(TimingOutcome::Unpaid { gain, cost }) => format!(
+            "not packed: expected to save {} and to cost {}",
+            duration(*gain),
+            duration(*cost)
+        ),
         Verdict::Timed(outcome) => outcome.to_string(),
     }
 }

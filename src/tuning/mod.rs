@@ -6,6 +6,7 @@ mod cache_state;
 pub mod caches;
 pub mod calibrate;
 pub mod ceilings;
+pub(crate) mod check;
 pub mod correction;
 pub mod cost;
 pub mod decision;

@@ -2,11 +2,12 @@
 
 use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
-use crate::device::{Device, DeviceVec, Stream};
+use crate::device::{Device, DeviceVec, Gpu, Stream};
 use crate::formats::{DeviceCsr, Plan, ResidentMatrix};
 use crate::matrix::CsrView;
 use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
+use once_cell::unsync::OnceCell;
 use std::cell::RefCell;
 use tracing::field::display;
 
@@ -21,6 +22,14 @@ pub(crate) trait PlanTimer {
     ///
     /// Errors of packing and of the device.
     fn pack(&self, plan: &Plan) -> Result<Ready<Self::Packed>, Error>;
+
+    /// Changes a packed matrix to another plan that uses the same arrays. False if there is no such
+    /// plan; nothing is changed then.
+    ///
+    /// # Errors
+    ///
+    /// As [`pack`](Self::pack).
+    fn change(&self, packed: &mut Self::Packed, plan: &Plan) -> Result<bool, Error>;
 
     /// Seconds of a batch of `repeats` products.
     ///
@@ -91,8 +100,8 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
         Ok(Self { matrix: matrix?, pack, upload })
     }
 
-    /// Copies a matrix to a GPU that packs it itself. `None` if the host has to pack it, or if the
-    /// GPU memory cannot hold both the matrix and its packed form.
+    /// Packs a matrix on a GPU that packs it itself, from its copy there. `None` if the host has to
+    /// pack it, or if the GPU memory cannot hold both the matrix and its packed form.
     fn packed_on_device(
         plan: &Plan,
         source: PackSource<'_, T>,
@@ -114,7 +123,7 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
             let csr = csr?;
             let Some(csr) = csr.as_ref().or(there) else { return Ok(None) };
             let span = pack_span(plan, a);
-            let packed = ResidentMatrix::packed_on_device(plan, csr)?;
+            let packed = ResidentMatrix::packed_on_device(plan, a, csr)?;
             packed.iter().for_each(|packed| span.record("bytes", packed.bytes()));
             Ok(packed)
         });
@@ -190,6 +199,9 @@ impl<T: Scalar> PackedPlan<T> {
 /// A matrix and the vectors of its products on a device.
 pub(crate) struct DevicePlanTimer<'a, T: Scalar> {
     source: PackSource<'a, T>,
+    /// Copy of the matrix on the GPU, from which the GPU packs, and the seconds of the copy; `None`
+    /// if there is no room for it.
+    copied: OnceCell<Option<(DeviceCsr<T>, f64)>>,
     device: &'a Device,
     caches: Caches,
     x: DeviceVec<T>,
@@ -211,11 +223,26 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
         let source = source.into();
         Ok(Self {
             source,
+            copied: OnceCell::new(),
             device,
             caches: Caches::new(&Stream::new(device)?, cache)?,
             x: DeviceVec::from_slice(device, x)?,
             y: RefCell::new(DeviceVec::zeros(device, source.a.nrows())?),
         })
+    }
+
+    /// Copies the matrix to the GPU, at the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`].
+    fn copied(&self, gpu: Gpu) -> Result<Option<&(DeviceCsr<T>, f64)>, Error> {
+        let copy = || match timed(|| DeviceCsr::upload(self.source.a, gpu)) {
+            (Ok(copied), seconds) => Ok(Some((copied, seconds))),
+            (Err(Error::GpuMemory { .. }), _) => Ok(None),
+            (Err(error), _) => Err(error),
+        };
+        self.copied.get_or_try_init(copy).map(Option::as_ref)
     }
 
     fn product(&self, matrix: &ResidentMatrix<T>) -> Result<(), Error> {
@@ -227,7 +254,24 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
     type Packed = ResidentMatrix<T>;
 
     fn pack(&self, plan: &Plan) -> Result<Ready<ResidentMatrix<T>>, Error> {
-        Ready::pack(plan, self.source, self.device)
+        let source = self.source;
+        let copied = match self.device {
+            Device::Cuda(gpu)
+                if source.there.is_none() && ResidentMatrix::packs_on_device(plan, source.a) =>
+            {
+                self.copied(*gpu)?
+            }
+            _ => None,
+        };
+        let Some((copied, upload)) = copied else {
+            return Ready::pack(plan, source, self.device);
+        };
+        let ready = Ready::pack(plan, PackSource { there: Some(copied), ..source }, self.device)?;
+        Ok(Ready { upload: ready.upload + upload, ..ready })
+    }
+
+    fn change(&self, matrix: &mut ResidentMatrix<T>, plan: &Plan) -> Result<bool, Error> {
+        matrix.change_plan(plan, self.source.a)
     }
 
     fn products(&self, matrix: &ResidentMatrix<T>, repeats: u32) -> Result<f64, Error> {

@@ -88,7 +88,7 @@ fn analyze<T: Scalar>(
     Analysis::check_memory(a.view())?;
     let (analysis, analyze) = timed(|| Analysis::of(a.view()));
     let (decision, select) = match args.choice.tuning {
-        How::Heuristic if !args.choice.remember => {
+        None | Some(How::Predict) if !args.choice.remember => {
             let (decision, seconds) = timed(|| builder.decide(&analysis, T::KIND));
             (decision?, seconds)
         }

@@ -23,7 +23,7 @@ use report::{BenchReport, PrepareUs, Summary};
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
-use sparseop::tuning::decision::{Candidate, Decision, Verdict};
+use sparseop::tuning::decision::{Candidate, Decision, TimingRun, Verdict};
 use sparseop::tuning::explain::{Explanation, Preparation, size};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Plan, ScalarKind, SparseOpBuilder, Tuning};
@@ -37,9 +37,10 @@ use task::{CacheArg, LayoutArg, MultivectorShape};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
-psell(sigma:512), jds(sections:auto), hyb(width:auto), coo. `auto` is the plan chosen by
-prediction, `calibrated` the winner of a timing run of the shortlist, `all` every plan that may be
-chosen for the matrix, `every` the excluded ones too.
+psell(sigma:512), jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen by
+default: predicted, and checked with a few products. `predicted` is the plan of the prediction alone,
+`calibrated` the winner of a timing run of the shortlist, `all` every plan that may be chosen for
+the matrix, `every` the excluded ones too.
 
 The environment variable SPARSEOP_CUSPARSE is the path of the cuSPARSE baseline, such as
 SPARSEOP_CUSPARSE=/path/libcusparse.so.12. SpMVOp (spmvop_alg1, spmvop_alg2) needs version 12.8 or
@@ -47,7 +48,7 @@ newer and its libnvJitLink on the library path (LD_LIBRARY_PATH).
 
 Examples:
   sparseop bench cant.mtx
-  sparseop bench cant.mtx --plans auto,calibrated,csr
+  sparseop bench cant.mtx --plans auto,predicted,calibrated,csr
   sparseop bench cant.mtx --plans 'auto,sell(c:32,sigma:512),csr' --seconds 3
   sparseop bench matrices/ --plans all --baselines none --dtype f32
   sparseop bench cant.mtx --cache company
@@ -58,7 +59,8 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     matrices: Matrices,
-    /// Plans to time, separated by commas: auto, calibrated, all, every, or spelled plans
+    /// Plans to time, separated by commas: auto, predicted, calibrated, all, every, or spelled
+    /// plans
     #[arg(long, value_name = "PLAN,...", default_value = "auto,csr")]
     plans: Plans,
     /// Baselines to compare with [default: cusparse on a GPU, sprs on the CPU]
@@ -200,6 +202,7 @@ fn bench<T: Peers>(
         layout: args.vectors.map(|_| args.layout),
         transposed: task.transposed,
         auto_plan: decision.plan.clone(),
+        predicted_plan: predicted(&decision),
         calibrated_plan: calibrated,
         prepare_us,
         runs,
@@ -258,12 +261,18 @@ fn calibrated<T: Peers>(
     Ok(op.plan().clone())
 }
 
+/// The plan that was chosen before any was timed.
+fn predicted(decision: &Decision) -> Plan {
+    decision.timing_run().map_or(&decision.plan, TimingRun::predicted).clone()
+}
+
 /// Every requested plan once, in the order of the request; true if it is requested by name.
 fn asked_plans(asked: &Plans, decision: &Decision, calibrated: Option<&Plan>) -> Vec<(Plan, bool)> {
     let mut plans: Vec<(Plan, bool)> = Vec::new();
     for asked in asked.iter() {
         let (more, by_name) = match asked {
             Asked::Auto => (vec![decision.plan.clone()], true),
+            Asked::Predicted => (vec![predicted(decision)], true),
             Asked::Calibrated => (calibrated.cloned().into_iter().collect(), true),
             Asked::All => {
                 let may_be_chosen = |c: &&Candidate| {

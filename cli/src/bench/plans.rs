@@ -9,6 +9,8 @@ use std::str::FromStr;
 pub(super) enum Asked {
     /// The plan chosen for the matrix.
     Auto,
+    /// The plan predicted to be fastest.
+    Predicted,
     /// The winner of a calibration.
     Calibrated,
     /// Every candidate that may be chosen.
@@ -38,11 +40,12 @@ impl FromStr for Plans {
 }
 
 /// The words that stand for plans.
-const WORDS: [&str; 4] = ["auto", "calibrated", "all", "every"];
+const WORDS: [&str; 5] = ["auto", "predicted", "calibrated", "all", "every"];
 
 fn parse(text: &str) -> Result<Asked> {
     match text.trim() {
         "auto" => Ok(Asked::Auto),
+        "predicted" => Ok(Asked::Predicted),
         "all" => Ok(Asked::All),
         "every" => Ok(Asked::Every),
         "calibrated" => Ok(Asked::Calibrated),

@@ -32,6 +32,7 @@ pub(super) struct BenchReport {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) transposed: bool,
     pub(super) auto_plan: Plan,
+    pub(super) predicted_plan: Plan,
     pub(super) calibrated_plan: Option<Plan>,
     pub(super) prepare_us: PrepareUs,
     pub(super) runs: Vec<BenchRun>,
@@ -42,15 +43,16 @@ pub(super) struct BenchReport {
 pub(super) struct PrepareUs {
     analyze: f64,
     select: f64,
+    check: f64,
     pack: f64,
     upload: f64,
 }
 
 impl PrepareUs {
     pub(super) fn of(p: &Preparation) -> Self {
-        let [analyze, select, pack, upload] =
-            [p.analyze, p.select, p.pack, p.upload].map(|s| s * 1e6);
-        Self { analyze, select, pack, upload }
+        let [analyze, select, check, pack, upload] =
+            [p.analyze, p.select, p.check, p.pack, p.upload].map(|s| s * 1e6);
+        Self { analyze, select, check, pack, upload }
     }
 }
 
@@ -380,8 +382,9 @@ mod tests {
             layout: None,
             transposed: false,
             auto_plan: auto_plan.parse().unwrap(),
+            predicted_plan: auto_plan.parse().unwrap(),
             calibrated_plan: (auto_plan == "coo").then(|| "ell".parse().unwrap()),
-            prepare_us: PrepareUs { analyze: 0.0, select: 0.0, pack: 0.0, upload: 0.0 },
+            prepare_us: PrepareUs { analyze: 0.0, select: 0.0, check: 0.0, pack: 0.0, upload: 0.0 },
             runs: runs.collect(),
         }
     }

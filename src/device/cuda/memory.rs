@@ -88,6 +88,15 @@ impl Gpu {
         Ok(buffer)
     }
 
+    /// Copies a buffer of this GPU, after everything enqueued on the default queue, and waits.
+    pub(crate) fn copied<T: Copy>(&self, from: &Buffer<T>) -> Result<Buffer<T>, Error> {
+        let buffer = self.uninitialised(from.len())?;
+        // SAFETY: both have this length and live until the copy is done.
+        unsafe { self.queue().copy_on_device(buffer.ptr(), from.ptr(), from.len())? };
+        self.queue().synchronize()?;
+        Ok(buffer)
+    }
+
     /// Allocates zeroed page-locked host memory, the fastest for copies to and from the GPU.
     pub(crate) fn pinned<T: Copy>(&self, len: usize) -> Result<Pinned<T>, Error> {
         let bytes = len * size_of::<T>();

@@ -220,6 +220,27 @@ impl Queue {
         })
     }
 
+    /// Enqueues a copy within the memory of the GPU.
+    ///
+    /// # Safety
+    ///
+    /// `from` and `to` have `len` elements, do not overlap, and live until it is done.
+    pub(crate) unsafe fn copy_on_device<T: Copy>(
+        &self,
+        to: Ptr<T>,
+        from: Ptr<T>,
+        len: usize,
+    ) -> Result<(), Error> {
+        let bytes = len * size_of::<T>();
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        self.call("copy on the GPU", || unsafe {
+            result::memcpy_dtod_async(to.address(), from.address(), bytes, self.0.stream)
+        })
+    }
+
     /// Enqueues a copy from the GPU.
     ///
     /// # Safety

@@ -42,16 +42,17 @@ pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
 /// `y = A x` with offsets of one width.
 pub(super) fn spmv<T: Scalar, O: Offset>(a: &Host<T>, row_ptr: &[O], x: &[T], y: &mut [T]) {
     let rows = Rows { row_ptr, col_idx: &a.col_idx, values: &a.values, x, y: Output::new(y) };
+    let parts = &a.arrangement.parts;
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
     unsafe {
-        match a.plan {
-            Plan::Scalar => run_parts(&a.parts, &Sums::<_, _, 1>(rows)),
-            Plan::Vector(2) => run_parts(&a.parts, &Sums::<_, _, 2>(rows)),
-            Plan::Vector(4) => run_parts(&a.parts, &Sums::<_, _, 4>(rows)),
-            Plan::Vector(8) => run_parts(&a.parts, &Sums::<_, _, 8>(rows)),
-            Plan::Vector(16) => run_parts(&a.parts, &Sums::<_, _, 16>(rows)),
-            Plan::Vector(_) => run_parts(&a.parts, &Sums::<_, _, 32>(rows)),
-            Plan::Balanced => balanced(rows, &a.parts, y.len()),
+        match a.arrangement.plan {
+            Plan::Scalar => run_parts(parts, &Sums::<_, _, 1>(rows)),
+            Plan::Vector(2) => run_parts(parts, &Sums::<_, _, 2>(rows)),
+            Plan::Vector(4) => run_parts(parts, &Sums::<_, _, 4>(rows)),
+            Plan::Vector(8) => run_parts(parts, &Sums::<_, _, 8>(rows)),
+            Plan::Vector(16) => run_parts(parts, &Sums::<_, _, 16>(rows)),
+            Plan::Vector(_) => run_parts(parts, &Sums::<_, _, 32>(rows)),
+            Plan::Balanced => balanced(rows, parts, y.len()),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! CSR on a GPU: some lanes per row, or blocks with equal chunks of entries and row ends.
 
 use super::chunks::{Chunk, any_cut};
-use super::{Host, LANE_ENTRIES, Offsets, Plan};
+use super::{Arrangement, Host, LANE_ENTRIES, Offsets, Plan};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, Scratch,
 };
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
-use crate::matrix::CsrMatrix;
+use crate::formats::{Arrays, DeviceCsr, DeviceMatrix, NoArrays};
+use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 
 /// Name of the kernel file.
@@ -15,15 +15,15 @@ const FILE: &str = "csr";
 /// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
 /// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
 /// in place of 53 µs for rows of 20 and 136 MB.
-fn residency<T: Scalar>(host: &Host<T>, gpu: Gpu) -> Residency {
-    let nrows = host.row_ptr.len() - 1;
-    let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (nrows, host.ncols));
-    let lanes = match host.plan {
+fn residency<T: Scalar>(plan: Plan, matrix: &Buffers<T>, gpu: Gpu) -> Residency {
+    let Buffers { nrows, ncols, .. } = *matrix;
+    let residency = Residency::of::<T>(gpu, matrix.bytes(), (nrows, ncols));
+    let lanes = match plan {
         Plan::Scalar => 1,
         Plan::Vector(lanes) => lanes as usize,
         Plan::Balanced => return residency,
     };
-    if host.values.len() > nrows * lanes * LANE_ENTRIES as usize {
+    if matrix.values.len() > nrows * lanes * LANE_ENTRIES as usize {
         residency.without_streaming()
     } else {
         residency
@@ -77,14 +77,26 @@ impl DeviceOffsets {
     }
 }
 
-/// A CSR matrix in GPU memory.
+/// The arrays of a CSR matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+struct Buffers<T> {
     nrows: usize,
     ncols: usize,
     row_ptr: DeviceOffsets,
     col_idx: Buffer<u32>,
     values: Buffer<T>,
+}
+
+impl<T: Scalar> Buffers<T> {
+    fn bytes(&self) -> u64 {
+        self.row_ptr.bytes() + self.col_idx.bytes() + self.values.bytes()
+    }
+}
+
+/// A CSR matrix in GPU memory.
+#[derive(Debug)]
+pub(super) struct Uploaded<T> {
+    matrix: Buffers<T>,
     kernel: RowKernel,
     sharing: Sharing,
 }
@@ -109,41 +121,66 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn new<T: Scalar>(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
-        let count = host.chunks.len() - 1;
+    fn new<T: Scalar>(chunks: &[Chunk], gpu: Gpu) -> Result<Self, Error> {
+        let count = chunks.len() - 1;
         let words = count * size_of::<T>() / size_of::<u32>();
-        let parts = any_cut(&host.chunks).then(|| Scratch::cleared(gpu, words));
+        let parts = any_cut(chunks).then(|| Scratch::cleared(gpu, words));
         // There are fewer than 2³² chunks.
-        Ok(Self { count: count as u32, table: gpu.upload(&host.chunks)?, parts })
+        Ok(Self { count: count as u32, table: gpu.upload(chunks)?, parts })
     }
+}
+
+/// Kernel and assignment of entries to threads under a plan.
+fn arranged<T: Scalar>(
+    arrangement: &Arrangement,
+    matrix: &Buffers<T>,
+    gpu: Gpu,
+) -> Result<(RowKernel, Sharing), Error> {
+    let (scalar, offset) = (T::KIND, matrix.row_ptr.name());
+    let (name, sharing) = match arrangement.plan {
+        Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
+        Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
+        Plan::Balanced => {
+            let loads = if arrangement.striped { "striped" } else { "balanced" };
+            let chunks = Chunks::new::<T>(&arrangement.chunks, gpu)?;
+            (format!("{loads}{}", arrangement.run), Sharing::Chunks(chunks))
+        }
+    };
+    let residency = residency(arrangement.plan, matrix, gpu);
+    let module = Module::of(FILE, residency);
+    let kernel = RowKernel::new(gpu, module, residency, format!("csr_{name}_{scalar}_{offset}"))?;
+    Ok((kernel, sharing))
 }
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
-        let row_ptr = DeviceOffsets::new(&host.row_ptr, gpu)?;
-        let (scalar, offset, residency) = (T::KIND, row_ptr.name(), residency(host, gpu));
-        let (name, sharing) = match host.plan {
-            Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
-            Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
-            Plan::Balanced => {
-                let arrangement = if host.striped { "striped" } else { "balanced" };
-                (format!("{arrangement}{}", host.run), Sharing::Chunks(Chunks::new(host, gpu)?))
-            }
-        };
-        Ok(Self {
+        let matrix = Buffers {
             nrows: host.row_ptr.len() - 1,
             ncols: host.ncols,
-            kernel: RowKernel::new(
-                gpu,
-                Module::of(FILE, residency),
-                residency,
-                format!("csr_{name}_{scalar}_{offset}"),
-            )?,
-            row_ptr,
+            row_ptr: DeviceOffsets::new(&host.row_ptr, gpu)?,
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
-            sharing,
-        })
+        };
+        let (kernel, sharing) = arranged(&host.arrangement, &matrix, gpu)?;
+        Ok(Self { matrix, kernel, sharing })
+    }
+
+    /// Copies the arrays of a matrix within GPU memory. `a` is the same matrix in host memory.
+    pub(super) fn from_device(
+        plan: Plan,
+        a: CsrView<'_, T>,
+        there: &DeviceCsr<T>,
+    ) -> Result<Self, Error> {
+        let gpu = there.gpu;
+        let matrix = Buffers {
+            nrows: a.nrows(),
+            ncols: a.ncols(),
+            row_ptr: DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?,
+            col_idx: gpu.copied(&there.col_idx)?,
+            values: gpu.copied(&there.values)?,
+        };
+        let (kernel, sharing) = arranged(&Arrangement::of(plan, a)?, &matrix, gpu)?;
+        Ok(Self { matrix, kernel, sharing })
     }
 
     /// Enqueues the SpMV.
@@ -152,12 +189,11 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
-        let arrays =
-            |launch| self.row_ptr.to(launch).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        let nrows = self.nrows as u32;
+        let Buffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
+        let arrays = |launch| row_ptr.to(launch).arg(col_idx.ptr()).arg(values.ptr());
         match &self.sharing {
             Sharing::Lanes(lanes) => {
-                let launch = out.to(arrays(Launch::over(self.nrows, *lanes)).arg(nrows).arg(x));
+                let launch = out.to(arrays(Launch::over(nrows, *lanes)).arg(nrows as u32).arg(x));
                 // SAFETY: these are the parameters of `csr_scalar` and `csr_vector`; the vectors
                 // are the caller's promise.
                 unsafe { self.kernel.launch(queue, &out, launch) }
@@ -165,7 +201,7 @@ impl<T: Scalar> Uploaded<T> {
             Sharing::Chunks(chunks) => {
                 let parts = chunks.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
                 let launch = arrays(Launch::new(chunks.count, BLOCK)).arg(chunks.table.ptr());
-                let launch = out.to(launch.arg(nrows).arg(self.values.len() as u64).arg(x));
+                let launch = out.to(launch.arg(nrows as u32).arg(values.len() as u64).arg(x));
                 // SAFETY: these are the parameters of `csr_balanced`. If rows are cut there are
                 // words for every chunk, which are zero before and after the launch.
                 unsafe { self.kernel.launch(queue, &out, launch.arg(parts)) }
@@ -191,22 +227,29 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
     }
 
+    fn change_plan(
+        &mut self,
+        plan: &crate::formats::Plan,
+        a: CsrView<'_, T>,
+    ) -> Result<bool, Error> {
+        let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
+        let gpu = self.matrix.values.gpu();
+        (self.kernel, self.sharing) = arranged(&Arrangement::of(*plan, a)?, &self.matrix, gpu)?;
+        Ok(true)
+    }
+
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let (row_ptr, col_idx) = (self.row_ptr.to_vec()?, self.col_idx.to_vec()?);
+        let Buffers { nrows, ncols, row_ptr, col_idx, values } = &self.matrix;
+        let (row_ptr, col_idx) = (row_ptr.to_vec()?, col_idx.to_vec()?);
         // SAFETY: these are the arrays of a checked matrix.
         Ok(unsafe {
-            CsrMatrix::new_unchecked(
-                self.nrows,
-                self.ncols,
-                row_ptr,
-                col_idx,
-                self.values.to_vec()?,
-            )
+            CsrMatrix::new_unchecked(*nrows, *ncols, row_ptr, col_idx, values.to_vec()?)
         })
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
-        Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
+        let values = &self.matrix.values;
+        Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)])
     }
 
     fn device_bytes(&self) -> u64 {
@@ -214,7 +257,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             Sharing::Lanes(_) => 0,
             Sharing::Chunks(chunks) => chunks.table.bytes(),
         };
-        self.row_ptr.bytes() + self.col_idx.bytes() + self.values.bytes() + chunks
+        self.matrix.bytes() + chunks
     }
 
     fn residency(&self) -> Residency {

@@ -22,7 +22,7 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
+    Access, Arrays, DeviceCsr, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
     Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -34,6 +34,7 @@ use crate::{Error, Scalar, ScalarKind};
 use chunks::{Chunk, Cutting, chunks, striped};
 pub(crate) use spmm::HostVectors;
 use std::fmt::{self, Display};
+use std::sync::Arc;
 
 /// The CSR format.
 pub(crate) struct Csr;
@@ -175,28 +176,57 @@ impl Format for Csr {
     }
 
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        let ptr = a.row_ptr();
-        let parts = match plan {
-            Plan::Balanced => partition(a.nnz(), 1, |k| k as u64),
-            // Beginning and ending a row costs about as much as an entry.
-            _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
-        };
-        let cutting = Cutting::of_rows(ptr);
         Ok(Host {
-            plan: *plan,
             ncols: a.ncols(),
-            run: cutting.run(),
-            striped: *plan == Plan::Balanced
-                && cutting.is_largest()
-                && striped::<T>(a.nrows(), a.col_idx()),
-            row_ptr: Offsets::new(ptr)?,
+            arrangement: Arrangement::of(*plan, a)?,
+            row_ptr: Offsets::new(a.row_ptr())?,
             col_idx: try_copied(a.col_idx())?,
             values: try_copied(a.values())?,
-            chunks: match plan {
-                Plan::Balanced => chunks(ptr, cutting)?,
-                _ => Vec::new(),
-            },
-            parts,
+        })
+    }
+
+    fn packs_on_device(_: &Plan) -> bool {
+        true
+    }
+
+    fn pack_on_device<T: Scalar>(
+        plan: &Plan,
+        a: CsrView<'_, T>,
+        there: &DeviceCsr<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        Ok(Some(Arc::new(cuda::Uploaded::from_device(*plan, a, there)?)))
+    }
+}
+
+/// Assignment of the entries to threads under a plan.
+#[derive(Debug)]
+struct Arrangement {
+    plan: Plan,
+    /// For [`Plan::Balanced`] on a GPU: the chunks, and the consecutive entries of a thread in
+    /// them.
+    chunks: Vec<Chunk>,
+    run: u64,
+    /// True if the threads of a GPU load the entries of a chunk in turn.
+    striped: bool,
+    /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
+    parts: Box<[usize]>,
+}
+
+impl Arrangement {
+    fn of<T: Scalar>(plan: Plan, a: CsrView<'_, T>) -> Result<Self, Error> {
+        let ptr = a.row_ptr();
+        if plan != Plan::Balanced {
+            // Beginning and ending a row costs about as much as an entry.
+            let parts = partition(a.nrows(), 1, |row| (ptr[row] + row) as u64);
+            return Ok(Self { plan, chunks: Vec::new(), run: 0, striped: false, parts });
+        }
+        let cutting = Cutting::of_rows(ptr);
+        Ok(Self {
+            plan,
+            chunks: chunks(ptr, cutting)?,
+            run: cutting.run(),
+            striped: cutting.is_largest() && striped::<T>(a.nrows(), a.col_idx()),
+            parts: partition(a.nnz(), 1, |k| k as u64),
         })
     }
 }
@@ -253,19 +283,11 @@ impl Offsets {
 /// A CSR matrix.
 #[derive(Debug)]
 pub(crate) struct Host<T> {
-    plan: Plan,
     ncols: usize,
     row_ptr: Offsets,
     col_idx: Vec<u32>,
     values: Vec<T>,
-    /// For [`Plan::Balanced`] on a GPU: the chunks, and the consecutive entries of a thread in
-    /// them.
-    chunks: Vec<Chunk>,
-    run: u64,
-    /// True if the threads of a GPU load the entries of a chunk in turn.
-    striped: bool,
-    /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
-    parts: Box<[usize]>,
+    arrangement: Arrangement,
 }
 
 impl<T: Scalar> HostMatrix<T> for Host<T> {
@@ -290,6 +312,12 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
         }
     }
 
+    fn change_plan(&mut self, plan: &super::Plan, a: CsrView<'_, T>) -> Result<bool, Error> {
+        let super::Plan::Csr(plan) = plan else { return Ok(false) };
+        self.arrangement = Arrangement::of(*plan, a)?;
+        Ok(true)
+    }
+
     fn access(&self) -> Option<&dyn Access<T>> {
         Some(self)
     }
@@ -308,7 +336,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn matrix_bytes(&self) -> u64 {
         let entries = size_of_val(&*self.col_idx) + size_of_val(&*self.values);
-        self.row_ptr.bytes() + (entries + size_of_val(&*self.chunks)) as u64
+        self.row_ptr.bytes() + (entries + size_of_val(&*self.arrangement.chunks)) as u64
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {

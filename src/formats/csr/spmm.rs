@@ -32,10 +32,10 @@ impl<T: Scalar> HostSpmm<T> for Host<T> {
         unsafe {
             match &self.row_ptr {
                 Offsets::Narrow(row_ptr) => {
-                    run_parts(&self.parts, &Rows { a: self, row_ptr, vectors })
+                    run_parts(&self.arrangement.parts, &Rows { a: self, row_ptr, vectors })
                 }
                 Offsets::Wide(row_ptr) => {
-                    run_parts(&self.parts, &Rows { a: self, row_ptr, vectors })
+                    run_parts(&self.arrangement.parts, &Rows { a: self, row_ptr, vectors })
                 }
             }
         }
@@ -83,7 +83,7 @@ impl<T: Scalar, O: Offset> Kernel<T> for Rows<'_, T, O> {
 impl<T: Scalar, O: Offset> Rows<'_, T, O> {
     /// The rows of a part.
     fn rows(&self, range: Range<usize>) -> Range<usize> {
-        if self.a.plan != Plan::Balanced {
+        if self.a.arrangement.plan != Plan::Balanced {
             return range;
         }
         let nrows = self.row_ptr.len() - 1;

@@ -191,9 +191,10 @@ impl Format for Psell {
 
     fn pack_on_device<T: Scalar>(
         plan: &Plan,
-        a: &DeviceCsr<T>,
+        _: CsrView<'_, T>,
+        there: &DeviceCsr<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        let packed = pack::pack(a, plan.order(), plan.packing())?;
+        let packed = pack::pack(there, plan.order(), plan.packing())?;
         Ok(packed.map(|packed| Arc::new(packed) as Arc<dyn DeviceMatrix<T>>))
     }
 }

@@ -72,6 +72,10 @@ impl<'a> PlanTimer for &'a Script {
         Ok(Ready { matrix: HeldPlan(place, self), pack: law.pack, upload: 0.0 })
     }
 
+    fn change(&self, _: &mut HeldPlan<'a>, _: &Plan) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn products(&self, packed: &HeldPlan<'a>, repeats: u32) -> Result<f64, Error> {
         let law = self.laws[packed.0];
         let run = &self.run[packed.0];

@@ -19,7 +19,7 @@ fn break_even_is_the_preparation_over_the_gain() {
     let a = "webbase,rows=20k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
     let fixed = crate::Tuning::Fixed("sell(c:32,sigma:4096)".parse().unwrap());
     let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
-    let op = builder.clone().build(&a).unwrap();
+    let op = builder.clone().tuning(crate::Tuning::Predict).build(&a).unwrap();
     let mut decision = op.decision().clone();
     // Independent of the profile of this machine.
     for candidate in &mut decision.candidates {
@@ -30,7 +30,7 @@ fn break_even_is_the_preparation_over_the_gain() {
         }
     }
     let preparation =
-        Preparation { analyze: 1.0, select: 0.25, calibrate: 2.0, pack: 0.5, upload: 0.25 };
+        Preparation { analyze: 1.0, select: 0.25, check: 2.0, pack: 0.5, upload: 0.25 };
     fn explain<'a>(
         op: &'a SparseOp<f32>,
         decision: &'a Decision,
@@ -64,7 +64,7 @@ fn break_even_is_the_preparation_over_the_gain() {
     ));
     let text = explain(&op, &decision, &preparation).to_string();
     assert!(
-        text.contains("2.00 s to calibrate") && text.contains(": amortised over CSR after"),
+        text.contains("2.00 s to time") && text.contains(": amortised over CSR after"),
         "{text}"
     );
     decision.plan = "csr(scalar)".parse().unwrap();

@@ -1,0 +1,34 @@
+//! Methods of choosing a plan.
+
+use crate::Plan;
+
+/// Method that finds a plan.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Tuning {
+    /// Prediction by the cost model and a profile. Nothing is timed: the same matrix, profile and
+    /// settings give the same plan.
+    Predict,
+    /// Prediction, checked on the matrix itself with at most 30 products and 2 % of the expected
+    /// ones ([`expected_calls`](crate::SparseOpBuilder::expected_calls)): the likeliest kernels of
+    /// plain CSR are timed, another plan is packed if its expected improvement pays for it, and
+    /// the fastest stays.
+    ///
+    /// As [`Predict`](Self::Predict) if fewer than 60 products are expected, for a matrix of fewer
+    /// than 4096 entries, and with [`deterministic`](crate::SparseOpBuilder::deterministic). Plans
+    /// whose times differ by less than 2 % are ranked by their predictions, but other times vary
+    /// from run to run, and the choice may vary with them.
+    #[default]
+    Check,
+    /// Calibration: a timing run of the candidates that are predicted to be fastest, on the matrix
+    /// itself.
+    ///
+    /// If [`expected_calls`](crate::SparseOpBuilder::expected_calls) is set, the timing run only
+    /// takes place if as many products are expected to pay for it, unless
+    /// [`Calibration::always`](crate::tuning::calibrate::Calibration::always) is set. Its
+    /// measurements vary from run to run, and the choice between equally fast plans may vary with
+    /// them.
+    Calibrate,
+    /// A given plan.
+    Fixed(Plan),
+}

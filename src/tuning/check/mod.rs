@@ -1,0 +1,416 @@
+//! Check of a predicted plan on the matrix itself, with few products.
+//!
+//! The likeliest kernels of plain CSR come first: they share one set of arrays. Another plan is
+//! packed only if its expected improvement on the fastest measured plan, over all expected
+//! products, exceeds its cost. The times of plans are log-normal around their predictions, and a
+//! measurement corrects the predictions of similar plans. The fastest plan stays; of equally fast
+//! plans the one that was predicted to be faster.
+
+#[cfg(test)]
+mod tests;
+
+use super::decision::{Candidate, Decision, TIE_BAND, TimedPlan, TimingOutcome, TimingRun, Verdict};
+use super::plan_timer::{PlanTimer, Ready};
+use super::stopwatch::{Clock, Samples};
+use crate::Error;
+use crate::device::DeviceSpec;
+use crate::formats::{FormatKind, Target};
+use statrs::distribution::{ContinuousCDF, Normal};
+
+/// Products of a check, besides a share of the expected ones.
+const PRODUCTS: u64 = 30;
+
+/// Expected products for each further product of a check.
+const CALLS_PER_PRODUCT: u64 = 50;
+
+/// Least number of expected products for each product of a check.
+const LEAST_CALLS_PER_PRODUCT: u64 = 10;
+
+/// Number of plans that share the products of a check.
+const SHARES: u64 = 7;
+
+/// Largest number of products for one plan; more would not make its time more accurate.
+const MOST_PRODUCTS: u64 = 40;
+
+/// Number of timed batches of a plan, of which the least time counts.
+const BATCHES: usize = 2;
+
+/// Fewest products for one plan: one that warms up, and a product for each batch.
+const FEWEST_PRODUCTS: u64 = 1 + BATCHES as u64;
+
+/// Fewest entries of a matrix that is checked. A smaller one takes about as long as a launch or the
+/// start of a thread, whatever the plan.
+const FEWEST_ENTRIES: u64 = 4096;
+
+/// Number of kernels of CSR that are timed by their predictions; `csr(balanced)` is timed besides
+/// them.
+const PLAIN: usize = 2;
+
+/// Standard deviation of the logarithm of a time about its prediction, after measurements of the
+/// same kernel, of another kernel of the format, and of other formats.
+const SPREADS: [f64; 3] = [0.06, 0.12, 0.25];
+
+/// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.
+const COMMON_ERROR: f64 = 0.5;
+
+/// Limits of a check.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Number of timed products.
+    pub(crate) products: u64,
+    /// Number of products that amortise packing.
+    pub(crate) calls: u64,
+    /// Bytes of the two packed matrices that are held at the same time.
+    pub(crate) memory: u64,
+}
+
+/// Largest number of products for a check of this decision; 0 if nothing is to be checked.
+pub(crate) fn products(decision: &Decision, entries: u64) -> u64 {
+    let calls = decision.request.expected_calls;
+    let products = (PRODUCTS + calls / CALLS_PER_PRODUCT).min(calls / LEAST_CALLS_PER_PRODUCT);
+    let others = decision.candidates.iter().any(may_be_chosen);
+    let checks = entries >= FEWEST_ENTRIES && others && products >= 2 * FEWEST_PRODUCTS;
+    if checks { products } else { 0 }
+}
+
+/// True for a candidate besides the predicted plan that may replace it.
+fn may_be_chosen(candidate: &Candidate) -> bool {
+    matches!(candidate.verdict, Verdict::Tied | Verdict::Slower { .. })
+}
+
+/// Result of a check.
+pub(crate) struct Checked<P> {
+    /// The fastest plan, packed.
+    pub(crate) ready: Ready<P>,
+    /// The measurements; the first plan is the predicted one.
+    pub(crate) timing_run: TimingRun,
+    /// Number of products.
+    pub(crate) products: u64,
+}
+
+/// Checks the predicted plan of a decision.
+///
+/// # Errors
+///
+/// If no plan can be packed and multiplied: the first error.
+pub(crate) fn check<A: PlanTimer>(
+    timer: &A,
+    clock: &dyn Clock,
+    decision: &Decision,
+    device: &DeviceSpec,
+    limits: Limits,
+) -> Result<Checked<A::Packed>, Error> {
+    let candidates: Vec<&Candidate> = decision
+        .candidates
+        .iter()
+        .filter(|c| c.plan == decision.plan || may_be_chosen(c))
+        .filter(|c| c.prediction.is_some())
+        .collect();
+    Check {
+        timer,
+        clock,
+        target: Target::of(device),
+        limits,
+        times: vec![Time::Open; candidates.len()],
+        candidates,
+        products: 0,
+        packing: 0.0,
+        held_bytes: 0,
+        failure: None,
+    }
+    .run()
+}
+
+/// Outcome for a candidate.
+#[derive(Debug, Clone, PartialEq)]
+enum Time {
+    Open,
+    Measured { prepare: f64, samples: Samples },
+    /// Not measured.
+    Without(TimingOutcome),
+}
+
+/// State of a check.
+struct Check<'a, A: PlanTimer> {
+    timer: &'a A,
+    clock: &'a dyn Clock,
+    target: Target,
+    limits: Limits,
+    /// The plans that may be chosen, the predicted one first, then by predicted time.
+    candidates: Vec<&'a Candidate>,
+    times: Vec<Time>,
+    products: u64,
+    packing: f64,
+    held_bytes: u64,
+    failure: Option<Error>,
+}
+
+/// A packed plan, its index among the candidates and its measured time.
+struct Fastest<P> {
+    place: usize,
+    seconds: f64,
+    ready: Ready<P>,
+}
+
+impl<A: PlanTimer> Check<'_, A> {
+    fn run(mut self) -> Result<Checked<A::Packed>, Error> {
+        let mut fastest = self.plain();
+        while let Some(place) = self.next(fastest.as_ref()) {
+            let held = fastest.as_ref().map_or(0, |f| self.candidates[f.place].work.matrix_bytes);
+            let needed = self.candidates[place].work.matrix_bytes;
+            let left = self.limits.memory.saturating_sub(held);
+            if held > 0 && needed > left {
+                self.times[place] = Time::Without(TimingOutcome::NoRoom { needed, left });
+                continue;
+            }
+            self.held_bytes = self.held_bytes.max(held + needed);
+            let Some(other) = self.pack(place) else { continue };
+            fastest = match fastest {
+                Some(fastest) if !self.beats(&other, &fastest) => Some(fastest),
+                _ => Some(other),
+            };
+        }
+        let Some(Fastest { place, ready, .. }) = fastest else {
+            return Err(self.failure.expect("the predicted plan is a candidate"));
+        };
+        Ok(self.finish(place, ready))
+    }
+
+    /// Times the likeliest kernels of CSR in one set of arrays. `None` if there are none, or if
+    /// none can be packed.
+    fn plain(&mut self) -> Option<Fastest<A::Packed>> {
+        let is_balanced = |place: &usize| self.kernel(*place) == "csr.balanced";
+        let of_csr = |place: &usize| self.candidates[*place].plan.format() == FormatKind::Csr;
+        let mut plain: Vec<usize> = (0..self.candidates.len()).filter(of_csr).collect();
+        plain.sort_by(|&a, &b| self.predicted(a).total_cmp(&self.predicted(b)));
+        let others: Vec<_> = plain.iter().copied().skip(PLAIN).filter(is_balanced).collect();
+        plain.truncate(PLAIN);
+        plain.extend(others);
+        let mut plain = plain.into_iter();
+        let mut fastest = loop {
+            if let Some(first) = self.pack(plain.next()?) {
+                break first;
+            }
+        };
+        for place in plain {
+            let plan = &self.candidates[place].plan;
+            let packed = &mut fastest.ready.matrix;
+            let changed = self.timer.change(packed, plan).unwrap_or(false);
+            let was = fastest.place;
+            let seconds = if changed { self.measure(place, &fastest.ready) } else { None };
+            let other = seconds.map(|seconds| (place, seconds));
+            match other {
+                Some((place, seconds)) if self.is_faster((place, seconds), &fastest) => {
+                    (fastest.place, fastest.seconds) = (place, seconds);
+                }
+                _ if changed => {
+                    let plan = &self.candidates[was].plan;
+                    if let Err(error) = self.timer.change(&mut fastest.ready.matrix, plan) {
+                        self.failure.get_or_insert(error);
+                        return None;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(fastest)
+    }
+
+    /// Packs and times a plan. `None` if it fails.
+    fn pack(&mut self, place: usize) -> Option<Fastest<A::Packed>> {
+        let start = self.clock.seconds();
+        let packed = self.timer.pack(&self.candidates[place].plan);
+        self.packing += self.clock.seconds() - start;
+        match packed {
+            Ok(ready) => {
+                let seconds = self.measure(place, &ready)?;
+                Some(Fastest { place, seconds, ready })
+            }
+            Err(error) => {
+                self.fail(place, error);
+                None
+            }
+        }
+    }
+
+    fn fail(&mut self, place: usize, error: Error) {
+        self.times[place] = Time::Without(TimingOutcome::Failed { reason: error.to_string() });
+        self.failure.get_or_insert(error);
+    }
+
+    /// Times a packed plan: the least time of a product over the batches. `None` if it fails.
+    fn measure(&mut self, place: usize, ready: &Ready<A::Packed>) -> Option<f64> {
+        let each = (self.limits.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS);
+        let batch = (each - 1) / BATCHES as u64;
+        let warm_up = each - BATCHES as u64 * batch;
+        let mut run = |products: u64| {
+            self.products += products;
+            // There are at most `MOST_PRODUCTS`.
+            self.timer.products(&ready.matrix, products as u32)
+        };
+        let samples = run(warm_up).and_then(|_| {
+            let batches = (0..BATCHES).map(|_| Ok(run(batch)? / batch as f64));
+            batches.collect::<Result<Vec<f64>, Error>>()
+        });
+        match samples {
+            Ok(samples) => {
+                let samples = Samples::from(samples);
+                let seconds = samples.min();
+                let prepare = ready.pack + ready.upload;
+                self.times[place] = Time::Measured { prepare, samples };
+                Some(seconds)
+            }
+            Err(error) => {
+                self.fail(place, error);
+                None
+            }
+        }
+    }
+
+    /// True if `other` was measured to be faster than the fastest plan so far; if they are equal,
+    /// true if it was predicted to be faster.
+    fn is_faster(&self, (place, seconds): (usize, f64), than: &Fastest<A::Packed>) -> bool {
+        if place < than.place {
+            seconds < than.seconds * (1.0 + TIE_BAND)
+        } else {
+            seconds * (1.0 + TIE_BAND) < than.seconds
+        }
+    }
+
+    fn beats(&self, other: &Fastest<A::Packed>, than: &Fastest<A::Packed>) -> bool {
+        self.is_faster((other.place, other.seconds), than)
+    }
+
+    /// The plan to pack next, with the largest expected gain beyond its cost. Plans of which none
+    /// is expected are left out.
+    fn next(&mut self, fastest: Option<&Fastest<A::Packed>>) -> Option<usize> {
+        let open = (0..self.candidates.len()).filter(|&place| self.times[place] == Time::Open);
+        let Some(fastest) = fastest else {
+            return open.min();
+        };
+        let each = (self.limits.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS);
+        if self.products + each > self.limits.products {
+            return None;
+        }
+        let gain_and_cost = |place: usize| {
+            let (mean, spread) = self.belief(place);
+            let gain = expected_improvement(fastest.seconds, mean, spread);
+            (gain * self.limits.calls as f64, self.preparation(place) + each as f64 * mean)
+        };
+        let net = |place: &usize| {
+            let (gain, cost) = gain_and_cost(*place);
+            gain - cost
+        };
+        let best = open.max_by(|a, b| net(a).total_cmp(&net(b)))?;
+        if net(&best) > 0.0 {
+            return Some(best);
+        }
+        if self.times[0] == Time::Open {
+            let (gain, cost) = gain_and_cost(0);
+            self.times[0] = Time::Without(TimingOutcome::Unpaid { gain, cost });
+        }
+        None
+    }
+
+    /// Expected time of a plan that was not timed, in seconds, and the standard deviation of its
+    /// logarithm.
+    fn belief(&self, place: usize) -> (f64, f64) {
+        /// Mean logarithm of the ratio of measured to predicted time.
+        fn mean(errors: impl Iterator<Item = f64>) -> Option<f64> {
+            let (count, sum) = errors.fold((0, 0.0), |(n, sum), error| (n + 1, sum + error));
+            (count > 0).then(|| sum / f64::from(count))
+        }
+        let measured = |other: &usize| matches!(self.times[*other], Time::Measured { .. });
+        let places = || (0..self.candidates.len()).filter(measured);
+        let error = |other: usize| (self.measured(other) / self.predicted(other)).ln();
+        let format = |other: usize| self.candidates[other].plan.format();
+        let kernel = mean(places().filter(|&o| self.kernel(o) == self.kernel(place)).map(error));
+        let format = mean(places().filter(|&o| format(o) == format(place)).map(error));
+        let all = mean(places().map(error)).map(|error| error * COMMON_ERROR);
+        let known = [kernel, format, all].into_iter().zip(SPREADS);
+        let found = known.filter_map(|(error, spread)| Some((error?, spread))).next();
+        let (error, spread) = found.unwrap_or((0.0, SPREADS[2]));
+        (self.predicted(place) * error.exp(), spread)
+    }
+
+    /// Predicted seconds of packing, without the copy to a GPU that packs from the arrays of plain
+    /// CSR.
+    fn preparation(&self, place: usize) -> f64 {
+        let prepare = |place: usize| self.candidates[place].prediction.map(|p| p.prepare * 1e-9);
+        let own = prepare(place).unwrap_or(0.0);
+        if self.target == Target::Cpu || !self.candidates[place].plan.packs_on_device() {
+            return own;
+        }
+        let measured = |place: &usize| matches!(self.times[*place], Time::Measured { .. });
+        let of_csr = |place: &usize| self.candidates[*place].plan.format() == FormatKind::Csr;
+        let mut plain = (0..self.candidates.len()).filter(measured).filter(of_csr);
+        let copy = plain.next().and_then(prepare).unwrap_or(0.0);
+        (own - copy).max(0.0)
+    }
+
+    fn kernel(&self, place: usize) -> &'static str {
+        self.candidates[place].plan.kernel(self.target)
+    }
+
+    /// Predicted seconds of a product.
+    fn predicted(&self, place: usize) -> f64 {
+        self.candidates[place].prediction.map_or(f64::INFINITY, |p| p.product() * 1e-9)
+    }
+
+    /// Measured seconds of a product.
+    fn measured(&self, place: usize) -> f64 {
+        match &self.times[place] {
+            Time::Measured { samples, .. } => samples.min(),
+            _ => f64::INFINITY,
+        }
+    }
+
+    fn finish(self, winner: usize, ready: Ready<A::Packed>) -> Checked<A::Packed> {
+        let least = self.measured(winner);
+        let timed_plan = |place: usize| {
+            let mut timed_plan = TimedPlan {
+                plan: self.candidates[place].plan.clone(),
+                prepare: None,
+                median: None,
+                spread: None,
+                rounds: 0,
+                outcome: TimingOutcome::Undecided,
+            };
+            let ratio = self.measured(place) / least;
+            match &self.times[place] {
+                Time::Open => return None,
+                Time::Without(outcome) => timed_plan.outcome = outcome.clone(),
+                Time::Measured { prepare, samples } => {
+                    timed_plan.ran(samples);
+                    timed_plan.prepare = Some(*prepare);
+                    timed_plan.outcome = match place == winner {
+                        true => TimingOutcome::Won,
+                        false if ratio <= 1.0 + TIE_BAND => TimingOutcome::Tied { ratio },
+                        false => TimingOutcome::Slower { ratio, early: false },
+                    };
+                }
+            }
+            Some(timed_plan)
+        };
+        let own = ready.pack + ready.upload;
+        let timing_run = TimingRun {
+            winner: self.candidates[winner].plan.clone(),
+            cold: false,
+            timed_plans: (0..self.candidates.len()).filter_map(timed_plan).collect(),
+            groups: 1,
+            seconds: (self.clock.seconds() - own).max(0.0),
+            packing: (self.packing - own).max(0.0),
+            held_bytes: self.held_bytes,
+            decided: true,
+        };
+        Checked { ready, timing_run, products: self.products }
+    }
+}
+
+/// Expected value of `max(0, best - time)` for a log-normal time with this median, in seconds.
+fn expected_improvement(best: f64, median: f64, spread: f64) -> f64 {
+    let normal = Normal::standard();
+    let distance = (best / median).ln() / spread;
+    let mean = median * (spread * spread / 2.0).exp();
+    (best * normal.cdf(distance) - mean * normal.cdf(distance - spread)).max(0.0)
+}
