@@ -3,6 +3,7 @@
 use crate::device::{Buffer, Device, ForeignCsr, Gpu};
 use crate::matrix::CsrView;
 use crate::{Error, Scalar};
+use std::sync::Arc;
 
 /// A CSR matrix in GPU memory.
 #[derive(Debug)]
@@ -11,8 +12,10 @@ pub(crate) struct DeviceCsr<T> {
     pub(crate) nrows: usize,
     pub(crate) ncols: usize,
     pub(crate) row_ptr: Buffer<usize>,
-    pub(crate) col_idx: Buffer<u32>,
-    pub(crate) values: Buffer<T>,
+    pub(crate) col_idx: Arc<Buffer<u32>>,
+    pub(crate) values: Arc<Buffer<T>>,
+    /// True if the arrays are another library's.
+    foreign: bool,
 }
 
 impl<T: Scalar> DeviceCsr<T> {
@@ -27,8 +30,9 @@ impl<T: Scalar> DeviceCsr<T> {
             nrows: a.nrows(),
             ncols: a.ncols(),
             row_ptr: gpu.upload(a.row_ptr())?,
-            col_idx: gpu.upload(a.col_idx())?,
-            values: gpu.upload(a.values())?,
+            col_idx: Arc::new(gpu.upload(a.col_idx())?),
+            values: Arc::new(gpu.upload(a.values())?),
+            foreign: false,
         })
     }
 
@@ -58,6 +62,22 @@ impl<T: Scalar> DeviceCsr<T> {
             };
             (row_ptr, arrays.col_idx.alias(), arrays.values.alias())
         };
-        Ok(Some(Self { gpu: *gpu, nrows: a.nrows(), ncols: a.ncols(), row_ptr, col_idx, values }))
+        let (nrows, ncols) = (a.nrows(), a.ncols());
+        let (col_idx, values) = (Arc::new(col_idx), Arc::new(values));
+        Ok(Some(Self { gpu: *gpu, nrows, ncols, row_ptr, col_idx, values, foreign: true }))
+    }
+
+    /// The columns and the values, in memory that a packed matrix may keep: shared, or copied from
+    /// another library's.
+    ///
+    /// # Errors
+    ///
+    /// Errors of allocation and copies.
+    pub(crate) fn kept(&self) -> Result<(Arc<Buffer<u32>>, Arc<Buffer<T>>), Error> {
+        if !self.foreign {
+            return Ok((self.col_idx.clone(), self.values.clone()));
+        }
+        let col_idx = Arc::new(self.gpu.copied(&self.col_idx)?);
+        Ok((col_idx, Arc::new(self.gpu.copied(&self.values)?)))
     }
 }

@@ -15,7 +15,7 @@ use crate::tuning::explain::Preparation;
 use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
-use crate::{Error, Scalar, memory};
+use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
 use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
@@ -60,7 +60,8 @@ impl SparseOpBuilder {
                 ready = self.check(device, source, analysis, &mut decision)?;
             }
             Tuning::Calibrate
-                if decision.basis == Basis::Predicted && self.pays(&mut decision, device, &spec) =>
+                if decision.basis == Basis::Predicted
+                    && self.pays(&mut decision, device, &spec) =>
             {
                 ready = Some(self.calibrate(device, source, analysis, &mut decision)?);
                 if let Some(shelf) = shelf {
@@ -133,8 +134,7 @@ impl SparseOpBuilder {
         }
         let span = span!(DEBUG, "check", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
-        let x = memory::filled(source.a.ncols(), T::ONE)?;
-        let timer = match DevicePlanTimer::new(source, device, &x, CacheState::Warm) {
+        let timer = match DevicePlanTimer::new(source, device, CacheState::Warm) {
             Err(Error::GpuMemory { .. } | Error::HostMemory { .. }) => return Ok(None),
             timer => timer?,
         };
@@ -162,8 +162,7 @@ impl SparseOpBuilder {
         let (settings, spec) = (&self.calibration, device.spec());
         let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
         let clock = WallClock::start();
-        let x = memory::filled(source.a.ncols(), T::ONE)?;
-        let timer = DevicePlanTimer::new(source, device, &x, settings.cache())?;
+        let timer = DevicePlanTimer::new(source, device, settings.cache())?;
         let Request { memory_limit, expected_calls, .. } = decision.request;
         let limits = Limits {
             seconds: settings.seconds,
@@ -216,12 +215,7 @@ impl StoreEntry {
 }
 
 impl<T: Scalar> Prepared<T> {
-    fn new(
-        decision: Decision,
-        ready: Ready<ResidentMatrix<T>>,
-        select: f64,
-        check: f64,
-    ) -> Self {
+    fn new(decision: Decision, ready: Ready<ResidentMatrix<T>>, select: f64, check: f64) -> Self {
         let Ready { matrix, pack, upload } = ready;
         Self {
             decision,

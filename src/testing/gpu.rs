@@ -272,7 +272,7 @@ fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
     let seconds = |plan: &str| {
         let ready = timer.pack(&plan.parse().unwrap()).unwrap();
         (0..5)
-            .map(|_| timer.products(&ready.matrix, 20).unwrap() / 20.0)
+            .map(|_| timer.products(&ready.matrix, 0, 20).unwrap() / 20.0)
             .fold(f64::INFINITY, f64::min)
     };
     ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"]
@@ -302,8 +302,7 @@ fn packing_on_the_gpu_takes_few_products() {
         let entry =
             crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
-        let timer =
-            DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let timer = DevicePlanTimer::new(a.view(), device, CacheState::Warm).unwrap();
         let csr = csr_product(&timer);
         let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
         for text in SLICES {
@@ -363,8 +362,7 @@ fn update_times<T: Scalar>() {
         let entry =
             crate::matrix::gallery::list().iter().find(|entry| entry.name == class).unwrap();
         let a = entry.spec().scaled_to(30_000_000).generate::<T>().unwrap();
-        let timer =
-            DevicePlanTimer::new(a.view(), device, &x_vector(a.ncols()), CacheState::Warm).unwrap();
+        let timer = DevicePlanTimer::new(a.view(), device, CacheState::Warm).unwrap();
         let (csr, analysis) = (csr_product(&timer), Analysis::of(a.view()));
         let limit = 8 * a.nnz() as u64 * (4 + size_of::<T>() as u64);
         let (stream, values) =

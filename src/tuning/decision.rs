@@ -305,7 +305,9 @@ impl Display for TimingOutcome {
                 write!(f, "not timed: needs {needed} bytes, the other candidates leave {left}")
             }
             Self::NoTime => f.write_str("not timed: packing would exceed the time limit"),
-            Self::Unpaid { .. } => f.write_str("not packed: the expected products do not amortise it"),
+            Self::Unpaid { .. } => {
+                f.write_str("not packed: the expected products do not amortise it")
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use super::stopwatch::timed;
 use crate::device::{Device, DeviceVec, Gpu, Stream};
 use crate::formats::{DeviceCsr, Plan, ResidentMatrix};
 use crate::matrix::CsrView;
+use crate::memory::filled;
 use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
 use once_cell::unsync::OnceCell;
@@ -31,12 +32,12 @@ pub(crate) trait PlanTimer {
     /// As [`pack`](Self::pack).
     fn change(&self, packed: &mut Self::Packed, plan: &Plan) -> Result<bool, Error>;
 
-    /// Seconds of a batch of `repeats` products.
+    /// Seconds of a batch of `repeats` products, after `warm_up` others.
     ///
     /// # Errors
     ///
     /// Errors of the device.
-    fn products(&self, packed: &Self::Packed, repeats: u32) -> Result<f64, Error>;
+    fn products(&self, packed: &Self::Packed, warm_up: u32, repeats: u32) -> Result<f64, Error>;
 }
 
 /// A matrix to pack.
@@ -159,7 +160,7 @@ impl<'a, T: Scalar> PlanBench<'a, T> {
     ///
     /// Errors of the device if it cannot allocate the vectors.
     pub fn new(a: CsrView<'a, T>, device: &'a Device) -> Result<Self, Error> {
-        Ok(Self(DevicePlanTimer::new(a, device, &vec![T::ONE; a.ncols()], CacheState::Warm)?))
+        Ok(Self(DevicePlanTimer::new(a, device, CacheState::Warm)?))
     }
 
     /// Packs the matrix and copies it to the device.
@@ -185,7 +186,7 @@ impl<'a, T: Scalar> PlanBench<'a, T> {
     }
 
     pub(crate) fn products_impl(&self, packed: &PackedPlan<T>, repeats: u32) -> Result<f64, Error> {
-        self.0.products(&packed.0.matrix, repeats)
+        self.0.products(&packed.0.matrix, 0, repeats)
     }
 }
 
@@ -209,7 +210,7 @@ pub(crate) struct DevicePlanTimer<'a, T: Scalar> {
 }
 
 impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
-    /// Creates the vectors for products of a matrix with `x`, timed in the cache state `cache`.
+    /// Creates the vectors for products of a matrix, timed in the cache state `cache`.
     ///
     /// # Errors
     ///
@@ -217,16 +218,20 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
     pub(crate) fn new(
         source: impl Into<PackSource<'a, T>>,
         device: &'a Device,
-        x: &[T],
         cache: CacheState,
     ) -> Result<Self, Error> {
-        let source = source.into();
+        let source: PackSource<'_, T> = source.into();
+        let x = match device {
+            // A page that was never written is the same for all addresses, and always cached.
+            Device::Cpu => DeviceVec::from_slice(device, &filled(source.a.ncols(), T::ONE)?)?,
+            Device::Cuda(_) => DeviceVec::zeros(device, source.a.ncols())?,
+        };
         Ok(Self {
             source,
             copied: OnceCell::new(),
             device,
             caches: Caches::new(&Stream::new(device)?, cache)?,
-            x: DeviceVec::from_slice(device, x)?,
+            x,
             y: RefCell::new(DeviceVec::zeros(device, source.a.nrows())?),
         })
     }
@@ -274,7 +279,13 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
         matrix.change_plan(plan, self.source.a)
     }
 
-    fn products(&self, matrix: &ResidentMatrix<T>, repeats: u32) -> Result<f64, Error> {
+    fn products(
+        &self,
+        matrix: &ResidentMatrix<T>,
+        warm_up: u32,
+        repeats: u32,
+    ) -> Result<f64, Error> {
+        (0..warm_up).try_for_each(|_| self.product(matrix))?;
         self.caches.batch(repeats, || self.product(matrix))
     }
 }

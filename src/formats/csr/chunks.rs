@@ -56,9 +56,17 @@ impl Cutting {
 
     /// Cutting of a matrix with the given row offsets.
     pub(super) fn of_rows(row_ptr: &[usize]) -> Self {
+        /// Rows whose lengths a thread sums before it takes others.
+        const PART: usize = 1 << 14;
         let nrows = row_ptr.len() - 1;
-        let lengths = row_ptr.windows(2).map(|pair| (pair[1] - pair[0]) as u64);
-        let longer = |len| lengths.clone().filter(|&own| own > len).sum();
+        let longer = |len| {
+            let of_part = |part: usize| {
+                let rows = &row_ptr[part * PART..=((part + 1) * PART).min(nrows)];
+                let lengths = rows.windows(2).map(|pair| (pair[1] - pair[0]) as u64);
+                lengths.filter(|&own| own > len).sum::<u64>()
+            };
+            (0..nrows.div_ceil(PART)).into_par_iter().map(of_part).sum()
+        };
         Self::of(nrows as u64, row_ptr[nrows] as u64, longer)
     }
 

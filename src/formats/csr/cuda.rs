@@ -8,6 +8,7 @@ use crate::device::{
 use crate::formats::{Arrays, DeviceCsr, DeviceMatrix, NoArrays};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
+use std::sync::Arc;
 
 /// Name of the kernel file.
 const FILE: &str = "csr";
@@ -83,8 +84,8 @@ struct Buffers<T> {
     nrows: usize,
     ncols: usize,
     row_ptr: DeviceOffsets,
-    col_idx: Buffer<u32>,
-    values: Buffer<T>,
+    col_idx: Arc<Buffer<u32>>,
+    values: Arc<Buffer<T>>,
 }
 
 impl<T: Scalar> Buffers<T> {
@@ -158,27 +159,23 @@ impl<T: Scalar> Uploaded<T> {
             nrows: host.row_ptr.len() - 1,
             ncols: host.ncols,
             row_ptr: DeviceOffsets::new(&host.row_ptr, gpu)?,
-            col_idx: gpu.upload(&host.col_idx)?,
-            values: gpu.upload(&host.values)?,
+            col_idx: Arc::new(gpu.upload(&host.col_idx)?),
+            values: Arc::new(gpu.upload(&host.values)?),
         };
         let (kernel, sharing) = arranged(&host.arrangement, &matrix, gpu)?;
         Ok(Self { matrix, kernel, sharing })
     }
 
-    /// Copies the arrays of a matrix within GPU memory. `a` is the same matrix in host memory.
+    /// Takes the arrays of a matrix in GPU memory. `a` is the same matrix in host memory.
     pub(super) fn from_device(
         plan: Plan,
         a: CsrView<'_, T>,
         there: &DeviceCsr<T>,
     ) -> Result<Self, Error> {
-        let gpu = there.gpu;
-        let matrix = Buffers {
-            nrows: a.nrows(),
-            ncols: a.ncols(),
-            row_ptr: DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?,
-            col_idx: gpu.copied(&there.col_idx)?,
-            values: gpu.copied(&there.values)?,
-        };
+        let (gpu, nrows, ncols) = (there.gpu, a.nrows(), a.ncols());
+        let row_ptr = DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?;
+        let (col_idx, values) = there.kept()?;
+        let matrix = Buffers { nrows, ncols, row_ptr, col_idx, values };
         let (kernel, sharing) = arranged(&Arrangement::of(plan, a)?, &matrix, gpu)?;
         Ok(Self { matrix, kernel, sharing })
     }
@@ -242,9 +239,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let Buffers { nrows, ncols, row_ptr, col_idx, values } = &self.matrix;
         let (row_ptr, col_idx) = (row_ptr.to_vec()?, col_idx.to_vec()?);
         // SAFETY: these are the arrays of a checked matrix.
-        Ok(unsafe {
-            CsrMatrix::new_unchecked(*nrows, *ncols, row_ptr, col_idx, values.to_vec()?)
-        })
+        Ok(unsafe { CsrMatrix::new_unchecked(*nrows, *ncols, row_ptr, col_idx, values.to_vec()?) })
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

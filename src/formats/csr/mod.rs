@@ -22,8 +22,8 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Arrays, DeviceCsr, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
-    Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Arrays, DeviceCsr, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs,
+    Target, Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::partition;

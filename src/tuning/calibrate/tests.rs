@@ -76,7 +76,7 @@ impl<'a> PlanTimer for &'a Script {
         Ok(false)
     }
 
-    fn products(&self, packed: &HeldPlan<'a>, repeats: u32) -> Result<f64, Error> {
+    fn products(&self, packed: &HeldPlan<'a>, _: u32, repeats: u32) -> Result<f64, Error> {
         let law = self.laws[packed.0];
         let run = &self.run[packed.0];
         run.set(run.get() + repeats);

@@ -9,7 +9,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::decision::{Candidate, Decision, TIE_BAND, TimedPlan, TimingOutcome, TimingRun, Verdict};
+use super::decision::{
+    Candidate, Decision, TIE_BAND, TimedPlan, TimingOutcome, TimingRun, Verdict,
+};
 use super::plan_timer::{PlanTimer, Ready};
 use super::stopwatch::{Clock, Samples};
 use crate::Error;
@@ -32,11 +34,12 @@ const SHARES: u64 = 7;
 /// Largest number of products for one plan; more would not make its time more accurate.
 const MOST_PRODUCTS: u64 = 40;
 
-/// Number of timed batches of a plan, of which the least time counts.
-const BATCHES: usize = 2;
+/// Number of timed batches of a plan on a CPU, of which the least time counts. On a GPU nothing
+/// interrupts a batch.
+const CPU_BATCHES: u64 = 2;
 
 /// Fewest products for one plan: one that warms up, and a product for each batch.
-const FEWEST_PRODUCTS: u64 = 1 + BATCHES as u64;
+const FEWEST_PRODUCTS: u64 = 1 + CPU_BATCHES;
 
 /// Fewest entries of a matrix that is checked. A smaller one takes about as long as a launch or the
 /// start of a thread, whatever the plan.
@@ -125,7 +128,10 @@ pub(crate) fn check<A: PlanTimer>(
 #[derive(Debug, Clone, PartialEq)]
 enum Time {
     Open,
-    Measured { prepare: f64, samples: Samples },
+    Measured {
+        prepare: f64,
+        samples: Samples,
+    },
     /// Not measured.
     Without(TimingOutcome),
 }
@@ -238,20 +244,23 @@ impl<A: PlanTimer> Check<'_, A> {
         self.failure.get_or_insert(error);
     }
 
+    /// Number of products for one plan.
+    fn each(&self) -> u64 {
+        (self.limits.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS)
+    }
+
     /// Times a packed plan: the least time of a product over the batches. `None` if it fails.
     fn measure(&mut self, place: usize, ready: &Ready<A::Packed>) -> Option<f64> {
-        let each = (self.limits.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS);
-        let batch = (each - 1) / BATCHES as u64;
-        let warm_up = each - BATCHES as u64 * batch;
-        let mut run = |products: u64| {
-            self.products += products;
-            // There are at most `MOST_PRODUCTS`.
-            self.timer.products(&ready.matrix, products as u32)
+        let batches = if self.target == Target::Cpu { CPU_BATCHES } else { 1 };
+        let batch = (self.each() - 1) / batches;
+        // There are at most `MOST_PRODUCTS`.
+        let mut run = |warm_up: u64| {
+            self.products += warm_up + batch;
+            let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32)?;
+            Ok(seconds / batch as f64)
         };
-        let samples = run(warm_up).and_then(|_| {
-            let batches = (0..BATCHES).map(|_| Ok(run(batch)? / batch as f64));
-            batches.collect::<Result<Vec<f64>, Error>>()
-        });
+        let warm_up = (0..batches).map(|i| if i == 0 { 1 } else { 0 });
+        let samples: Result<Vec<f64>, Error> = warm_up.map(&mut run).collect();
         match samples {
             Ok(samples) => {
                 let samples = Samples::from(samples);
@@ -288,7 +297,7 @@ impl<A: PlanTimer> Check<'_, A> {
         let Some(fastest) = fastest else {
             return open.min();
         };
-        let each = (self.limits.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS);
+        let each = self.each();
         if self.products + each > self.limits.products {
             return None;
         }

@@ -83,13 +83,14 @@ impl PlanTimer for &Script {
         Ok(same)
     }
 
-    fn products(&self, packed: &Plan, repeats: u32) -> Result<f64, Error> {
+    fn products(&self, packed: &Plan, warm_up: u32, repeats: u32) -> Result<f64, Error> {
         if self.is_broken(1, packed) {
             return Err(Error::CopyLength { expected: 3, found: 4 });
         }
         let seconds = self.product(packed) * f64::from(repeats);
         let taken = seconds * (1.0 + self.noise * self.uniform());
-        self.clock.set(self.clock.get() + taken);
+        let warm_up = self.product(packed) * f64::from(warm_up);
+        self.clock.set(self.clock.get() + warm_up + taken);
         Ok(taken)
     }
 }
@@ -109,10 +110,8 @@ fn decision(spec: &str, calls: u64) -> (Decision, Analysis, DeviceSpec) {
     let analysis = analysis(spec);
     let profile = Profile::parse("h200", include_str!("../../../models/nvidia-h200.ron")).unwrap();
     let spec = profile.device.clone();
-    let request = Request {
-        expected_calls: calls,
-        ..Request::new(&analysis, ScalarKind::F64, u64::MAX)
-    };
+    let request =
+        Request { expected_calls: calls, ..Request::new(&analysis, ScalarKind::F64, u64::MAX) };
     let decision = select(&analysis, &spec, Arc::new(profile), request).unwrap();
     (decision, analysis, spec)
 }
@@ -125,7 +124,8 @@ fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
     let limit = products(&decision, analysis.rows.nnz);
     let memory = decision.request.memory_limit * 2;
     let limits = Limits { products: limit, calls, memory };
-    let Checked { ready, timing_run, products } = check(&script, &script, &decision, &spec, limits)?;
+    let Checked { ready, timing_run, products } =
+        check(&script, &script, &decision, &spec, limits)?;
     assert_eq!(ready.matrix, timing_run.winner, "the packed plan is the winner");
     assert!(products <= limit, "{products} of {limit}");
     decision.settle(Basis::Checked { timing_run, products, limit }, &analysis, &spec);
@@ -247,8 +247,7 @@ fn no_choice_is_worse_than_plain_csr() {
         let names = ["csr(balanced)", "csr(vector", "csr", "psell", "sell", "jds", "ell", ""];
         let factors = names.map(|name| (name, factor())).to_vec();
         let noise = 0.01;
-        let script =
-            Script { factors, noise, random: Cell::new(seed), ..Script::default() };
+        let script = Script { factors, noise, random: Cell::new(seed), ..Script::default() };
         let spec = [STENCIL, BLOCKS, "uniform,rows=30k"][seed as usize % 3];
         let after = checked(&script, spec, [200, 1000, 20_000][seed as usize / 20]).unwrap();
         let run = after.timing_run().unwrap();
