@@ -1,7 +1,7 @@
 //! Auto-tuned sparse matrix–vector products (SpMV) for CPUs and NVIDIA GPUs.
 //!
-//! [`SparseOp::auto`] analyses a matrix, chooses the storage format and kernel that are predicted
-//! to be fastest, and returns an operator. [`SparseOp::apply`] multiplies with it, thousands of
+//! [`SparseOp::auto`] analyses a matrix, predicts the fastest storage format and kernel, checks the
+//! prediction with a few products, and returns an operator. [`SparseOp::apply`] multiplies with it, thousands of
 //! times; [`SparseOp::explain`] says what was chosen and why.
 //!
 //! ```
@@ -91,8 +91,9 @@
 //! # Tuning
 //!
 //! Predictions come from a [`Profile`]: the library has some, `sparseop tune` measures one for a
-//! machine. [`Tuning::Calibrate`] times the likeliest plans on the matrix itself; [`Tuning::Fixed`]
-//! takes a given [`Plan`].
+//! machine. By default a prediction is checked on the matrix itself with a few products
+//! ([`Tuning::Check`]). [`Tuning::Predict`] times nothing, [`Tuning::Calibrate`] times up to ten
+//! plans, [`Tuning::Fixed`] takes a given [`Plan`].
 //!
 //! ```no_run
 //! # use sparseop::{Profile, SparseOpBuilder, Tuning, matrix::market};

@@ -113,30 +113,47 @@ pub(super) fn predict(
     Candidate { plan, work, work_terms, prediction, verdict }
 }
 
-/// Result of [`choose`].
-#[doc(hidden)]
-pub struct Choice {
-    /// Index of the chosen plan.
-    pub place: usize,
-    /// Largest time that is a tie with the least.
-    tied_below: f64,
+/// Rounds a time to a grid with steps of [`TIE_BAND`]: nearly equal predictions are equal.
+fn on_grid(time: f64) -> f64 {
+    let step = TIE_BAND.ln_1p();
+    if time > 0.0 { ((time.ln() / step).round() * step).exp() } else { time }
 }
 
-/// Rule of choice over `(time, bytes)` in the order of the formats: of the times within
-/// [`TIE_BAND`] of the least, the one with the fewest bytes, and of those the first. `None` if no
-/// time is finite.
+/// Predicted times of a plan in nanoseconds, and its size.
 #[doc(hidden)]
-pub fn choose(plans: &[(f64, u64)]) -> Option<Choice> {
-    let least = plans.iter().map(|p| p.0).min_by(f64::total_cmp).filter(|time| time.is_finite())?;
-    let tied_below = least * (1.0 + TIE_BAND);
-    let ties = plans.iter().enumerate().filter(|(_, p)| p.0 <= tied_below);
-    ties.min_by_key(|(_, p)| p.1).map(|(place, _)| Choice { place, tied_below })
+#[derive(Debug, Clone, Copy)]
+pub struct Rank {
+    /// Time of a product; infinite if the plan may not be chosen.
+    pub product: f64,
+    /// Time of the preparation.
+    pub prepare: f64,
+    /// Bytes of the packed matrix.
+    pub bytes: u64,
+}
+
+/// Index of the chosen plan; `None` if no product is finite.
+///
+/// The least time of a product with its share of the preparation, both on a grid with steps of
+/// [`TIE_BAND`]; of equal times the fastest product, then the fewest bytes, then the first. The
+/// product of the choice for more calls is never slower, on the grid: this is how the least value
+/// of sums `t + p / n` behaves for growing `n`.
+#[doc(hidden)]
+pub fn choose(plans: &[Rank], calls: u64) -> Option<usize> {
+    let rank = |plan: &Rank| {
+        let product = on_grid(plan.product);
+        (product + on_grid(plan.prepare) / calls.max(1) as f64, product, plan.bytes)
+    };
+    let ranks = plans.iter().map(rank).enumerate().filter(|(_, (time, ..))| time.is_finite());
+    let least = ranks
+        .min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+    least.map(|(place, _)| place)
 }
 
 /// Chooses the plan with the least predicted time, including preparation.
 ///
-/// Plans within [`TIE_BAND`] of the least are equal. The one with the fewest bytes is chosen among
-/// them, and of those the first in the order of the formats.
+/// Times are compared in steps of [`TIE_BAND`]. Of equal times the fastest product is chosen, then
+/// the fewest bytes, then the first in the order of the formats. The product of the choice for more
+/// expected calls is never slower.
 ///
 /// # Errors
 ///
@@ -158,16 +175,22 @@ pub fn select(
         (Verdict::Tied, Some(prediction)) => prediction.amortised(request.expected_calls),
         _ => f64::INFINITY,
     };
-    let times: Vec<_> = candidates.iter().map(|c| (time(c), c.work.matrix_bytes)).collect();
-    let Some(choice) = choose(&times) else {
+    let rank = |c: &Candidate| {
+        let times = c.prediction.filter(|_| c.verdict == Verdict::Tied);
+        let (product, prepare) = times
+            .map_or((f64::INFINITY, 0.0), |prediction| (prediction.product(), prediction.prepare));
+        Rank { product, prepare, bytes: c.work.matrix_bytes }
+    };
+    let ranks: Vec<_> = candidates.iter().map(rank).collect();
+    let Some(chosen) = choose(&ranks, request.expected_calls) else {
         return Err(nothing_fits(&candidates, profile, device, &request));
     };
-    let mut winner = candidates.remove(choice.place);
+    let mut winner = candidates.remove(chosen);
     // A stable sort: equal times keep the order of the formats.
     candidates.sort_by(|a, b| time(a).total_cmp(&time(b)));
     for candidate in &mut candidates {
         let ratio = time(candidate) / time(&winner);
-        if time(candidate) > choice.tied_below && ratio.is_finite() {
+        if ratio > 1.0 + TIE_BAND && ratio.is_finite() {
             let because = cause(&winner, candidate, request.expected_calls);
             candidate.verdict = Verdict::Slower { ratio, because };
         }
@@ -310,13 +333,41 @@ mod tests {
     }
 
     #[test]
-    fn of_times_within_the_band_the_fewest_bytes_win() {
-        let place = |plans: &[(f64, u64)]| super::choose(plans).map(|choice| choice.place);
-        let (near, far) = (1.0 + TIE_BAND / 2.0, 1.0 + 2.0 * TIE_BAND);
-        assert_eq!(place(&[(1.0, 10), (near, 5), (far, 1)]), Some(1));
-        assert_eq!(place(&[(near, 10), (1.0, 10)]), Some(0));
-        assert_eq!(place(&[(f64::INFINITY, 1), (1.0, 10)]), Some(1));
-        assert_eq!(place(&[(f64::INFINITY, 1)]), None);
+    fn of_equal_times_the_fastest_product_wins_and_then_the_fewest_bytes() {
+        let place = |plans: &[(f64, f64, u64)]| {
+            let rank = |&(product, prepare, bytes)| Rank { product, prepare, bytes };
+            super::choose(&plans.iter().map(rank).collect::<Vec<_>>(), 10)
+        };
+        let step = on_grid(100.0);
+        let (near, far) = (step * (1.0 + TIE_BAND / 4.0), step * (1.0 + 2.0 * TIE_BAND));
+        assert_eq!(place(&[(step, 0.0, 10), (near, 0.0, 5), (far, 0.0, 1)]), Some(1));
+        assert_eq!(place(&[(near, 0.0, 10), (step, 0.0, 10)]), Some(0));
+        assert_eq!(place(&[(0.0, 1000.0, 9), (on_grid(1000.0) / 10.0, 0.0, 1)]), Some(0));
+        assert_eq!(place(&[(f64::INFINITY, 0.0, 1), (1.0, 0.0, 10)]), Some(1));
+        assert_eq!(place(&[(f64::INFINITY, 0.0, 1), (f64::NAN, 0.0, 1)]), None);
+    }
+
+    /// Products by prediction, on the grid, do not get slower for more expected calls.
+    #[test]
+    fn more_expected_calls_never_choose_a_slower_product() {
+        let h200 = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
+        let profiles = [Arc::new(h200), Profile::builtin(&Device::Cpu)];
+        let specs = ["poisson2d,n=100", "webbase,rows=20k", "fem3d,n=10", "random,seed=7001"];
+        for (spec, profile) in specs.iter().flat_map(|s| profiles.iter().map(move |p| (s, p))) {
+            let analysis = analysis(spec);
+            let mut last = f64::INFINITY;
+            for calls in [1, 3, 10, 100, 300, 1000, 3000, 10_000, 100_000, 10_000_000] {
+                let request = Request {
+                    expected_calls: calls,
+                    ..Request::new(&analysis, ScalarKind::F32, u64::MAX)
+                };
+                let decision =
+                    select(&analysis, &profile.device.clone(), profile.clone(), request).unwrap();
+                let now = on_grid(decision.chosen().unwrap().prediction.unwrap().product());
+                assert!(now <= last, "{spec}, {calls} calls: {now} {last}");
+                last = now;
+            }
+        }
     }
 
     #[test]

@@ -138,10 +138,11 @@ fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a PlanRun> 
     let predicted = eligible.filter_map(|run| {
         let prediction =
             predictor.predict(&run.plan, &run.work, &measured.features, measured.scalar).1?;
-        Some(((prediction.product(), run.work.matrix_bytes), run))
+        let (product, bytes) = (prediction.product(), run.work.matrix_bytes);
+        Some((select::Rank { product, prepare: 0.0, bytes }, run))
     });
-    let (times, runs): (Vec<_>, Vec<_>) = predicted.unzip();
-    select::choose(&times).map(|choice| runs[choice.place])
+    let (ranks, runs): (Vec<_>, Vec<_>) = predicted.unzip();
+    select::choose(&ranks, 1).map(|place| runs[place])
 }
 
 /// A profile like `whole`, which was fitted to all of `measured`, fitted without the matrices of a

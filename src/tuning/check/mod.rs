@@ -298,9 +298,6 @@ impl<A: PlanTimer> Check<'_, A> {
             return open.min();
         };
         let each = self.each();
-        if self.products + each > self.limits.products {
-            return None;
-        }
         let gain_and_cost = |place: usize| {
             let (mean, spread) = self.belief(place);
             let gain = expected_improvement(fastest.seconds, mean, spread);
@@ -311,7 +308,7 @@ impl<A: PlanTimer> Check<'_, A> {
             gain - cost
         };
         let best = open.max_by(|a, b| net(a).total_cmp(&net(b)))?;
-        if net(&best) > 0.0 {
+        if net(&best) > 0.0 && self.products + each <= self.limits.products {
             return Some(best);
         }
         if self.times[0] == Time::Open {

@@ -138,11 +138,13 @@ const STENCIL: &str = "stencil27,n=40";
 const BLOCKS: &str = "fem3d,n=20";
 
 #[test]
-fn a_right_prediction_stays() {
+fn a_right_prediction_is_not_replaced_by_a_slower_plan() {
     for (spec, calls) in [(STENCIL, 1000), (STENCIL, 10_000), (BLOCKS, 1000)] {
         let before = decision(spec, calls).0.plan;
-        let after = checked(&Script::default(), spec, calls).unwrap();
-        assert_eq!(after.plan, before, "{spec} {calls}");
+        let script = Script::default();
+        let after = checked(&script, spec, calls).unwrap().plan;
+        let [chosen, predicted] = [&after, &before].map(|plan| script.product(plan));
+        assert!(chosen <= predicted, "{spec} {calls}: {after} {before}");
     }
 }
 
@@ -155,8 +157,8 @@ fn a_packed_plan_that_is_slow_loses_to_plain_csr() {
     assert_eq!(after.plan.format(), FormatKind::Csr);
     let run = after.timing_run().unwrap();
     assert_eq!(*run.predicted(), before);
-    let lost = run.timed_plan(&before).unwrap();
-    assert!(matches!(lost.outcome, TimingOutcome::Slower { .. }), "{:?}", lost.outcome);
+    let mut packed = run.timed_plans.iter().filter(|p| p.plan.format() == FormatKind::Psell);
+    assert!(packed.any(|p| matches!(p.outcome, TimingOutcome::Slower { .. })));
 }
 
 #[test]
@@ -215,11 +217,12 @@ fn a_failing_plan_leaves_the_others() {
         let after = checked(&Script { broken, ..Script::default() }, STENCIL, 1000).unwrap();
         assert_ne!(after.plan.format(), FormatKind::Psell);
         let run = after.timing_run().unwrap();
-        let failed = &run.timed_plan(&predicted).unwrap().outcome;
-        assert!(matches!(failed, TimingOutcome::Failed { .. }), "{failed:?}");
+        let mut packed = run.timed_plans.iter().filter(|p| p.plan.format() == FormatKind::Psell);
+        assert!(packed.any(|p| matches!(p.outcome, TimingOutcome::Failed { .. })));
     }
     let plain = Script { broken: [None, Some("csr")], ..Script::default() };
-    assert_eq!(checked(&plain, STENCIL, 1000).unwrap().plan, predicted);
+    let after = checked(&plain, STENCIL, 1000).unwrap();
+    assert_eq!(after.plan.format(), predicted.format());
     let all = Script { broken: [Some(""), None], ..Script::default() };
     assert!(matches!(checked(&all, STENCIL, 1000), Err(Error::CopyLength { expected: 1, .. })));
 }
