@@ -30,13 +30,14 @@ fn of_known_formats(text: &str) -> String {
     text.split_inclusive('\n').filter(is_known).collect()
 }
 
-/// Masks of the profile's fit and path and of the time of the choice.
-const FIT: [(&str, &str); 5] = [
+/// Masks of the profile's fit and path, of the time of the choice and of the number of plans.
+const FIT: [(&str, &str); 6] = [
     (r"(?m)per product predicted on .*$", "per product predicted on [device]"),
     (r"(?m)measured on (this|another) .*$", "[fit]"),
     (r"(?m)read from .*$", "read from [file]"),
     (r"(?m)^took     .+ to analyse, .+ to choose", "took     [time] to analyse, [time] to choose"),
     (r"[0-9.]+ SpMVs", "[number] SpMVs"),
+    (r"-v: [0-9]+ more plans", "-v: [number] more plans"),
 ];
 
 #[test]
