@@ -11,6 +11,7 @@ pub mod coo;
 pub mod csr;
 mod device_csr;
 mod device_vectors;
+pub mod dia;
 pub mod ell;
 mod encoded;
 pub mod hyb;
@@ -65,6 +66,7 @@ registry::registry! {
     coo => Coo,
     tiles => Tiles,
     blocked => Blocked,
+    dia => Dia,
 }
 
 /// A storage format. Implemented by the unit struct at the top of each format's folder.
