@@ -29,15 +29,26 @@ const OLDEST: u32 = 70;
 /// Options that the machine code depends on, with the same meaning for nvcc and NVRTC.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];
 
-/// Prefixes of the kernel files that are also compiled for `y = alpha A x + beta y`.
-const SCALED: [&str; 5] = ["csr", "ell", "jds", "psell_spmv_", "sell"];
+/// Line of a kernel file with the variants in which it is compiled besides the plain one.
+const DECLARATION: &str = "// Variants: ";
 
-/// Prefixes of the kernel files that are also compiled for matrices that do not fit the L2.
-const STREAMED: [&str; 9] =
-    ["blocked", "coo", "csr", "ell", "jds", "psell_spmm_", "psell_spmv_", "sell", "tiles"];
+/// Variants: the word in a [`DECLARATION`], the suffix of the modules, their definitions, and the
+/// variant that they exclude. The suffixes are those of `src/device/module.rs`.
+const VARIANTS: [Variant; 3] = [
+    // For `y = alpha A x + beta y`.
+    Variant { word: "scaled", definition: "#define SCALED\n", excludes: None },
+    // For matrices that do not fit the L2.
+    Variant { word: "streamed", definition: "#define STREAMED\n", excludes: None },
+    // For matrices of few slices, which fit the L2.
+    Variant { word: "shared", definition: "#define SHARING\n", excludes: Some("streamed") },
+];
 
-/// Prefixes of the kernel files that are also compiled for matrices of few slices.
-const SHARING: [&str; 1] = ["psell_spmv_"];
+/// A variant of modules.
+struct Variant {
+    word: &'static str,
+    definition: &'static str,
+    excludes: Option<&'static str>,
+}
 
 /// A kernel file, compiled with some definitions.
 struct KernelModule {
@@ -102,8 +113,10 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
             .file_stem()
             .and_then(|stem| stem.to_str())
             .ok_or("a kernel file's name is not UTF-8")?;
-        let text = splice::splice(&format!("{file}.cu"), &fs::read_to_string(&path)?, &headers)?;
-        for (ending, definitions) in variants(file) {
+        let text = fs::read_to_string(&path)?;
+        let variants = variants(file, &text)?;
+        let text = splice::splice(&format!("{file}.cu"), &text, &headers)?;
+        for (ending, definitions) in variants {
             let name = format!("{file}{ending}");
             let text = format!("{definitions}{text}");
             let source = out.join(format!("{name}.cu"));
@@ -118,18 +131,33 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
     Ok(modules)
 }
 
-/// Returns the suffixes of the modules of a kernel file, with their definitions. The names are
-/// those of `src/device/module.rs`.
-fn variants(file: &str) -> Vec<(String, String)> {
-    let listed = |files: &[&str]| files.iter().any(|beginning| file.starts_with(beginning));
-    let scaled =
-        [("", "")].into_iter().chain(listed(&SCALED).then_some(("_scaled", "#define SCALED\n")));
-    let sizes = [("", "")].into_iter();
-    let sizes = sizes.chain(listed(&STREAMED).then_some(("_streamed", "#define STREAMED\n")));
-    let sizes = sizes.chain(listed(&SHARING).then_some(("_shared", "#define SHARING\n")));
-    let both = scaled.flat_map(|scaled| sizes.clone().map(move |size| [scaled, size]));
-    both.map(|both| (both.map(|(ending, _)| ending).concat(), both.map(|(_, text)| text).concat()))
-        .collect()
+/// Returns the suffixes of the modules of a kernel file, with their definitions: every combination
+/// of its variants.
+fn variants(file: &str, text: &str) -> Result<Vec<(String, String)>, String> {
+    let declared = text.lines().find_map(|line| line.strip_prefix(DECLARATION)).unwrap_or_default();
+    let words: Vec<&str> = declared.trim_end_matches('.').split(", ").collect();
+    if let Some(word) = words
+        .iter()
+        .find(|word| !declared.is_empty() && !VARIANTS.iter().any(|variant| variant.word == **word))
+    {
+        return Err(format!("kernels/{file}.cu: there is no variant `{word}`"));
+    }
+    let mut all: Vec<Vec<&Variant>> = vec![Vec::new()];
+    for variant in VARIANTS.iter().filter(|variant| words.contains(&variant.word)) {
+        let excluded =
+            |with: &&Vec<&Variant>| with.iter().any(|other| variant.excludes == Some(other.word));
+        let more: Vec<Vec<&Variant>> = all
+            .iter()
+            .filter(|with| !excluded(with))
+            .map(|with| with.iter().copied().chain([variant]).collect())
+            .collect();
+        all.extend(more);
+    }
+    let module = |variants: Vec<&Variant>| {
+        let suffix = variants.iter().map(|variant| format!("_{}", variant.word)).collect();
+        (suffix, variants.iter().map(|variant| variant.definition).collect())
+    };
+    Ok(all.into_iter().map(module).collect())
 }
 
 /// Returns the CUDA compiler, if there is a working one.

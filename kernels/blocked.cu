@@ -1,4 +1,6 @@
 // Cache blocking: see src/formats/blocked/mod.rs for the layout.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 

@@ -1,4 +1,6 @@
 // COO: see src/formats/coo/mod.rs for the layout.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 

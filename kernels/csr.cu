@@ -1,4 +1,6 @@
 // CSR: see src/formats/csr/mod.rs for the layout.
+//
+// Variants: scaled, streamed.
 
 #include "common.cuh"
 

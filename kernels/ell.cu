@@ -1,4 +1,6 @@
 // ELL: see src/formats/ell/mod.rs for the layout.
+//
+// Variants: scaled, streamed.
 
 #include "common.cuh"
 

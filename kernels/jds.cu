@@ -1,4 +1,6 @@
 // JDS: see src/formats/jds/mod.rs for the layout. Rows are sorted; `perm` has their positions in y.
+//
+// Variants: scaled, streamed.
 
 #include "common.cuh"
 

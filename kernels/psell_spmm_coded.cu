@@ -1,4 +1,6 @@
 // SpMM for packed SELL with values stored as codes of a dictionary.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

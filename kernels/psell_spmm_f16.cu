@@ -1,4 +1,6 @@
 // SpMM for packed SELL with values stored in f16.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

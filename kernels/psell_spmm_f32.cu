@@ -1,4 +1,6 @@
 // SpMM for packed SELL with values of an f64 matrix stored in f32.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

@@ -1,4 +1,6 @@
 // SpMM for packed SELL with plain values.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

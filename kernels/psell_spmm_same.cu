@@ -1,4 +1,6 @@
 // SpMM for packed SELL with one value for all entries.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

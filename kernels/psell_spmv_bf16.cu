@@ -1,4 +1,6 @@
 // Packed SELL with values stored in bf16.
+//
+// Variants: scaled, streamed, shared.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

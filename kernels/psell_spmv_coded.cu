@@ -1,4 +1,6 @@
 // Packed SELL with values stored as codes of a dictionary.
+//
+// Variants: scaled, streamed, shared.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

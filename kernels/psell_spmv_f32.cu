@@ -1,4 +1,6 @@
 // Packed SELL with values of an f64 matrix stored in f32.
+//
+// Variants: scaled, streamed, shared.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

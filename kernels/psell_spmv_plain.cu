@@ -1,4 +1,6 @@
 // Packed SELL with plain values.
+//
+// Variants: scaled, streamed, shared.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

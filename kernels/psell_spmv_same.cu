@@ -1,4 +1,6 @@
 // Packed SELL with one value for all entries, stored once.
+//
+// Variants: scaled, streamed, shared.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

@@ -1,4 +1,6 @@
 // SELL-C-σ: see src/formats/sell/mod.rs for the layout.
+//
+// Variants: scaled, streamed.
 
 #include "common.cuh"
 

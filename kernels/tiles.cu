@@ -1,4 +1,6 @@
 // Tiles: see src/formats/tiles/mod.rs for the layout.
+//
+// Variants: streamed.
 
 #include "common.cuh"
 

@@ -11,6 +11,7 @@ pub mod coo;
 pub mod csr;
 mod device_csr;
 mod device_vectors;
+pub mod dia;
 pub mod ell;
 mod encoded;
 pub mod hyb;
@@ -65,6 +66,7 @@ registry::registry! {
     coo => Coo,
     tiles => Tiles,
     blocked => Blocked,
+    dia => Dia,
 }
 
 /// A storage format. Implemented by the unit struct at the top of each format's folder.
@@ -94,8 +96,21 @@ pub(crate) trait Format: 'static {
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
 
     /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
-    /// measured and `measured` predicts its products. None if it is that one.
+    /// measured and `measured` predicts its products. None if it is that one. `measured` is the
+    /// plan's own kernel if its [share of the bandwidth](Format::bandwidth_share) predicts them.
     fn preparation(_: &Self::Plan, _: Target, _measured: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// Reason why the format cannot hold the matrix under the plan, if an analysis tells.
+    /// [`Format::work`] is then a lower bound, and packing is [`Error::PlanLimit`].
+    fn refusal(_: &Self::Plan, _: &Analysis) -> Option<String> {
+        None
+    }
+
+    /// Share of the device's copy bandwidth that a product reaches, for predictions by a profile
+    /// without the kernel. None if only measured coefficients predict the plan.
+    fn bandwidth_share(_: &Self::Plan, _: Target) -> Option<f64> {
         None
     }
 

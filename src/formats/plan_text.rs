@@ -193,7 +193,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_parses_prints_back(text in "(csr|ell|sell|jds|hyb|coo|tiles|blocked)?[a-z0-9:,() -]{0,40}") {
+        fn no_text_panics_and_what_parses_prints_back(
+            format in prop::option::of(prop::sample::select(FormatKind::ALL)),
+            rest in "[a-z0-9:,() -]{0,40}",
+        ) {
+            let text = format.map_or(String::new(), |kind| kind.to_string()) + &rest;
             if let Ok(plan) = text.parse::<Plan>() {
                 prop_assert_eq!(plan.to_string().parse::<Plan>().unwrap(), plan);
             }

@@ -64,6 +64,17 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
             }
 
+            /// Reason why no matrix with this analysis can be packed under this plan, if any.
+            #[doc(hidden)]
+            pub fn refusal(&self, analysis: &Analysis) -> Option<String> {
+                match self { $(Self::$Format(plan) => $module::$Format::refusal(plan, analysis)),+ }
+            }
+
+            /// Share of the copy bandwidth that predicts a product if no profile has the kernel.
+            pub(crate) fn bandwidth_share(&self, on: Target) -> Option<f64> {
+                match self { $(Self::$Format(plan) => $module::$Format::bandwidth_share(plan, on)),+ }
+            }
+
             /// True if every SpMV under this plan gives the same bits, on every device.
             pub fn is_deterministic(&self) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }

@@ -1,7 +1,7 @@
 //! Reproducibility: every product of every plan repeats its bits, which do not depend on the number
 //! of threads. Reproducibility across processes: `cli/tests/determinism.rs`.
 
-use super::conformance::{MEMORY_LIMIT, devices, scattered};
+use super::conformance::{devices, fits, scattered};
 use super::spmm::apply_multi_device;
 use super::x_vector;
 use crate::analysis::Analysis;
@@ -33,7 +33,7 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
     let both = [Analysis::of(a.view()), Analysis::of(a.transpose().view())];
     let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
     let mut plans: Vec<Plan> = examples.map(|text| text.parse().unwrap()).collect();
-    plans.retain(|plan| both.iter().all(|a| plan.work(a, T::KIND).matrix_bytes <= MEMORY_LIMIT));
+    plans.retain(|plan| both.iter().all(|a| fits(plan, a, T::KIND)));
     plans
 }
 

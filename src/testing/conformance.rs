@@ -6,7 +6,7 @@ use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{FormatKind, Plan, ResidentMatrix, Target};
 use crate::matrix::CsrMatrix;
-use crate::{Scalar, ScalarKind};
+use crate::{Error, Scalar, ScalarKind};
 use proptest::prelude::*;
 
 /// Tests of one format, for both scalar types.
@@ -54,19 +54,30 @@ pub(super) fn small<T: Scalar>() -> impl Iterator<Item = (&'static str, CsrMatri
     awkward().into_iter().filter(|(_, a)| a.nnz() <= ENTRIES)
 }
 
-/// Memory limit in bytes. Larger plans are skipped, as an operator skips them: ELL on a row of
-/// 90,000 entries.
-pub(super) const MEMORY_LIMIT: u64 = 64 << 20;
+/// Memory limit in bytes.
+const MEMORY_LIMIT: u64 = 64 << 20;
+
+/// True if a format holds the matrix within the memory limit. Other plans are skipped, as an
+/// operator refuses them: ELL on a row of 90,000 entries.
+pub(super) fn fits(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> bool {
+    let bytes = plan.work(analysis, scalar).matrix_bytes;
+    bytes <= MEMORY_LIMIT && plan.refusal(analysis).is_none()
+}
 
 /// Checks one plan on one matrix.
 pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     let context = format!("{plan} on {name} in {}", T::KIND);
-    let work = plan.work(&Analysis::of(a.view()), T::KIND);
-    if work.matrix_bytes > MEMORY_LIMIT {
+    let analysis = Analysis::of(a.view());
+    if plan.refusal(&analysis).is_some() {
+        let refused = plan.pack(a.view());
+        assert!(matches!(refused, Err(Error::PlanLimit { .. })), "{refused:?}: {context}");
+    }
+    if !fits(plan, &analysis, T::KIND) {
         return;
     }
+    let work = plan.work(&analysis, T::KIND);
     let packed = plan.pack(a.view()).unwrap();
-    check_bytes(packed.matrix_bytes(), plan, &Analysis::of(a.view()), T::KIND, &context);
+    check_bytes(packed.matrix_bytes(), plan, &analysis, T::KIND, &context);
     assert!(work.slots + work.tail >= a.nnz() as u64, "slots of {context}");
     for device in devices() {
         check_on(device, plan, a, &format!("{context} on {device}"));
@@ -276,6 +287,25 @@ fn psell() -> impl Strategy<Value = String> {
     })
 }
 
+/// Any example plan, with other numbers if it may have them.
+fn any_example() -> impl Strategy<Value = String> {
+    let examples: Vec<&str> =
+        FormatKind::ALL.iter().flat_map(|kind| kind.examples()).copied().collect();
+    let numbers = prop::collection::vec(1u32..400, 4);
+    (prop::sample::select(examples), numbers).prop_map(|(text, numbers)| {
+        let mut numbers = numbers.into_iter();
+        let pieces = text.split_inclusive([':', ',']).map(|piece| {
+            let digits = piece.trim_end_matches([')', ',']);
+            match (digits.parse::<u32>(), numbers.next()) {
+                (Ok(_), Some(number)) => piece.replacen(digits, &number.to_string(), 1),
+                _ => piece.to_owned(),
+            }
+        });
+        let changed: String = pieces.collect();
+        if changed.parse::<Plan>().is_ok() { changed } else { text.to_owned() }
+    })
+}
+
 /// Any admissible plan.
 fn any_plan() -> impl Strategy<Value = Plan> {
     let tail = prop_oneof![Just(String::new()), (1u32..40).prop_map(|n| format!(",tail:{n}"))];
@@ -310,6 +340,7 @@ fn any_plan() -> impl Strategy<Value = Plan> {
                 "tiles(cols:{cols},chunk:{chunk},stripe:{stripe},values:{values})"
             )
         ),
+        any_example(),
     ];
     text.prop_map(|text| text.parse().unwrap())
 }

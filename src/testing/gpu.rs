@@ -1,6 +1,6 @@
 //! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
-use super::conformance::{MEMORY_LIMIT, check_on, devices, product, scattered, small};
+use super::conformance::{check_on, devices, fits, product, scattered, small};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -38,7 +38,7 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
     let analysis = Analysis::of(a.view());
     let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
     let mut plans: Vec<Plan> = examples.map(|text| text.parse().unwrap()).collect();
-    plans.retain(|plan| plan.work(&analysis, T::KIND).matrix_bytes <= MEMORY_LIMIT);
+    plans.retain(|plan| fits(plan, &analysis, T::KIND));
     plans
 }
 

@@ -1,6 +1,6 @@
 //! Tests of `y = alpha A x + beta y` for every plan, on every device.
 
-use super::conformance::{MEMORY_LIMIT, devices, scattered};
+use super::conformance::{devices, fits, scattered};
 use super::{Oracle, chapter, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Scaling, Stream};
@@ -65,7 +65,7 @@ fn plans(a: &CsrMatrix<f32>) -> impl Iterator<Item = Plan> {
         .iter()
         .flat_map(|kind| kind.examples())
         .map(|text| text.parse::<Plan>().unwrap());
-    plans.filter(move |plan| plan.work(&analysis, ScalarKind::F32).matrix_bytes <= MEMORY_LIMIT)
+    plans.filter(move |plan| fits(plan, &analysis, ScalarKind::F32))
 }
 
 fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {

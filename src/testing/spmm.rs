@@ -1,6 +1,6 @@
 //! Tests of SpMM and of products with the transposed matrix, for every plan on awkward shapes.
 
-use super::conformance::{MEMORY_LIMIT, awkward, devices, scattered};
+use super::conformance::{awkward, devices, fits, scattered};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -144,7 +144,7 @@ pub(crate) fn check_spmm<T: Scalar>(format: FormatKind) {
         let case = Case::new(a);
         for text in format.examples() {
             let plan: Plan = text.parse().unwrap();
-            if plan.work(&case.analysis, T::KIND).matrix_bytes > MEMORY_LIMIT {
+            if !fits(&plan, &case.analysis, T::KIND) {
                 continue;
             }
             for device in devices() {
@@ -176,7 +176,7 @@ fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
 fn transposed<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
     // The plan was given, and may exceed the memory limit for the transpose.
     let wide = Analysis::of(case.a.transpose().view());
-    if op.plan().work(&wide, T::KIND).matrix_bytes > MEMORY_LIMIT {
+    if !fits(op.plan(), &wide, T::KIND) {
         return;
     }
     let (x, oracle) = &case.transposed;

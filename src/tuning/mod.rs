@@ -21,6 +21,7 @@ pub mod scale;
 pub mod select;
 pub mod stopwatch;
 pub mod store;
+mod unmeasured;
 
 #[doc(hidden)]
 pub use plan_timer::{PackedPlan, PlanBench};

@@ -27,7 +27,7 @@ impl<'a> Predictor<'a> {
     }
 
     /// Work terms and predicted time of a product; no prediction if the profile does not have the
-    /// kernel.
+    /// kernel and the plan has no default coefficients.
     pub fn predict(
         &self,
         plan: &Plan,
@@ -41,10 +41,12 @@ impl<'a> Predictor<'a> {
         let cache = profile.cache_bytes * scale.cache;
         let work_terms =
             work_terms(work, features, cache, &profile.cache_reach.scaled(scale.cache), device);
-        let prediction = profile.of_kernel(scalar, kernel).map(|(kernel, c)| {
+        let default = || Some((kernel, profile.default_coefficients(scalar, plan, work)?));
+        let known = profile.of_kernel(scalar, kernel).map(|(kernel, &c)| (kernel, c));
+        let prediction = known.or_else(default).map(|(kernel, c)| {
             let packed =
                 plan.preparation(on, kernel).and_then(|like| profile.coefficients(scalar, like));
-            let c = Coefficients::new(c.terms(), packed.unwrap_or(c).packing());
+            let c = Coefficients::new(c.terms(), packed.unwrap_or(&c).packing());
             let prediction = Prediction::new(&scale.coefficients(&c), work, &work_terms, device);
             let learned = profile.correction.as_ref();
             prediction.corrected(learned.map_or(1.0, |l| {

@@ -5,10 +5,10 @@ use super::cost::{CacheReach, Coefficients};
 use super::record::{Record, Validation};
 use crate::device::{Ceilings, DeviceSpec};
 use crate::formats::kernel_names::fallback_kernels;
-use crate::formats::{FormatKind, Plan, Target, Weights, coo, jds};
+use crate::formats::{Weights, coo, jds};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -266,19 +266,6 @@ impl Profile {
         }
     }
 
-    /// Kernels without coefficients in a scalar type, of plans for the profile's kind of device.
-    /// Such plans are never chosen.
-    #[doc(hidden)]
-    pub fn missing_kernels(&self, scalar: ScalarKind) -> Vec<&'static str> {
-        let on = Target::of(&self.device);
-        let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
-        let kernels =
-            examples.filter_map(|text| text.parse::<Plan>().ok()).map(|plan| plan.kernel(on));
-        let known = |kernel: &&str| self.coefficients(scalar, kernel).is_some();
-        // Sorted, without duplicates.
-        BTreeSet::from_iter(kernels).into_iter().filter(|kernel| !known(kernel)).collect()
-    }
-
     /// Coefficients of a kernel, if it was measured. For a kernel that also multiplies split long
     /// rows, or whose values take fewer bytes or none, otherwise those of the same kernel without
     /// that property.
@@ -340,6 +327,7 @@ impl Profile {
 mod tests {
     use super::*;
     use crate::device::Device;
+    use crate::formats::{Plan, Target};
     use crate::tuning::record::{RecordedRun, RecordedStats, Regret};
 
     #[test]

@@ -236,7 +236,8 @@ fn nothing_fits(
 /// # Errors
 ///
 /// [`Error::PlanText`] if its parameters are not admissible, [`Error::MemoryLimit`] if it does not
-/// fit the limit, [`Error::NotDeterministic`] if reproducible bits are requested and the plan's are
+/// fit the limit, [`Error::PlanLimit`] if its format cannot hold the matrix,
+/// [`Error::NotDeterministic`] if reproducible bits are requested and the plan's are
 /// not.
 pub fn fixed(
     plan: Plan,
@@ -256,6 +257,9 @@ pub fn fixed(
             needed: candidate.work.matrix_bytes,
             limit,
         });
+    }
+    if let Some(message) = plan.refusal(analysis) {
+        return Err(Error::PlanLimit { plan: plan.to_string(), message });
     }
     if request.deterministic && !plan.is_deterministic() {
         return Err(Error::NotDeterministic { plan: plan.to_string() });

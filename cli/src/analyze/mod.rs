@@ -137,8 +137,10 @@ impl Findings {
 
     /// Traffic of every format with its default parameters.
     fn formats(&self) -> impl Iterator<Item = (Plan, Work)> {
-        // The name of a format alone is a plan of it. A name that does not parse is left out.
+        // The name of a format alone is a plan of it. A name that does not parse is left out, and
+        // so is a format that cannot hold the matrix.
         let plans = FormatKind::ALL.iter().filter_map(|kind| kind.name().parse::<Plan>().ok());
+        let plans = plans.filter(|plan| plan.refusal(&self.analysis).is_none());
         plans.map(|plan| (plan.clone(), plan.work(&self.analysis, self.scalar)))
     }
 

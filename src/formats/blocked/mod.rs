@@ -38,6 +38,7 @@
 //!
 //! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18,
 //! 2007; sums by flags and targets as in CSR5, Liu & Vinter, ICS 2015.
+#![doc = include_str!("operations.md")]
 
 mod cpu;
 mod cuda;

@@ -16,6 +16,7 @@
 //!
 //! Source: Bell & Garland, SC'09, §4.1; the SpMV is their segmented reduction, cut into equal
 //! parts.
+#![doc = include_str!("operations.md")]
 
 mod access;
 mod cpu;

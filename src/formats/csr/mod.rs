@@ -14,6 +14,7 @@
 //! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland,
 //! SC'09, §4.3 (one or several threads per row); Merrill & Garland, SC'16 (equally many nonzeros
 //! per part).
+#![doc = include_str!("operations.md")]
 
 mod access;
 mod chunks;

@@ -14,6 +14,7 @@
 //!
 //! Source: Bell & Garland, SC'09, §4.2; with row lengths, Vázquez, Fernández & Garzón's ELLR
 //! (Concurrency and Computation, 2011).
+#![doc = include_str!("operations.md")]
 
 mod access;
 mod cpu;

@@ -19,6 +19,7 @@
 //! Source: Bell & Garland, SC'09, §4.4; Kirk & Hwu, *Programming Massively Parallel Processors*,
 //! chapter "Sparse Matrix Computation" (the tail on the host). The rules for the width are in
 //! [`Width`].
+#![doc = include_str!("operations.md")]
 
 mod access;
 mod cuda;

@@ -21,6 +21,7 @@
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively
 //! Parallel Processors*, chapter "Sparse Matrix Computation" (sections). The section boundaries are
 //! described in [`Split`].
+#![doc = include_str!("operations.md")]
 
 mod access;
 mod cpu;

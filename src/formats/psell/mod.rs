@@ -64,6 +64,7 @@
 //! Slices and σ: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014).
 //! Indices in fewer bits: Willcock & Lumsdaine, ICS'06. Diagonals: Bell & Garland, SC'09, §4.1,
 //! here for each slice separately.
+#![doc = include_str!("operations.md")]
 
 mod cpu;
 mod cuda;

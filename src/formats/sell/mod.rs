@@ -16,6 +16,7 @@
 //! and there is no `perm`.
 //!
 //! Source: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014), §4.
+#![doc = include_str!("operations.md")]
 
 mod access;
 mod cpu;

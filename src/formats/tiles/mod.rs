@@ -31,6 +31,7 @@
 //! Source: propagation blocking, Beamer, Asanović & Patterson, IPDPS 2017; Buono et al., ICS 2016.
 //! There bins are filled while the graph is traversed; here they are laid out in advance, for a
 //! matrix that is multiplied many times.
+#![doc = include_str!("operations.md")]
 
 mod cpu;
 mod cuda;

@@ -1,0 +1,78 @@
+//! DIA on the CPU: slices of rows, diagonal by diagonal.
+
+use super::{Host, SLICE};
+use crate::Scalar;
+use crate::device::cpu::{Kernel, Output, Vector, run_parts};
+use std::ops::Range;
+
+/// `y = A x`.
+pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
+    unsafe { run_parts(&a.parts, &Slices { a, x, y: Output::new(y) }) };
+}
+
+/// Kernel over rows: a range is a range of rows that begins with a slice.
+struct Slices<'a, T> {
+    a: &'a Host<T>,
+    x: &'a [T],
+    y: Output<T>,
+}
+
+impl<T: Scalar> Kernel<T> for Slices<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
+        let whole = range.start + (range.end - range.start) / SLICE * SLICE;
+        for start in (range.start..whole).step_by(SLICE) {
+            // SAFETY: the rows of the slice belong to this part; a slice is so many vectors.
+            unsafe {
+                match V::LANES {
+                    16 => self.slice::<V, 2>(start),
+                    _ => self.slice::<V, 4>(start),
+                }
+            }
+        }
+        for row in whole..range.end {
+            let sum = self
+                .a
+                .row(row)
+                .fold(T::ZERO, |sum, (_, col, value)| sum + value * self.x[col as usize]);
+            // SAFETY: as above.
+            unsafe { self.y.set(row, sum) };
+        }
+    }
+}
+
+impl<T: Scalar> Slices<'_, T> {
+    /// Multiplies a whole slice of `G` vectors from row `start` on.
+    #[inline(always)]
+    unsafe fn slice<V: Vector<T>, const G: usize>(&self, start: usize) {
+        let a = self.a;
+        let count = a.offsets.len();
+        let masks = &a.masks[start / SLICE * count..][..count];
+        let values = &a.values[start * count..][..SLICE * count];
+        // SAFETY: `x` is read in the lanes with an entry, whose columns are in range.
+        unsafe {
+            let mut sums = [V::zero(); G];
+            for (k, (&offset, &mask)) in a.offsets.iter().zip(masks).enumerate() {
+                let values = values.as_ptr().add(k * SLICE);
+                let x = self.x.as_ptr().wrapping_offset(start as isize + offset as isize);
+                for (g, sum) in sums.iter_mut().enumerate() {
+                    let (values, x) = (values.add(g * V::LANES), x.wrapping_add(g * V::LANES));
+                    match mask >> (g * V::LANES) & V::ALL {
+                        0 => {}
+                        lanes if lanes == V::ALL => {
+                            *sum = sum.mul_add(V::load(values), V::load(x));
+                        }
+                        lanes => {
+                            let x = V::load_masked(lanes, x);
+                            *sum = sum.mul_add_where(lanes, V::load(values), x);
+                        }
+                    }
+                }
+            }
+            for (g, sum) in sums.iter().enumerate() {
+                sum.store(self.y.at(start + g * V::LANES));
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! DIA on a GPU: one thread per row and one warp per slice.
+
+use super::Host;
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
+use crate::matrix::CsrMatrix;
+use crate::{Error, Scalar};
+
+/// Name of the kernel file.
+const FILE: &str = "dia";
+
+/// A DIA matrix in GPU memory.
+#[derive(Debug)]
+pub(super) struct Uploaded<T> {
+    nrows: usize,
+    ncols: usize,
+    offsets: Buffer<i64>,
+    masks: Buffer<u32>,
+    values: Buffer<T>,
+    kernel: RowKernel,
+}
+
+impl<T: Scalar> Uploaded<T> {
+    /// Copies a matrix to GPU memory with the given residency.
+    pub(super) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+        let (module, name) = (Module::of(FILE, residency), format!("{FILE}_{}", T::KIND));
+        Ok(Self {
+            nrows: host.nrows,
+            ncols: host.ncols,
+            offsets: gpu.upload(&host.offsets)?,
+            masks: gpu.upload(&host.masks)?,
+            values: gpu.upload(&host.values)?,
+            kernel: RowKernel::new(gpu, module, residency, name)?,
+        })
+    }
+
+    /// Enqueues the SpMV.
+    ///
+    /// # Safety
+    ///
+    /// As [`DeviceMatrix::spmv_scaled`].
+    unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
+        let launch = Launch::over(self.nrows, 1).arg(self.offsets.ptr()).arg(self.masks.ptr());
+        let launch = launch.arg(self.values.ptr()).arg(self.offsets.len() as u32);
+        let launch = launch.arg(self.nrows as u32).arg(self.ncols as u32).arg(x);
+        // SAFETY: these are the parameters of `dia`; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, &out, out.to(launch)) }
+    }
+}
+
+impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::over(y)) }
+    }
+
+    unsafe fn spmv_scaled(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        by: Scaling<'_, T>,
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
+    }
+
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let host = Host {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            offsets: self.offsets.to_vec()?,
+            masks: self.masks.to_vec()?,
+            values: self.values.to_vec()?,
+            parts: Box::default(),
+        };
+        Ok(host.unpack())
+    }
+
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+        Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.offsets.bytes() + self.masks.bytes() + self.values.bytes()
+    }
+
+    fn residency(&self) -> Residency {
+        self.kernel.residency()
+    }
+}

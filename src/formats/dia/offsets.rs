@@ -1,0 +1,174 @@
+//! Offsets of the diagonals of a matrix.
+
+use crate::Scalar;
+use crate::analysis::{Analysis, SHARED};
+use crate::matrix::{CsrColumns, CsrView};
+use rayon::prelude::*;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Largest number of slots per entry of a matrix that is not refused …
+const MOST_SLOTS: usize = 4;
+
+/// … beyond this number of slots.
+const FREE_SLOTS: usize = 1 << 17;
+
+/// Rows per task of a large matrix.
+const TOGETHER: usize = 1 << 14;
+
+/// Largest number of diagonals of a matrix that is not refused.
+pub(super) fn most_diagonals(nrows: usize, nnz: usize) -> usize {
+    nnz.saturating_mul(MOST_SLOTS).saturating_add(FREE_SLOTS) / nrows.max(1)
+}
+
+/// Number of diagonals of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DiagonalCount {
+    /// The number. None if it exceeds `most`.
+    exact: Option<usize>,
+    /// Largest number of a matrix that is not refused.
+    most: usize,
+}
+
+impl DiagonalCount {
+    /// Counts the diagonals of `a`.
+    pub(super) fn new<T: Scalar>(a: CsrView<'_, T>) -> Self {
+        let exact = offsets(a.columns()).map(|offsets| offsets.len());
+        Self { exact, most: most_diagonals(a.nrows(), a.nnz()) }
+    }
+
+    /// The count of an analysed matrix.
+    pub(super) fn of(analysis: &Analysis) -> &Self {
+        analysis.probes.get().expect("every format probes every matrix")
+    }
+
+    /// True if there are too many.
+    pub(super) const fn is_refused(self) -> bool {
+        self.exact.is_none()
+    }
+
+    /// The number, or the least that it may be.
+    pub(super) fn at_least(self) -> usize {
+        self.exact.unwrap_or(self.most + 1)
+    }
+}
+
+/// Offsets of the diagonals that hold the entries of every row in their order: an ascending
+/// sequence for the first ascending run of columns of each row, another one for the second run, and
+/// so on. None if they are more than [`most_diagonals`].
+pub(super) fn offsets(a: CsrColumns<'_>) -> Option<Vec<i64>> {
+    let most = most_diagonals(a.nrows(), a.nnz());
+    let first = Seen::new(a, most);
+    let ranges = 0..a.nrows().div_ceil(TOGETHER);
+    let range = |task: usize| task * TOGETHER..((task + 1) * TOGETHER).min(a.nrows());
+    let later = if a.nnz().max(a.nrows()) < SHARED {
+        first.scan(0..a.nrows())?
+    } else {
+        ranges.into_par_iter().map(|task| first.scan(range(task))).try_reduce(
+            BTreeSet::new,
+            |mut one, mut other| {
+                one.append(&mut other);
+                Some(one)
+            },
+        )?
+    };
+    let sorted = first.offsets();
+    let fits = sorted.len() + later.len() <= most;
+    fits.then(|| sorted.into_iter().chain(later.into_iter().map(|(_, offset)| offset)).collect())
+}
+
+/// Run of a row, counted from 0, and offset of an entry.
+type Place = (u32, i64);
+
+/// Offsets of entries in the first runs of their rows: a bit for each that occurs.
+struct Seen<'a> {
+    a: CsrColumns<'a>,
+    bits: Vec<AtomicU64>,
+    count: AtomicUsize,
+    most: usize,
+}
+
+impl<'a> Seen<'a> {
+    fn new(a: CsrColumns<'a>, most: usize) -> Self {
+        let words = (a.nrows() + a.ncols()).div_ceil(u64::BITS as usize);
+        let bits = std::iter::repeat_with(AtomicU64::default).take(words).collect();
+        Self { a, bits, count: AtomicUsize::new(0), most }
+    }
+
+    /// Adds the rows of a range, and returns the places of entries in later runs. None if there are
+    /// too many diagonals.
+    fn scan(&self, rows: Range<usize>) -> Option<BTreeSet<Place>> {
+        let mut later = BTreeSet::new();
+        let mut above: &[u32] = &[];
+        for row in rows {
+            let cols = self.a.row(row);
+            // Most rows of a matrix with few diagonals are the one above, shifted.
+            let shifted = |(col, above): (&u32, &u32)| col.wrapping_sub(*above) == 1;
+            if cols.len() != above.len() || !cols.iter().zip(above).all(shifted) {
+                self.add(row, cols, &mut later);
+                if self.count.load(Relaxed) + later.len() > self.most {
+                    return None;
+                }
+            }
+            above = cols;
+        }
+        Some(later)
+    }
+
+    fn add(&self, row: usize, cols: &[u32], later: &mut BTreeSet<Place>) {
+        let mut run = 0;
+        for (k, &col) in cols.iter().enumerate() {
+            run += u32::from(k > 0 && col <= cols[k - 1]);
+            if run > 0 {
+                later.insert((run, i64::from(col) - row as i64));
+                continue;
+            }
+            let place = col as usize + self.a.nrows() - row;
+            let (word, bit) = (&self.bits[place / 64], 1 << (place % 64));
+            if word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0 {
+                self.count.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// The offsets, ascending.
+    fn offsets(&self) -> Vec<i64> {
+        let nrows = self.a.nrows() as i64;
+        let words = self.bits.iter().enumerate();
+        let places = words.flat_map(|(at, word)| {
+            let mut rest = word.load(Relaxed);
+            std::iter::from_fn(move || {
+                let bit = i64::from(rest.trailing_zeros());
+                rest &= rest.wrapping_sub(1);
+                (bit < 64).then_some(at as i64 * 64 + bit)
+            })
+        });
+        places.map(|place| place - nrows).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::{CsrMatrix, gallery};
+
+    #[test]
+    fn large_matrices_are_counted_by_all_threads() {
+        for (spec, expected) in [("poisson2d,n=500", 5), ("poisson3d,n=60", 7)] {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+            assert!(a.nnz() > SHARED);
+            let found = offsets(a.view().columns()).unwrap();
+            assert_eq!(found.len(), expected, "{spec}");
+            assert!(found.is_sorted());
+        }
+    }
+
+    #[test]
+    fn places_at_the_corners_are_counted() {
+        let a = CsrMatrix::try_new(3, 5, vec![0, 1, 1, 2], vec![4, 0], vec![1.0f32; 2]).unwrap();
+        assert_eq!(offsets(a.view().columns()).unwrap(), [-2, 4]);
+        let none = CsrMatrix::<f32>::zeros(0, 0).unwrap();
+        assert!(offsets(none.view().columns()).unwrap().is_empty());
+    }
+}
