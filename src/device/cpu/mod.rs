@@ -68,7 +68,11 @@ pub(crate) fn partition(
 }
 
 /// Returns the smallest `i <= items` with `work_before(i) >= target`.
-fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64) -> usize {
+pub(crate) fn first_at_least(
+    items: usize,
+    target: u64,
+    work_before: impl Fn(usize) -> u64,
+) -> usize {
     let (mut low, mut high) = (0, items);
     while low < high {
         let mid = low + (high - low) / 2;
