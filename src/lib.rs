@@ -121,6 +121,7 @@ pub mod formats;
 pub mod matrix;
 mod memory;
 mod op;
+mod parallel;
 mod precision;
 mod scalar;
 #[cfg(test)]

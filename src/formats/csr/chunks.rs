@@ -1,7 +1,5 @@
 //! Equal chunks of work for the blocks of a GPU.
 
-use rayon::prelude::*;
-
 use crate::device::BLOCK;
 use crate::memory::collected;
 use crate::{Error, Scalar, ScalarKind};
@@ -139,7 +137,7 @@ pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Result<Vec<Chunk>, 
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
     let count = cutting.count(nrows as u64, row_ptr[nrows] as u64) as usize;
-    collected((0..count + 1).into_par_iter().map(chunk))
+    collected(count + 1, chunk)
 }
 
 /// True if any row is cut.
