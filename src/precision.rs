@@ -5,8 +5,8 @@
 //! exponent and 11 of significand. The implicit bit of the significand is counted. All conversions
 //! work on bits, so NaNs keep their payloads.
 
+use crate::parallel;
 use crate::{Scalar, ScalarKind};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
@@ -170,10 +170,8 @@ impl Precision {
     pub(crate) fn holds_all<T: Scalar>(self, values: &[T]) -> bool {
         /// Numbers checked together.
         const SEGMENT: usize = 64;
-        /// Numbers per chunk, and smallest number of chunks per thread: fewer than 2¹⁹ numbers
-        /// are not shared among threads.
-        const CHUNK: usize = 1 << 14;
-        const TOGETHER: usize = (1 << 18) / CHUNK + 1;
+        /// Numbers that a thread checks: some 100 µs, the time to wake a thread pool.
+        const CHUNK: usize = 1 << 18;
         // Numbers that are unchanged by a conversion to `f32` and back are exact in it. This takes
         // a few vector instructions.
         let changed =
@@ -181,9 +179,11 @@ impl Precision {
         let unchanged =
             |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
         let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
-        values.par_chunks(CHUNK).with_min_len(TOGETHER).all(|values| match self {
-            Self::F32 => values.chunks(SEGMENT).all(|values| unchanged(values) || each(values)),
-            Self::Bf16 | Self::F16 => each(values),
+        parallel::all(values.len(), CHUNK, |range| match self {
+            Self::F32 => {
+                values[range].chunks(SEGMENT).all(|values| unchanged(values) || each(values))
+            }
+            Self::Bf16 | Self::F16 => each(&values[range]),
         })
     }
 

@@ -4,7 +4,7 @@
 use super::rows::{RowStats, ratio};
 use super::structure::Structure;
 use crate::matrix::CsrColumns;
-use rayon::prelude::*;
+use crate::parallel;
 use std::ops::Range;
 
 /// Alignment of a window's first column, in columns, so that a window is loaded by 16 bytes.
@@ -152,7 +152,7 @@ impl Blocking {
         if rows.nnz < Self::LEAST || missing < Self::MISSING {
             return None;
         }
-        let (panels, hot) = rayon::join(
+        let (panels, hot) = parallel::join(
             || Self::COLUMNS.map(|columns| windows(a, columns)),
             || hot(a.col_idx(), a.ncols(), Self::COLUMNS),
         );
@@ -188,7 +188,7 @@ fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
     const ROWS: usize = 64;
     const ENTRIES: usize = 1 << 13;
     let rows = Rows { a, sorted: false, sampling: REACHES };
-    let sampled = (0..PANELS).into_par_iter().map(|i| {
+    let sampled = parallel::map(PANELS, 1, |i| {
         let panel = Panel::at(&rows, a.nrows() * i / PANELS, columns);
         let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
         let mut windows = Vec::new();
@@ -217,7 +217,8 @@ fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
         ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
     });
     let ([runs, seen, windows, entries], sorted) = sampled
-        .reduce(|| ([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
+        .into_iter()
+        .fold(([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
     (ratio(runs, seen), ratio(windows, entries), sorted)
 }
 
@@ -240,7 +241,7 @@ fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64
         cols.sort_unstable();
         cols
     };
-    let (chosen, counted) = rayon::join(|| sample(0), || sample(1));
+    let (chosen, counted) = parallel::join(|| sample(0), || sample(1));
     let mut by_count: Vec<(usize, u32)> =
         chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
     by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));

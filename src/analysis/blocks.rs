@@ -2,7 +2,7 @@
 
 use super::rows::ratio;
 use crate::matrix::CsrColumns;
-use rayon::prelude::*;
+use crate::parallel::{self, SparePool};
 use serde::{Deserialize, Serialize};
 
 /// Rows of a tile: the least number that whole block rows of every size fill.
@@ -61,11 +61,13 @@ impl BlockFill {
                 [table.count::<2>(a, tile), table.count::<3>(a, tile), table.count::<4>(a, tile)];
             blocks.map(|blocks| (weight as u64 * blocks) as f64 / entries)
         };
-        let terms: Vec<[f64; 3]> = tiles
-            .par_iter()
-            .with_min_len(TOGETHER)
-            .map_init(DenseBlockTable::default, blocks_per_entry)
-            .collect();
+        let spare = SparePool::new(DenseBlockTable::default);
+        let terms = parallel::map_ranges(tiles.len(), TOGETHER, |range| {
+            spare.with(|table| {
+                tiles[range].iter().map(|tile| blocks_per_entry(table, tile)).collect::<Vec<_>>()
+            })
+        });
+        let terms = terms.concat();
         // Summed in a fixed order: the result has the same bits on any number of threads.
         let sum = |size: usize| terms.iter().map(|term| term[size]).sum::<f64>();
         let weights = tiles.iter().map(|tile| tile.1 as f64).sum::<f64>();
@@ -83,8 +85,8 @@ fn tile_entries(a: CsrColumns<'_>, tile: usize) -> std::ops::Range<usize> {
 /// Every tile that has entries, weighted by them: each term of the mean is then the tile's number
 /// of blocks, exactly.
 fn all_tiles(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
-    let tiles = (0..a.nrows().div_ceil(TILE_ROWS)).into_par_iter();
-    tiles.map(|tile| (tile, tile_entries(a, tile).len())).filter(|tile| tile.1 > 0).collect()
+    let tiles = (0..a.nrows().div_ceil(TILE_ROWS)).map(|tile| (tile, tile_entries(a, tile).len()));
+    tiles.filter(|tile| tile.1 > 0).collect()
 }
 
 /// Tiles of evenly spaced entries, weighted by the number of times they are drawn.

@@ -5,7 +5,7 @@ use super::blocks::row_of;
 use super::rows::ratio;
 use super::together;
 use crate::matrix::CsrColumns;
-use rayon::prelude::*;
+use crate::parallel;
 use std::ops::Range;
 
 /// Largest number of entries at which all entries are measured.
@@ -35,15 +35,14 @@ impl Contiguity {
     pub(super) fn of(a: CsrColumns<'_>) -> Self {
         let every = if a.nnz() <= EXACT_NNZ { 1 } else { SAMPLING };
         let segments = a.nnz().div_ceil(SEGMENT);
-        let sampled = (0..segments.div_ceil(every))
-            .into_par_iter()
-            .with_min_len(together(a.nnz(), TOGETHER))
-            .map(|i| {
-                let segment = (i * every + scattered(i, every)).min(segments - 1);
-                ContiguityCounts::of(a, segment * SEGMENT..((segment + 1) * SEGMENT).min(a.nnz()))
-            });
+        let count = |i: usize| {
+            let segment = (i * every + scattered(i, every)).min(segments - 1);
+            ContiguityCounts::of(a, segment * SEGMENT..((segment + 1) * SEGMENT).min(a.nnz()))
+        };
+        let size = together(a.nnz(), TOGETHER);
+        let sampled = parallel::map(segments.div_ceil(every), size, count);
         let ContiguityCounts { entries, shifted, runs } =
-            sampled.reduce(ContiguityCounts::default, ContiguityCounts::merge);
+            sampled.into_iter().fold(ContiguityCounts::default(), ContiguityCounts::merge);
         Self {
             shifted: ratio(shifted as f64, entries as f64),
             runs: ratio(runs as f64, entries as f64),

@@ -2,8 +2,8 @@
 
 use crate::device::cpu::prepare_threads;
 use crate::matrix::{CsrColumns, CsrView};
+use crate::parallel;
 use crate::{Scalar, ScalarKind};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Display, Formatter};
 use std::str::FromStr;
@@ -50,9 +50,8 @@ impl Fingerprint {
     }
 
     fn of_columns(a: CsrColumns<'_>) -> Self {
-        let offsets: Digests =
-            a.row_ptr()[..a.nrows()].par_chunks(CHUNK).map(digest_offsets).collect();
-        let columns: Digests = a.col_idx().par_chunks(CHUNK).map(digest_columns).collect();
+        let offsets = digests(&a.row_ptr()[..a.nrows()], digest_offsets);
+        let columns = digests(a.col_idx(), digest_columns);
         Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], [&offsets, &columns])
     }
 
@@ -62,7 +61,7 @@ impl Fingerprint {
     }
 
     pub(crate) fn of_values_impl<T: Scalar>(values: &[T]) -> Self {
-        let digests: Digests = values.par_chunks(CHUNK).map(digest_values).collect();
+        let digests = digests(values, digest_values);
         let name = match T::KIND {
             ScalarKind::F32 => b"values.1.f32....",
             ScalarKind::F64 => b"values.1.f64....",
@@ -76,6 +75,11 @@ impl Fingerprint {
         bytes.extend(digests.into_iter().flatten().flat_map(|digest| digest.to_le_bytes()));
         Self(xxh3_128(&bytes))
     }
+}
+
+/// Digests of all chunks.
+fn digests<E: Sync>(elements: &[E], digest: fn(&[E]) -> u128) -> Digests {
+    parallel::map_ranges(elements.len(), CHUNK, |range| digest(&elements[range]))
 }
 
 /// Digest of one chunk of row offsets.

@@ -1,9 +1,10 @@
 //! Row-length histogram.
 
 use crate::device::cpu::prepare_threads;
-use rayon::prelude::*;
+use crate::parallel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Lengths below this are counted in a table, longer ones in a map: 2048 counters of 8 bytes leave
 /// half of a 32 KiB first-level cache to the lengths themselves, and rows this long are few in
@@ -42,12 +43,9 @@ impl Histogram {
     /// Counts the given row lengths.
     pub fn of(row_lengths: &[u32]) -> Self {
         prepare_threads();
-        let counts =
-            row_lengths.par_chunks(TASK_ROWS).fold(Counts::default, |mut counts, lengths| {
-                counts.add_all(lengths);
-                counts
-            });
-        counts.reduce_with(Counts::merge).unwrap_or_default().into()
+        let add = |counts: &mut Counts, rows: Range<usize>| counts.add_all(&row_lengths[rows]);
+        let rows = row_lengths.len();
+        parallel::fold(rows, TASK_ROWS, Counts::default, add, Counts::merge).into()
     }
 
     /// `(length, rows)` for every length that occurs, shortest first.

@@ -3,7 +3,7 @@
 use super::rows::ratio;
 use super::together;
 use crate::device::cpu::prepare_threads;
-use rayon::prelude::*;
+use crate::parallel;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries of a window.
@@ -82,15 +82,16 @@ impl Reuse {
             (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
         // Each thread measures neighbouring windows, and reuses one array of stamps for them.
         let share = Self::windows_per_task(nnz, windows);
-        let tallies = starts.par_chunks(share).map(|starts| {
+        let tallies = parallel::map_ranges(windows, share, |range| {
             let mut stamps = vec![0u32; groups];
             let mut tally = Tally::default();
-            for (w, &start) in starts.iter().enumerate() {
+            for (w, &start) in starts[range].iter().enumerate() {
                 tally.window(w, &col_idx[start..start + window], skipped, &mut stamps);
             }
             tally
         });
-        tallies.reduce(Tally::default, Tally::merge).reuse(window, windows, skipped)
+        let tally = tallies.into_iter().fold(Tally::default(), Tally::merge);
+        tally.reuse(window, windows, skipped)
     }
 
     fn windows_per_task(nnz: usize, windows: usize) -> usize {

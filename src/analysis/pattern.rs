@@ -5,7 +5,7 @@ use super::rows::ratio;
 use crate::Scalar;
 use crate::device::cpu::prepare_threads;
 use crate::matrix::{CsrColumns, CsrView};
-use rayon::prelude::*;
+use crate::parallel;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -57,7 +57,7 @@ impl Pattern {
     }
 
     fn of_columns(a: CsrColumns<'_>) -> Self {
-        let (scan, blocks) = rayon::join(|| Scan::of(a), || BlockFill::of(a));
+        let (scan, blocks) = parallel::join(|| Scan::of(a), || BlockFill::of(a));
         let share = |part: u64| ratio(part as f64, a.nrows().div_ceil(SLICE_ROWS) as f64);
         Self {
             lower_bandwidth: scan.lower,
@@ -105,16 +105,14 @@ impl Scan {
     /// of the additions.
     fn of(a: CsrColumns<'_>) -> Self {
         let diagonals = OccupiedDiagonals::new(a.nrows(), a.ncols());
-        let slices = (0..a.nrows().div_ceil(SLICE_ROWS)).into_par_iter().with_min_len(TOGETHER);
-        let partial = slices.fold(Self::default, |mut scan, slice| {
-            scan.slice(
-                a,
-                slice * SLICE_ROWS..((slice + 1) * SLICE_ROWS).min(a.nrows()),
-                &diagonals,
-            );
-            scan
-        });
-        let scan = partial.reduce(Self::default, Self::merge);
+        let add = |scan: &mut Self, slices: Range<usize>| {
+            for slice in slices {
+                let rows = slice * SLICE_ROWS..((slice + 1) * SLICE_ROWS).min(a.nrows());
+                scan.slice(a, rows, &diagonals);
+            }
+        };
+        let slices = a.nrows().div_ceil(SLICE_ROWS);
+        let scan = parallel::fold(slices, TOGETHER, Self::default, add, Self::merge);
         Self { diagonals: diagonals.count(), ..scan }
     }
 

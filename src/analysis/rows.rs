@@ -10,7 +10,7 @@ use super::histogram::Counts;
 use super::slices::{SortedSlices, TASK};
 use super::together;
 use crate::device::cpu::prepare_threads;
-use rayon::prelude::*;
+use crate::parallel::{self, SparePool};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
@@ -206,9 +206,9 @@ pub(super) struct Pass {
 pub(super) fn pass(row_ptr: &[usize]) -> Pass {
     let mut row_lengths = vec![0; row_ptr.len() - 1];
     let size = row_lengths.len().max(row_ptr[row_lengths.len()]);
-    let tasks = row_lengths.par_chunks_mut(TASK).enumerate().with_min_len(together(size, TOGETHER));
-    let partial = tasks.fold(Part::default, |mut part, (i, lengths)| {
-        let start = i * TASK;
+    let rows = TASK.saturating_mul(together(size, TOGETHER)).min(row_lengths.len().max(1));
+    let spare = SparePool::new(Part::default);
+    let add = |part: &mut Part, start: usize, lengths: &mut [u32]| {
         let offsets = &row_ptr[start..=start + lengths.len()];
         for (length, ends) in lengths.iter_mut().zip(offsets.windows(2)) {
             *length = (ends[1] - ends[0]) as u32;
@@ -217,9 +217,12 @@ pub(super) fn pass(row_ptr: &[usize]) -> Pass {
         part.changes +=
             changes(lengths) + u64::from(before.is_some_and(|before| before != lengths[0]));
         part.slices.add(lengths, &mut part.counts);
-        part
+    };
+    parallel::for_each_item(row_lengths.chunks_mut(rows).enumerate(), |(i, lengths)| {
+        let tasks = lengths.chunks_mut(TASK).enumerate();
+        spare.with(|part| tasks.for_each(|(t, lengths)| add(part, i * rows + t * TASK, lengths)));
     });
-    let Part { changes, counts, slices } = partial.reduce_with(Part::merge).unwrap_or_default();
+    let Part { changes, counts, slices } = spare.merged(Part::merge).unwrap_or_default();
     Pass { row_lengths, histogram: counts.into(), changes, slices }
 }
 

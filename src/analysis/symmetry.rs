@@ -2,10 +2,12 @@
 
 use super::rows::ratio;
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Scalar};
-use rayon::prelude::*;
+use crate::{Error, Scalar, parallel};
 use serde::{Deserialize, Serialize};
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
+
+/// Rows that a thread compares at a time.
+const TOGETHER: usize = 1 << 10;
 
 /// Number of positions (i, j) of a matrix whose mirror image (j, i) exists, and comparison of their
 /// values. A *place* is a position with one entry or several, which add up in the order in which
@@ -41,17 +43,18 @@ impl Symmetry {
         // Transposing twice sorts the columns and keeps the order of entries with the same place.
         let copy = (!sorted).then(|| transposed.view().try_transpose()).transpose()?;
         let (a, transposed) = (copy.as_ref().map_or(a, CsrMatrix::view), transposed.view());
-        let rows = (0..a.nrows()).into_par_iter();
-        let sum = rows.fold(Self::default, |mut sum, row| {
-            let mirror =
-                if row < transposed.nrows() { transposed.row(row) } else { (&[][..], &[][..]) };
-            sum += Self::of_row(a.row(row), mirror);
-            sum
-        });
-        let sum = sum.reduce(Self::default, |mut sum, part| {
+        let add = |sum: &mut Self, rows: Range<usize>| {
+            for row in rows {
+                let mirror =
+                    if row < transposed.nrows() { transposed.row(row) } else { (&[][..], &[][..]) };
+                *sum += Self::of_row(a.row(row), mirror);
+            }
+        };
+        let merge = |mut sum: Self, part| {
             sum += part;
             sum
-        });
+        };
+        let sum = parallel::fold(a.nrows(), TOGETHER, Self::default, add, merge);
         Ok(Self { square: a.nrows() == a.ncols(), ..sum })
     }
 

@@ -1,7 +1,7 @@
 //! The distinct values of a matrix, by their bits.
 
-use crate::Scalar;
-use rayon::prelude::*;
+use crate::{Scalar, parallel};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Largest number of values of a dictionary: the range of an 8-bit code.
@@ -47,17 +47,15 @@ impl ValueSet {
     /// Collects the distinct values. Stops early if there are more than [`DICTIONARY`].
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
         let many = AtomicBool::new(false);
-        let sets = values.par_chunks(CHUNK).with_min_len(TOGETHER).fold(
-            Self::default,
-            |mut set, values| {
+        let add = |set: &mut Self, range: Range<usize>| {
+            for values in values[range].chunks(CHUNK) {
                 if !many.load(Relaxed) {
                     set.add(values);
                     many.fetch_or(set.is_full(), Relaxed);
                 }
-                set
-            },
-        );
-        sets.reduce(Self::default, Self::merge)
+            }
+        };
+        parallel::fold(values.len(), CHUNK * TOGETHER, Self::default, add, Self::merge)
     }
 
     /// The set with this table of `keys` keys. A key is never zero; `zero` tells if zero is a

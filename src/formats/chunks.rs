@@ -3,7 +3,6 @@
 
 use crate::Error;
 use crate::memory::collected;
-use rayon::prelude::*;
 
 /// Number of chunks of `chunk` entries and row ends.
 pub(crate) fn chunks(nrows: u64, nnz: u64, chunk: u64) -> u64 {
@@ -26,7 +25,7 @@ pub(crate) fn chunk_rows(row_ptr: &[usize], chunk: u64) -> Result<Vec<u32>, Erro
         }
         ended as u32
     };
-    collected((0..chunks + 1).into_par_iter().map(|i| rows_ended(i * chunk as usize)))
+    collected(chunks + 1, |i| rows_ended(i * chunk as usize))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use crate::analysis::value_set::{DICTIONARY, SLOTS, ValueSet, hash};
 use crate::device::cpu::Output;
 use crate::device::{Ptr, Queue};
 use crate::memory::try_zeroed;
+use crate::parallel::map_each;
 use crate::{Error, Precision, Scalar};
 use bytemuck::Zeroable;
-use rayon::prelude::*;
 
 /// Bytes that can be read behind the last value of a packed matrix: the rest of a vector.
 const SLACK: usize = 64;
@@ -164,11 +164,11 @@ pub(crate) fn narrowed<T: Scalar>(
         let entry = values.iter().position(|&value| !precision.holds(value));
         return Err(entry.unwrap_or_default());
     }
-    let bits = values.par_iter().map(|&value| precision.narrow(value));
+    let bits = |i: usize| precision.narrow(values[i]);
     Ok(match precision {
-        Precision::F32 => Narrowed::Singles(bits.map(f32::from_bits).collect()),
+        Precision::F32 => Narrowed::Singles(map_each(values.len(), |i| f32::from_bits(bits(i)))),
         Precision::Bf16 | Precision::F16 => {
-            Narrowed::Halves(bits.map(|bits| bits as u16).collect())
+            Narrowed::Halves(map_each(values.len(), |i| bits(i) as u16))
         }
     })
 }
@@ -181,7 +181,7 @@ pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Ve
         Coder::Same(_) if room == 1 => Vec::new(),
         Coder::Same(_) => vec![0; values.len()],
         Coder::Dictionary(dictionary) if room == DICTIONARY => {
-            values.par_iter().map(|&value| dictionary.code(value)).collect()
+            map_each(values.len(), |i| dictionary.code(values[i]))
         }
         _ => return None,
     };

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::memory::try_zeroed;
-use rayon::prelude::*;
+use crate::parallel::{self, SparePool};
 use std::ops::{Range, RangeInclusive};
 
 /// Largest difference of lengths in a window that is sorted by one pass per length: no pass waits
@@ -24,9 +24,9 @@ pub(crate) fn sorted_in_windows(
     len: impl Fn(u32) -> u32 + Sync,
 ) -> Result<Vec<u32>, Error> {
     let mut perm = try_zeroed(nrows)?;
-    let windows = perm.par_chunks_mut(sigma).enumerate().with_min_len(TOGETHER / sigma);
-    windows.try_for_each_init(Vec::new, |lengths, (w, window)| {
-        let rows = (w * sigma) as u32..(w * sigma + window.len()) as u32;
+    let spare = SparePool::new(Vec::new);
+    let sort = |lengths: &mut Vec<u32>, first: usize, window: &mut [u32]| {
+        let rows = first as u32..(first + window.len()) as u32;
         lengths.clear();
         lengths.extend(rows.clone().map(&len));
         let (least, most) =
@@ -42,6 +42,13 @@ pub(crate) fn sorted_in_windows(
             window.sort_by_key(|&row| std::cmp::Reverse(lengths[(row - rows.start) as usize]));
         }
         Ok(())
+    };
+    let size = sigma * (TOGETHER / sigma).max(1);
+    parallel::try_for_each_item(perm.chunks_mut(size).enumerate(), |(i, windows)| {
+        let mut windows = windows.chunks_mut(sigma).enumerate();
+        spare.with(|lengths| {
+            windows.try_for_each(|(w, window)| sort(lengths, i * size + w * sigma, window))
+        })
     })?;
     Ok(perm)
 }

@@ -14,8 +14,8 @@ use crate::device::{
     BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream,
 };
 use crate::memory::try_zeroed;
+use crate::parallel;
 use crate::{Error, Scalar};
-use rayon::prelude::*;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -332,7 +332,8 @@ impl<T: Scalar> ResidentMatrix<T> {
 
 /// Copies `count` column-major vectors of `len` elements to row-major order.
 fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
-    tile.par_chunks_mut(TILE_COLUMNS * count).enumerate().for_each(|(chunk, tile)| {
+    let chunks = tile.chunks_mut(TILE_COLUMNS * count).enumerate();
+    parallel::for_each_item(chunks, |(chunk, tile)| {
         let from = chunk * TILE_COLUMNS;
         for (block, tile) in tile.chunks_mut(TILE_BLOCK * count).enumerate() {
             for v in 0..count {

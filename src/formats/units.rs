@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Buffer, Gpu, Ptr};
+use crate::parallel;
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -54,9 +55,13 @@ impl Units {
     }
 }
 
+/// Units, or slots, that a thread processes at a time.
+const TOGETHER: usize = 1 << 12;
+
 /// Returns the units and the entries of their slots, for entries with the given slots.
 fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
-    let end = slots.par_iter().max().map_or(0, |&last| last as usize + 1);
+    let last = parallel::map_ranges(slots.len(), TOGETHER, |range| slots[range].iter().max());
+    let end = last.into_iter().flatten().max().map_or(0, |&last| last as usize + 1);
     let mut entries = vec![NONE; end.next_multiple_of(UNIT)];
     let out = Output::new(&mut entries);
     for_each_part(&partition(slots.len(), 1, |entry| entry as u64), |range| {
@@ -65,19 +70,21 @@ fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
             unsafe { out.set(slots[entry] as usize, entry as u32) };
         }
     });
-    let first = |(unit, entries): (usize, &[u32])| {
-        (entries.iter().copied().min().expect("a unit has slots"), unit as u32)
+    let first = |unit: usize| {
+        let first = entries[unit * UNIT..][..UNIT].iter().copied().min();
+        first.filter(|&first| first != NONE).map(|first| (first, unit as u32))
     };
-    let mut units: Vec<(u32, u32)> = entries
-        .par_chunks(UNIT)
-        .enumerate()
-        .map(first)
-        .filter(|&(first, _)| first != NONE)
-        .collect();
+    let units = parallel::map_ranges(entries.len() / UNIT, TOGETHER, |units| {
+        units.filter_map(first).collect::<Vec<_>>()
+    });
+    let mut units = units.concat();
     units.par_sort_unstable();
     let mut from = vec![NONE; units.len() * UNIT];
-    from.par_chunks_mut(UNIT).zip(&units).for_each(|(from, &(_, unit))| {
-        from.copy_from_slice(&entries[unit as usize * UNIT..][..UNIT]);
+    let chunks = from.chunks_mut(UNIT * TOGETHER).zip(units.chunks(TOGETHER));
+    parallel::for_each_item(chunks, |(from, units)| {
+        for (from, &(_, unit)) in from.chunks_mut(UNIT).zip(units) {
+            from.copy_from_slice(&entries[unit as usize * UNIT..][..UNIT]);
+        }
     });
     (units.into_iter().map(|(_, unit)| unit).collect(), from)
 }

@@ -2,7 +2,7 @@
 
 use crate::Scalar;
 use crate::analysis::{Analysis, Distinct};
-use rayon::prelude::*;
+use crate::parallel;
 
 /// Values of a packed matrix, in host or GPU memory.
 #[derive(Debug)]
@@ -32,10 +32,14 @@ impl<T: Scalar> Values<T> {
     }
 }
 
+/// Values that a thread compares at a time.
+const CHUNK: usize = 1 << 14;
+
 /// Common value of all entries, compared by bits; zero without entries. None if values differ.
 pub(crate) fn common<T: Scalar>(values: &[T]) -> Option<T> {
     let first = values.first().copied().unwrap_or_default();
-    values.par_iter().all(|value| value.bits() == first.bits()).then_some(first)
+    let alike = |value: &T| value.bits() == first.bits();
+    parallel::all(values.len(), CHUNK, |range| values[range].iter().all(alike)).then_some(first)
 }
 
 /// True if all values of a matrix have the same bits.

@@ -7,8 +7,8 @@
 
 use super::CsrMatrix;
 use crate::memory::{filled, try_zeroed};
+use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
-use rayon::prelude::*;
 
 /// Maximum number of buckets: enough to occupy many cores, few enough that the write position of
 /// each stays in the L1 cache.
@@ -132,19 +132,19 @@ pub(crate) fn to_csr<T: Scalar>(
             values: values_left.split_off_mut(..size).expect("the sizes add up to nnz"),
         })
         .collect();
-    let kept: Vec<usize> = shares
-        .into_par_iter()
-        .map_init(
-            || SortScratch { next: Vec::new(), entries: Vec::new() },
-            |scratch, share| fill_bucket(buckets, runs, share, scratch, repeated),
-        )
-        .collect::<Result<_, Error>>()?;
+    let spare = SparePool::new(|| SortScratch { next: Vec::new(), entries: Vec::new() });
+    let mut kept = vec![0; sizes.len()];
+    parallel::try_for_each_item(shares.into_iter().zip(&mut kept), |(share, kept)| {
+        *kept = spare.with(|scratch| fill_bucket(buckets, runs, share, scratch, repeated))?;
+        Ok::<_, Error>(())
+    })?;
     close_gaps(&sizes, &kept, &mut col_idx, &mut values);
     let starts = kept.iter().scan(0, |start, &n| Some(std::mem::replace(start, *start + n)));
-    row_ptr[1..]
-        .par_chunks_mut(1 << buckets.shift)
-        .zip(starts.collect::<Vec<usize>>())
-        .for_each(|(row_ends, start)| row_ends.iter_mut().for_each(|end| *end += start));
+    let starts: Vec<usize> = starts.collect();
+    let rows = row_ptr[1..].chunks_mut(1 << buckets.shift).zip(starts);
+    parallel::for_each_item(rows, |(row_ends, start)| {
+        row_ends.iter_mut().for_each(|end| *end += start);
+    });
     Ok(CsrMatrix { nrows, ncols, row_ptr, col_idx, values })
 }
 

@@ -1,9 +1,11 @@
 //! Positions of the entries of a matrix, without their values.
 
 use super::CsrView;
-use crate::Scalar;
-use rayon::prelude::*;
+use crate::{Scalar, parallel};
 use std::ops::Range;
+
+/// Rows that a thread checks at a time.
+const TOGETHER: usize = 1 << 10;
 
 /// Row offsets and columns of a checked matrix. What depends on them alone is compiled once, not
 /// once for each type of values.
@@ -59,6 +61,6 @@ impl<'a> CsrColumns<'a> {
 
     /// True if the columns of every row are in order, equal ones allowed.
     pub(crate) fn are_sorted(self) -> bool {
-        (0..self.nrows()).into_par_iter().all(|row| self.row(row).is_sorted())
+        parallel::all(self.nrows(), TOGETHER, |mut rows| rows.all(|row| self.row(row).is_sorted()))
     }
 }

@@ -1,9 +1,9 @@
 //! Conversion of matrices from and to other precisions.
 
 use super::{CsrCow, CsrMatrix, CsrView, Index};
-use crate::{Error, Precision, Scalar};
-use rayon::prelude::*;
+use crate::{Error, Precision, Scalar, parallel};
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 impl<T: Scalar> CsrMatrix<T> {
     /// Takes the three arrays of CSR, with values of a type that converts to this one without loss,
@@ -81,9 +81,18 @@ pub(crate) fn rounded<T: Scalar>(
     if !precision.is_narrower_than(T::KIND) || precision.holds_all(values) {
         return Ok(Cow::Borrowed(values));
     }
-    let rounded: Option<Vec<T>> = values.par_iter().map(|&value| precision.round(value)).collect();
-    let first = || values.iter().position(|&value| precision.round(value).is_none());
-    rounded.map(Cow::Owned).ok_or_else(|| first().unwrap_or_default())
+    let failed = AtomicBool::new(false);
+    let rounded = parallel::map_each(values.len(), |i| {
+        precision.round(values[i]).unwrap_or_else(|| {
+            failed.store(true, Relaxed);
+            T::ZERO
+        })
+    });
+    if failed.into_inner() {
+        let first = values.iter().position(|&value| precision.round(value).is_none());
+        return Err(first.unwrap_or_default());
+    }
+    Ok(Cow::Owned(rounded))
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
 use super::{CsrMatrix, CsrView};
+use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar, memory};
-use rayon::prelude::*;
+use std::ops::Range;
 
 /// Entries that a thread sorts at a time, within its cache.
 const RUN: usize = 1 << 16;
@@ -38,12 +39,10 @@ impl<T: Scalar> CsrView<'_, T> {
     pub(crate) fn transpose_impl(self) -> Result<CsrMatrix<T>, Error> {
         memory::check_room(self.nnz().saturating_mul(size_of::<MatrixEntry<T>>()))?;
         let buckets = Buckets::new(self.ncols());
-        let starts: Vec<usize> = (0..self.nnz()).step_by(RUN).collect();
-        let run = |sequence: &mut Vec<MatrixEntry<T>>, start: usize| {
-            let end = (start + RUN).min(self.nnz());
-            let mut row = self.row_ptr().partition_point(|&p| p <= start) - 1;
+        let run = |sequence: &mut Vec<MatrixEntry<T>>, entries: Range<usize>| {
+            let mut row = self.row_ptr().partition_point(|&p| p <= entries.start) - 1;
             sequence.clear();
-            sequence.extend((start..end).map(|k| {
+            sequence.extend(entries.map(|k| {
                 while self.row_ptr()[row + 1] <= k {
                     row += 1;
                 }
@@ -51,7 +50,10 @@ impl<T: Scalar> CsrView<'_, T> {
             }));
             SortedRun::new(buckets, sequence)
         };
-        let runs: Vec<_> = starts.into_par_iter().map_init(Vec::new, run).collect();
+        let spare = SparePool::new(Vec::new);
+        let runs = parallel::map_ranges(self.nnz(), RUN, |entries| {
+            spare.with(|sequence| run(sequence, entries))
+        });
         to_csr(self.ncols(), self.nrows(), buckets, &runs, Repeated::Kept)
     }
 
@@ -69,15 +71,11 @@ impl<T: Scalar> CsrView<'_, T> {
         // Transposing twice sorts the columns, and keeps the order of equal ones.
         let copy = (!sorted).then(|| transposed.view().try_transpose()).transpose()?;
         let a = copy.as_ref().map_or(self, CsrMatrix::view);
-        let alike =
-            |(one, other): (&[T], &[T])| one.iter().zip(other).all(|(a, b)| a.bits() == b.bits());
-        let same_columns = a
-            .col_idx()
-            .par_chunks(RUN)
-            .zip(transposed.col_idx().par_chunks(RUN))
-            .all(|(one, other)| one == other);
-        let values = a.values().par_chunks(RUN).zip(transposed.values().par_chunks(RUN));
-        Ok(same_columns && values.all(alike))
+        let same_bits = |(one, other): (&T, &T)| one.bits() == other.bits();
+        Ok(parallel::all(self.nnz(), RUN, |range| {
+            let values = a.values()[range.clone()].iter().zip(&transposed.values()[range.clone()]);
+            a.col_idx()[range.clone()] == transposed.col_idx()[range] && { values }.all(same_bits)
+        }))
     }
 }
 

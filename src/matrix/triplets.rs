@@ -2,8 +2,8 @@
 
 use super::assemble::{Buckets, MatrixEntry, Repeated, SortedRun, to_csr};
 use super::{CsrMatrix, check_dimensions};
+use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar, memory};
-use rayon::prelude::*;
 
 /// Entries sorted at a time: half a megabyte of them, which fits the second-level cache.
 const RUN: usize = 1 << 15;
@@ -109,20 +109,19 @@ impl<T: Scalar> Triplets<T> {
     pub(crate) fn to_csr_impl(&self) -> Result<CsrMatrix<T>, Error> {
         memory::check_room(self.len().saturating_mul(size_of::<MatrixEntry<T>>()))?;
         let buckets = Buckets::new(self.nrows);
-        let pieces = self.row_idx.par_chunks(RUN).zip(self.col_idx.par_chunks(RUN));
-        let runs: Vec<_> = pieces
-            .zip(self.values.par_chunks(RUN))
-            .map_init(Vec::new, |sequence, ((rows, cols), values)| {
-                let places = rows.iter().zip(cols).zip(values);
+        let entry = |i: usize| MatrixEntry {
+            row: self.row_idx[i],
+            col: self.col_idx[i],
+            value: self.values[i],
+        };
+        let spare = SparePool::new(Vec::new);
+        let runs = parallel::map_ranges(self.len(), RUN, |range| {
+            spare.with(|sequence| {
                 sequence.clear();
-                sequence.extend(places.map(|((&row, &col), &value)| MatrixEntry {
-                    row,
-                    col,
-                    value,
-                }));
+                sequence.extend(range.map(entry));
                 SortedRun::new(buckets, sequence)
             })
-            .collect();
+        });
         to_csr(self.nrows, self.ncols, buckets, &runs, Repeated::Summed)
     }
 }

@@ -3,7 +3,7 @@
 use super::stopwatch::timed;
 use crate::Error;
 use crate::device::{Ceilings, Device};
-use rayon::prelude::*;
+use crate::parallel;
 
 /// Measures every ceiling of a device. Takes some tenths of a second.
 ///
@@ -33,8 +33,8 @@ fn copy_bandwidth() -> f64 {
     let mut to = vec![2u8; BYTES];
     let piece = BYTES.div_ceil(rayon::current_num_threads());
     let mut copy = || {
-        let pieces = to.par_chunks_mut(piece).zip(from.par_chunks(piece));
-        timed(|| pieces.for_each(|(to, from)| to.copy_from_slice(from))).1
+        let pieces = to.chunks_mut(piece).zip(from.chunks(piece));
+        timed(|| parallel::for_each_item(pieces, |(to, from)| to.copy_from_slice(from))).1
     };
     let least = (0..REPEATS).map(|_| copy()).fold(f64::INFINITY, f64::min);
     2.0 * BYTES as f64 / least

@@ -11,8 +11,7 @@ pub(crate) use simd::{Index, Kernel, PADDING, Vector, prefetch, set_lanes, widen
 pub(crate) use strip::{Slots, strip};
 pub(crate) use threads::prepare_threads;
 
-use crate::Scalar;
-use rayon::prelude::*;
+use crate::{Scalar, parallel};
 use std::ops::{AddAssign, Range};
 use std::sync::{Mutex, PoisonError};
 
@@ -68,7 +67,11 @@ pub(crate) fn partition(
 }
 
 /// Returns the smallest `i <= items` with `work_before(i) >= target`.
-fn first_at_least(items: usize, target: u64, work_before: impl Fn(usize) -> u64) -> usize {
+pub(crate) fn first_at_least(
+    items: usize,
+    target: u64,
+    work_before: impl Fn(usize) -> u64,
+) -> usize {
     let (mut low, mut high) = (0, items);
     while low < high {
         let mid = low + (high - low) / 2;
@@ -93,9 +96,8 @@ pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
 
 /// Runs `part(i)` for every number below `count`, in parallel if there are several.
 ///
-/// Not generic, so that the parallel iterator is compiled once. Inside a rayon pool the threads of
-/// the pool run them; elsewhere the caller and a team with as many threads as
-/// rayon's pool. In a child of `fork` the caller is alone.
+/// Inside a rayon pool the threads of the pool run them; elsewhere the caller and a team with as
+/// many threads as rayon's pool. In a child of `fork` the caller is alone.
 fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
     if count <= 1 {
         return (0..count).for_each(part);
@@ -105,7 +107,7 @@ fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
     if !in_pool && rayon::current_num_threads() == 1 {
         (0..count).for_each(part);
     } else if in_pool || !team::share(count, part) {
-        (0..count).into_par_iter().for_each(part);
+        parallel::for_each(count, part);
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     const LANES: usize;
     /// The mask of all lanes.
     const ALL: u32 = (1u32 << Self::LANES) - 1;
+    /// True if kernels should be short rather than fast.
+    const COMPACT: bool = false;
     /// One index per lane.
     type Indices: Copy;
 
@@ -222,14 +224,22 @@ pub(crate) unsafe fn dispatch_at<T: Scalar>(
     }
 }
 
+/// Lanes of the baseline, on which machines of today rarely depend if it is that of x86-64.
+#[cfg(target_arch = "x86_64")]
+use CalledArray as Portable;
+
+#[cfg(not(target_arch = "x86_64"))]
+use Array as Portable;
+
+#[inline(never)]
 unsafe fn run_portable<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) {
     // SAFETY: arrays need no instructions beyond the baseline.
     unsafe {
         // A constant, so that the other kernel is not generated.
         if const { matches!(T::KIND, ScalarKind::F32) } {
-            kernel.run::<Array<T, 16>>(range);
+            kernel.run::<Portable<T, 16>>(range);
         } else {
-            kernel.run::<Array<T, 8>>(range);
+            kernel.run::<Portable<T, 8>>(range);
         }
     }
 }
@@ -245,164 +255,182 @@ pub(crate) fn set_lanes(mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Lanes as a plain array, to be vectorised by the compiler.
-#[derive(Debug, Clone, Copy)]
-struct Array<T, const L: usize>([T; L]);
+/// Declares lanes as a plain array, and whether its operations are inlined.
+macro_rules! array {
+    ($(#[$doc:meta])* $name:ident, compact: $compact:literal, #[$($inline:tt)+]) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        struct $name<T, const L: usize>([T; L]);
 
-impl<T: Scalar, const L: usize> Vector<T> for Array<T, L> {
-    const LANES: usize = L;
-    type Indices = [u32; L];
+        impl<T: Scalar, const L: usize> Vector<T> for $name<T, L> {
+            const COMPACT: bool = $compact;
+            const LANES: usize = L;
+            type Indices = [u32; L];
 
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        Self([T::ZERO; L])
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const T) -> Self {
-        // SAFETY: the caller's promise.
-        Self(unsafe { p.cast::<[T; L]>().read_unaligned() })
-    }
-
-    #[inline(always)]
-    unsafe fn gather(x: *const T, col: *const u32) -> Self {
-        // SAFETY: the caller's promise.
-        Self(std::array::from_fn(|i| unsafe { *x.add(*col.add(i) as usize) }))
-    }
-
-    #[inline(always)]
-    unsafe fn consecutive(col: *const u32) -> bool {
-        // SAFETY: the caller's promise.
-        let col = unsafe { col.cast::<[u32; L]>().read_unaligned() };
-        let mut same = true;
-        for i in 0..L {
-            same &= col[i] == col[0].wrapping_add(i as u32);
-        }
-        same
-    }
-
-    #[inline(always)]
-    unsafe fn present(col: *const u32) -> u32 {
-        // SAFETY: the caller's promise.
-        (0..L).fold(0, |m, i| m | u32::from(unsafe { *col.add(i) } != PADDING) << i)
-    }
-
-    #[inline(always)]
-    unsafe fn longer(row_len: *const u32, k: u32) -> u32 {
-        // SAFETY: the caller's promise.
-        (0..L).fold(0, |m, i| m | u32::from(unsafe { *row_len.add(i) } > k) << i)
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add_masked(
-        mut self,
-        mask: u32,
-        values: *const T,
-        x: *const T,
-        col: *const u32,
-    ) -> Self {
-        // SAFETY: the caller's promise, for the lanes of the mask.
-        set_lanes(mask)
-            .for_each(|i| self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) });
-        self
-    }
-
-    #[inline(always)]
-    unsafe fn splat(number: T) -> Self {
-        Self([number; L])
-    }
-
-    #[inline(always)]
-    unsafe fn load_masked(mask: u32, p: *const T) -> Self {
-        let mut lanes = [T::ZERO; L];
-        // SAFETY: the caller's promise, for the lanes of the mask.
-        set_lanes(mask).for_each(|i| lanes[i] = unsafe { *p.wrapping_add(i) });
-        Self(lanes)
-    }
-
-    #[inline(always)]
-    unsafe fn expand(mask: u32, p: *const T) -> Self {
-        let mut lanes = [T::ZERO; L];
-        // SAFETY: the caller's promise.
-        set_lanes(mask).enumerate().for_each(|(at, i)| lanes[i] = unsafe { *p.add(at) });
-        Self(lanes)
-    }
-
-    #[inline(always)]
-    unsafe fn widen<N: Narrow>(p: *const N) -> Self {
-        // SAFETY: the caller's promise.
-        Self(std::array::from_fn(|i| widened(unsafe { p.add(i).read() })))
-    }
-
-    #[inline(always)]
-    unsafe fn widen_expanded<N: Narrow>(mask: u32, p: *const N) -> Self {
-        let mut lanes = [T::ZERO; L];
-        for (at, i) in set_lanes(mask).enumerate() {
-            // SAFETY: the caller's promise.
-            lanes[i] = widened(unsafe { p.add(at).read() });
-        }
-        Self(lanes)
-    }
-
-    #[inline(always)]
-    unsafe fn indices<N: Index>(p: *const N) -> [u32; L] {
-        // SAFETY: the caller's promise.
-        std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() }.widen())
-    }
-
-    #[inline(always)]
-    unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> [u32; L] {
-        let mut lanes = [0; L];
-        for (at, i) in set_lanes(mask).enumerate() {
-            // SAFETY: the caller's promise.
-            lanes[i] = unsafe { p.add(at).read_unaligned() }.widen();
-        }
-        lanes
-    }
-
-    #[inline(always)]
-    unsafe fn gather_at(mask: u32, x: *const T, indices: [u32; L]) -> Self {
-        // SAFETY: the caller's promise, for the lanes of the mask.
-        unsafe {
-            if mask == Self::ALL {
-                return Self(indices.map(|index| *x.wrapping_add(index as usize)));
+            #[$($inline)+]
+            unsafe fn zero() -> Self {
+                Self([T::ZERO; L])
             }
-            let mut lanes = [T::ZERO; L];
-            set_lanes(mask).for_each(|i| lanes[i] = *x.wrapping_add(indices[i] as usize));
-            Self(lanes)
-        }
-    }
 
-    #[inline(always)]
-    unsafe fn mul_add_where(mut self, mask: u32, a: Self, b: Self) -> Self {
-        set_lanes(mask).for_each(|i| self.0[i] += a.0[i] * b.0[i]);
-        self
-    }
+            #[$($inline)+]
+            unsafe fn load(p: *const T) -> Self {
+                // SAFETY: the caller's promise.
+                Self(unsafe { p.cast::<[T; L]>().read_unaligned() })
+            }
 
-    #[inline(always)]
-    unsafe fn store(self, p: *mut T) {
-        // SAFETY: the caller's promise.
-        unsafe { p.cast::<[T; L]>().write_unaligned(self.0) };
-    }
+            #[$($inline)+]
+            unsafe fn gather(x: *const T, col: *const u32) -> Self {
+                // SAFETY: the caller's promise.
+                Self(std::array::from_fn(|i| unsafe { *x.add(*col.add(i) as usize) }))
+            }
 
-    #[inline(always)]
-    unsafe fn sum(self) -> T {
-        // Pairwise halving, as in the AVX-512 reduction.
-        let mut lanes = self.0;
-        let mut width = L;
-        while width > 1 {
-            width /= 2;
-            for i in 0..width {
-                lanes[i] += lanes[i + width];
+            #[$($inline)+]
+            unsafe fn consecutive(col: *const u32) -> bool {
+                // SAFETY: the caller's promise.
+                let col = unsafe { col.cast::<[u32; L]>().read_unaligned() };
+                let mut same = true;
+                for i in 0..L {
+                    same &= col[i] == col[0].wrapping_add(i as u32);
+                }
+                same
+            }
+
+            #[$($inline)+]
+            unsafe fn present(col: *const u32) -> u32 {
+                // SAFETY: the caller's promise.
+                (0..L).fold(0, |m, i| m | u32::from(unsafe { *col.add(i) } != PADDING) << i)
+            }
+
+            #[$($inline)+]
+            unsafe fn longer(row_len: *const u32, k: u32) -> u32 {
+                // SAFETY: the caller's promise.
+                (0..L).fold(0, |m, i| m | u32::from(unsafe { *row_len.add(i) } > k) << i)
+            }
+
+            #[$($inline)+]
+            unsafe fn mul_add(self, a: Self, b: Self) -> Self {
+                Self(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
+            }
+
+            #[$($inline)+]
+            unsafe fn mul_add_masked(
+                mut self,
+                mask: u32,
+                values: *const T,
+                x: *const T,
+                col: *const u32,
+            ) -> Self {
+                // SAFETY: the caller's promise, for the lanes of the mask.
+                set_lanes(mask)
+                    .for_each(|i| self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) });
+                self
+            }
+
+            #[$($inline)+]
+            unsafe fn splat(number: T) -> Self {
+                Self([number; L])
+            }
+
+            #[$($inline)+]
+            unsafe fn load_masked(mask: u32, p: *const T) -> Self {
+                let mut lanes = [T::ZERO; L];
+                // SAFETY: the caller's promise, for the lanes of the mask.
+                set_lanes(mask).for_each(|i| lanes[i] = unsafe { *p.wrapping_add(i) });
+                Self(lanes)
+            }
+
+            #[$($inline)+]
+            unsafe fn expand(mask: u32, p: *const T) -> Self {
+                let mut lanes = [T::ZERO; L];
+                // SAFETY: the caller's promise.
+                set_lanes(mask).enumerate().for_each(|(at, i)| lanes[i] = unsafe { *p.add(at) });
+                Self(lanes)
+            }
+
+            #[$($inline)+]
+            unsafe fn widen<N: Narrow>(p: *const N) -> Self {
+                // SAFETY: the caller's promise.
+                Self(std::array::from_fn(|i| widened(unsafe { p.add(i).read() })))
+            }
+
+            #[$($inline)+]
+            unsafe fn widen_expanded<N: Narrow>(mask: u32, p: *const N) -> Self {
+                let mut lanes = [T::ZERO; L];
+                for (at, i) in set_lanes(mask).enumerate() {
+                    // SAFETY: the caller's promise.
+                    lanes[i] = widened(unsafe { p.add(at).read() });
+                }
+                Self(lanes)
+            }
+
+            #[$($inline)+]
+            unsafe fn indices<N: Index>(p: *const N) -> [u32; L] {
+                // SAFETY: the caller's promise.
+                std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() }.widen())
+            }
+
+            #[$($inline)+]
+            unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> [u32; L] {
+                let mut lanes = [0; L];
+                for (at, i) in set_lanes(mask).enumerate() {
+                    // SAFETY: the caller's promise.
+                    lanes[i] = unsafe { p.add(at).read_unaligned() }.widen();
+                }
+                lanes
+            }
+
+            #[$($inline)+]
+            unsafe fn gather_at(mask: u32, x: *const T, indices: [u32; L]) -> Self {
+                // SAFETY: the caller's promise, for the lanes of the mask.
+                unsafe {
+                    if mask == Self::ALL {
+                        return Self(indices.map(|index| *x.wrapping_add(index as usize)));
+                    }
+                    let mut lanes = [T::ZERO; L];
+                    set_lanes(mask).for_each(|i| lanes[i] = *x.wrapping_add(indices[i] as usize));
+                    Self(lanes)
+                }
+            }
+
+            #[$($inline)+]
+            unsafe fn mul_add_where(mut self, mask: u32, a: Self, b: Self) -> Self {
+                set_lanes(mask).for_each(|i| self.0[i] += a.0[i] * b.0[i]);
+                self
+            }
+
+            #[$($inline)+]
+            unsafe fn store(self, p: *mut T) {
+                // SAFETY: the caller's promise.
+                unsafe { p.cast::<[T; L]>().write_unaligned(self.0) };
+            }
+
+            #[$($inline)+]
+            unsafe fn sum(self) -> T {
+                // Pairwise halving, as in the AVX-512 reduction.
+                let mut lanes = self.0;
+                let mut width = L;
+                while width > 1 {
+                    width /= 2;
+                    for i in 0..width {
+                        lanes[i] += lanes[i + width];
+                    }
+                }
+                lanes[0]
             }
         }
-        lanes[0]
-    }
+    };
+}
+
+array! {
+    /// Lanes as a plain array, to be vectorised by the compiler.
+    Array, compact: false, #[inline(always)]
+}
+
+#[cfg(target_arch = "x86_64")]
+array! {
+    /// Lanes as a plain array, for processors without AVX2: its operations are calls, because the
+    /// compiler takes long to inline them in every kernel.
+    CalledArray, compact: true, #[inline(never)]
 }
 
 #[cfg(target_arch = "x86_64")]

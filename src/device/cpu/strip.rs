@@ -40,7 +40,7 @@ pub(crate) unsafe fn strip<T: Scalar, V: Vector<T>, const G: usize>(
 ) -> [V; G] {
     // SAFETY: the caller's promise covers every slot touched below.
     unsafe {
-        if slots.consecutive {
+        if const { !V::COMPACT } && slots.consecutive {
             strip_as::<T, V, G, true>(slots, full, width, offset, mask)
         } else {
             strip_as::<T, V, G, false>(slots, full, width, offset, mask)

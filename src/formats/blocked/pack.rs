@@ -8,6 +8,7 @@ use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
 use crate::memory::{check_room, collected, filled, try_copied, try_zeroed};
+use crate::parallel;
 use crate::{Error, Scalar};
 use bytemuck::Zeroable;
 use rayon::prelude::*;
@@ -120,13 +121,17 @@ fn sorted<T: Scalar>(a: CsrView<'_, T>) -> Result<(Vec<u32>, Option<CsrMatrix<T>
 
 /// Position in its row of each entry, for rows whose columns are put in order.
 fn sorted_places(a: CsrColumns<'_>) -> Vec<u32> {
-    let places = (0..a.nrows()).into_par_iter().flat_map_iter(|row| {
-        let cols = a.row(row);
-        let mut places: Vec<u32> = (0..cols.len() as u32).collect();
-        places.sort_by_key(|&k| cols[k as usize]);
+    let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
+    let places = parallel::map(tasks.len(), 1, |task| {
+        let mut places = Vec::new();
+        for row in tasks[task].clone() {
+            let (start, cols) = (places.len(), a.row(row));
+            places.extend(0..cols.len() as u32);
+            places[start..].sort_by_key(|&k| cols[k as usize]);
+        }
         places
     });
-    places.collect()
+    places.concat()
 }
 
 /// Cuts consecutive rows into ranges of about equal work.
@@ -177,7 +182,8 @@ fn by_window(
             tasks(a.row_ptr(), panel.rows.clone()).map(move |rows| (panel, *first, rows))
         })
         .collect();
-    let runs = tasks.par_iter().flat_map_iter(|(panel, first_window, rows)| {
+    let runs = parallel::map(tasks.len(), 1, |task| {
+        let (panel, first_window, rows) = &tasks[task];
         let mut runs = Vec::new();
         for row in rows.clone() {
             let mut first = 0;
@@ -189,7 +195,7 @@ fn by_window(
         }
         runs
     });
-    let mut runs: Vec<Run> = runs.collect();
+    let mut runs = runs.concat();
     runs.par_sort_by_key(|run| run.tile);
     let mut windows = Vec::new();
     for tile in runs.chunk_by_mut(|a, b| a.tile == b.tile) {
@@ -206,33 +212,34 @@ fn by_window(
 /// columns with equally many entries the first ones are taken.
 fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
     // A count beyond 32 bits wraps round, which costs time but does not affect correctness.
-    let counts: Vec<AtomicU32> =
-        collected((0..a.ncols()).into_par_iter().map(|_| AtomicU32::new(0)))?;
-    a.col_idx().par_chunks(TASK).for_each(|cols| {
+    let counts: Vec<AtomicU32> = collected(a.ncols(), |_| AtomicU32::new(0))?;
+    parallel::for_each_item(a.col_idx().chunks(TASK), |cols| {
         cols.iter().for_each(|&col| {
             counts[col as usize].fetch_add(1, Relaxed);
         });
     });
-    let filled =
-        (0..a.ncols() as u32).into_par_iter().map(|col| (counts[col as usize].load(Relaxed), col));
     check_room(a.nnz().min(a.ncols()).saturating_mul(2 * size_of::<(u32, u32)>()))?;
-    let mut filled: Vec<(u32, u32)> = filled.filter(|&(entries, _)| entries > 0).collect();
+    let filled = parallel::map_ranges(a.ncols(), TASK, |cols| {
+        let counted = cols.map(|col| (counts[col].load(Relaxed), col as u32));
+        counted.filter(|&(entries, _)| entries > 0).collect::<Vec<_>>()
+    });
+    let mut filled = filled.concat();
     if filled.len() > count {
         filled
             .select_nth_unstable_by_key(count, |&(entries, col)| (std::cmp::Reverse(entries), col));
         filled.truncate(count);
     }
     let mut hot: Vec<u32> = filled.into_iter().map(|(_, col)| col).collect();
-    hot.par_sort_unstable();
+    hot.sort_unstable();
     Ok(hot)
 }
 
 /// Runs of all rows in hot columns, and runs in the other columns.
 fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
     let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
-    let runs = tasks.par_iter().flat_map_iter(|rows| {
+    let runs = parallel::map(tasks.len(), 1, |task| {
         let mut runs = Vec::new();
-        for row in rows.clone() {
+        for row in tasks[task].clone() {
             for (i, cols) in a.row(row).chunks(SEGMENT).enumerate() {
                 let (row, first) = (row as u32, (i * SEGMENT) as u32);
                 let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
@@ -243,7 +250,7 @@ fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
         }
         runs
     });
-    runs.partition(|run| run.tile == 0)
+    runs.into_iter().flatten().partition(|run| run.tile == 0)
 }
 
 /// Positions of the entries of a run.
@@ -362,9 +369,8 @@ impl<'a> Laid<'a> {
 
     /// Numbers of the rows of every piece, and all rows, by piece.
     fn targets(&self, pieces: usize) -> (Vec<usize>, Vec<u32>) {
-        let counts = (0..pieces).into_par_iter().map(|piece| self.rows_of(piece).count());
-        let rows = (0..pieces).into_par_iter().flat_map_iter(|piece| self.rows_of(piece));
-        (counts.collect(), rows.collect())
+        let rows = parallel::map(pieces, 1, |piece| self.rows_of(piece).collect::<Vec<_>>());
+        (rows.iter().map(Vec::len).collect(), rows.concat())
     }
 }
 
@@ -403,8 +409,8 @@ impl<T: Scalar> Filler<'_, T> {
             Values::Plain(values) => Some(Output::new(values)),
             Values::Equal(_) => None,
         };
-        let slots = cols.par_chunks_mut(PIECE).zip(flags.par_chunks_mut(PIECE / LANE));
-        slots.enumerate().for_each(|(piece, (cols, flags))| {
+        let slots = cols.chunks_mut(PIECE).zip(flags.chunks_mut(PIECE / LANE));
+        parallel::for_each_item(slots.enumerate(), |(piece, (cols, flags))| {
             for (run, part, first, ends) in laid.within(piece) {
                 let last = first + part.len() - 1;
                 let mut slot = first;

@@ -1,10 +1,9 @@
 //! Equal chunks of work for the blocks of a GPU.
 
-use rayon::prelude::*;
-
 use crate::device::BLOCK;
 use crate::memory::collected;
-use crate::{Error, Scalar, ScalarKind};
+use crate::{Error, Scalar, ScalarKind, parallel};
+use std::ops::Range;
 
 /// Consecutive entries of a thread, and the least number of entries and row ends of a matrix for
 /// that number. A smaller matrix has smaller chunks, so that every multiprocessor of a large GPU
@@ -56,16 +55,15 @@ impl Cutting {
 
     /// Cutting of a matrix with the given row offsets.
     pub(super) fn of_rows(row_ptr: &[usize]) -> Self {
-        /// Rows whose lengths a thread sums before it takes others.
+        /// Rows whose lengths a task sums.
         const PART: usize = 1 << 14;
         let nrows = row_ptr.len() - 1;
         let longer = |len| {
-            let of_part = |part: usize| {
-                let rows = &row_ptr[part * PART..=((part + 1) * PART).min(nrows)];
-                let lengths = rows.windows(2).map(|pair| (pair[1] - pair[0]) as u64);
-                lengths.filter(|&own| own > len).sum::<u64>()
+            let of_part = |rows: Range<usize>| -> u64 {
+                let ends = row_ptr[rows.start..=rows.end].windows(2);
+                ends.map(|pair| (pair[1] - pair[0]) as u64).filter(|&own| own > len).sum()
             };
-            (0..nrows.div_ceil(PART)).into_par_iter().map(of_part).sum()
+            parallel::map_ranges(nrows, PART, of_part).into_iter().sum()
         };
         Self::of(nrows as u64, row_ptr[nrows] as u64, longer)
     }
@@ -147,7 +145,7 @@ pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Result<Vec<Chunk>, 
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
     let count = cutting.count(nrows as u64, row_ptr[nrows] as u64) as usize;
-    collected((0..count + 1).into_par_iter().map(chunk))
+    collected(count + 1, chunk)
 }
 
 /// True if any row is cut.

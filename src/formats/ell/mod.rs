@@ -32,7 +32,6 @@ use crate::device::{Gpu, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
-use rayon::prelude::*;
 use std::fmt::{self, Display};
 
 /// The ELL format.
@@ -181,7 +180,7 @@ impl<T: Scalar> Host<T> {
             nrows,
             ncols: a.ncols(),
             width,
-            full: row_len.par_iter().copied().min().unwrap_or(0) as usize,
+            full: row_len.iter().copied().min().unwrap_or(0) as usize,
             consecutive: super::follow_across_lanes(&col_idx),
             col_idx,
             values,

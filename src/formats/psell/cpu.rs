@@ -7,7 +7,7 @@ use super::long::{LongRows, entries};
 use super::slice::Slice;
 use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts, widened};
 use crate::precision::{Bf16, F16, Narrow};
-use crate::{Precision, Scalar};
+use crate::{Precision, Scalar, ScalarKind};
 use std::ops::Range;
 
 /// Prefetch distance of values and indices: the same as for plain SELL, see
@@ -67,7 +67,14 @@ unsafe fn multiply<T: Scalar>(
                 a.multiply(Widened(halves.as_ptr().cast::<Bf16>()), x, y);
             }
             Stored::Halves(_, halves) => a.multiply(Widened(halves.as_ptr().cast::<F16>()), x, y),
-            Stored::Singles(singles) => a.multiply(Widened(singles.as_ptr()), x, y),
+            Stored::Singles(singles) => {
+                // A constant, so that a kernel is not generated twice.
+                if const { matches!(T::KIND, ScalarKind::F32) } {
+                    a.multiply(Plain(singles.as_ptr().cast()), x, y);
+                } else {
+                    a.multiply(Widened(singles.as_ptr()), x, y);
+                }
+            }
             Stored::Same => a.multiply(Same(dictionary[0]), x, y),
         }
     }
@@ -252,6 +259,11 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
             }
             let sums: [V; G] = match (kind, run) {
                 (Kind::Diagonal, _) => self.diagonal(&slice),
+                _ if const { V::COMPACT } => match kind {
+                    Kind::Relative8 => self.relative::<u8, V, G, 0>(&slice),
+                    Kind::Relative16 => self.relative::<u16, V, G, 0>(&slice),
+                    _ => self.relative::<u32, V, G, 0>(&slice),
+                },
                 (Kind::Relative8, 1) => self.relative::<u8, V, G, 1>(&slice),
                 (Kind::Relative8, 2) => self.relative::<u8, V, G, 2>(&slice),
                 (Kind::Relative8, _) => self.relative::<u8, V, G, 3>(&slice),
@@ -300,12 +312,14 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         sums
     }
 
-    /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
+    /// Multiplies a relative slice in steps of `R` slots, stored one at a time; 0 stands for any
+    /// number.
     #[inline(always)]
     unsafe fn relative<N: Index, V: Vector<T>, const G: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
+        let run = if const { R > 0 } { R } else { slice.shape.run };
         let x = self.x.as_ptr().wrapping_add(slice.base as usize);
         // They reach to the end of the array. The pointer is that of the array and not of a part of
         // it, because vectors may reach past the last index: see `SLACK`.
@@ -322,7 +336,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                         prefetch(from.wrapping_add(AHEAD));
                     }
                     let index = V::indices(from);
-                    for slot in 0..R {
+                    for slot in 0..run {
                         let at = at + slot * LANES + g * V::LANES;
                         self.values.ask_ahead_of(at);
                         let x = V::gather_at(V::ALL, x.wrapping_add(slot), index);
@@ -330,7 +344,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                     }
                 }
                 indices = indices.add(LANES);
-                at += R * LANES;
+                at += run * LANES;
             }
             for &lanes in slice.masks {
                 let count = lanes.count_ones() as usize;
@@ -338,7 +352,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                 for (g, sum) in sums.iter_mut().enumerate() {
                     let mask = lanes >> (g * V::LANES) & V::ALL;
                     let index = V::expand_indices(mask, indices.add(before));
-                    for slot in 0..R {
+                    for slot in 0..run {
                         let x = V::gather_at(mask, x.wrapping_add(slot), index);
                         *sum = sum.mul_add_where(
                             mask,
@@ -349,7 +363,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                     before += mask.count_ones() as usize;
                 }
                 indices = indices.add(count);
-                at += R * count;
+                at += run * count;
             }
             sums
         }

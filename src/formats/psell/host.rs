@@ -8,8 +8,8 @@ use super::{Coder, Header, Packing, Sink, Stored, ValueEncoding, with_slack};
 use crate::device::cpu::{Output, partition};
 use crate::matrix::CsrView;
 use crate::memory::{check_room, collected, listed};
+use crate::parallel;
 use crate::{Error, Scalar};
-use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -81,7 +81,8 @@ impl<T: Scalar> Host<T> {
                 unsafe { writer.slice(c * CHUNK + i, encoded, slice, slots) };
             }
         };
-        chunks.par_iter().zip(placed.slices.par_chunks(CHUNK)).enumerate().for_each(write);
+        let slices = chunks.iter().zip(placed.slices.chunks(CHUNK));
+        parallel::for_each_item(slices.enumerate(), write);
         let long = LongRows::of(a, split, &coder)?;
         let skip = long.is_some().then(|| rows.skipped()).transpose()?;
         let entries =
@@ -184,7 +185,7 @@ impl<'a> SlicedRows<'a> {
         };
         let chunks = slices.div_ceil(CHUNK);
         let least = chunks * TOGETHER / (self.rows() + self.col_idx.len()).max(1);
-        (0..chunks).into_par_iter().with_min_len(least).map(chunk).collect()
+        parallel::map(chunks, least, chunk)
     }
 
     /// Lanes of every slice that hold long rows.
@@ -194,7 +195,7 @@ impl<'a> SlicedRows<'a> {
             let lane = |lane: usize| u32::from(self.row(s, lane).is_some_and(is_long)) << lane;
             (0..LANES).fold(0, |mask, l| mask | lane(l))
         };
-        collected((0..self.slices()).into_par_iter().map(lanes))
+        collected(self.slices(), lanes)
     }
 }
 

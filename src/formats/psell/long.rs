@@ -4,12 +4,15 @@ use super::{Coder, Sink, Stored};
 use crate::device::cpu::{for_each_part, partition};
 use crate::matrix::CsrView;
 use crate::memory::{reserved, try_zeroed};
+use crate::parallel::map_ranges;
 use crate::{Error, Scalar};
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// Entries per piece: two rounds of eight entries per lane for a warp of a GPU.
 pub(crate) const PIECE: u64 = 512;
+
+/// Rows whose lengths a thread reads at a time.
+const CHUNK: usize = 1 << 14;
 
 /// A part of a long row; 24 bytes, read by a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +53,10 @@ impl<T: Scalar> LongRows<T> {
         coder: &Coder<T>,
     ) -> Result<Option<Self>, Error> {
         let is_long = |&row: &u32| a.row_len(row as usize) > limit as usize;
-        let rows: Vec<u32> = (0..a.nrows() as u32).into_par_iter().filter(is_long).collect();
+        let rows = map_ranges(a.nrows(), CHUNK, |rows| {
+            (rows.start as u32..rows.end as u32).filter(is_long).collect::<Vec<_>>()
+        });
+        let rows = rows.concat();
         if rows.is_empty() {
             return Ok(None);
         }

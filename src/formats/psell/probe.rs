@@ -7,7 +7,7 @@ use super::{Order, Packing};
 use crate::Scalar;
 use crate::analysis::{Analysis, RowStats, SHARED, together};
 use crate::matrix::CsrView;
-use rayon::prelude::*;
+use crate::parallel;
 
 /// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
 const EXACT: usize = 1 << 14;
@@ -93,7 +93,7 @@ impl SliceProbe {
         let estimated = |sample: Vec<Chunk>| SliceSizes::estimated(&sample, slices, entries);
         let (natural, sorted) = (|| estimated(natural(all)), || estimated(sorted(all)));
         let (natural, sorted) =
-            if a.nnz() < SHARED { (natural(), sorted()) } else { rayon::join(natural, sorted) };
+            if a.nnz() < SHARED { (natural(), sorted()) } else { parallel::join(natural, sorted) };
         Self { split, natural, sorted, whole: None }
     }
 
@@ -187,7 +187,8 @@ fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
         chunk.push(&mut Chooser::default(), &rows.columns(s), rows.first_row(s));
         chunk
     };
-    slices.into_par_iter().with_min_len(together(rows.col_idx.len(), TOGETHER)).map(chunk).collect()
+    let size = together(rows.col_idx.len(), TOGETHER);
+    parallel::map(slices.len(), size, |i| chunk(slices[i]))
 }
 
 /// Samples some slices of each sampled sorted window.
@@ -213,8 +214,8 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
         }
         chunk
     };
-    let least = together(rows.col_idx.len(), TOGETHER / SLICES_PER_WINDOW);
-    windows.into_par_iter().with_min_len(least).map(chunk).collect()
+    let size = together(rows.col_idx.len(), TOGETHER / SLICES_PER_WINDOW);
+    parallel::map(windows.len(), size, |i| chunk(windows[i]))
 }
 
 #[cfg(test)]

@@ -31,8 +31,8 @@ use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{collected, listed, try_zeroed};
+use crate::parallel;
 use crate::{Error, Scalar, ScalarKind};
-use rayon::prelude::*;
 use std::fmt::{self, Display};
 
 /// The SELL-C-σ format.
@@ -85,18 +85,19 @@ impl Plan {
     fn slice_sums(self, analysis: &Analysis) -> SliceSums {
         // The sums of the candidate windows are part of the analysis.
         analysis.slices.with(self.c, self.sigma).unwrap_or_else(|| {
-            let sums =
-                analysis.row_lengths.par_chunks(self.stride(analysis.rows.nrows)).map(|rows| {
-                    let mut sorted = rows.to_vec();
-                    if self.sigma > 1 {
-                        sorted
-                            .chunks_mut(self.sigma as usize)
-                            .for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
-                    }
-                    // Windows need not be multiples of slices: the longest row may be anywhere.
-                    SliceSums::of(&sorted, self.c as usize)
-                });
-            sums.reduce(SliceSums::default, SliceSums::merge)
+            let lengths = &analysis.row_lengths;
+            let stride = self.stride(analysis.rows.nrows);
+            let sums = parallel::map_ranges(lengths.len(), stride, |rows| {
+                let mut sorted = lengths[rows].to_vec();
+                if self.sigma > 1 {
+                    sorted
+                        .chunks_mut(self.sigma as usize)
+                        .for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
+                }
+                // Windows need not be multiples of slices: the longest row may be anywhere.
+                SliceSums::of(&sorted, self.c as usize)
+            });
+            sums.into_iter().fold(SliceSums::default(), SliceSums::merge)
         })
     }
 
@@ -229,11 +230,11 @@ impl<T: Scalar> Host<T> {
         };
         let row_of = |i: usize| perm.as_ref().map_or(i, |p| p[i] as usize);
         let slices = nrows.div_ceil(c);
-        let extent: Vec<(u32, u32)> = collected((0..slices).into_par_iter().map(|s| {
+        let extent: Vec<(u32, u32)> = collected(slices, |s| {
             let lengths = (s * c..(s * c + c).min(nrows)).map(|i| a.row_len(row_of(i)) as u32);
             let (least, most) = lengths.fold((u32::MAX, 0), |m, l| (m.0.min(l), m.1.max(l)));
             (most, if s * c + c <= nrows { least } else { 0 })
-        }))?;
+        })?;
         let mut slice_ptr = try_zeroed::<usize>(slices + 1)?;
         for (s, &(width, _)) in extent.iter().enumerate() {
             slice_ptr[s + 1] = slice_ptr[s] + width as usize * c;

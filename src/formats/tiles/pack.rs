@@ -6,8 +6,8 @@ use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::CsrView;
 use crate::memory::try_zeroed;
+use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
-use rayon::prelude::*;
 
 /// Maximum number of chunks: the number of blocks of a GPU launch.
 const MAX_CHUNKS: u64 = i32::MAX as u64;
@@ -77,19 +77,16 @@ fn rising(counts: impl Iterator<Item = u32>) -> Vec<u32> {
 
 /// Non-empty cells of every chunk, by column block.
 fn cells(shape: &Shape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
-    let chunks = (0..shape.chunks()).into_par_iter();
-    let cells = chunks.map_init(
-        || Sorter::new(shape),
-        |sorter, chunk| {
-            let keys = sorter.sort(&col_idx[shape.entries(chunk, chunk_rows)]);
-            let cell = |keys: &[Key]| Cell {
-                block: keys[0].block(),
-                groups: keys.len().div_ceil(GROUP) as u32,
-            };
-            keys.chunk_by(Key::is_beside).map(cell).collect()
-        },
-    );
-    cells.collect()
+    let sorters = SparePool::new(|| Sorter::new(shape));
+    let cells = |sorter: &mut Sorter, chunk: usize| {
+        let keys = sorter.sort(&col_idx[shape.entries(chunk, chunk_rows)]);
+        let cell = |keys: &[Key]| Cell {
+            block: keys[0].block(),
+            groups: keys.len().div_ceil(GROUP) as u32,
+        };
+        keys.chunk_by(Key::is_beside).map(cell).collect()
+    };
+    parallel::map(shape.chunks(), 1, |chunk| sorters.with(|sorter| cells(sorter, chunk)))
 }
 
 /// First group of every tile in tile order, and the number of groups.
@@ -167,7 +164,8 @@ fn lay_out<T: Scalar>(host: &mut Host<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>
             }
         }
     };
-    (0..shape.chunks()).into_par_iter().for_each_init(|| Sorter::new(shape), lay_out);
+    let sorters = SparePool::new(|| Sorter::new(shape));
+    parallel::for_each(shape.chunks(), &|chunk| sorters.with(|sorter| lay_out(sorter, chunk)));
 }
 
 /// Sort key: the column block of an entry, above its position in its chunk.

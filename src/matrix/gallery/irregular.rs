@@ -2,7 +2,7 @@
 
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random, Shuffle};
-use rayon::prelude::*;
+use crate::parallel;
 use std::ops::Range;
 
 /// R-MAT's probabilities of the four quadrants, row by row; those of Graph500.
@@ -79,7 +79,8 @@ pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> GeneratedPattern {
     let [a, b, c, _] = QUADRANTS;
     let [right, lower, last] = [threshold(a), threshold(a + b), threshold(a + b + c)];
     let mut edges = vec![(0, 0); degree << scale];
-    edges.par_chunks_mut(EDGES_PER_STREAM).enumerate().for_each(|(block, edges)| {
+    let blocks = edges.chunks_mut(EDGES_PER_STREAM).enumerate();
+    parallel::for_each_item(blocks, |(block, edges)| {
         let mut random = Random::new(seed, Purpose::Edge, block);
         for edge in edges {
             let (mut row, mut col) = (0u64, 0u64);

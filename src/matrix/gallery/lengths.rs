@@ -1,6 +1,7 @@
 //! Distributions of row lengths and orders of rows, drawn by a seed of `random`.
 
 use super::random::{Random, Shuffle};
+use crate::parallel;
 use rayon::prelude::*;
 use statrs::function::erf::erf_inv;
 use std::fmt::{Display, Formatter};
@@ -234,12 +235,13 @@ pub(super) fn lengths(
         };
         scaled(law.quantile((stratum as f64 + 0.5) / strata as f64), factor, longest as f64) as u32
     };
-    let mut lengths: Vec<u32> = (0..nrows).into_par_iter().map(length).collect();
+    let mut lengths = parallel::map_each(nrows, length);
     // The quantiles of a mixture are not monotonic where one law ends and the other begins.
-    match order {
-        LengthOrder::Ascending => lengths.par_sort_unstable(),
-        LengthOrder::Descending => lengths.par_sort_unstable_by(|a, b| b.cmp(a)),
-        LengthOrder::Drawn | LengthOrder::Runs { .. } | LengthOrder::Periodic { .. } => {}
+    if matches!(order, LengthOrder::Ascending | LengthOrder::Descending) {
+        lengths.par_sort_unstable();
+    }
+    if order == LengthOrder::Descending {
+        lengths.reverse();
     }
     lengths
 }

@@ -1,10 +1,13 @@
 //! Patterns, generated row by row and in parallel.
 
-use rayon::prelude::*;
+use crate::parallel;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Rows per task: enough to outweigh its start, few enough to distribute a matrix of few long rows.
 const ROWS_PER_TASK: usize = 256;
+
+/// Edges per task.
+const EDGES_PER_TASK: usize = 1 << 14;
 
 /// Places of the entries of a matrix, in CSR; columns ascend in every row.
 #[derive(Debug)]
@@ -27,12 +30,10 @@ impl GeneratedPattern {
     /// Builds a pattern row by row: `columns` is given the row and an empty vector, and appends the
     /// columns, ascending.
     pub(super) fn by_rows(nrows: usize, columns: &RowColumns<'_>) -> Self {
-        let tasks = 0..nrows.div_ceil(ROWS_PER_TASK);
-        let blocks = tasks.into_par_iter().map(|task| {
-            let first = task * ROWS_PER_TASK;
+        let blocks = parallel::map_ranges(nrows, ROWS_PER_TASK, |rows| {
             let mut block = RowBlock::default();
             let mut row_columns = Vec::new();
-            for row in first..nrows.min(first + ROWS_PER_TASK) {
+            for row in rows {
                 row_columns.clear();
                 columns(row, &mut row_columns);
                 debug_assert!(row_columns.is_sorted_by(|a, b| a < b), "row {row}: {row_columns:?}");
@@ -41,7 +42,7 @@ impl GeneratedPattern {
             }
             block
         });
-        Self::join(blocks.collect())
+        Self::join(blocks)
     }
 
     /// Joins the rows of all blocks to one matrix; each block is freed after it is copied.
@@ -60,7 +61,8 @@ impl GeneratedPattern {
             copies.push((target, block.columns));
             rest = tail;
         }
-        copies.into_par_iter().for_each(|(target, columns)| target.copy_from_slice(&columns));
+        let copy = |(target, columns): (&mut [u32], Vec<u32>)| target.copy_from_slice(&columns);
+        parallel::for_each_item(copies.into_iter(), copy);
         Self { row_ptr, col_idx }
     }
 
@@ -85,17 +87,21 @@ impl GeneratedPattern {
     /// which the sorting corrects.
     pub(super) fn by_edges(nrows: usize, edges: Vec<(u32, u32)>) -> Self {
         let mut next: Vec<AtomicUsize> = (0..nrows).map(|_| AtomicUsize::new(0)).collect();
-        edges.par_iter().for_each(|edge| {
-            next[edge.0 as usize].fetch_add(1, Relaxed);
+        parallel::for_each_item(edges.chunks(EDGES_PER_TASK), |edges| {
+            for edge in edges {
+                next[edge.0 as usize].fetch_add(1, Relaxed);
+            }
         });
         let mut start = 0;
         for slot in &mut next {
             let len = std::mem::replace(slot.get_mut(), start);
             start += len;
         }
-        let slots: Vec<AtomicU32> = edges.par_iter().map(|_| AtomicU32::new(0)).collect();
-        edges.par_iter().for_each(|&(row, col)| {
-            slots[next[row as usize].fetch_add(1, Relaxed)].store(col, Relaxed);
+        let slots = parallel::map_each(edges.len(), |_| AtomicU32::new(0));
+        parallel::for_each_item(edges.chunks(EDGES_PER_TASK), |edges| {
+            for &(row, col) in edges {
+                slots[next[row as usize].fetch_add(1, Relaxed)].store(col, Relaxed);
+            }
         });
         drop(edges);
         // Here the next slot of every row has advanced to the beginning of the following row.

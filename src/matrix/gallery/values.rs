@@ -2,8 +2,8 @@
 
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random};
+use crate::parallel;
 use crate::{Scalar, ScalarKind};
-use rayon::prelude::*;
 
 /// Number of values that share a stream of random numbers.
 const VALUES_PER_STREAM: usize = 1 << 16;
@@ -50,7 +50,8 @@ impl Values {
             Self::Few => |bits| T::from_f64((2 * (bits % FEW) + 1) as f64 / (2 * FEW) as f64 - 0.5),
         };
         let mut values = vec![T::ZERO; nnz];
-        values.par_chunks_mut(VALUES_PER_STREAM).enumerate().for_each(|(block, values)| {
+        let blocks = values.chunks_mut(VALUES_PER_STREAM).enumerate();
+        parallel::for_each_item(blocks, |(block, values)| {
             let mut random = Random::new(seed, Purpose::Value, block);
             values.iter_mut().for_each(|value| *value = draw(random.bits()));
         });

@@ -6,7 +6,7 @@ use super::scan::{self, quick_integer, quick_real, words};
 use super::{ParseProblem, Reader, excerpt};
 use crate::Scalar;
 use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
-use rayon::prelude::*;
+use crate::parallel;
 use std::ops::Range;
 
 /// Parses the body into runs of the nonzero elements, mirroring those of symmetric matrices.
@@ -18,15 +18,19 @@ pub(super) fn parse<T: Scalar>(
 ) -> Result<Vec<SortedRun<T>>, ParseProblem> {
     let parts = elements(reader, text, header.body, Some(header.declared), header.field)?;
     let mut first = 0;
-    let parts = parts.into_iter().map(|part| {
-        let start = first;
-        first += part.len() as u64;
-        (start, part)
-    });
-    let runs = parts.collect::<Vec<_>>().into_par_iter().map(|(first, part)| {
+    let parts: Vec<_> = parts
+        .into_iter()
+        .map(|part| {
+            let start = first;
+            first += part.len() as u64;
+            (start, part)
+        })
+        .collect();
+    Ok(parallel::map(parts.len(), 1, |i| {
+        let (first, part) = &parts[i];
         let mut entries = Vec::new();
-        let mut place = ArrayPosition::of(first, header);
-        for value in part {
+        let mut place = ArrayPosition::of(*first, header);
+        for &value in part {
             let (row, col) = (place.row as u32, place.col as u32);
             if value != T::ZERO {
                 let entry = MatrixEntry { row, col, value };
@@ -36,8 +40,7 @@ pub(super) fn parse<T: Scalar>(
             place.advance(header);
         }
         SortedRun::new(buckets, &entries)
-    });
-    Ok(runs.collect())
+    }))
 }
 
 /// Parses one number per line, from `body` on, and checks that their number is the declared one.

@@ -2,7 +2,7 @@
 
 use super::scan::{line_end, next_line, skip_blanks};
 use super::{ParseProblem, ReadStage, Reader};
-use rayon::prelude::*;
+use crate::parallel::{self, SparePool};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -27,13 +27,13 @@ impl Reader<'_> {
     /// and returns the parts in order.
     ///
     /// `scratch` creates working memory that a thread reuses from one call of `parse` to the next.
-    pub(super) fn in_chunks<S, P: Send>(
+    pub(super) fn in_chunks<S: Send, P: Send>(
         &self,
         text: &[u8],
         body: usize,
         declared: Option<u64>,
-        scratch: impl Fn() -> S + Sync + Send,
-        parse: impl Fn(&mut S, Range<usize>) -> ParsedChunk<P> + Sync + Send,
+        scratch: impl Fn() -> S + Sync,
+        parse: impl Fn(&mut S, Range<usize>) -> ParsedChunk<P> + Sync,
     ) -> Result<Vec<P>, ParseProblem> {
         let size = self.chunk_bytes.unwrap_or_else(|| {
             let per_task = (text.len() - body) / (4 * rayon::current_num_threads());
@@ -42,28 +42,25 @@ impl Reader<'_> {
         let ranges = split(text, body, size);
         let failed = AtomicUsize::new(usize::MAX);
         let done = AtomicU64::new(body as u64);
-        let chunks: Vec<Option<ParsedChunk<P>>> = ranges
-            .par_iter()
-            .enumerate()
-            .map_init(scratch, |scratch, (k, range)| {
-                // Chunks behind the first error are skipped; those before it must be parsed, so
-                // that the line number is right.
-                if k > failed.load(Relaxed) {
-                    return None;
-                }
-                let chunk = parse(scratch, range.clone());
-                if chunk.problem.is_some() {
-                    failed.fetch_min(k, Relaxed);
-                }
-                let bytes = range.len() as u64;
-                self.report(
-                    ReadStage::Parse,
-                    done.fetch_add(bytes, Relaxed) + bytes,
-                    text.len() as u64,
-                );
-                Some(chunk)
-            })
-            .collect();
+        let spare = SparePool::new(scratch);
+        let chunks: Vec<Option<ParsedChunk<P>>> = parallel::map(ranges.len(), 1, |k| {
+            // Chunks behind the first error are skipped; those before it must be parsed, so that
+            // the line number is right.
+            if k > failed.load(Relaxed) {
+                return None;
+            }
+            let chunk = spare.with(|scratch| parse(scratch, ranges[k].clone()));
+            if chunk.problem.is_some() {
+                failed.fetch_min(k, Relaxed);
+            }
+            let bytes = ranges[k].len() as u64;
+            self.report(
+                ReadStage::Parse,
+                done.fetch_add(bytes, Relaxed) + bytes,
+                text.len() as u64,
+            );
+            Some(chunk)
+        });
         join(text, &ranges, chunks, declared)
     }
 }

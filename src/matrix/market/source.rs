@@ -100,8 +100,8 @@ fn read_plain(
 /// threads do at the same time.
 #[cfg(unix)]
 pub(super) mod parallel {
+    use crate::parallel::try_for_each_item;
     use crate::{Error, memory};
-    use rayon::prelude::*;
     use std::fs::File;
     use std::io;
     use std::os::unix::fs::FileExt;
@@ -115,8 +115,9 @@ pub(super) mod parallel {
     /// Reads the first `len` bytes. A file that has become shorter is an error of the inner result.
     pub(in super::super) fn read(file: &File, len: usize) -> Result<io::Result<Vec<u8>>, Error> {
         let mut text = memory::try_zeroed(len)?;
-        let pieces = text.par_chunks_mut(PIECE).enumerate();
-        let read = pieces.try_for_each(|(k, piece)| file.read_exact_at(piece, (k * PIECE) as u64));
+        let pieces = text.chunks_mut(PIECE).enumerate();
+        let read =
+            try_for_each_item(pieces, |(k, piece)| file.read_exact_at(piece, (k * PIECE) as u64));
         Ok(read.map(|()| text))
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::files::write_atomically;
 use crate::matrix::CsrView;
+use crate::parallel;
 use crate::{Error, Scalar};
 use flate2::write::GzEncoder;
-use rayon::prelude::*;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -85,7 +85,7 @@ fn write_text(
     write!(out, "%%MatrixMarket matrix {header}")?;
     let mut texts = vec![Vec::new(); 4 * rayon::current_num_threads()];
     for first in (0..len).step_by(BLOCK * texts.len()) {
-        texts.par_iter_mut().enumerate().for_each(|(k, text)| {
+        parallel::for_each_item(texts.iter_mut().enumerate(), |(k, text)| {
             let start = (first + k * BLOCK).min(len);
             text.clear();
             format(start..(start + BLOCK).min(len), text);
