@@ -1,8 +1,8 @@
 //! Auto-tuned sparse matrix–vector products (SpMV) for CPUs and NVIDIA GPUs.
 //!
 //! [`SparseOp::auto`] analyses a matrix, predicts the fastest storage format and kernel, checks the
-//! prediction with a few products, and returns an operator. [`SparseOp::apply`] multiplies with it, thousands of
-//! times; [`SparseOp::explain`] says what was chosen and why.
+//! prediction with a few products, and returns an operator. [`SparseOp::apply`] multiplies with it,
+//! thousands of times; [`SparseOp::explain`] says what was chosen and why.
 //!
 //! ```
 //! use sparseop::{SparseOp, matrix::gallery};

@@ -135,7 +135,8 @@ fn products_are_traces_and_a_calibration_is_one_span() {
 fn the_transposed_matrix_is_built_within_the_product_that_needs_it() {
     let a = "lp,rows=300".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
     let seen = spans(Level::TRACE, || {
-        let op = SparseOpBuilder::new().device(Device::Cpu).build(&a).unwrap();
+        let builder = SparseOpBuilder::new().device(Device::Cpu).tuning(Tuning::Predict);
+        let op = builder.build(&a).unwrap();
         op.apply_transpose(&vec![1.0; a.nrows()], &mut vec![0.0; a.ncols()]).unwrap();
     });
     let last = seen.last().unwrap();

@@ -5,8 +5,8 @@ use crate::memory::{check_place, copy_text, give, reference, text};
 use crate::stream::sparseop_stream;
 use crate::types::{
     SPARSEOP_DETERMINISTIC, SPARSEOP_DEVICE_AUTO, SPARSEOP_DEVICE_CPU, SPARSEOP_DEVICE_CUDA,
-    SPARSEOP_F32, SPARSEOP_F64, SPARSEOP_TRANSPOSE, SPARSEOP_UPDATABLE, sparseop_csr,
-    sparseop_options, sparseop_status,
+    SPARSEOP_F32, SPARSEOP_F64, SPARSEOP_PREDICT, SPARSEOP_TRANSPOSE, SPARSEOP_UPDATABLE,
+    sparseop_csr, sparseop_options, sparseop_status,
 };
 use sparseop::device::{ForeignCsr, Offsets};
 use sparseop::{Device, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
@@ -309,7 +309,7 @@ unsafe fn settings(options: *const sparseop_options) -> Result<SparseOpBuilder, 
             return Err(Failure::new(InvalidArgument, message));
         }
     };
-    let known = SPARSEOP_DETERMINISTIC | SPARSEOP_UPDATABLE | SPARSEOP_TRANSPOSE;
+    let known = SPARSEOP_DETERMINISTIC | SPARSEOP_UPDATABLE | SPARSEOP_TRANSPOSE | SPARSEOP_PREDICT;
     if options.flags & !known != 0 {
         return Err(Failure::new(
             InvalidArgument,
@@ -320,6 +320,9 @@ unsafe fn settings(options: *const sparseop_options) -> Result<SparseOpBuilder, 
     settings =
         settings.deterministic(has(SPARSEOP_DETERMINISTIC)).updatable(has(SPARSEOP_UPDATABLE));
     settings = settings.transpose(has(SPARSEOP_TRANSPOSE));
+    if has(SPARSEOP_PREDICT) {
+        settings = settings.tuning(Tuning::Predict);
+    }
     if options.expected_calls != 0 {
         settings = settings.expected_calls(options.expected_calls);
     }

@@ -100,7 +100,7 @@ fn a_stored_decision_replaces_the_second_calibration() {
             "{again}"
         );
         assert_eq!(
-            (line(&again, "plan "), again.contains(" to calibrate")),
+            (line(&again, "plan "), again.contains(" to time")),
             (plan.as_str(), false),
             "{again}"
         );

@@ -272,6 +272,7 @@ fn bench_prints_one_object_a_line_with_exactly_these_keys() {
         "device",
         "cache",
         "auto_plan",
+        "predicted_plan",
         "calibrated_plan",
         "prepare_us",
         "runs",
@@ -280,7 +281,7 @@ fn bench_prints_one_object_a_line_with_exactly_these_keys() {
     assert!(positions.is_sorted(), "{text}");
     for report in &reports {
         assert_eq!(keys(report), sorted(top.to_vec()));
-        assert_eq!(keys(&report["prepare_us"]), ["analyze", "pack", "select", "upload"]);
+        assert_eq!(keys(&report["prepare_us"]), ["analyze", "check", "pack", "select", "upload"]);
         let runs = report["runs"].as_array().unwrap();
         let (sprs, ours) = runs.split_last().unwrap();
         let common = ["engine", "plan", "completed", "median_us", "min_us", "rel_error"];

@@ -16,8 +16,8 @@ impl SparseOpBuilder {
     ///
     /// The arrays are copied to the host a single time, for the analysis and the checks, and
     /// [`preparation`](SparseOp::preparation) counts that as analysis. CSR and packed SELL are then
-    /// packed by the GPU from the original arrays; for other plans the host packs its copy. The operator
-    /// does not keep the arrays: they may be freed or changed after the call.
+    /// packed by the GPU from the original arrays; for other plans the host packs its copy. The
+    /// operator does not keep the arrays: they may be freed or changed after the call.
     ///
     /// # Errors
     ///

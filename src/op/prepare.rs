@@ -4,7 +4,7 @@
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint};
 use crate::device::{Device, DeviceSpec};
-use crate::formats::ResidentMatrix;
+use crate::formats::{Plan, ResidentMatrix, csr};
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
@@ -118,8 +118,9 @@ impl SparseOpBuilder {
     }
 
     /// Checks the predicted plan with few products and returns the fastest plan, packed. `None` if
-    /// there is nothing to check: too few products are expected, the matrix is small, bits are to
-    /// repeat, or the device has no memory for the vectors of a product.
+    /// the predicted plan is to be packed as it is: nothing can be checked
+    /// ([`check::products`]), bits are to repeat, two packed matrices take too much memory, other
+    /// work of a thread pool would be timed, or the check fails.
     fn check<T: Scalar>(
         &self,
         device: &Device,
@@ -129,23 +130,23 @@ impl SparseOpBuilder {
     ) -> Result<Option<Ready<ResidentMatrix<T>>>, Error> {
         let Request { memory_limit, expected_calls, deterministic, .. } = decision.request;
         let limit = check::products(decision, source.a.nnz() as u64);
-        if deterministic || limit == 0 {
+        let in_pool = *device == Device::Cpu && rayon::current_thread_index().is_some();
+        if deterministic || limit == 0 || in_pool {
+            return Ok(None);
+        }
+        let memory = memory_limit.saturating_mul(2).min(device.memory()? / 2);
+        let csr = Plan::Csr(csr::Plan::Balanced).work(analysis, T::KIND).matrix_bytes;
+        let predicted = decision.chosen().map_or(0, |chosen| chosen.work.matrix_bytes);
+        if csr.saturating_add(predicted) > memory {
             return Ok(None);
         }
         let span = span!(DEBUG, "check", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
-        let clock = WallClock::start();
-        let timer = match DevicePlanTimer::new(source, device, CacheState::Warm) {
-            Err(Error::GpuMemory { .. } | Error::HostMemory { .. }) => return Ok(None),
-            timer => timer?,
-        };
-        let limits = check::Limits {
-            products: limit,
-            calls: expected_calls,
-            memory: self.calibration.memory(memory_limit, device.memory()?),
-        };
-        let spec = device.spec();
-        let Checked { ready, timing_run, products } =
-            check::check(&timer, &clock, decision, &spec, limits)?;
+        let (clock, spec) = (WallClock::start(), device.spec());
+        let budget = check::Budget { products: limit, calls: expected_calls, memory };
+        let checked = DevicePlanTimer::new(source, device, CacheState::Warm)
+            .and_then(|timer| check::check(&timer, &clock, decision, &spec, budget));
+        // An error of the device comes again when the predicted plan is packed.
+        let Ok(Checked { ready, timing_run, products }) = checked else { return Ok(None) };
         decision.settle(Basis::Checked { timing_run, products, limit }, analysis, &spec);
         span.record("plan", display(&decision.plan));
         Ok(Some(ready))

@@ -205,6 +205,11 @@ mod tests {
         spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
     }
 
+    /// Two builds choose the same plan.
+    fn predicting() -> SparseOpBuilder {
+        SparseOpBuilder::new().tuning(Tuning::Predict)
+    }
+
     fn check(op: &SparseOp<f64>, a: &CsrMatrix<f64>) {
         let x = x_vector(a.nrows());
         let mut y = vec![f64::NAN; a.ncols()];
@@ -222,7 +227,7 @@ mod tests {
     fn rectangles_later_and_announced() {
         let a = gallery("lp,rows=2k");
         assert_ne!(a.nrows(), a.ncols());
-        let later = SparseOp::auto(&a).unwrap();
+        let later = predicting().build(&a).unwrap();
         let before = later.memory_bytes();
         assert!(
             later.transposed.get().is_none() && !later.explain().to_string().contains("transposed")
@@ -233,7 +238,7 @@ mod tests {
         assert_eq!(later.memory_bytes(), before + own.memory_bytes());
         let text = later.explain().to_string();
         assert!(text.contains(&format!("\ntransposed {}, ", own.plan())), "{text}");
-        let requested = SparseOpBuilder::new().transpose(true).build(&a).unwrap();
+        let requested = predicting().transpose(true).build(&a).unwrap();
         assert!(
             requested.transposed.get().is_some()
                 && requested.memory_bytes() == later.memory_bytes()
@@ -295,8 +300,8 @@ mod tests {
         let row_ptr: Vec<usize> = (0..=n).map(|row| 2 * row).collect();
         let col_idx = (0..n as u32).flat_map(|row| [0, row.max(1)]).collect();
         let a = CsrMatrix::try_new(n, n, row_ptr, col_idx, x_vector::<f64>(2 * n)).unwrap();
-        let op = SparseOp::auto(&a).unwrap();
-        let by_hand = SparseOp::auto(&a.transpose()).unwrap();
+        let op = predicting().build(&a).unwrap();
+        let by_hand = predicting().build(&a.transpose()).unwrap();
         assert_eq!(op.transposed().unwrap().plan(), by_hand.plan());
         assert_eq!(op.transposed().unwrap().stats().max as usize, n);
         check(&op, &a);

@@ -10,14 +10,15 @@ pub enum Tuning {
     /// settings give the same plan.
     Predict,
     /// Prediction, checked on the matrix itself with at most 30 products and 2 % of the expected
-    /// ones ([`expected_calls`](crate::SparseOpBuilder::expected_calls)): the likeliest kernels of
-    /// plain CSR are timed, another plan is packed if its expected improvement pays for it, and
-    /// the fastest stays.
+    /// ones ([`expected_calls`](crate::SparseOpBuilder::expected_calls)), of which it takes at most
+    /// a tenth: the likeliest kernels of plain CSR are timed, another plan is packed if its expected
+    /// improvement pays for it, and the fastest stays.
     ///
-    /// As [`Predict`](Self::Predict) if fewer than 60 products are expected, for a matrix of fewer
-    /// than 4096 entries, and with [`deterministic`](crate::SparseOpBuilder::deterministic). Plans
-    /// whose times differ by less than 2 % are ranked by their predictions, but other times vary
-    /// from run to run, and the choice may vary with them.
+    /// As [`Predict`](Self::Predict) if fewer than 120 products are expected, for a matrix of fewer
+    /// than 4096 entries, with [`deterministic`](crate::SparseOpBuilder::deterministic), on the CPU
+    /// in a thread of a rayon pool, and if plain CSR and the predicted plan together take more than
+    /// half of the memory. Plans within 2 % of the fastest are ranked by their predictions, but
+    /// times vary from run to run, and the choice may vary with them.
     #[default]
     Check,
     /// Calibration: a timing run of the candidates that are predicted to be fastest, on the matrix

@@ -58,7 +58,7 @@ pub struct Candidate {
 pub enum Verdict {
     /// The candidate was chosen.
     Chosen,
-    /// As fast as the chosen plan within [`TIE_BAND`], but later in the fixed order.
+    /// About as fast as the chosen plan, within [`TIE_BAND`], but later in the order of choice.
     Tied,
     /// Slower than the chosen plan.
     Slower {
@@ -85,7 +85,7 @@ pub enum Verdict {
     NotDeterministic,
     /// The profile has no coefficients for its kernel.
     Unknown,
-    /// It was timed in a calibration and did not win.
+    /// Outcome of a check or a calibration that it did not win.
     Timed(TimingOutcome),
 }
 

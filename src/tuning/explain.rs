@@ -426,7 +426,7 @@ fn timed(timing_run: &TimingRun, candidate: &Candidate) -> String {
 pub fn reason(candidate: &Candidate) -> String {
     match &candidate.verdict {
         Verdict::Chosen => "chosen".to_owned(),
-        Verdict::Tied => "tied, but larger or later in the fixed order".to_owned(),
+        Verdict::Tied => "tied, but larger or later in the order of choice".to_owned(),
         Verdict::Slower { ratio, because } => format!("{ratio:.2} times as long: {because}"),
         Verdict::TooLarge { limit } => format!("exceeds the memory limit of {}", size(*limit)),
         Verdict::OnRequest => {

@@ -19,9 +19,9 @@ use sparseop::{Plan, Scalar, ScalarKind};
 
 /// The recommended plan for a matrix, its time, its gain and the reason
 ///
-/// With -v also the statistics of the matrix, the sizes of all formats and every candidate. All
-/// times are predictions from measured coefficients. No product is timed except with --tuning
-/// calibrate.
+/// With -v also the statistics of the matrix, the sizes of all formats and every candidate. Times
+/// are predictions from measured coefficients. Products are timed with --tuning check, as by other
+/// commands, and with --tuning calibrate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -92,6 +92,12 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
             duration(run.seconds),
             if run.decided { "decided" } else { "undecided at the time limit" }
         )?,
+        Basis::Checked { timing_run, products, limit } => writeln!(
+            out,
+            "checked  {} plans with {products} of at most {limit} products in {}",
+            timing_run.timed_plans.iter().filter(|plan| plan.median.is_some()).count(),
+            duration(timing_run.seconds)
+        )?,
         _ => {}
     }
     if let Some(said) = &decision.store {

@@ -16,8 +16,8 @@ const FILE: &str = "csr";
 /// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
 /// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
 /// in place of 53 µs for rows of 20 and 136 MB.
-fn residency<T: Scalar>(plan: Plan, matrix: &Buffers<T>, gpu: Gpu) -> Residency {
-    let Buffers { nrows, ncols, .. } = *matrix;
+fn residency<T: Scalar>(plan: Plan, matrix: &CsrBuffers<T>, gpu: Gpu) -> Residency {
+    let CsrBuffers { nrows, ncols, .. } = *matrix;
     let residency = Residency::of::<T>(gpu, matrix.bytes(), (nrows, ncols));
     let lanes = match plan {
         Plan::Scalar => 1,
@@ -80,7 +80,7 @@ impl DeviceOffsets {
 
 /// The arrays of a CSR matrix in GPU memory.
 #[derive(Debug)]
-struct Buffers<T> {
+struct CsrBuffers<T> {
     nrows: usize,
     ncols: usize,
     row_ptr: DeviceOffsets,
@@ -88,7 +88,7 @@ struct Buffers<T> {
     values: Arc<Buffer<T>>,
 }
 
-impl<T: Scalar> Buffers<T> {
+impl<T: Scalar> CsrBuffers<T> {
     fn bytes(&self) -> u64 {
         self.row_ptr.bytes() + self.col_idx.bytes() + self.values.bytes()
     }
@@ -97,7 +97,7 @@ impl<T: Scalar> Buffers<T> {
 /// A CSR matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct Uploaded<T> {
-    matrix: Buffers<T>,
+    matrix: CsrBuffers<T>,
     kernel: RowKernel,
     sharing: Sharing,
 }
@@ -134,7 +134,7 @@ impl Chunks {
 /// Kernel and assignment of entries to threads under a plan.
 fn arranged<T: Scalar>(
     arrangement: &Arrangement,
-    matrix: &Buffers<T>,
+    matrix: &CsrBuffers<T>,
     gpu: Gpu,
 ) -> Result<(RowKernel, Sharing), Error> {
     let (scalar, offset) = (T::KIND, matrix.row_ptr.name());
@@ -155,7 +155,7 @@ fn arranged<T: Scalar>(
 
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
-        let matrix = Buffers {
+        let matrix = CsrBuffers {
             nrows: host.row_ptr.len() - 1,
             ncols: host.ncols,
             row_ptr: DeviceOffsets::new(&host.row_ptr, gpu)?,
@@ -175,7 +175,7 @@ impl<T: Scalar> Uploaded<T> {
         let (gpu, nrows, ncols) = (there.gpu, a.nrows(), a.ncols());
         let row_ptr = DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?;
         let (col_idx, values) = there.kept()?;
-        let matrix = Buffers { nrows, ncols, row_ptr, col_idx, values };
+        let matrix = CsrBuffers { nrows, ncols, row_ptr, col_idx, values };
         let (kernel, sharing) = arranged(&Arrangement::of(plan, a)?, &matrix, gpu)?;
         Ok(Self { matrix, kernel, sharing })
     }
@@ -186,7 +186,7 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
-        let Buffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
+        let CsrBuffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
         let arrays = |launch| row_ptr.to(launch).arg(col_idx.ptr()).arg(values.ptr());
         match &self.sharing {
             Sharing::Lanes(lanes) => {
@@ -236,7 +236,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let Buffers { nrows, ncols, row_ptr, col_idx, values } = &self.matrix;
+        let CsrBuffers { nrows, ncols, row_ptr, col_idx, values } = &self.matrix;
         let (row_ptr, col_idx) = (row_ptr.to_vec()?, col_idx.to_vec()?);
         // SAFETY: these are the arrays of a checked matrix.
         Ok(unsafe { CsrMatrix::new_unchecked(*nrows, *ncols, row_ptr, col_idx, values.to_vec()?) })

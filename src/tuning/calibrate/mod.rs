@@ -235,9 +235,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
         self.timing_run.timed_plans[place].outcome = TimingOutcome::Won;
         self.timing_run.winner = self.shortlist[place].plan.clone();
         let own = ready.pack + ready.upload;
-        let prepared: f64 =
-            self.timing_run.timed_plans.iter().filter_map(|timed_plan| timed_plan.prepare).sum();
-        self.timing_run.packing = (prepared - own).max(0.0);
+        self.timing_run.packing = (self.timing_run.packing - own).max(0.0);
         self.timing_run.seconds = (self.clock.seconds() - own).max(0.0);
         Ok((ready, self.timing_run))
     }
@@ -246,7 +244,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
     fn first(&mut self) -> Result<PackedCandidate<A>, Error> {
         let mut failure = None;
         while let Some(place) = self.rest.pop_front() {
-            match self.timer.pack(&self.shortlist[place].plan) {
+            match self.pack(place) {
                 Ok(ready) => return Ok(self.packed(place, ready)),
                 Err(error) => {
                     self.timing_run.timed_plans[place].outcome =
@@ -256,6 +254,15 @@ impl<A: PlanTimer> Calibrator<'_, A> {
             }
         }
         Err(failure.expect("the shortlist is never empty"))
+    }
+
+    /// Packs a plan of the shortlist. Plans share the copy of the matrix to a GPU, so that only the
+    /// clock tells the time of all together.
+    fn pack(&mut self, place: usize) -> Result<Ready<A::Packed>, Error> {
+        let start = self.clock.seconds();
+        let ready = self.timer.pack(&self.shortlist[place].plan);
+        self.timing_run.packing += self.clock.seconds() - start;
+        ready
     }
 
     fn packed(&mut self, place: usize, ready: Ready<A::Packed>) -> PackedCandidate<A> {
@@ -288,7 +295,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
                 // The next group may have more memory or time.
                 Some(_) if group.len() > 1 => break,
                 Some(outcome) => self.timing_run.timed_plans[place].outcome = outcome,
-                None => match self.timer.pack(&candidate.plan) {
+                None => match self.pack(place) {
                     Ok(ready) => group.push(self.packed(place, ready)),
                     Err(error) => {
                         self.timing_run.timed_plans[place].outcome =

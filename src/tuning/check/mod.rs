@@ -31,12 +31,18 @@ const LEAST_CALLS_PER_PRODUCT: u64 = 10;
 /// Number of plans that share the products of a check.
 const SHARES: u64 = 7;
 
+/// Largest number of plans that are packed besides CSR.
+const MOST_PACKED: usize = 8;
+
 /// Largest number of products for one plan; more would not make its time more accurate.
 const MOST_PRODUCTS: u64 = 40;
 
 /// Number of timed batches of a plan on a CPU, of which the least time counts. On a GPU nothing
 /// interrupts a batch.
 const CPU_BATCHES: u64 = 2;
+
+/// Ratio to the least measured time beyond which a plan is not timed again.
+const HOPELESS: f64 = 1.5;
 
 /// Fewest products for one plan: one that warms up, and a product for each batch.
 const FEWEST_PRODUCTS: u64 = 1 + CPU_BATCHES;
@@ -58,7 +64,7 @@ const COMMON_ERROR: f64 = 0.5;
 
 /// Limits of a check.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct Budget {
     /// Number of timed products.
     pub(crate) products: u64,
     /// Number of products that amortise packing.
@@ -72,7 +78,9 @@ pub(crate) fn products(decision: &Decision, entries: u64) -> u64 {
     let calls = decision.request.expected_calls;
     let products = (PRODUCTS + calls / CALLS_PER_PRODUCT).min(calls / LEAST_CALLS_PER_PRODUCT);
     let others = decision.candidates.iter().any(may_be_chosen);
-    let checks = entries >= FEWEST_ENTRIES && others && products >= 2 * FEWEST_PRODUCTS;
+    // Enough for CSR and one packed plan.
+    let least = (PLAIN as u64 + 2) * FEWEST_PRODUCTS;
+    let checks = entries >= FEWEST_ENTRIES && others && products >= least;
     if checks { products } else { 0 }
 }
 
@@ -95,13 +103,13 @@ pub(crate) struct Checked<P> {
 ///
 /// # Errors
 ///
-/// If no plan can be packed and multiplied: the first error.
+/// If neither CSR nor the predicted plan can be packed and multiplied: the first error.
 pub(crate) fn check<A: PlanTimer>(
     timer: &A,
     clock: &dyn Clock,
     decision: &Decision,
     device: &DeviceSpec,
-    limits: Limits,
+    limits: Budget,
 ) -> Result<Checked<A::Packed>, Error> {
     let candidates: Vec<&Candidate> = decision
         .candidates
@@ -117,6 +125,8 @@ pub(crate) fn check<A: PlanTimer>(
         times: vec![Time::Open; candidates.len()],
         candidates,
         products: 0,
+        packed: 0,
+        least: f64::INFINITY,
         packing: 0.0,
         held_bytes: 0,
         failure: None,
@@ -141,11 +151,15 @@ struct Check<'a, A: PlanTimer> {
     timer: &'a A,
     clock: &'a dyn Clock,
     target: Target,
-    limits: Limits,
+    limits: Budget,
     /// The plans that may be chosen, the predicted one first, then by predicted time.
     candidates: Vec<&'a Candidate>,
     times: Vec<Time>,
     products: u64,
+    /// Number of plans packed besides CSR.
+    packed: usize,
+    /// Least measured time of a product.
+    least: f64,
     packing: f64,
     held_bytes: u64,
     failure: Option<Error>,
@@ -170,6 +184,7 @@ impl<A: PlanTimer> Check<'_, A> {
                 continue;
             }
             self.held_bytes = self.held_bytes.max(held + needed);
+            self.packed += 1;
             let Some(other) = self.pack(place) else { continue };
             fastest = match fastest {
                 Some(fastest) if !self.beats(&other, &fastest) => Some(fastest),
@@ -183,43 +198,45 @@ impl<A: PlanTimer> Check<'_, A> {
     }
 
     /// Times the likeliest kernels of CSR in one set of arrays. `None` if there are none, or if
-    /// none can be packed.
+    /// they cannot be packed.
     fn plain(&mut self) -> Option<Fastest<A::Packed>> {
-        let is_balanced = |place: &usize| self.kernel(*place) == "csr.balanced";
-        let of_csr = |place: &usize| self.candidates[*place].plan.format() == FormatKind::Csr;
+        let of_csr = |place: &usize| self.is_csr(*place);
         let mut plain: Vec<usize> = (0..self.candidates.len()).filter(of_csr).collect();
         plain.sort_by(|&a, &b| self.predicted(a).total_cmp(&self.predicted(b)));
-        let others: Vec<_> = plain.iter().copied().skip(PLAIN).filter(is_balanced).collect();
-        plain.truncate(PLAIN);
-        plain.extend(others);
-        let mut plain = plain.into_iter();
-        let mut fastest = loop {
-            if let Some(first) = self.pack(plain.next()?) {
-                break first;
-            }
+        let kept = |(i, place): &(usize, usize)| {
+            *i < PLAIN || *place == 0 || self.kernel(*place) == "csr.balanced"
         };
-        for place in plain {
+        let plain = plain.into_iter().enumerate().filter(kept);
+        let mut plain: Vec<usize> = plain.map(|(_, place)| place).collect();
+        // The predicted plan is timed in any case.
+        plain.sort_by_key(|&place| place != 0);
+        let mut fastest = self.pack(*plain.first()?)?;
+        for &place in &plain[1..] {
+            if self.products + self.each() > self.limits.products {
+                break;
+            }
             let plan = &self.candidates[place].plan;
-            let packed = &mut fastest.ready.matrix;
-            let changed = self.timer.change(packed, plan).unwrap_or(false);
-            let was = fastest.place;
-            let seconds = if changed { self.measure(place, &fastest.ready) } else { None };
-            let other = seconds.map(|seconds| (place, seconds));
-            match other {
-                Some((place, seconds)) if self.is_faster((place, seconds), &fastest) => {
+            if !self.timer.change(&mut fastest.ready.matrix, plan).unwrap_or(false) {
+                continue;
+            }
+            match self.measure(place, &fastest.ready) {
+                Some(seconds) if self.is_faster((place, seconds), &fastest) => {
                     (fastest.place, fastest.seconds) = (place, seconds);
                 }
-                _ if changed => {
-                    let plan = &self.candidates[was].plan;
+                _ => {
+                    let plan = &self.candidates[fastest.place].plan;
                     if let Err(error) = self.timer.change(&mut fastest.ready.matrix, plan) {
-                        self.failure.get_or_insert(error);
+                        self.fail(fastest.place, error);
                         return None;
                     }
                 }
-                _ => {}
             }
         }
         Some(fastest)
+    }
+
+    fn is_csr(&self, place: usize) -> bool {
+        self.candidates[place].plan.format() == FormatKind::Csr
     }
 
     /// Packs and times a plan. `None` if it fails.
@@ -253,18 +270,29 @@ impl<A: PlanTimer> Check<'_, A> {
     fn measure(&mut self, place: usize, ready: &Ready<A::Packed>) -> Option<f64> {
         let batches = if self.target == Target::Cpu { CPU_BATCHES } else { 1 };
         let batch = (self.each() - 1) / batches;
-        // There are at most `MOST_PRODUCTS`.
-        let mut run = |warm_up: u64| {
+        let mut samples = Ok(Vec::new());
+        for number in 0..batches {
+            let warm_up = u64::from(number == 0);
             self.products += warm_up + batch;
-            let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32)?;
-            Ok(seconds / batch as f64)
-        };
-        let warm_up = (0..batches).map(|i| if i == 0 { 1 } else { 0 });
-        let samples: Result<Vec<f64>, Error> = warm_up.map(&mut run).collect();
+            // There are at most `MOST_PRODUCTS`.
+            let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32);
+            let sample = seconds.map(|seconds| seconds / batch as f64);
+            samples = samples.and_then(|mut samples| {
+                Ok({
+                    samples.push(sample?);
+                    samples
+                })
+            });
+            match &samples {
+                Ok(samples) if samples[0] < HOPELESS * self.least => {}
+                _ => break,
+            }
+        }
         match samples {
             Ok(samples) => {
                 let samples = Samples::from(samples);
                 let seconds = samples.min();
+                self.least = self.least.min(seconds);
                 let prepare = ready.pack + ready.upload;
                 self.times[place] = Time::Measured { prepare, samples };
                 Some(seconds)
@@ -276,13 +304,13 @@ impl<A: PlanTimer> Check<'_, A> {
         }
     }
 
-    /// True if `other` was measured to be faster than the fastest plan so far; if they are equal,
-    /// true if it was predicted to be faster.
+    /// True if a plan replaces the fastest one so far. Of plans within the band of the least time
+    /// the one that was predicted to be faster stays.
     fn is_faster(&self, (place, seconds): (usize, f64), than: &Fastest<A::Packed>) -> bool {
-        if place < than.place {
-            seconds < than.seconds * (1.0 + TIE_BAND)
-        } else {
-            seconds * (1.0 + TIE_BAND) < than.seconds
+        let is_near = |seconds: f64| seconds <= self.least * (1.0 + TIE_BAND);
+        match (is_near(seconds), is_near(than.seconds)) {
+            (true, true) => place < than.place,
+            _ => seconds < than.seconds,
         }
     }
 
@@ -293,10 +321,11 @@ impl<A: PlanTimer> Check<'_, A> {
     /// The plan to pack next, with the largest expected gain beyond its cost. Plans of which none
     /// is expected are left out.
     fn next(&mut self, fastest: Option<&Fastest<A::Packed>>) -> Option<usize> {
-        let open = (0..self.candidates.len()).filter(|&place| self.times[place] == Time::Open);
         let Some(fastest) = fastest else {
-            return open.min();
+            return (self.times[0] == Time::Open).then_some(0);
         };
+        let is_open = |place: &usize| self.times[*place] == Time::Open && !self.is_csr(*place);
+        let open = (0..self.candidates.len()).filter(is_open);
         let each = self.each();
         let gain_and_cost = |place: usize| {
             let (mean, spread) = self.belief(place);
@@ -308,7 +337,8 @@ impl<A: PlanTimer> Check<'_, A> {
             gain - cost
         };
         let best = open.max_by(|a, b| net(a).total_cmp(&net(b)))?;
-        if net(&best) > 0.0 && self.products + each <= self.limits.products {
+        let has_room = self.products + each <= self.limits.products && self.packed < MOST_PACKED;
+        if net(&best) > 0.0 && has_room {
             return Some(best);
         }
         if self.times[0] == Time::Open {
@@ -348,8 +378,7 @@ impl<A: PlanTimer> Check<'_, A> {
             return own;
         }
         let measured = |place: &usize| matches!(self.times[*place], Time::Measured { .. });
-        let of_csr = |place: &usize| self.candidates[*place].plan.format() == FormatKind::Csr;
-        let mut plain = (0..self.candidates.len()).filter(measured).filter(of_csr);
+        let mut plain = (0..self.candidates.len()).filter(measured).filter(|&p| self.is_csr(p));
         let copy = plain.next().and_then(prepare).unwrap_or(0.0);
         (own - copy).max(0.0)
     }

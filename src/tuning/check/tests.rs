@@ -123,7 +123,7 @@ fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     let limit = products(&decision, analysis.rows.nnz);
     let memory = decision.request.memory_limit * 2;
-    let limits = Limits { products: limit, calls, memory };
+    let limits = Budget { products: limit, calls, memory };
     let Checked { ready, timing_run, products } =
         check(&script, &script, &decision, &spec, limits)?;
     assert_eq!(ready.matrix, timing_run.winner, "the packed plan is the winner");
@@ -194,7 +194,7 @@ fn more_expected_products_pack_more_plans() {
         checked(&script, STENCIL, calls).unwrap();
         script.packed.into_inner().len()
     };
-    let counts = [100, 1000, 100_000].map(packed);
+    let counts = [200, 1000, 100_000].map(packed);
     assert!(counts.is_sorted() && counts[2] > counts[0], "{counts:?}");
 }
 
@@ -234,7 +234,7 @@ fn two_packed_matrices_stay_below_the_limit() {
     let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     let memory = decision.candidates.iter().map(|c| c.work.matrix_bytes).min().unwrap();
-    let limits = Limits { products: 50, calls: 1000, memory };
+    let limits = Budget { products: 50, calls: 1000, memory };
     let run = check(&&script, &&script, &decision, &spec, limits).unwrap().timing_run;
     assert!(run.timed_plans.iter().any(|p| matches!(p.outcome, TimingOutcome::NoRoom { .. })));
     assert_eq!(script.packed.borrow().len(), 1);
@@ -268,7 +268,7 @@ fn few_expected_products_and_small_matrices_are_not_checked() {
         let request = Request { expected_calls: calls, ..decision.request.clone() };
         products(&Decision { request, ..decision.clone() }, entries)
     };
-    assert_eq!([1, 59, 60, 1000, 10_000].map(|calls| limit(calls, 1 << 20)), [0, 0, 6, 50, 230]);
+    assert_eq!([1, 119, 120, 1000, 10_000].map(|calls| limit(calls, 1 << 20)), [0, 0, 12, 50, 230]);
     assert_eq!(limit(1000, FEWEST_ENTRIES - 1), 0);
 }
 
