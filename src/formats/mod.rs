@@ -7,6 +7,7 @@
 mod access;
 pub mod blocked;
 mod chunks;
+mod constants;
 pub mod coo;
 pub mod csr;
 mod device_csr;
