@@ -3,9 +3,9 @@
 use super::chunks::{Chunk, any_cut};
 use super::{Host, LANE_ENTRIES, Offsets, Plan};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
 };
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -175,21 +175,7 @@ impl<T: Scalar> Uploaded<T> {
 }
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::over(y)) }
-    }
-
-    unsafe fn spmv_scaled(
-        &self,
-        queue: &Queue,
-        x: Ptr<T>,
-        y: Ptr<T>,
-        by: Scaling<'_, T>,
-    ) -> Result<bool, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
-    }
+    row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let (row_ptr, col_idx) = (self.row_ptr.to_vec()?, self.col_idx.to_vec()?);
