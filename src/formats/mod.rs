@@ -99,8 +99,8 @@ pub(crate) trait Format: 'static {
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
 
     /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
-    /// measured and `measured` predicts its products. None if it is that one. `measured` is the
-    /// plan's own kernel if its [share of the bandwidth](Format::bandwidth_share) predicts them.
+    /// measured and `measured` predicts its products. None if it is that one. `measured` is
+    /// empty if the [share of the bandwidth](Format::bandwidth_share) predicts them.
     fn preparation(_: &Self::Plan, _: Target, _measured: &str) -> Option<&'static str> {
         None
     }
