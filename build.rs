@@ -3,6 +3,8 @@
 //!
 //! Writes `kernels.rs` for `src/device/cuda/embedded.rs`. Does nothing without the feature `cuda`.
 
+#[path = "build/constants.rs"]
+mod constants;
 #[path = "build/nvcc.rs"]
 mod nvcc;
 #[path = "build/splice.rs"]
@@ -29,11 +31,14 @@ const OLDEST: u32 = 70;
 /// Options that the machine code depends on, with the same meaning for nvcc and NVRTC.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];
 
-/// Line of a kernel file with the variants in which it is compiled besides the plain one.
+/// Line of a kernel file with the modules that are made from it. A module `KIND` is compiled with
+/// the definition `MODULE_KIND`. Without the line a file is one module.
+const MODULES: &str = "// Modules: ";
+
+/// Line of a kernel file with the variants of its modules besides the plain one.
 const DECLARATION: &str = "// Variants: ";
 
-/// Variants: the word in a [`DECLARATION`], the suffix of the modules, their definitions, and the
-/// variant that they exclude. The suffixes are those of `src/device/module.rs`.
+/// All variants. Their words are the suffixes of `src/device/module.rs`.
 const VARIANTS: [Variant; 3] = [
     // For `y = alpha A x + beta y`.
     Variant { word: "scaled", definition: "#define SCALED\n", excludes: None },
@@ -47,6 +52,7 @@ const VARIANTS: [Variant; 3] = [
 struct Variant {
     word: &'static str,
     definition: &'static str,
+    /// Variant that it is not combined with.
     excludes: Option<&'static str>,
 }
 
@@ -107,57 +113,82 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
         }
     }
     files.sort();
-    let mut modules = Vec::new();
+    headers.insert(constants::HEADER.to_owned(), shared_constants()?);
+    let mut all = Vec::new();
     for path in files {
         let file = path
             .file_stem()
             .and_then(|stem| stem.to_str())
             .ok_or("a kernel file's name is not UTF-8")?;
         let text = fs::read_to_string(&path)?;
-        let variants = variants(file, &text)?;
+        let endings = modules(file, &text)?;
         let text = splice::splice(&format!("{file}.cu"), &text, &headers)?;
-        for (ending, definitions) in variants {
+        for (ending, definitions) in endings {
             let name = format!("{file}{ending}");
             let text = format!("{definitions}{text}");
             let source = out.join(format!("{name}.cu"));
             fs::write(&source, &text)?;
-            modules.push(KernelModule {
+            all.push(KernelModule {
                 name,
                 hash: format!("{:032x}", xxh3_128(text.as_bytes())),
                 source,
             });
         }
     }
-    Ok(modules)
+    Ok(all)
 }
 
-/// Returns the suffixes of the modules of a kernel file, with their definitions: every combination
-/// of its variants.
-fn variants(file: &str, text: &str) -> Result<Vec<(String, String)>, String> {
-    let declared = text.lines().find_map(|line| line.strip_prefix(DECLARATION)).unwrap_or_default();
-    let words: Vec<&str> = declared.trim_end_matches('.').split(", ").collect();
-    if let Some(word) = words
-        .iter()
-        .find(|word| !declared.is_empty() && !VARIANTS.iter().any(|variant| variant.word == **word))
-    {
+/// Returns the header with the constants that the library and the kernels share.
+fn shared_constants() -> Result<String, Box<dyn Error>> {
+    let mut sources = Vec::new();
+    for path in constants::files(Path::new("src"))? {
+        println!("cargo::rerun-if-changed={}", path.display());
+        let folder = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+        let namespace = folder.ok_or("a folder's name is not UTF-8")?.to_owned();
+        sources.push((namespace, fs::read_to_string(&path)?));
+    }
+    Ok(constants::header(&sources)?)
+}
+
+/// Words that a kernel file declares in a line.
+fn declared<'a>(line: &str, text: &'a str) -> Vec<&'a str> {
+    let words = text.lines().find_map(|text| text.strip_prefix(line));
+    words.map(|words| words.trim_end_matches('.').split(", ").collect()).unwrap_or_default()
+}
+
+/// Returns the modules of a kernel file, as suffixes of its name and definitions: those that it
+/// declares, each in every combination of its variants.
+fn modules(file: &str, text: &str) -> Result<Vec<(String, String)>, String> {
+    let kinds = match declared(MODULES, text) {
+        none if none.is_empty() => vec![(String::new(), String::new())],
+        kinds => kinds
+            .into_iter()
+            .map(|kind| (format!("_{kind}"), format!("#define MODULE_{kind}\n")))
+            .collect(),
+    };
+    let words = declared(DECLARATION, text);
+    if let Some(word) = words.iter().find(|word| !VARIANTS.iter().any(|v| v.word == **word)) {
         return Err(format!("kernels/{file}.cu: there is no variant `{word}`"));
     }
     let mut all: Vec<Vec<&Variant>> = vec![Vec::new()];
     for variant in VARIANTS.iter().filter(|variant| words.contains(&variant.word)) {
-        let excluded =
-            |with: &&Vec<&Variant>| with.iter().any(|other| variant.excludes == Some(other.word));
+        let combines =
+            |with: &&Vec<&Variant>| with.iter().all(|other| variant.excludes != Some(other.word));
         let more: Vec<Vec<&Variant>> = all
             .iter()
-            .filter(|with| !excluded(with))
+            .filter(combines)
             .map(|with| with.iter().copied().chain([variant]).collect())
             .collect();
         all.extend(more);
     }
-    let module = |variants: Vec<&Variant>| {
-        let suffix = variants.iter().map(|variant| format!("_{}", variant.word)).collect();
-        (suffix, variants.iter().map(|variant| variant.definition).collect())
+    let module = |(suffix, definitions): &(String, String), variants: &[&Variant]| {
+        let suffixes: String =
+            variants.iter().map(|variant| format!("_{}", variant.word)).collect();
+        let more: String = variants.iter().map(|variant| variant.definition).collect();
+        (format!("{suffix}{suffixes}"), format!("{definitions}{more}"))
     };
-    Ok(all.into_iter().map(module).collect())
+    let modules = kinds.iter().flat_map(|kind| all.iter().map(move |with| module(kind, with)));
+    Ok(modules.collect())
 }
 
 /// Returns the CUDA compiler, if there is a working one.

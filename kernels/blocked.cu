@@ -4,25 +4,13 @@
 
 #include "common.cuh"
 
-// Number of consecutive entries of a lane: `LANE` in src/formats/blocked/mod.rs.
-constexpr u32 LANE = 8;
+using namespace blocked;
 
-// Number of batches per piece: `BATCHES` in src/formats/blocked/mod.rs.
-constexpr u32 BATCHES = 2;
-
-// Threads of a block with x in shared memory: `WINDOW_THREADS` in src/formats/blocked/cuda.rs.
-constexpr u32 WINDOW_THREADS = 1024;
+// Blocks with x in shared memory.
 #define WINDOW_KERNEL KERNEL_OF(WINDOW_THREADS, 1)
 
-// Occupancy of the kernels that gather from global memory is limited by registers: 40 or 48 per
-// thread, 64 on Turing.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-#define GATHER_KERNEL_f32 KERNEL_WITH(4)
-#define GATHER_KERNEL_f64 KERNEL_WITH(4)
-#else
-#define GATHER_KERNEL_f32 KERNEL_WITH(6)
-#define GATHER_KERNEL_f64 KERNEL_WITH(5)
-#endif
+#define GATHER_KERNEL_f32 KERNEL_WITH(GATHER_BLOCKS_f32)
+#define GATHER_KERNEL_f64 KERNEL_WITH(GATHER_BLOCKS_f64)
 
 // Entries in pieces. C is the type of a column.
 template <typename T, typename C>

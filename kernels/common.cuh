@@ -6,21 +6,22 @@
 // of the matrix are read by `fetch`, x by `__ldg`, or by `gather` in kernels that overlap with the
 // previous launch.
 
+#pragma once
+
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Threads per block: `BLOCK` in src/device/launch.rs.
-[[maybe_unused]] constexpr u32 BLOCK = 256;
+#include "constants.cuh"
+#include "policy.cuh"
+
+using namespace device;
 
 [[maybe_unused]] constexpr u32 WARP = 32;
 [[maybe_unused]] constexpr u32 WARPS = BLOCK / WARP;
 
 // Mask of all lanes of a warp.
 [[maybe_unused]] constexpr u32 ALL_LANES = 0xFFFFFFFF;
-
-// Column of a padded slot: `PADDING` in src/device/cpu/simd.rs.
-[[maybe_unused]] constexpr u32 PADDING = 0xFFFFFFFF;
 
 // Number of slots of a row that a thread loads together.
 [[maybe_unused]] constexpr u32 BATCH = 8;
@@ -31,13 +32,7 @@ typedef unsigned long long u64;
 #define KERNEL_OF(THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #define KERNEL_WITH(BLOCKS) KERNEL_OF(BLOCK, BLOCKS)
 
-// 48 registers per thread, or 64 on Turing, whose multiprocessors hold 1024 threads, and on sm_120,
-// whose multiprocessors hold 1536.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ >= 1200)
-#define KERNEL KERNEL_WITH(4)
-#else
-#define KERNEL KERNEL_WITH(5)
-#endif
+#define KERNEL KERNEL_WITH(KERNEL_BLOCKS)
 
 // Programmatic dependent launch. A kernel of a file with OVERLAPPING begins, if the GPU supports
 // it, as soon as every block of the previous launch in the stream has called `trigger_next_launch`, or when
@@ -49,29 +44,25 @@ typedef unsigned long long u64;
 // (`__ldg`), since they may change while the kernel runs.
 
 // Marks a module for the host, which looks up a variable of this name: src/device/cuda/overlap.rs.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(SCALED)
+#if HAS_HOPPER && !defined(SCALED)
 #define OVERLAPPING extern "C" __device__ u32 launches_overlap = 1;
 #else
 #define OVERLAPPING
 #endif
 
 // True if a launch can let the next one begin.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-[[maybe_unused]] constexpr bool CAN_OVERLAP = true;
-#else
-[[maybe_unused]] constexpr bool CAN_OVERLAP = false;
-#endif
+[[maybe_unused]] constexpr bool CAN_OVERLAP = HAS_HOPPER;
 
 // Allows the next launch to begin when all blocks have called this.
 __device__ __forceinline__ void trigger_next_launch() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if HAS_HOPPER
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 // Waits until the previous launch is over and its writes are visible.
 __device__ __forceinline__ void wait_for_previous_launch() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if HAS_HOPPER
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -92,9 +83,6 @@ __device__ __forceinline__ double gather(const double *from) {
 // read by normal loads and stays resident. Modules with STREAMED are for larger matrices:
 // `l2_shares` of SHARES blocks read their part by normal loads, so that it stays from product to
 // product; the others use evict-first loads. `Residency` in src/device/residency.rs.
-
-// Number of shares of the blocks: `SHARES` in src/device/residency.rs.
-[[maybe_unused]] constexpr u32 SHARES = 16;
 
 template <bool FLAG>
 struct Flag {
@@ -283,7 +271,7 @@ __device__ __forceinline__ void load(const double *from, double (&to)[2]) {
 
 // Begins to copy 16 bytes, asynchronously if the GPU supports it.
 __device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if HAS_AMPERE
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
 #else
     *to = __ldg(from);
@@ -292,7 +280,7 @@ __device__ __forceinline__ void begin_copy(float4 *to, const float4 *from) {
 
 // Waits for the copies of this thread.
 __device__ __forceinline__ void end_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if HAS_AMPERE
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }

@@ -4,8 +4,7 @@
 
 #include "common.cuh"
 
-// Number of entries per block: `CHUNK` in src/formats/coo/mod.rs.
-constexpr u32 CHUNK = 2048;
+using namespace coo;
 
 // Number of consecutive entries that a thread sums.
 constexpr u32 RUN = CHUNK / BLOCK;

@@ -6,9 +6,7 @@
 
 OVERLAPPING
 
-// Number of entries of one row that a lane loads together. Few, since rows are short and their
-// lanes share them.
-constexpr u32 LANE_ENTRIES = 4;
+using namespace csr;
 
 // W lanes per row, each with every W-th of its entries. W = 1 is the textbook loop with one thread
 // per row.
@@ -360,20 +358,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, l2_shares);                                                \
     }
 
-// Minimum number of blocks per multiprocessor, so that each thread has registers for a batch: see
-// KERNEL. f64 needs more of them, and so do 64-bit row offsets.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-#define MIN_BLOCKS(T, O) 4
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-#define MIN_BLOCKS(T, O) 3
-#elif defined(SCALED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000)
-#define MIN_BLOCKS(T, O) (sizeof(T) == 8 ? 4 : 5)
-#else
-#define MIN_BLOCKS(T, O) (sizeof(T) == 4 ? 6 : sizeof(O) == 4 ? 5 : 4)
-#endif
-
 #define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                         \
-    KERNEL_WITH(MIN_BLOCKS(T, O))                                                                                           \
+    KERNEL_WITH(CHUNK_BLOCKS(T, O))                                                                                           \
     NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
          OUT_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                    \
         rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, l2_shares);                            \

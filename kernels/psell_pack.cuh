@@ -2,13 +2,10 @@
 // psell_pack_slices.cu. Included after common.cuh and psell_spmv.cuh. The result is bitwise that of
 // src/formats/psell on the host, which documents the layout.
 
-// Maximum number of entries of a row in a slice, and its number of bits: `MAX_WIDTH` in
-// src/formats/psell/index.rs.
-constexpr u32 WIDTH_BITS = 14;
-constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
+#pragma once
 
-// Maximum number of entries of a piece of a long row: `PIECE` in src/formats/psell/long.rs.
-[[maybe_unused]] constexpr u32 PIECE = 512;
+// Maximum number of entries of a row in a slice.
+constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
 
 // Rows of the slices: in the order of `perm`, or in their own order if it is null. Rows with more
 // than `limit` entries are long rows, which are empty in their slices.
@@ -57,7 +54,7 @@ __device__ __forceinline__ u32 lanes_combine(u32 value, Combine combine) {
     return value;
 }
 __device__ __forceinline__ u32 lanes_min(u32 value) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if HAS_AMPERE
     return __reduce_min_sync(ALL_LANES, value);
 #else
     return lanes_combine(value, [](u32 a, u32 b) { return min(a, b); });
@@ -92,7 +89,7 @@ __device__ __forceinline__ Before block_scan(u64 value) {
 
 // Values of a dictionary: `ValueSet` in src/analysis/value_set.rs, `Dictionary` in
 // src/formats/encoded.rs.
-constexpr u32 DICTIONARY = 256;
+using analysis::DICTIONARY;
 constexpr u32 VALUE_SLOTS = 4 * DICTIONARY;
 
 __device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }

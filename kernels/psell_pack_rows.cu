@@ -7,7 +7,6 @@
 // Exclusive prefix sums of several arrays of `count` numbers, stored one after the other. Each tile
 // of TILE numbers has a block, and each array has `tiles` of them.
 
-constexpr u32 SCANNED = 8;
 constexpr u32 TILE = SCANNED * BLOCK;
 
 // Sum of every tile.
@@ -52,9 +51,6 @@ KERNEL pack_scan_numbers(u64 *data, u64 count, u32 tiles, const u64 *sums) {
 
 // Sorts rows by length within windows of `sigma`, longest first. The sort is stable.
 
-// Number of rows that a block sorts in shared memory.
-constexpr u32 SORTED = 8192;
-
 // Windows that fit in a block: `windows` of them, sorted by a bitonic network (Batcher, AFIPS 1968)
 // over `size` keys, a power of two. A key consists of the window, the inverted length and, in its
 // low `bits`, the position in the window, so that all keys differ.
@@ -90,8 +86,6 @@ KERNEL pack_sort_windows(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u3
 // Larger windows: radix sort, lowest digit first. A block has a tile of rows in their present
 // order.
 
-constexpr u32 DIGITS = 256;
-constexpr u32 DIGIT_ROUNDS = 16;
 constexpr u32 DIGIT_TILE = DIGIT_ROUNDS * BLOCK;
 
 // Digit of a row. The key is the window and, in `bits` bits, the inverted length.

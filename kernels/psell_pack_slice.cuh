@@ -1,9 +1,7 @@
 // Packing on a GPU: work of a warp on a slice, or on a part of a wide slice, with one row per lane.
 // Included after psell_pack.cuh.
 
-// Maximum number of slots of a diagonal slice per entry of its longest row: `DIAGONAL_SLOTS` in
-// src/formats/psell/index.rs.
-constexpr u32 DIAGONAL_SLOTS = 2;
+#pragma once
 
 // Sign bit. Inverting it gives deltas the order of unsigned numbers.
 constexpr u32 SIGN = 0x80000000;
@@ -43,10 +41,8 @@ __device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, con
     return count;
 }
 
-// Number of entries of a row in a part of a wide slice, a multiple of the run lengths; `PART` in
-// src/formats/psell/device/wide.rs. A slice with a longer row is wide. A single warp would finish it
-// long after all others, so that each of its parts has a warp.
-constexpr u32 PART = 192;
+// A slice with a row of more than PART entries is wide. A single warp would finish it long after
+// all others, so that each of its parts has a warp.
 static_assert(PART % 6 == 0, "runs are not cut");
 
 __device__ __forceinline__ bool is_wide(const Lane &own) { return __any_sync(ALL_LANES, own.len > PART); }

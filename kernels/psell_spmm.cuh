@@ -8,6 +8,8 @@
 // psell_spmm_f16.cu and psell_spmm_f32.cu.
 // Included after psell_spmv.cuh.
 
+#pragma once
+
 // Elements of N vectors at one column, or their sums: the unit of one load.
 template <typename T, u32 N>
 struct alignas(N * sizeof(T)) Unit {
@@ -366,19 +368,6 @@ constexpr bool STAY = true;
                                                          Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                         \
                                                          Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \
     }
-
-// Minimum number of blocks per multiprocessor; Turing holds half as many threads. Where registers
-// suffice, more blocks hide more of the latency of gathers.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-#define SEVERAL_BLOCKS 3
-#else
-#define SEVERAL_BLOCKS 4
-#endif
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-#define MANY_BLOCKS 5
-#else
-#define MANY_BLOCKS SEVERAL_BLOCKS
-#endif
 
 #define SEVERAL_INSTANCES(NAME, PER_SM, V, VALUES)                  \
     SEVERAL(NAME##_v##V##_f32x2, PER_SM, V, VALUES, float, 2)       \

@@ -1,13 +1,14 @@
 // Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per row;
 // one warp per piece of a long row.
 //
-// For the kernels psell_spmv_*.cu, separate files because each takes seconds to compile.
+// For the kernels of psell_spmv.cu, several modules because each takes seconds to compile.
+
+#pragma once
 
 typedef unsigned char u8;
 typedef unsigned short u16;
 
-// Alignment in bytes of a slice's values and index: `UNIT` in src/formats/psell/index.rs.
-constexpr u32 UNIT = 16;
+using namespace psell;
 
 // Tables of slots are padded to a multiple of this number of words, so that they are loaded together.
 constexpr u32 WORDS = UNIT / sizeof(u32);
@@ -475,25 +476,10 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
                                           Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT, shift, l2_shares);      \
     }
 
-// Minimum number of blocks per multiprocessor. Short rows are bound by latency, so that the diagonal kernels,
-// which need few registers, get the highest occupancy without spills. Turing holds half as many threads. GPUs
-// older than Hopper, the axpby epilogue and split slices need a few registers more.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-#define BLOCKS(HOPPER) 4
-#elif defined(SCALED) || defined(SHARING) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200)
-#define BLOCKS(HOPPER) (HOPPER - 2)
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define BLOCKS(HOPPER) ((HOPPER) == 8 ? 6 : (HOPPER) - 1)
-// Two kinds of loads need a few more than 40 registers.
-#elif defined(STREAMED)
-#define BLOCKS(HOPPER) ((HOPPER) == 6 ? 5 : (HOPPER))
-#else
-#define BLOCKS(HOPPER) HOPPER
-#endif
 // V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general kernel.
 #define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
-    PACKED(NAME##_diagonal_v##V##_##KIND, BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
-    PACKED(NAME##_v##V##_##KIND, BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)
+    PACKED(NAME##_diagonal_v##V##_##KIND, SLICE_BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
+    PACKED(NAME##_v##V##_##KIND, SLICE_BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)
 // The same for both scalar types.
 #define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, GENERAL_F32, GENERAL_F64)  \
     INSTANCES_OF(NAME, V, VALUES, float, f32, DIAGONAL_F32, GENERAL_F32)                  \

@@ -15,25 +15,14 @@
 
 typedef long long i64;
 
-// Units of a column. CONSUMERS: maximum number of consumer warps. PRODUCERS: number of producer
-// warps. The constants are `CONSUMERS`, `PRODUCERS` and so on in window.rs.
-[[maybe_unused]] constexpr u32 UNITS = 2, CONSUMERS = 14, PRODUCERS = 2;
-
-// Number of stages: steps whose new columns the buffer holds.
-[[maybe_unused]] constexpr u32 DEPTH = 2;
-
 // Halo: the first positions of the buffer are repeated after its end, so that reads of a warp never
 // wrap around.
 [[maybe_unused]] constexpr u32 HALO = WARP / 2;
 
-// Maximum number of slots of a slice: one per lane. TABLE: bytes of a warp's slot table.
-[[maybe_unused]] constexpr u32 SLOT_BYTES = 16, TABLE = WARP * SLOT_BYTES;
+// Bytes of a warp's slot table: a slice has at most one slot per lane.
+[[maybe_unused]] constexpr u32 TABLE = WARP * SLOT_BYTES;
 
-// Marks a slot whose column for the first row is the column of the previous slot for the second
-// row.
-[[maybe_unused]] constexpr u32 CHAINED = 1u << 31;
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
+#if HAS_HOPPER && __CUDACC_VER_MAJOR__ >= 12
 
 // Barriers in shared memory (mbarrier), and copies that arrive at them on completion.
 __device__ __forceinline__ u32 shared_address(const void *at) { return u32(__cvta_generic_to_shared(at)); }

@@ -1,10 +1,12 @@
-// Conversion of vectors to row-major order: see src/formats/several.rs.
+// Conversion of vectors to row-major order: see src/formats/spmm.rs.
 
 #include "common.cuh"
 
-// Maximum number of vectors in a tile: `TILE_BYTES` in src/formats/several.rs.
+using namespace formats;
+
+// Maximum number of vectors in a tile.
 template <typename T>
-constexpr u32 WIDTH = 64 / sizeof(T);
+constexpr u32 WIDTH = TILE_BYTES / sizeof(T);
 
 // Fills a tile: copies element c of vector v from c * element + v * vector to c * width + v, for
 // `count` vectors. Vectors from `count` to `width` are zero. A block copies BLOCK elements of all

@@ -6,33 +6,16 @@
 
 typedef unsigned short u16;
 
-// Number of slots per group: `GROUP` in src/formats/tiles/mod.rs.
-constexpr u32 GROUP = 8;
+using namespace tiles;
 
-// Position of a padded slot: `UNUSED` in src/formats/tiles/mod.rs.
-constexpr u32 UNUSED = 0xFFFF;
+// Launch bounds of the multiply and of the sum kernels.
+#define MULTIPLY_KERNEL KERNEL_OF(MULTIPLY_THREADS, MULTIPLY_BLOCKS)
+#define SUM_KERNEL KERNEL_OF(SUM_THREADS, SUM_BLOCKS)
 
-// Maximum length of a chunk: `MAX_CHUNK` in src/formats/tiles/mod.rs.
-constexpr u32 MAX_CHUNK = 16384;
-
-// Threads per block of the multiply and of the sum kernels, and their blocks per multiprocessor:
-// `MULTIPLY_THREADS` and `SUM_THREADS` in src/formats/tiles/cuda.rs.
-constexpr u32 MULTIPLY_THREADS = 1024;
-constexpr u32 SUM_THREADS = 512;
-// Turing holds at most 1024 threads. For Blackwell the compiler needs more than 32 registers per
-// thread.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ >= 1000)
-#define MULTIPLY_KERNEL KERNEL_OF(MULTIPLY_THREADS, 1)
-#define SUM_KERNEL KERNEL_OF(SUM_THREADS, 2)
-#else
-#define MULTIPLY_KERNEL KERNEL_OF(MULTIPLY_THREADS, 2)
-#define SUM_KERNEL KERNEL_OF(SUM_THREADS, 3)
-#endif
-
-// A thread processes slots in *pieces* of 16 bytes of scalars. Accesses of adjacent threads are
-// contiguous, and the pieces of a group fill whole sectors.
+// A thread processes slots in *pieces* of PIECE_BYTES bytes of scalars. Accesses of adjacent
+// threads are contiguous, and the pieces of a group fill whole sectors.
 template <typename T>
-constexpr u32 PIECE = 16 / sizeof(T);
+constexpr u32 PIECE = PIECE_BYTES / sizeof(T);
 template <typename T>
 constexpr u32 PIECES = GROUP / PIECE<T>;
 

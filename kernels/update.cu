@@ -2,10 +2,7 @@
 
 #include "common.cuh"
 
-// Number of adjacent slots that are written together, and marker of a slot without an entry: `UNIT`
-// and `NONE` in src/formats/units.rs.
-constexpr u32 UNIT = 8;
-constexpr u32 NONE = 0xFFFFFFFF;
+using namespace formats;
 
 // Copies N values per thread to their slots, which are in `units` of UNIT. Slot i % UNIT of unit
 // number i / UNIT gets the value of entry `from[i]`, or zero if that is NONE, so that whole sectors
@@ -15,7 +12,7 @@ constexpr u32 NONE = 0xFFFFFFFF;
 template <typename T>
 __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32 *__restrict__ from, u64 count, const T *__restrict__ values,
                                         u64 nnz, T *__restrict__ first, u64 split, T *__restrict__ second, u64 slots) {
-    constexpr u32 N = 8;
+    constexpr u32 N = PER_THREAD;
     u64 at[N];
     // Threads past the end repeat the last copy.
 #pragma unroll

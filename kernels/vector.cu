@@ -5,14 +5,7 @@
 
 #include "common.cuh"
 
-// As in src/device/fused/code.rs: number of registers that programs access, of registers of a ring
-// buffer, and maximum number of instructions of a program.
-constexpr u32 WINDOW = 64;
-constexpr u32 RING = 128;
-constexpr u32 MAX_CODE = 32;
-
-// Status register: if it is not zero, guarded passes do nothing.
-constexpr u32 STATUS = 0;
+using namespace fused;
 
 enum Op : u32 { ADD, SUB, MUL, DIV, SQRT, PUSH, STOP_AT_MOST, STOP_UNLESS_ABOVE, STOP_UNLESS_FINITE };
 
@@ -21,7 +14,6 @@ enum Op : u32 { ADD, SUB, MUL, DIV, SQRT, PUSH, STOP_AT_MOST, STOP_UNLESS_ABOVE,
 enum Partner : u32 { NOBODY, ITSELF, OTHER, SCALED, CHANGE };
 
 // Encoding of a coefficient's register: 16 bits, the highest of them the sign. ABSENT means none.
-constexpr u32 ABSENT = 0xFFFF;
 constexpr u32 NEGATIVE = 0x8000;
 
 // Parameters of a pass besides its vectors, in the bits of one word.
@@ -137,9 +129,6 @@ struct alignas(16) Pack {
     static constexpr u32 SIZE = 16 / sizeof(T);
     T at[SIZE];
 };
-
-// Number of packs of one array that a thread loads before it uses the first.
-constexpr u32 TOGETHER = 2;
 
 // Calls `each(in, out)` for every element. `in` has one element of every array of `from`, 0 for
 // null arrays; `out` is stored to the arrays of `to`. The first `packs` packs are loaded as such,
@@ -260,18 +249,17 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
     });
 }
 
-// Blocks per multiprocessor: `DOTS_BLOCKS` and so on in src/device/fused/gpu.rs.
 #define INSTANCES(SUFFIX, T)                                                                                                       \
-    KERNEL_WITH(4) vector_dots_##SUFFIX(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
+    KERNEL_WITH(DOTS_BLOCKS) vector_dots_##SUFFIX(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
                                         double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \
         dots(a, b, c, n, packs, Machine{registers, partials, arrivals, code}, Shape{shape});                                       \
     }                                                                                                                              \
-    KERNEL_WITH(3) vector_combine_##SUFFIX(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
+    KERNEL_WITH(COMBINE_BLOCKS) vector_combine_##SUFFIX(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
                                            u64 coefficients, double *registers, double *partials, u32 *arrivals,                   \
                                            const u64 *code, u64 shape, u32 scales_u) {                                             \
         combine(y, u, v, d, w, n, packs, coefficients, Machine{registers, partials, arrivals, code}, Shape{shape}, scales_u);      \
     }                                                                                                                              \
-    KERNEL_WITH(4) vector_step_##SUFFIX(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
+    KERNEL_WITH(STEP_BLOCKS) vector_step_##SUFFIX(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
                                         const double *registers, u64 shape) {                                                      \
         step(x, p, r, d, n, packs, coefficients, registers, Shape{shape});                                                         \
     }

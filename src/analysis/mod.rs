@@ -5,6 +5,7 @@
 
 mod blocking;
 mod blocks;
+mod constants;
 mod contiguity;
 mod distinct;
 mod fingerprint;

@@ -1,11 +1,9 @@
 //! The distinct values of a matrix, by their bits.
 
+pub(crate) use super::constants::DICTIONARY;
 use crate::{Scalar, parallel};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// Largest number of values of a dictionary: the range of an 8-bit code.
-pub(crate) const DICTIONARY: usize = 256;
 
 /// Values per chunk of the parallel search for distinct values.
 const CHUNK: usize = 1 << 14;

@@ -1,9 +1,7 @@
 //! Launch configuration and parameters of a kernel.
 
+use super::constants::BLOCK;
 use std::marker::PhantomData;
-
-/// Default number of threads per block.
-pub(crate) const BLOCK: u32 = 256;
 
 /// Largest number of kernel parameters of a launch.
 pub(super) const MAX_ARGS: usize = 24;

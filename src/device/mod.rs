@@ -1,6 +1,7 @@
 //! Devices that products run on, and their properties.
 
 mod array;
+mod constants;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -21,6 +22,7 @@ mod vector;
 
 #[doc(hidden)]
 pub use array::DeviceArray;
+pub(crate) use constants::BLOCK;
 pub use cuda::Gpu;
 #[cfg(all(feature = "cuda", test))]
 pub(crate) use cuda::compiler;
@@ -28,7 +30,7 @@ pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};
 #[doc(hidden)]
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
-pub(crate) use launch::{BLOCK, Launch, Ptr};
+pub(crate) use launch::{Launch, Ptr};
 pub(crate) use module::Module;
 #[doc(hidden)]
 pub use residency::Residency;

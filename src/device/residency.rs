@@ -13,11 +13,9 @@
 //! stated in units of the L2, so it scales to GPUs with another size; it was measured on this one.
 
 use super::Gpu;
+use super::constants::SHARES;
 use crate::Scalar;
 use std::fmt::{self, Display};
-
-/// Number of shares in which blocks are counted: `SHARES` in `kernels/common.cuh`.
-const SHARES: u32 = 16;
 
 /// Largest product of which everything stays, in units of the L2.
 const ALL: f64 = 0.64;

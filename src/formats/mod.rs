@@ -7,6 +7,7 @@
 mod access;
 pub mod blocked;
 mod chunks;
+mod constants;
 pub mod coo;
 pub mod csr;
 mod device_csr;
@@ -21,6 +22,7 @@ mod plan_text;
 pub mod psell;
 mod registry;
 mod resident;
+mod row_products;
 mod scaled;
 pub mod sell;
 mod sorting;
@@ -38,6 +40,7 @@ pub(crate) use device_vectors::DeviceVectors;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use resident::ResidentMatrix;
+pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub(crate) use spmm::{DeviceSpmm, HostSpmm, Shape, SpmmData, has_spmm, spmm_plan};
@@ -96,8 +99,8 @@ pub(crate) trait Format: 'static {
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
 
     /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
-    /// measured and `measured` predicts its products. None if it is that one. `measured` is the
-    /// plan's own kernel if its [share of the bandwidth](Format::bandwidth_share) predicts them.
+    /// measured and `measured` predicts its products. None if it is that one. `measured` is
+    /// empty if the [share of the bandwidth](Format::bandwidth_share) predicts them.
     fn preparation(_: &Self::Plan, _: Target, _measured: &str) -> Option<&'static str> {
         None
     }

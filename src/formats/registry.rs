@@ -72,7 +72,9 @@ macro_rules! registry {
 
             /// Share of the copy bandwidth that predicts a product if no profile has the kernel.
             pub(crate) fn bandwidth_share(&self, on: Target) -> Option<f64> {
-                match self { $(Self::$Format(plan) => $module::$Format::bandwidth_share(plan, on)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::bandwidth_share(plan, on)),+
+                }
             }
 
             /// True if every SpMV under this plan gives the same bits, on every device.

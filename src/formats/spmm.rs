@@ -5,6 +5,7 @@
 //! loads several factors. Column-major multivectors, or those whose rows are not aligned to the
 //! loads of a GPU, are copied to row-major order first, some vectors at a time, in a *tile*.
 
+use super::constants::TILE_BYTES;
 use super::csr::HostVectors;
 use super::scaled::Scaler;
 use super::{DeviceVectors, Plan, ResidentMatrix, csr, psell};
@@ -18,9 +19,6 @@ use crate::parallel;
 use crate::{Error, Scalar};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Bytes of a tile per column. `WIDTH` in `kernels/tile.cu`.
-const TILE_BYTES: usize = 64;
 
 /// Number of vectors below which row-major multivectors are read in place: kernels count the bytes
 /// from one column to the next in 32 bits.

@@ -1,21 +1,13 @@
 //! Scatter of new values to their slots on a GPU, by whole memory sectors.
 
+pub(super) use super::constants::PER_THREAD;
+use super::constants::{NONE, UNIT};
 use crate::Error;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Buffer, Gpu, Ptr};
 use crate::parallel;
 use rayon::prelude::*;
 use std::sync::Arc;
-
-/// Slots of a unit, which are written together: a sector of 32 bytes in f32. `UNIT` in
-/// `kernels/update.cu`.
-const UNIT: usize = 8;
-
-/// Marks a slot without an entry. `NONE` in `kernels/update.cu`.
-const NONE: u32 = u32::MAX;
-
-/// Values that a thread scatters. `N` in `kernels/update.cu`.
-pub(super) const PER_THREAD: usize = 8;
 
 /// Units that have entries, and the entry of each of their slots. A unit is written whole,
 /// including padding, which is zero: a partial write of a sector makes the memory read the rest of
@@ -147,14 +139,5 @@ mod tests {
             rows.dedup();
             assert_eq!(rows.len(), 256 * PER_THREAD / 64);
         }
-    }
-
-    #[test]
-    fn the_kernel_has_the_same_numbers() {
-        let source = include_str!("../../kernels/update.cu");
-        let has = |line: String| assert!(source.contains(&line), "{line}");
-        has(format!("constexpr u32 UNIT = {UNIT};"));
-        has(format!("constexpr u32 NONE = 0x{NONE:X};"));
-        has(format!("constexpr u32 N = {PER_THREAD};"));
     }
 }

@@ -7,6 +7,8 @@ use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Build-time code, tested here because build scripts have no tests.
+#[path = "../../build/constants.rs"]
+mod constants;
 #[path = "../../build/splice.rs"]
 mod splice;
 
@@ -191,11 +193,33 @@ fn the_header_is_spliced_in_and_lines_keep_their_numbers() {
                   \"kernels/common.cuh\"\n\n\
                   int shared;\n#line 3 \"kernels/more.cu\"\nmore\n#line 2 \"kernels/a.cu\"\nlast\n";
     assert_eq!(splice::splice("a.cu", "#include \"more.cu\"\nlast", &headers).unwrap(), nested);
+    let twice = "#include \"common.cuh\"\n#include \"common.cuh\"\nlast";
+    assert_eq!(splice::splice("a.cu", twice, &headers).unwrap().matches("int shared").count(), 1);
     let message = splice::splice("a.cu", "\n # include \"other.cuh\"", &headers).unwrap_err();
     assert_eq!(
         message,
         "kernels/a.cu:2: includes \"other.cuh\", but there are common.cuh, more.cu"
     );
+}
+
+#[test]
+fn constants_are_written_with_their_folder_as_namespace() {
+    let header = |source: &str| constants::header(&[("tiles".to_owned(), source.to_owned())]);
+    let source = "/// Bits.\npub(super) const HIGH: u32 = 1 << 31;\nconst LAST: u16 = u16::MAX;\n\
+                  pub const MANY: usize = 16_384;\n";
+    assert_eq!(
+        header(source).unwrap(),
+        "#pragma once\nnamespace tiles {\n\
+         [[maybe_unused]] constexpr unsigned int HIGH = 1u << 31;\n\
+         [[maybe_unused]] constexpr unsigned int LAST = 0xFFFF;\n\
+         [[maybe_unused]] constexpr unsigned int MANY = 16384;\n}\n"
+    );
+    for wrong in ["const A: f64 = 1.0;", "const A: u32 = B;", "const A: u32 ="] {
+        assert!(header(wrong).unwrap_err().contains(wrong));
+    }
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    assert!(constants::files(&folder).unwrap().len() >= 8);
+    assert_eq!(constants::HEADER, "constants.cuh");
 }
 
 #[test]

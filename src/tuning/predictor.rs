@@ -41,7 +41,8 @@ impl<'a> Predictor<'a> {
         let cache = profile.cache_bytes * scale.cache;
         let work_terms =
             work_terms(work, features, cache, &profile.cache_reach.scaled(scale.cache), device);
-        let default = || Some((kernel, profile.default_coefficients(scalar, plan, work)?));
+        // No kernel was measured.
+        let default = || Some(("", profile.default_coefficients(scalar, plan, work)?));
         let known = profile.of_kernel(scalar, kernel).map(|(kernel, &c)| (kernel, c));
         let prediction = known.or_else(default).map(|(kernel, c)| {
             let packed =

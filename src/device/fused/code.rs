@@ -1,21 +1,14 @@
 //! Programs that compute scalars from sums without the host.
 
+use super::constants::MAX_CODE;
+pub use super::constants::{RING, STATUS, WINDOW};
 use crate::Error;
 
-/// Status register: while it is not zero, guarded passes do nothing.
-pub const STATUS: u16 = 0;
 /// Register that holds the constant one.
 pub const ONE: u16 = 1;
-/// Number of registers that programs can access.
-pub const WINDOW: u16 = 64;
-/// Number of registers of a ring that [`Instruction::Push`] writes to.
-pub const RING: u16 = 128;
 /// Largest number of registers: coefficients encode a register in 15 bits, one value of which means
 /// none.
 pub const MAX_REGISTERS: usize = 0x7FFF;
-
-/// Largest number of instructions of a program, as in kernels/vector.cu.
-const MAX_LEN: usize = 32;
 
 /// One instruction. Operands are numbers of registers below [`WINDOW`]; arithmetic is in 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,9 +80,10 @@ impl Code {
     /// Returns the instructions of a program of this code.
     pub(super) fn of(&self, program: Program) -> Result<&[Instruction], Error> {
         let found = self.0.get(program.first..program.first + program.len);
-        found.filter(|found| found.len() <= MAX_LEN).ok_or_else(|| Error::VectorPass {
+        found.filter(|found| found.len() <= MAX_CODE).ok_or_else(|| Error::VectorPass {
             message: format!(
-                "a program has at most {MAX_LEN} instructions and belongs to the code of its passes"
+                "a program has at most {MAX_CODE} instructions and belongs to the code of its \
+                 passes"
             ),
         })
     }

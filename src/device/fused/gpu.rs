@@ -1,21 +1,13 @@
 //! Passes on a GPU: launches of kernels/vector.cu.
 
+use super::constants::{ABSENT, COMBINE_BLOCKS, DOTS_BLOCKS, STEP_BLOCKS, TOGETHER};
 use super::{Coefficient, Combine, Dots, Partner, Program, Step};
 use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
 use crate::{Error, Scalar};
 use std::sync::Arc;
 
-/// Blocks per multiprocessor, as in kernels/vector.cu.
-const DOTS_BLOCKS: usize = 4;
-const COMBINE_BLOCKS: usize = 3;
-const STEP_BLOCKS: usize = 4;
-
-/// Bytes of a vector load, and number of such packs that a thread loads at a time.
+/// Bytes of a vector load.
 const PACK: usize = 16;
-const TOGETHER: usize = 2;
-
-/// Encoding of an absent coefficient.
-const ABSENT: u64 = 0xFFFF;
 
 /// State of passes on a GPU.
 #[derive(Debug)]

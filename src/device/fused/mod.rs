@@ -36,6 +36,7 @@
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
 mod code;
+mod constants;
 mod gpu;
 mod host;
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! Cache-blocked format on a GPU: one launch gathers the hot columns, one multiplies the pieces of
 //! tiles, one multiplies the other pieces, and one adds the parts.
 
+use super::constants::WINDOW_THREADS;
 use super::cpu::Spare;
 use super::{Host, Pieces, Split, Tiles, Values, pack};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
-
-/// Threads of a block that stages `x` in shared memory: `WINDOW_THREADS` in `kernels/blocked.cu`.
-pub(super) const WINDOW_THREADS: u32 = 1024;
 
 /// Threads of a piece in the other kernels.
 const WARP: u32 = 32;

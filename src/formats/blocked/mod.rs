@@ -40,6 +40,7 @@
 //! 2007; sums by flags and targets as in CSR5, Liu & Vinter, ICS 2015.
 #![doc = include_str!("operations.md")]
 
+mod constants;
 mod cpu;
 mod cuda;
 mod pack;
@@ -53,6 +54,7 @@ use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
+use constants::{BATCHES, LANE};
 use std::fmt::{self, Display};
 use std::ops::Range;
 
@@ -79,14 +81,8 @@ pub enum Block {
     Hot,
 }
 
-/// Consecutive entries of a lane: `LANE` in `kernels/blocked.cu`.
-const LANE: usize = 8;
-
 /// Entries of a batch, 8 for every lane of a warp.
 const BATCH: usize = 32 * LANE;
-
-/// Batches of a piece: `BATCHES` in `kernels/blocked.cu`.
-const BATCHES: usize = 2;
 
 /// Entries of a piece.
 const PIECE: usize = BATCHES * BATCH;

@@ -19,6 +19,7 @@
 #![doc = include_str!("operations.md")]
 
 mod access;
+mod constants;
 mod cpu;
 mod cuda;
 
@@ -34,6 +35,7 @@ use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::reserved;
 use crate::{Error, Scalar, ScalarKind};
+use constants::CHUNK;
 use std::fmt::{self, Display};
 
 /// The COO format.
@@ -54,9 +56,6 @@ impl Display for Plan {
         f.write_str(if *self == Self::Atomic { "(atomic)" } else { "" })
     }
 }
-
-/// Entries per GPU block: `CHUNK` in `kernels/coo.cu`.
-const CHUNK: usize = 2048;
 
 /// Bytes of one entry.
 pub(crate) const fn entry_bytes(scalar: ScalarKind) -> u64 {
@@ -333,11 +332,5 @@ mod tests {
                 "{text}"
             );
         }
-    }
-
-    #[test]
-    fn the_kernel_has_the_same_chunks() {
-        let kernel = include_str!("../../../kernels/coo.cu");
-        assert!(kernel.contains(&format!("constexpr u32 CHUNK = {CHUNK};")));
     }
 }

@@ -3,9 +3,9 @@
 use super::chunks::{Chunk, any_cut};
 use super::{Arrangement, Host, LANE_ENTRIES, Offsets, Plan};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
 };
-use crate::formats::{Arrays, DeviceCsr, DeviceMatrix, NoArrays};
+use crate::formats::{Arrays, DeviceCsr, DeviceMatrix, NoArrays, row_products};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -208,21 +208,7 @@ impl<T: Scalar> Uploaded<T> {
 }
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::over(y)) }
-    }
-
-    unsafe fn spmv_scaled(
-        &self,
-        queue: &Queue,
-        x: Ptr<T>,
-        y: Ptr<T>,
-        by: Scaling<'_, T>,
-    ) -> Result<bool, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
-    }
+    row_products!();
 
     fn change_plan(
         &mut self,

@@ -18,6 +18,7 @@
 
 mod access;
 mod chunks;
+mod constants;
 mod cpu;
 mod cuda;
 mod spmm;
@@ -33,6 +34,7 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
 use chunks::{Chunk, Cutting, chunks, striped};
+use constants::LANE_ENTRIES;
 pub(crate) use spmm::HostVectors;
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -56,10 +58,6 @@ pub enum Plan {
 /// Entries of a row whose additions overlap with those of the rows around it; entries beyond them
 /// are dependent additions.
 const CHAIN: u32 = 16;
-
-/// Entries of a row that a lane of a GPU loads together; a launch overlaps with the previous one
-/// only if no lane has more. `LANE_ENTRIES` in `kernels/csr.cu`.
-const LANE_ENTRIES: u64 = 4;
 
 /// Numbers of running sums that have a kernel.
 const VECTOR_WIDTHS: [u32; 5] = [2, 4, 8, 16, 32];

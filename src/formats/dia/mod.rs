@@ -107,8 +107,8 @@ impl Format for Dia {
         "dia"
     }
 
-    fn preparation(_: &Plan, _: Target, _measured: &str) -> Option<&'static str> {
-        Some("ell")
+    fn preparation(_: &Plan, _: Target, measured: &str) -> Option<&'static str> {
+        measured.is_empty().then_some("ell")
     }
 
     fn refusal(_: &Plan, analysis: &Analysis) -> Option<String> {

@@ -1,8 +1,8 @@
 //! ELL on a GPU: one thread per row.
 
 use super::Host;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -77,21 +77,7 @@ impl<T: Scalar> Uploaded<T> {
 }
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::over(y)) }
-    }
-
-    unsafe fn spmv_scaled(
-        &self,
-        queue: &Queue,
-        x: Ptr<T>,
-        y: Ptr<T>,
-        by: Scaling<'_, T>,
-    ) -> Result<bool, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
-    }
+    row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         Ok(self.to_host()?.unpack())

@@ -11,11 +11,12 @@ use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::{Header, Narrowed, NarrowedPair, Stored};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
 };
 use crate::formats::encoded::Numbers;
 use crate::formats::{
     Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoArrays, ValueStorage,
+    row_products,
 };
 use crate::matrix::CsrMatrix;
 use crate::{Error, Precision, Scalar};
@@ -384,21 +385,7 @@ impl<T: Scalar> Uploaded<T> {
 }
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::over(y)) }
-    }
-
-    unsafe fn spmv_scaled(
-        &self,
-        queue: &Queue,
-        x: Ptr<T>,
-        y: Ptr<T>,
-        by: Scaling<'_, T>,
-    ) -> Result<bool, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
-    }
+    row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         Ok(self.to_host()?.to_csr())

@@ -1,23 +1,15 @@
 //! Encodings of the columns of a slice: kinds, sizes, and the choice for a slice.
 
+pub(crate) use super::constants::UNIT;
+use super::constants::{DIAGONAL_SLOTS, WIDTH_BITS};
 use std::hash::{Hash, Hasher};
 
 /// Rows per slice: the lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
-/// Alignment of the values and of the index of a slice, in bytes.
-pub(crate) const UNIT: usize = 16;
-
-/// Bits of a width in a header's `shape`.
-const WIDTH_BITS: u32 = 14;
-
 /// Largest number of slots or steps of a slice, and of entries of its rows: the range of
 /// [`WIDTH_BITS`] bits.
 pub(crate) const MAX_WIDTH: u32 = (1 << WIDTH_BITS) - 1;
-
-/// Largest number of slots of a diagonal slice per entry of its longest row: with more, most lanes
-/// would idle.
-const DIAGONAL_SLOTS: usize = 2;
 
 /// Lengths of runs that are detected, longest first.
 const RUNS: [usize; 2] = [3, 2];

@@ -1,5 +1,6 @@
 //! Long rows, too long for slices: stored consecutively as in CSR, and cut into pieces.
 
+pub(crate) use super::constants::PIECE;
 use super::{Coder, Sink, Stored};
 use crate::device::cpu::{for_each_part, partition};
 use crate::matrix::CsrView;
@@ -7,9 +8,6 @@ use crate::memory::{reserved, try_zeroed};
 use crate::parallel::map_ranges;
 use crate::{Error, Scalar};
 use std::ops::Range;
-
-/// Entries per piece: two rounds of eight entries per lane for a warp of a GPU.
-pub(crate) const PIECE: u64 = 512;
 
 /// Rows whose lengths a thread reads at a time.
 const CHUNK: usize = 1 << 14;

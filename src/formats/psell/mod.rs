@@ -66,6 +66,7 @@
 //! here for each slice separately.
 #![doc = include_str!("operations.md")]
 
+mod constants;
 mod cpu;
 mod cuda;
 mod host;

@@ -1,8 +1,8 @@
 //! SELL-C-σ on a GPU: one thread per lane, and with C = 32 one warp per slice.
 
 use super::Host;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -78,21 +78,7 @@ impl<T: Scalar> Uploaded<T> {
 }
 
 impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
-    unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::over(y)) }
-    }
-
-    unsafe fn spmv_scaled(
-        &self,
-        queue: &Queue,
-        x: Ptr<T>,
-        y: Ptr<T>,
-        by: Scaling<'_, T>,
-    ) -> Result<bool, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(queue, x, Out::scaled(y, by)).map(|()| true) }
-    }
+    row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let host = Host {

@@ -1,20 +1,12 @@
 //! Tiles on a GPU: for every stripe a launch that multiplies and one that sums, followed by one for
 //! the rows that are cut.
 
+use super::constants::{MULTIPLY_THREADS, PIECE_BYTES, SUM_THREADS};
 use super::{GROUP, Host, Shape, Values, pack};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
-
-/// Threads of the blocks that multiply: `MULTIPLY_THREADS` in `kernels/tiles.cu`.
-pub(super) const MULTIPLY_THREADS: u32 = 1024;
-
-/// Threads of the blocks that sum: `SUM_THREADS` in `kernels/tiles.cu`.
-pub(super) const SUM_THREADS: u32 = 512;
-
-/// Bytes of scalars that a thread processes at a time: `PIECE` in `kernels/tiles.cu`.
-const PIECE_BYTES: usize = 16;
 
 /// Bytes of a row of shared-memory banks.
 const BANKS: u32 = 128;

@@ -33,6 +33,7 @@
 //! matrix that is multiplied many times.
 #![doc = include_str!("operations.md")]
 
+mod constants;
 mod cpu;
 mod cuda;
 mod pack;
@@ -46,6 +47,7 @@ use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
+use constants::{GROUP, MAX_CHUNK, UNUSED};
 use std::fmt::{self, Display};
 use std::ops::Range;
 
@@ -66,17 +68,6 @@ pub struct Plan {
     /// `values:packed`: if all values have the same bits, only one is stored.
     pub packed: bool,
 }
-
-/// Slots of a group: with 4-byte scalars a sector of GPU memory, the smallest unit it writes whole.
-/// `GROUP` in `kernels/tiles.cu`.
-const GROUP: usize = 8;
-
-/// Position of a padded slot: beyond every chunk. `UNUSED` in `kernels/tiles.cu`.
-const UNUSED: u16 = u16::MAX;
-
-/// Maximum length of a chunk: its products in `f64` take 128 KiB of shared memory. `MAX_CHUNK` in
-/// `kernels/tiles.cu`.
-const MAX_CHUNK: u32 = 16384;
 
 /// Minimum length of a chunk: each has a table row.
 const MIN_CHUNK: u32 = 32;

@@ -1,5 +1,4 @@
 use super::*;
-use crate::formats::FormatKind;
 use crate::matrix::gallery;
 use crate::testing::chapter;
 
@@ -126,19 +125,4 @@ fn more_than_there_are_numbers_for_is_refused() {
         "{message}"
     );
     assert!(pack::check(&SMALL, "groups", u64::from(u32::MAX), u64::from(u32::MAX)).is_ok());
-}
-
-#[test]
-fn the_kernels_have_the_same_numbers() {
-    let kernel = include_str!("../../../kernels/tiles.cu");
-    for (name, number) in [
-        ("GROUP", GROUP as u32),
-        ("MAX_CHUNK", MAX_CHUNK),
-        ("MULTIPLY_THREADS", cuda::MULTIPLY_THREADS),
-        ("SUM_THREADS", cuda::SUM_THREADS),
-    ] {
-        assert!(kernel.contains(&format!("constexpr u32 {name} = {number};")), "{name}");
-    }
-    assert!(kernel.contains(&format!("constexpr u32 UNUSED = 0x{UNUSED:X};")));
-    assert_eq!(FormatKind::Tiles.name(), "tiles");
 }

@@ -15,6 +15,7 @@
 //! last row, and those of the next step.
 
 use super::super::Header;
+use super::super::constants::{CHAINED, CONSUMERS, DEPTH, PRODUCERS, SLOT_BYTES, UNITS};
 use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
 use super::{Uploaded, Values};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue};
@@ -22,29 +23,17 @@ use crate::formats::DeviceVectors;
 use crate::{Error, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Size of a column in a ring buffer, in bytes: two units.
-const COLUMN: usize = 32;
+/// Size of a column in a ring buffer, in bytes.
+const COLUMN: usize = UNITS * 16;
 
-/// Largest and smallest number of consumer warps of a block, which multiply. These and the
-/// following constants are the same as in `kernels/psell_window.cu`.
-const CONSUMERS: usize = 14;
+/// Smallest number of consumer warps of a block.
 const FEWEST: usize = 6;
-
-/// Number of producer warps, which load columns.
-const PRODUCERS: usize = 2;
-
-/// Number of stages: steps whose columns a ring buffer holds.
-const DEPTH: usize = 2;
 
 /// Halo: places behind the end of a ring buffer that repeat its beginning.
 const HALO: usize = LANES / 2;
 
-/// Largest number of slots of a slice, and bytes that a warp stores for a slot.
+/// Largest number of slots of a slice.
 const SLOTS: usize = LANES;
-const SLOT: usize = 16;
-
-/// Marks a slot on the diagonal directly above that of the previous slot, which reuses its column.
-const CHAINED: u32 = 1 << 31;
 
 /// Largest number of diagonals of a matrix.
 const DIAGONALS: usize = 256;
@@ -93,7 +82,7 @@ impl Buffers {
     /// Shared memory of a block in bytes, for slices with at most `most` bytes of values.
     const fn bytes(&self, most: usize) -> usize {
         let buffers = self.bands * 2 * (self.half() + HALO) * COLUMN;
-        buffers + self.consumers * (2 * most + SLOTS * SLOT)
+        buffers + self.consumers * (2 * most + SLOTS * SLOT_BYTES)
     }
 
     const fn threads(&self) -> u32 {
@@ -432,19 +421,5 @@ mod tests {
             is_passable(shapes(&wide[..32])) && !is_passable(shapes(&wide)),
             "a lane for every slot"
         );
-    }
-
-    #[test]
-    fn the_kernels_have_the_same_numbers() {
-        let kernel = include_str!("../../../../kernels/psell_window.cu");
-        let numbers = [
-            format!("constexpr u32 UNITS = 2, CONSUMERS = {CONSUMERS}, PRODUCERS = {PRODUCERS};"),
-            format!("constexpr u32 DEPTH = {DEPTH};"),
-            format!("constexpr u32 SLOT_BYTES = {SLOT}, TABLE = WARP * SLOT_BYTES;"),
-        ];
-        for line in numbers {
-            assert!(kernel.contains(&line), "{line}");
-        }
-        assert_eq!((COLUMN, HALO, SLOTS, CHAINED), (2 * 16, 32 / 2, 32, 1 << 31));
     }
 }

@@ -1,11 +1,12 @@
 //! Scratch memory, launches and prefix sums for packing on a GPU.
 
+use super::super::constants::SCANNED;
 use crate::Error;
 use crate::device::{BLOCK, Buffer, Gpu, Launch, Ptr, Queue};
 use std::cell::RefCell;
 
-/// Numbers per tile of a prefix sum; `TILE` in kernels/psell_pack_rows.cu.
-const TILE: usize = 8 * BLOCK as usize;
+/// Numbers per tile of a prefix sum.
+const TILE: usize = SCANNED * BLOCK as usize;
 
 /// Alignment of pieces of the scratch memory, in bytes.
 const ALIGNMENT: usize = 256;

@@ -1,6 +1,7 @@
 //! Sorting of rows by length, and the long rows, on a GPU.
 
 use super::super::Coder;
+use super::super::constants::{DIGIT_ROUNDS, DIGITS, SCANNED, SORTED};
 use super::super::cuda::Long;
 use super::super::long::Piece;
 use super::super::order::Order;
@@ -9,19 +10,14 @@ use super::{Packer, PackingCounts};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
-/// Rows that a block sorts in shared memory; `SORTED` in kernels/psell_pack_rows.cu.
-const SORTED: usize = 8192;
-
 /// Rows that a block sorts if windows are small.
 const TOGETHER: usize = 1024;
 
-/// Rows per tile, and values per digit, for sorting larger windows; `DIGIT_TILE` and `DIGITS` in
-/// kernels/psell_pack_rows.cu.
-const DIGIT_TILE: usize = 16 * BLOCK as usize;
-const DIGITS: usize = 256;
+/// Rows per tile for sorting larger windows.
+const DIGIT_TILE: usize = DIGIT_ROUNDS * BLOCK as usize;
 
-/// Rows per tile for counting long rows; `LONG_TILE` in kernels/psell_pack_rows.cu.
-const LONG_TILE: usize = 8 * BLOCK as usize;
+/// Rows per tile for counting long rows.
+const LONG_TILE: usize = SCANNED * BLOCK as usize;
 
 /// Prefix sums over the tiles, of long rows, of their pieces and of their entries.
 pub(super) struct LongTiles {

@@ -10,12 +10,6 @@ use crate::matrix::{CsrMatrix, gallery};
 use crate::testing::{awkward, devices, x_vector};
 use proptest::prelude::*;
 
-#[test]
-fn the_kernels_have_the_same_parts() {
-    let kernel = include_str!("../../../../kernels/psell_pack_slice.cuh");
-    assert!(kernel.contains(&format!("constexpr u32 PART = {};", super::wide::PART)));
-}
-
 /// Windows that blocks sort as a whole, several or one at a time, and windows that are sorted digit
 /// by digit.
 const ORDERS: [Order; 7] = [
@@ -238,7 +232,7 @@ proptest! {
 
 /// Columns of wide slices, one case for each special property. A part ends at PART.
 fn wide_columns(case: usize, row: usize) -> Vec<u32> {
-    const PART: u32 = super::wide::PART as u32;
+    const PART: u32 = super::super::constants::PART as u32;
     let at = row as u32;
     let band = |len: u32| (at..at + len).collect::<Vec<_>>();
     let short = || vec![at, at + 3, at + 50];

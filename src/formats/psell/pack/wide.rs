@@ -2,12 +2,10 @@
 //! Each part of a wide slice has its own warp.
 
 use super::super::Header;
+use super::super::constants::PART;
 use super::{LANES, Packer};
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
-
-/// Entries of a row in a part; `PART` in kernels/psell_pack_slice.cuh.
-pub(super) const PART: usize = 192;
 
 /// Parts of wide slices. Those of a slice are adjacent.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,5 @@
+//! Constants of value statistics that kernels use. `build.rs` writes them to the header
+//! `constants.cuh`, in the namespace `analysis`.
+
+/// Largest number of values of a dictionary: the range of an 8-bit code.
+pub(crate) const DICTIONARY: usize = 256;

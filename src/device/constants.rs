@@ -1,0 +1,12 @@
+//! Constants of all kernels. `build.rs` writes them to the header
+//! `constants.cuh`, in the namespace `device`.
+
+/// Default number of threads per block.
+pub(crate) const BLOCK: u32 = 256;
+
+/// Column of a padded slot. No matrix has it, because
+/// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION) is smaller.
+pub(crate) const PADDING: u32 = u32::MAX;
+
+/// Number of shares in which the blocks of a launch are counted for the residency in the L2.
+pub(crate) const SHARES: u32 = 16;

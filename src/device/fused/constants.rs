@@ -1,0 +1,25 @@
+//! Constants of fused passes on a GPU. `build.rs` writes them to the header
+//! `constants.cuh`, in the namespace `fused`.
+
+/// Status register: while it is not zero, guarded passes do nothing.
+pub const STATUS: u16 = 0;
+
+/// Number of registers that programs can access.
+pub const WINDOW: u16 = 64;
+
+/// Number of registers of a ring that [`Instruction::Push`](super::Instruction::Push) writes to.
+pub const RING: u16 = 128;
+
+/// Largest number of instructions of a program.
+pub(super) const MAX_CODE: usize = 32;
+
+/// Number of vector loads of a thread at a time.
+pub(super) const TOGETHER: usize = 2;
+
+/// Encoding of an absent coefficient.
+pub(super) const ABSENT: u64 = 0xFFFF;
+
+/// Blocks per multiprocessor of the kernels.
+pub(super) const DOTS_BLOCKS: usize = 4;
+pub(super) const COMBINE_BLOCKS: usize = 3;
+pub(super) const STEP_BLOCKS: usize = 4;

@@ -1,0 +1,49 @@
+//! Constants of the kernels of packed SELL. `build.rs` writes them to the header
+//! `constants.cuh`, in the namespace `psell`.
+
+/// Alignment of the values and of the index of a slice, in bytes.
+pub(crate) const UNIT: usize = 16;
+
+/// Bits of a width in a header's `shape`.
+pub(crate) const WIDTH_BITS: u32 = 14;
+
+/// Largest number of slots of a diagonal slice per entry of its longest row: with more, most lanes
+/// would idle.
+pub(crate) const DIAGONAL_SLOTS: usize = 2;
+
+/// Entries per piece of a long row: two rounds of eight entries per lane for a warp of a GPU.
+pub(crate) const PIECE: u64 = 512;
+
+/// Entries of a row in a part of a wide slice, a multiple of the run lengths.
+pub(crate) const PART: usize = 192;
+
+/// Rows that a block sorts in shared memory.
+pub(crate) const SORTED: usize = 8192;
+
+/// Values per digit for sorting larger windows.
+pub(crate) const DIGITS: usize = 256;
+
+/// Rows of a tile per thread, for sorting larger windows.
+pub(crate) const DIGIT_ROUNDS: usize = 16;
+
+/// Numbers of a tile per thread, for prefix sums and for counting long rows.
+pub(crate) const SCANNED: usize = 8;
+
+/// Sliding-window SpMM: largest number of consumer warps of a block, which multiply.
+pub(crate) const CONSUMERS: usize = 14;
+
+/// Number of producer warps, which load columns.
+pub(crate) const PRODUCERS: usize = 2;
+
+/// Number of stages: steps whose columns a ring buffer holds.
+pub(crate) const DEPTH: usize = 2;
+
+/// Units of a column in a ring buffer.
+pub(crate) const UNITS: usize = 2;
+
+/// Bytes that a warp stores for a slot.
+pub(crate) const SLOT_BYTES: usize = 16;
+
+/// Marks a slot on the diagonal directly above that of the previous slot, which reuses its column:
+/// its column for the first row is that of the previous slot for the second row.
+pub(crate) const CHAINED: u32 = 1 << 31;
