@@ -65,7 +65,7 @@ fn table(index: &[u32], len: usize) -> (&[u32], &[u32]) {
 }
 
 impl Slice<'_> {
-    fn mask(&self, step: usize) -> u32 {
+    pub(super) fn mask(&self, step: usize) -> u32 {
         self.masks[step - self.shape.full]
     }
 
@@ -130,7 +130,7 @@ impl Slice<'_> {
 
     /// Returns the index at position `at`.
     #[inline(always)]
-    fn index(&self, at: usize) -> u32 {
+    pub(super) fn index(&self, at: usize) -> u32 {
         let bytes = |word: usize| self.indices[word].to_ne_bytes();
         match self.shape.kind {
             Kind::Relative8 => u32::from(bytes(at / 4)[at % 4]),
