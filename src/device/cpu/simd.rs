@@ -224,7 +224,7 @@ pub(crate) unsafe fn dispatch_at<T: Scalar>(
     }
 }
 
-/// Lanes of the baseline, on which machines of today rarely depend if it is that of x86-64.
+/// Lanes of the baseline.
 #[cfg(target_arch = "x86_64")]
 use CalledArray as Portable;
 
@@ -327,9 +327,10 @@ macro_rules! array {
                 x: *const T,
                 col: *const u32,
             ) -> Self {
-                // SAFETY: the caller's promise, for the lanes of the mask.
-                set_lanes(mask)
-                    .for_each(|i| self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) });
+                for i in set_lanes(mask) {
+                    // SAFETY: the caller's promise, for the lanes of the mask.
+                    self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) };
+                }
                 self
             }
 
