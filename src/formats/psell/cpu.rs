@@ -2,12 +2,10 @@
 
 use super::Stored;
 use super::host::Host;
-use super::index::{ALL, Kind, LANES, Shape};
+use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
-use crate::device::cpu::{
-    Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts, set_lanes, widened,
-};
+use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts, widened};
 use crate::precision::{Bf16, F16, Narrow};
 use crate::{Precision, Scalar, ScalarKind};
 use std::ops::Range;
@@ -369,23 +367,11 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
 
     /// Multiplies a relative slice as [`relative`](Self::relative) does, entry by entry.
     unsafe fn step_by_step(&self, slice: &Slice<'_>) -> [T; LANES] {
-        let Shape { run, full, width, .. } = slice.shape;
         let mut sums = [T::ZERO; LANES];
-        let (mut index, mut at) = (0, slice.first_value);
-        for step in 0..width {
-            let lanes = if step < full { ALL } else { slice.mask(step) };
-            let count = lanes.count_ones() as usize;
-            for lane in set_lanes(lanes) {
-                let first = (slice.base + slice.index(index)) as usize;
-                for slot in 0..run {
-                    // SAFETY: an entry of the slice.
-                    let value = unsafe { self.values.get(at + slot * count) };
-                    sums[lane] += value * self.x[first + slot];
-                }
-                (index, at) = (index + 1, at + 1);
-            }
-            at += (run - 1) * count;
-        }
+        slice.visit_steps(|lane, at, col| {
+            // SAFETY: an entry of the slice.
+            sums[lane] += unsafe { self.values.get(at) } * self.x[col];
+        });
         sums
     }
 
