@@ -52,7 +52,7 @@ pub(crate) fn all(len: usize, size: usize, range: impl Fn(Range<usize>) -> bool 
     try_for_each_item(0..len.div_ceil(size), check).is_ok()
 }
 
-/// `of(i)` for every number below `count`; a task computes `size` of them.
+/// `of(i)` for every number below `count`; a task computes `size` of them, at least one.
 pub(crate) fn map<R: Send>(count: usize, size: usize, of: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let mut results = Vec::with_capacity(count);
     extend(&mut results, count, size, of);
@@ -91,7 +91,8 @@ fn together(count: usize) -> usize {
 
 fn extend<R: Send>(list: &mut Vec<R>, count: usize, size: usize, of: impl Fn(usize) -> R + Sync) {
     assert!(list.is_empty(), "the results are the whole list");
-    let slots = list.spare_capacity_mut()[..count].chunks_mut(size.max(1)).enumerate();
+    let size = size.max(1);
+    let slots = list.spare_capacity_mut()[..count].chunks_mut(size).enumerate();
     for_each_item(slots, |(task, slots)| {
         for (slot, i) in slots.iter_mut().zip(task * size..) {
             slot.write(of(i));
@@ -174,6 +175,7 @@ mod tests {
         for len in [0, 1, 63, 1000, 100_000] {
             let expected: Vec<usize> = (0..len).map(|i| i * i).collect();
             assert_eq!(map_each(len, |i| i * i), expected);
+            assert_eq!(map(len, 0, |i| i * i), expected);
             assert_eq!(map_ranges(len, 7, |range| range.len()).iter().sum::<usize>(), len);
             assert!(all(len, 10, |range| range.end <= len));
             assert_eq!(all(len, 10, |range| range.start != 60), len <= 60);

@@ -17,6 +17,7 @@ pub(crate) mod plan_timer;
 mod predictor;
 pub mod profile;
 pub mod record;
+mod ron_text;
 pub mod scale;
 pub mod select;
 pub mod stopwatch;

@@ -3,6 +3,7 @@
 use super::correction::Correction;
 use super::cost::{CacheReach, Coefficients};
 use super::record::{Record, Validation};
+use super::ron_text;
 use crate::device::{Ceilings, DeviceSpec};
 use crate::formats::kernel_names::fallback_kernels;
 use crate::formats::{Weights, coo, jds};
@@ -123,11 +124,12 @@ impl Profile {
         let profile: Self = match ron::from_str(text) {
             Ok(profile) => profile,
             // A profile of another schema has other fields.
-            Err(error) => match ron::from_str::<SchemaVersion>(text).map_err(not_a_profile)?.schema
-            {
-                SCHEMA => return Err(not_a_profile(error)),
-                other => return Err(fail(Self::other_schema(other))),
-            },
+            Err(error) => {
+                match ron::from_str::<SchemaVersion>(text).map_err(not_a_profile)?.schema {
+                    SCHEMA => return Err(not_a_profile(error)),
+                    other => return Err(fail(Self::other_schema(other))),
+                }
+            }
         };
         if profile.schema != SCHEMA {
             return Err(fail(Self::other_schema(profile.schema)));
@@ -225,7 +227,7 @@ impl Profile {
 
     fn write_file(&self, path: &Path) -> Result<(), Error> {
         let style = ron::ser::PrettyConfig::new().depth_limit(4).struct_names(false);
-        let text = ron::ser::to_string_pretty(self, style).map_err(|e| Error::Profile {
+        let text = ron_text::pretty(self, style).map_err(|e| Error::Profile {
             origin: path.display().to_string(),
             message: format!("cannot be written as RON: {e}"),
         })?;

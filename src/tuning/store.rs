@@ -6,6 +6,7 @@
 //! atomically, so that any number of processes of a user can share a folder.
 
 use super::decision::{Request, TimingOutcome, TimingRun};
+use super::ron_text;
 use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
@@ -258,7 +259,7 @@ impl Store {
         let invalid = |e| {
             Error::io("write", self.folder().join(&name), std::io::Error::other::<ron::Error>(e))
         };
-        let text = ron::ser::to_string_pretty(entry, ron::ser::PrettyConfig::new().new_line("\n"))
+        let text = ron_text::pretty(entry, ron::ser::PrettyConfig::new().new_line("\n"))
             .map_err(invalid)?;
         self.folder.write(&name, |file| file.write_all(text.as_bytes()))?;
         self.trim();

@@ -221,7 +221,7 @@ pub(crate) unsafe fn dispatch_at<T: Scalar>(
     }
 }
 
-/// Lanes of the baseline, on which machines of today rarely depend if it is that of x86-64.
+/// Lanes of the baseline.
 #[cfg(target_arch = "x86_64")]
 use CalledArray as Portable;
 
@@ -277,8 +277,12 @@ macro_rules! array {
 
             #[$($inline)+]
             unsafe fn gather(x: *const T, col: *const u32) -> Self {
-                // SAFETY: the caller's promise.
-                Self(std::array::from_fn(|i| unsafe { *x.add(*col.add(i) as usize) }))
+                let mut lanes = [T::ZERO; L];
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    *lane = unsafe { *x.add(*col.add(i) as usize) };
+                }
+                Self(lanes)
             }
 
             #[$($inline)+]
@@ -305,8 +309,11 @@ macro_rules! array {
             }
 
             #[$($inline)+]
-            unsafe fn mul_add(self, a: Self, b: Self) -> Self {
-                Self(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
+            unsafe fn mul_add(mut self, a: Self, b: Self) -> Self {
+                for i in 0..L {
+                    self.0[i] += a.0[i] * b.0[i];
+                }
+                self
             }
 
             #[$($inline)+]
@@ -317,9 +324,10 @@ macro_rules! array {
                 x: *const T,
                 col: *const u32,
             ) -> Self {
-                // SAFETY: the caller's promise, for the lanes of the mask.
-                set_lanes(mask)
-                    .for_each(|i| self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) });
+                for i in set_lanes(mask) {
+                    // SAFETY: the caller's promise, for the lanes of the mask.
+                    self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) };
+                }
                 self
             }
 
@@ -346,8 +354,12 @@ macro_rules! array {
 
             #[$($inline)+]
             unsafe fn widen<N: Narrow>(p: *const N) -> Self {
-                // SAFETY: the caller's promise.
-                Self(std::array::from_fn(|i| widened(unsafe { p.add(i).read() })))
+                let mut lanes = [T::ZERO; L];
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    *lane = widened(unsafe { p.add(i).read() });
+                }
+                Self(lanes)
             }
 
             #[$($inline)+]
@@ -362,8 +374,12 @@ macro_rules! array {
 
             #[$($inline)+]
             unsafe fn indices<N: Index>(p: *const N) -> [u32; L] {
-                // SAFETY: the caller's promise.
-                std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() }.widen())
+                let mut lanes = [0; L];
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    *lane = unsafe { p.add(i).read_unaligned() }.widen();
+                }
+                lanes
             }
 
             #[$($inline)+]
@@ -378,15 +394,20 @@ macro_rules! array {
 
             #[$($inline)+]
             unsafe fn gather_at(mask: u32, x: *const T, indices: [u32; L]) -> Self {
+                let mut lanes = [T::ZERO; L];
                 // SAFETY: the caller's promise, for the lanes of the mask.
                 unsafe {
                     if mask == Self::ALL {
-                        return Self(indices.map(|index| *x.wrapping_add(index as usize)));
+                        for i in 0..L {
+                            lanes[i] = *x.wrapping_add(indices[i] as usize);
+                        }
+                    } else {
+                        for i in set_lanes(mask) {
+                            lanes[i] = *x.wrapping_add(indices[i] as usize);
+                        }
                     }
-                    let mut lanes = [T::ZERO; L];
-                    set_lanes(mask).for_each(|i| lanes[i] = *x.wrapping_add(indices[i] as usize));
-                    Self(lanes)
                 }
+                Self(lanes)
             }
 
             #[$($inline)+]

@@ -1,9 +1,9 @@
 //! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
-use super::cpu::ask_ahead_of;
-use super::{Host, Plan};
+use super::cpu::{Offset, ask_ahead_of};
+use super::{Host, Offsets, Plan};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Vector, first_at_least, run_parts};
+use crate::device::cpu::{Kernel, Output, Vector, run_parts};
 use crate::formats::HostSpmm;
 use std::ops::Range;
 
@@ -29,18 +29,28 @@ pub(crate) struct HostVectors<'a, T> {
 impl<T: Scalar> HostSpmm<T> for Host<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
         // SAFETY: the matrix was checked; parts share no row.
-        unsafe { run_parts(&self.arrangement.parts, &Rows { a: self, vectors }) }
+        unsafe {
+            match &self.row_ptr {
+                Offsets::Narrow(row_ptr) => {
+                    run_parts(&self.arrangement.parts, &Rows { a: self, row_ptr, vectors })
+                }
+                Offsets::Wide(row_ptr) => {
+                    run_parts(&self.arrangement.parts, &Rows { a: self, row_ptr, vectors })
+                }
+            }
+        }
     }
 }
 
 /// Kernel over rows: a range is a range of rows; for the balanced plan a range of entries, which
 /// stands for the rows that begin in it.
-struct Rows<'a, T> {
+struct Rows<'a, T, O> {
     a: &'a Host<T>,
+    row_ptr: &'a [O],
     vectors: HostVectors<'a, T>,
 }
 
-impl<T: Scalar> Kernel<T> for Rows<'_, T> {
+impl<T: Scalar, O: Offset> Kernel<T> for Rows<'_, T, O> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let HostVectors { y, row: step, vector, count, .. } = self.vectors;
@@ -70,17 +80,15 @@ impl<T: Scalar> Kernel<T> for Rows<'_, T> {
     }
 }
 
-impl<T: Scalar> Rows<'_, T> {
+impl<T: Scalar, O: Offset> Rows<'_, T, O> {
     /// The rows of a part.
     fn rows(&self, range: Range<usize>) -> Range<usize> {
         if self.a.arrangement.plan != Plan::Balanced {
             return range;
         }
-        let row_ptr = &self.a.row_ptr;
-        let nrows = row_ptr.len() - 1;
-        let first =
-            |entry: usize| first_at_least(nrows, entry as u64, |row| row_ptr.get(row) as u64);
-        let last = range.end == row_ptr.get(nrows);
+        let nrows = self.row_ptr.len() - 1;
+        let first = |entry: usize| self.row_ptr[..nrows].partition_point(|p| p.get() < entry);
+        let last = range.end == self.row_ptr[nrows].get();
         first(range.start)..if last { nrows } else { first(range.end) }
     }
 
@@ -92,7 +100,7 @@ impl<T: Scalar> Rows<'_, T> {
     #[inline(always)]
     unsafe fn row<V: Vector<T>>(&self, row: usize, to: *mut T) {
         let count = self.vectors.count;
-        let entries = self.a.row_ptr.get(row)..self.a.row_ptr.get(row + 1);
+        let entries = self.row_ptr[row].get()..self.row_ptr[row + 1].get();
         let mut first = 0;
         // SAFETY: the caller's promise; `first` and what is multiplied from there on are below
         // `count`.

@@ -259,11 +259,9 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
             }
             let sums: [V; G] = match (kind, run) {
                 (Kind::Diagonal, _) => self.diagonal(&slice),
-                _ if const { V::COMPACT } => match kind {
-                    Kind::Relative8 => self.relative::<u8, V, G, 0>(&slice),
-                    Kind::Relative16 => self.relative::<u16, V, G, 0>(&slice),
-                    _ => self.relative::<u32, V, G, 0>(&slice),
-                },
+                _ if const { V::COMPACT } => {
+                    return self.store_lanes(s, &self.step_by_step(&slice));
+                }
                 (Kind::Relative8, 1) => self.relative::<u8, V, G, 1>(&slice),
                 (Kind::Relative8, 2) => self.relative::<u8, V, G, 2>(&slice),
                 (Kind::Relative8, _) => self.relative::<u8, V, G, 3>(&slice),
@@ -312,14 +310,12 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         sums
     }
 
-    /// Multiplies a relative slice in steps of `R` slots, stored one at a time; 0 stands for any
-    /// number.
+    /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
     #[inline(always)]
     unsafe fn relative<N: Index, V: Vector<T>, const G: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
-        let run = if const { R > 0 } { R } else { slice.shape.run };
         let x = self.x.as_ptr().wrapping_add(slice.base as usize);
         // They reach to the end of the array. The pointer is that of the array and not of a part of
         // it, because vectors may reach past the last index: see `SLACK`.
@@ -336,7 +332,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                         prefetch(from.wrapping_add(AHEAD));
                     }
                     let index = V::indices(from);
-                    for slot in 0..run {
+                    for slot in 0..R {
                         let at = at + slot * LANES + g * V::LANES;
                         self.values.ask_ahead_of(at);
                         let x = V::gather_at(V::ALL, x.wrapping_add(slot), index);
@@ -344,7 +340,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                     }
                 }
                 indices = indices.add(LANES);
-                at += run * LANES;
+                at += R * LANES;
             }
             for &lanes in slice.masks {
                 let count = lanes.count_ones() as usize;
@@ -352,7 +348,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                 for (g, sum) in sums.iter_mut().enumerate() {
                     let mask = lanes >> (g * V::LANES) & V::ALL;
                     let index = V::expand_indices(mask, indices.add(before));
-                    for slot in 0..run {
+                    for slot in 0..R {
                         let x = V::gather_at(mask, x.wrapping_add(slot), index);
                         *sum = sum.mul_add_where(
                             mask,
@@ -363,10 +359,20 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                     before += mask.count_ones() as usize;
                 }
                 indices = indices.add(count);
-                at += run * count;
+                at += R * count;
             }
             sums
         }
+    }
+
+    /// Multiplies a relative slice as [`relative`](Self::relative) does, entry by entry.
+    unsafe fn step_by_step(&self, slice: &Slice<'_>) -> [T; LANES] {
+        let mut sums = [T::ZERO; LANES];
+        slice.visit_steps(|lane, at, col| {
+            // SAFETY: an entry of the slice.
+            sums[lane] += unsafe { self.values.get(at) } * self.x[col];
+        });
+        sums
     }
 
     /// Multiplies any slice whose entries have one index each, entry by entry.
