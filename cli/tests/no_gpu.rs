@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const NAMES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
 /// A product on the default device.
-const APPLY: [&str; 4] = ["apply", "gallery:small", "--json", "-v"];
+const APPLY: [&str; 6] = ["apply", "gallery:small", "--json", "-v", "--tuning", "predict"];
 
 /// A folder with a libcuda that exports these functions, each given as name, parameters and body.
 /// Without a Rust compiler it prints a message and returns none.

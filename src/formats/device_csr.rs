@@ -67,17 +67,16 @@ impl<T: Scalar> DeviceCsr<T> {
         Ok(Some(Self { gpu: *gpu, nrows, ncols, row_ptr, col_idx, values, foreign: true }))
     }
 
-    /// The columns and the values, in memory that a packed matrix may keep: shared, or copied from
+    /// An array of this matrix, in memory that a packed matrix may keep: shared, or copied from
     /// another library's.
     ///
     /// # Errors
     ///
     /// Errors of allocation and copies.
-    pub(crate) fn kept(&self) -> Result<(Arc<Buffer<u32>>, Arc<Buffer<T>>), Error> {
-        if !self.foreign {
-            return Ok((self.col_idx.clone(), self.values.clone()));
+    pub(crate) fn kept<E: Copy>(&self, array: &Arc<Buffer<E>>) -> Result<Arc<Buffer<E>>, Error> {
+        match self.foreign {
+            true => Ok(Arc::new(self.gpu.copied(array)?)),
+            false => Ok(array.clone()),
         }
-        let col_idx = Arc::new(self.gpu.copied(&self.col_idx)?);
-        Ok((col_idx, Arc::new(self.gpu.copied(&self.values)?)))
     }
 }

@@ -38,7 +38,7 @@ use task::{CacheArg, LayoutArg, MultivectorShape};
 #[command(after_help = "\
 Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
 psell(sigma:512), jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen by
-default: predicted, and checked with a few products. `predicted` is the plan of the prediction alone,
+default, predicted and checked with a few products; `predicted` that of the prediction alone,
 `calibrated` the winner of a timing run of the shortlist, `all` every plan that may be chosen for
 the matrix, `every` the excluded ones too.
 

@@ -81,6 +81,7 @@ impl DeviceOffsets {
 /// The arrays of a CSR matrix in GPU memory.
 #[derive(Debug)]
 struct CsrBuffers<T> {
+    gpu: Gpu,
     nrows: usize,
     ncols: usize,
     row_ptr: DeviceOffsets,
@@ -156,6 +157,7 @@ fn arranged<T: Scalar>(
 impl<T: Scalar> Uploaded<T> {
     pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
         let matrix = CsrBuffers {
+            gpu,
             nrows: host.row_ptr.len() - 1,
             ncols: host.ncols,
             row_ptr: DeviceOffsets::new(&host.row_ptr, gpu)?,
@@ -174,8 +176,8 @@ impl<T: Scalar> Uploaded<T> {
     ) -> Result<Self, Error> {
         let (gpu, nrows, ncols) = (there.gpu, a.nrows(), a.ncols());
         let row_ptr = DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?;
-        let (col_idx, values) = there.kept()?;
-        let matrix = CsrBuffers { nrows, ncols, row_ptr, col_idx, values };
+        let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
+        let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
         let (kernel, sharing) = arranged(&Arrangement::of(plan, a)?, &matrix, gpu)?;
         Ok(Self { matrix, kernel, sharing })
     }
@@ -216,13 +218,13 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         a: CsrView<'_, T>,
     ) -> Result<bool, Error> {
         let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
-        let gpu = self.matrix.values.gpu();
-        (self.kernel, self.sharing) = arranged(&Arrangement::of(*plan, a)?, &self.matrix, gpu)?;
+        let arrangement = Arrangement::of(*plan, a)?;
+        (self.kernel, self.sharing) = arranged(&arrangement, &self.matrix, self.matrix.gpu)?;
         Ok(true)
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let CsrBuffers { nrows, ncols, row_ptr, col_idx, values } = &self.matrix;
+        let CsrBuffers { nrows, ncols, row_ptr, col_idx, values, .. } = &self.matrix;
         let (row_ptr, col_idx) = (row_ptr.to_vec()?, col_idx.to_vec()?);
         // SAFETY: these are the arrays of a checked matrix.
         Ok(unsafe { CsrMatrix::new_unchecked(*nrows, *ncols, row_ptr, col_idx, values.to_vec()?) })

@@ -332,7 +332,7 @@ fn the_arrays_of_csr_take_every_plan_of_it_in_turn() {
         }
     }
     for device in crate::testing::devices() {
-        on::<f32>(&device);
-        on::<f64>(&device);
+        on::<f32>(device);
+        on::<f64>(device);
     }
 }
