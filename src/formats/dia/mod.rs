@@ -56,7 +56,7 @@ const SLICE: usize = u32::BITS as usize;
 /// in f64 and 1.9 in f32.
 const CANDIDATE_PADDING: f64 = 1.5;
 
-/// Share of the copy bandwidth of a product on two cores of Zen 4, and assumed on a GPU.
+/// Assumed share of the copy bandwidth in a product, until a profile has measured the kernel.
 const BANDWIDTH_SHARE: f64 = 0.8;
 
 impl Display for Plan {
