@@ -187,7 +187,9 @@ impl<A: PlanTimer> Check<'_, A> {
             self.packed += 1;
             let Some(other) = self.pack(place) else { continue };
             fastest = match fastest {
-                Some(fastest) if !self.beats(&other, &fastest) => Some(fastest),
+                Some(fastest) if !self.is_faster((other.place, other.seconds), &fastest) => {
+                    Some(fastest)
+                }
                 _ => Some(other),
             };
         }
@@ -268,27 +270,7 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// Times a packed plan: the least time of a product over the batches. `None` if it fails.
     fn measure(&mut self, place: usize, ready: &Ready<A::Packed>) -> Option<f64> {
-        let batches = if self.target == Target::Cpu { CPU_BATCHES } else { 1 };
-        let batch = (self.each() - 1) / batches;
-        let mut samples = Ok(Vec::new());
-        for number in 0..batches {
-            let warm_up = u64::from(number == 0);
-            self.products += warm_up + batch;
-            // There are at most `MOST_PRODUCTS`.
-            let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32);
-            let sample = seconds.map(|seconds| seconds / batch as f64);
-            samples = samples.and_then(|mut samples| {
-                Ok({
-                    samples.push(sample?);
-                    samples
-                })
-            });
-            match &samples {
-                Ok(samples) if samples[0] < HOPELESS * self.least => {}
-                _ => break,
-            }
-        }
-        match samples {
+        match self.batches(ready) {
             Ok(samples) => {
                 let samples = Samples::from(samples);
                 let seconds = samples.min();
@@ -304,6 +286,24 @@ impl<A: PlanTimer> Check<'_, A> {
         }
     }
 
+    /// Seconds of a product in each batch.
+    fn batches(&mut self, ready: &Ready<A::Packed>) -> Result<Vec<f64>, Error> {
+        let batches = if self.target == Target::Cpu { CPU_BATCHES } else { 1 };
+        let batch = (self.each() - 1) / batches;
+        let mut samples = Vec::new();
+        for number in 0..batches {
+            let warm_up = u64::from(number == 0);
+            self.products += warm_up + batch;
+            // There are at most `MOST_PRODUCTS`.
+            let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32)?;
+            samples.push(seconds / batch as f64);
+            if samples[0] >= HOPELESS * self.least {
+                break;
+            }
+        }
+        Ok(samples)
+    }
+
     /// True if a plan replaces the fastest one so far. Of plans within the band of the least time
     /// the one that was predicted to be faster stays.
     fn is_faster(&self, (place, seconds): (usize, f64), than: &Fastest<A::Packed>) -> bool {
@@ -312,10 +312,6 @@ impl<A: PlanTimer> Check<'_, A> {
             (true, true) => place < than.place,
             _ => seconds < than.seconds,
         }
-    }
-
-    fn beats(&self, other: &Fastest<A::Packed>, than: &Fastest<A::Packed>) -> bool {
-        self.is_faster((other.place, other.seconds), than)
     }
 
     /// The plan to pack next, with the largest expected gain beyond its cost. Plans of which none
