@@ -1,6 +1,7 @@
 //! GPU memory, and host memory that the GPU can access.
 
 use super::driver::Attempt;
+use super::staging::Byte;
 use super::{Gpu, Queue};
 use crate::Error;
 use crate::device::Ptr;
@@ -104,6 +105,7 @@ impl Gpu {
             std::ptr::NonNull::dangling().as_ptr()
         } else {
             let _current = self.bind()?;
+            let _relaxed = Relaxed::new();
             // Portable: every context of the process may copy from it.
             let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
             // SAFETY: a new allocation, zeroed before it is read.
@@ -163,8 +165,15 @@ impl<T: Copy> Buffer<T> {
     /// Copies `data` in, after everything enqueued on `queue`, and waits.
     pub(crate) fn write(&self, queue: &Queue, data: &[T]) -> Result<(), Error> {
         assert_eq!(data.len(), self.len, "as many elements as the buffer has");
+        let (to, len) = (Ptr::from_address(self.address), size_of_val(data));
+        // SAFETY: the bytes of the slice.
+        let bytes: &[Byte] = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), len) };
         // SAFETY: the lengths are equal, and the wait outlasts the copy.
-        unsafe { queue.copy_in(self.ptr(), data)? };
+        unsafe {
+            if !self.gpu.0.staging.copy_in(queue, to, bytes)? {
+                queue.copy_in(to, bytes)?;
+            }
+        }
         queue.synchronize()
     }
 

@@ -14,6 +14,7 @@ mod nvrtc;
 mod overlap;
 mod queue;
 mod residence;
+mod staging;
 mod target;
 
 pub(crate) use graph::Recording;
@@ -52,6 +53,7 @@ struct Inner {
     queues: Mutex<Vec<Weak<queue::OpenStream>>>,
     modules: Mutex<HashMap<Module, Loaded>>,
     ceilings: ceilings::MeasuredCeilings,
+    staging: staging::StagingBuffers,
 }
 
 // SAFETY: the driver allows a context and its modules to be used from any thread.
@@ -171,6 +173,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         queues: Mutex::default(),
         modules: Mutex::default(),
         ceilings: ceilings::MeasuredCeilings::default(),
+        staging: staging::StagingBuffers::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
     let queue =

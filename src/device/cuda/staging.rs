@@ -1,0 +1,106 @@
+//! Copies from pageable host memory through page-locked buffers that several threads fill. The
+//! driver's own copy fills one buffer on one thread, at 7 of the 50 GB/s of a PCIe 5 slot.
+
+use super::event::Event;
+use super::{Pinned, Queue};
+use crate::Error;
+use crate::device::Ptr;
+use crate::device::cpu::prepare_threads;
+use crate::parallel;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+/// A byte of any element, which may be padding.
+pub(super) type Byte = MaybeUninit<u8>;
+
+/// Number of bytes of a buffer; two of them fit the second-level cache of a core.
+const PIECE: usize = 1 << 19;
+
+/// Largest number of threads that fill buffers.
+const THREADS: usize = 8;
+
+/// Least number of bytes of a copy that is divided.
+const LEAST: usize = 1 << 21;
+
+/// Page-locked buffers of a GPU, allocated when they are first used.
+#[derive(Default)]
+pub(super) struct StagingBuffers(Mutex<[Mutex<[Piece; 2]>; THREADS]>);
+
+/// A page-locked buffer, and the end of the copy from it.
+#[derive(Default)]
+struct Piece {
+    host: Option<Pinned<Byte>>,
+    copied: Option<Event>,
+}
+
+impl StagingBuffers {
+    /// Enqueues a copy of a slice to `gpu`. False if nothing is enqueued: the slice is short, or
+    /// another thread uses the buffers.
+    ///
+    /// # Safety
+    ///
+    /// `to` has room for `from` until the copy is done.
+    pub(super) unsafe fn copy_in(
+        &self,
+        queue: &Queue,
+        to: Ptr<Byte>,
+        from: &[Byte],
+    ) -> Result<bool, Error> {
+        if from.len() < LEAST {
+            return Ok(false);
+        }
+        let threads = match self.0.try_lock() {
+            Ok(threads) => threads,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        prepare_threads();
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        parallel::for_each(rayon::current_num_threads().min(THREADS), &|thread| {
+            let mut pieces = threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            for turn in 0.. {
+                let start = next.fetch_add(PIECE, Relaxed);
+                let Some(rest) = from.get(start..).filter(|rest| !rest.is_empty()) else { break };
+                let (piece, part) = (&mut pieces[turn % 2], &rest[..rest.len().min(PIECE)]);
+                // SAFETY: the caller's promise, for a part of the copy.
+                if let Err(error) = unsafe { piece.copy_in(queue, to.add(start), part) } {
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    break;
+                }
+            }
+        });
+        let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failure.map_or(Ok(true), Err)
+    }
+}
+
+impl Piece {
+    /// Enqueues a copy of at most [`PIECE`] bytes.
+    ///
+    /// # Safety
+    ///
+    /// As [`StagingBuffers::copy_in`].
+    unsafe fn copy_in(&mut self, queue: &Queue, to: Ptr<Byte>, from: &[Byte]) -> Result<(), Error> {
+        let gpu = queue.gpu();
+        if self.host.is_none() {
+            self.host = gpu.pinned(PIECE).ok();
+        }
+        let Some(host) = &mut self.host else {
+            // SAFETY: the caller's promise; the driver has read pageable memory when it returns.
+            return unsafe { queue.copy_in(to, from) };
+        };
+        if let Some(copied) = self.copied.take() {
+            copied.synchronize()?;
+        }
+        let host = &mut host.as_mut_slice()[..from.len()];
+        host.copy_from_slice(from);
+        // SAFETY: the caller's promise; the buffer is not written before the copy is done.
+        unsafe { queue.copy_in(to, host)? };
+        match Event::after(gpu, queue.stream()) {
+            Ok(end) => self.copied = Some(end),
+            Err(_) => queue.synchronize()?,
+        }
+        Ok(())
+    }
+}
