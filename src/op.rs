@@ -366,9 +366,12 @@ impl SparseOpBuilder {
         let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let a = self.rounded(a)?;
         Analysis::check_memory(a.view())?;
-        let (analysis, analyze) = timed(|| Analysis::of(a.view()));
-        let mut op = self.build_analyzed_impl(a.view(), &analysis)?;
+        let ((analysis, there), total) = timed(|| self.analyzed_and_copied(a.view()));
+        let (analysis, analyze) = analysis;
+        let source = PackSource { a: a.view(), there: there.as_ref() };
+        let mut op = self.build_from_source(source, &analysis)?;
         op.preparation.analyze = analyze;
+        op.preparation.upload += total - analyze;
         Ok(op)
     }
 
@@ -393,6 +396,15 @@ impl SparseOpBuilder {
         a: CsrView<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
+        self.build_from_source(a.into(), analysis)
+    }
+
+    fn build_from_source<T: Scalar>(
+        &self,
+        source: PackSource<'_, T>,
+        analysis: &Analysis,
+    ) -> Result<SparseOp<T>, Error> {
+        let a = source.a;
         let rows = &analysis.rows;
         if (rows.nrows, rows.ncols, rows.nnz) != (a.nrows(), a.ncols(), a.nnz() as u64) {
             let message = format!(
@@ -411,9 +423,10 @@ impl SparseOpBuilder {
             true => Cow::Borrowed(analysis),
             false => Cow::Owned(analysis.with_values_of(rounded.view())),
         };
+        let there = source.there.filter(|_| rounded.has_values_of(a));
         let (a, analysis) = (rounded.view(), &*analysis);
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let reason = match self.build_on(device.clone(), a.into(), analysis) {
+        let reason = match self.build_on(device.clone(), PackSource { a, there }, analysis) {
             Err(error)
                 if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>
             {

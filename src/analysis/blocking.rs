@@ -225,7 +225,7 @@ fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
 /// Shares of the entries in the columns that have the most, for each number in `columns`. One
 /// sample of the entries chooses the columns, another counts their entries: a single sample would
 /// count chance hits as frequent columns.
-fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64; N] {
+fn hot(col_idx: &[u32], ncols: usize, columns: [u32; 2]) -> [f64; 2] {
     /// Sampling distance in entries, and the maximum number of sampled entries.
     const SAMPLING: usize = 64;
     const MOST: usize = 1 << 19;
@@ -245,7 +245,7 @@ fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64
     let mut by_count: Vec<(usize, u32)> =
         chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
     by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
-    columns.map(|columns| {
+    let share = |columns: u32| {
         let known = by_count.len().min(columns as usize);
         let mut hot: Vec<u32> = by_count[..known].iter().map(|&(_, col)| col).collect();
         hot.sort_unstable();
@@ -255,7 +255,9 @@ fn hot<const N: usize>(col_idx: &[u32], ncols: usize, columns: [u32; N]) -> [f64
         let others =
             ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64).min(1.0);
         share + (1.0 - share) * others
-    })
+    };
+    let (one, other) = parallel::join(|| share(columns[0]), || share(columns[1]));
+    [one, other]
 }
 
 #[cfg(test)]

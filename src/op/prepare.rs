@@ -2,9 +2,9 @@
 //! decision or timing run.
 
 use super::{SparseOpBuilder, Tuning};
-use crate::analysis::{Analysis, Fingerprint};
+use crate::analysis::{Analysis, Fingerprint, SHARED};
 use crate::device::{Device, DeviceSpec};
-use crate::formats::{Plan, ResidentMatrix, csr};
+use crate::formats::{DeviceCsr, Plan, ResidentMatrix, csr};
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
@@ -12,13 +12,16 @@ use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortl
 use crate::tuning::check::{self, Checked};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
-use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
+use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready, csr_bytes};
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
 use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
 use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
+
+/// Least ratio of the memory to the copy of a matrix that is made before its plan is chosen.
+const COPY_SHARE: u64 = 4;
 
 /// A packed matrix, the decision for its plan, and the time of the preparation.
 pub(super) struct Prepared<T: Scalar> {
@@ -78,6 +81,40 @@ impl SparseOpBuilder {
             None => Ready::pack(&decision.plan, source, device)?,
         };
         Ok(Prepared::new(decision, ready, select, timing))
+    }
+
+    /// Analyses a matrix, and meanwhile copies a large one to the GPU that packs it. Returns the
+    /// analysis with its time in seconds. Without the copy if there is no GPU, if the plan is not
+    /// packed from it, or if little memory would be left.
+    pub(super) fn analyzed_and_copied<T: Scalar>(
+        &self,
+        a: CsrView<'_, T>,
+    ) -> ((Analysis, f64), Option<DeviceCsr<T>>) {
+        let analyze = || timed(|| Analysis::of(a));
+        let packs_there = match &self.tuning {
+            Tuning::Fixed(plan) => plan.packs_on_device(),
+            _ => true,
+        };
+        if a.nnz() < SHARED || !packs_there || self.device == Some(Device::Cpu) {
+            return (analyze(), None);
+        }
+        let copy = || {
+            let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
+                return None;
+            };
+            let room = gpu.free_memory().ok()?.min(self.memory_limit.unwrap_or(u64::MAX));
+            if csr_bytes(a) as u64 > room / COPY_SHARE {
+                return None;
+            }
+            let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(gpu));
+            // An error comes again when the matrix is packed.
+            DeviceCsr::upload(a, gpu).ok()
+        };
+        std::thread::scope(|scope| {
+            let copy = std::thread::Builder::new().spawn_scoped(scope, copy);
+            let analyzed = analyze();
+            (analyzed, copy.ok().and_then(|copy| copy.join().ok().flatten()))
+        })
     }
 
     /// Store entry of the decision. None if decisions are not stored.

@@ -137,7 +137,7 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
 }
 
 /// Bytes copied for a matrix in CSR.
-fn csr_bytes<T: Scalar>(a: CsrView<'_, T>) -> usize {
+pub(crate) fn csr_bytes<T: Scalar>(a: CsrView<'_, T>) -> usize {
     size_of_val(a.row_ptr()) + size_of_val(a.col_idx()) + size_of_val(a.values())
 }
 

@@ -17,14 +17,24 @@ unsafe impl Send for Event {}
 impl Event {
     /// Records an event after everything enqueued on `stream`, which is a live stream of `gpu`.
     pub(super) fn after(gpu: Gpu, stream: sys::CUstream) -> Result<Self, Error> {
+        let event = Self::new(gpu)?;
+        event.record(stream)?;
+        Ok(event)
+    }
+
+    /// Creates an event that is reached already.
+    pub(super) fn new(gpu: Gpu) -> Result<Self, Error> {
         let _current = gpu.bind()?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event =
-            Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? };
+        Ok(Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? })
+    }
+
+    /// Moves the event behind everything enqueued on `stream`, which is a live stream of its GPU.
+    pub(super) fn record(&self, stream: sys::CUstream) -> Result<(), Error> {
+        let _current = self.gpu.bind()?;
         // SAFETY: both are alive and of one GPU.
-        let recorded = unsafe { result::event::record(event.event, stream) };
-        recorded.attempt(gpu.ordinal(), || "record an event".to_owned())?;
-        Ok(event)
+        let recorded = unsafe { result::event::record(self.event, stream) };
+        recorded.attempt(self.gpu.ordinal(), || "record an event".to_owned())
     }
 
     /// Waits until the event is reached.

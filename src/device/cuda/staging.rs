@@ -2,7 +2,7 @@
 //! driver's own copy fills one buffer on one thread, at 7 of the 50 GB/s of a PCIe 5 slot.
 
 use super::event::Event;
-use super::{Pinned, Queue};
+use super::{Gpu, Pinned, Queue};
 use crate::Error;
 use crate::device::Ptr;
 use crate::device::cpu::prepare_threads;
@@ -27,11 +27,14 @@ const LEAST: usize = 1 << 21;
 #[derive(Default)]
 pub(super) struct StagingBuffers(Mutex<[Mutex<[Piece; 2]>; THREADS]>);
 
-/// A page-locked buffer, and the end of the copy from it.
+/// A page-locked buffer, allocated at its first use.
 #[derive(Default)]
-struct Piece {
-    host: Option<Pinned<Byte>>,
-    copied: Option<Event>,
+struct Piece(Option<PageLocked>);
+
+struct PageLocked {
+    host: Pinned<Byte>,
+    /// End of the last copy from the buffer.
+    copied: Event,
 }
 
 impl StagingBuffers {
@@ -82,25 +85,24 @@ impl Piece {
     ///
     /// As [`StagingBuffers::copy_in`].
     unsafe fn copy_in(&mut self, queue: &Queue, to: Ptr<Byte>, from: &[Byte]) -> Result<(), Error> {
-        let gpu = queue.gpu();
-        if self.host.is_none() {
-            self.host = gpu.pinned(PIECE).ok();
+        if self.0.is_none() {
+            self.0 = PageLocked::new(queue.gpu()).ok();
         }
-        let Some(host) = &mut self.host else {
+        let Some(PageLocked { host, copied }) = &mut self.0 else {
             // SAFETY: the caller's promise; the driver has read pageable memory when it returns.
             return unsafe { queue.copy_in(to, from) };
         };
-        if let Some(copied) = self.copied.take() {
-            copied.synchronize()?;
-        }
+        copied.synchronize()?;
         let host = &mut host.as_mut_slice()[..from.len()];
         host.copy_from_slice(from);
         // SAFETY: the caller's promise; the buffer is not written before the copy is done.
         unsafe { queue.copy_in(to, host)? };
-        match Event::after(gpu, queue.stream()) {
-            Ok(end) => self.copied = Some(end),
-            Err(_) => queue.synchronize()?,
-        }
-        Ok(())
+        copied.record(queue.stream()).or_else(|_| queue.synchronize())
+    }
+}
+
+impl PageLocked {
+    fn new(gpu: Gpu) -> Result<Self, Error> {
+        Ok(Self { host: gpu.pinned(PIECE)?, copied: Event::new(gpu)? })
     }
 }

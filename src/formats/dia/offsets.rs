@@ -14,8 +14,8 @@ const MOST_SLOTS: usize = 4;
 /// … beyond this number of slots.
 const FREE_SLOTS: usize = 1 << 17;
 
-/// Rows per task of a large matrix.
-const TOGETHER: usize = 1 << 14;
+/// Entries per task of a large matrix.
+const TOGETHER: usize = 1 << 17;
 
 /// Largest number of diagonals of a matrix that is not refused.
 pub(super) fn most_diagonals(nrows: usize, nnz: usize) -> usize {
@@ -60,12 +60,12 @@ impl DiagonalCount {
 pub(super) fn offsets(a: CsrColumns<'_>) -> Option<Vec<i64>> {
     let most = most_diagonals(a.nrows(), a.nnz());
     let first = Seen::new(a, most);
-    let ranges = 0..a.nrows().div_ceil(TOGETHER);
-    let range = |task: usize| task * TOGETHER..((task + 1) * TOGETHER).min(a.nrows());
+    let tasks = a.nnz().max(a.nrows()).div_ceil(TOGETHER);
+    let range = |task: usize| a.nrows() * task / tasks..a.nrows() * (task + 1) / tasks;
     let later = if a.nnz().max(a.nrows()) < SHARED {
         first.scan(0..a.nrows())?
     } else {
-        ranges.into_par_iter().map(|task| first.scan(range(task))).try_reduce(
+        (0..tasks).into_par_iter().map(|task| first.scan(range(task))).try_reduce(
             BTreeSet::new,
             |mut one, mut other| {
                 one.append(&mut other);
