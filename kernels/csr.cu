@@ -352,6 +352,51 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     if (sums.from_before && chunk.last == blockIdx.x) add_parts(sums, parts, chunk.first);
 }
 
+// Chunk table of a matrix of `count` chunks, a thread for every chunk and one for the end.
+template <typename O>
+__device__ __forceinline__ void make_chunk(const O *__restrict__ row_ptr, u32 nrows, u64 spacing, u64 reach,
+                                           u32 count, Chunk *chunks, u32 *any_cut) {
+    wait_for_previous_launch();
+    u64 number = thread_id();
+    if (number > count) return;
+    // Entries and row ends before the entries of a row.
+    auto before = [=](u64 row) { return u64(row_ptr[row]) + row; };
+    u64 cut = min(number * spacing, before(nrows));
+    u64 row = 0, beyond = u64(nrows) + 1;
+    while (beyond - row > 1) {
+        u64 middle = (row + beyond) / 2;
+        if (before(middle) <= cut) row = middle;
+        else beyond = middle;
+    }
+    u64 behind = cut - before(row);
+    Chunk chunk = {u32(row), u32(behind), u32(number), u32(number)};
+    if (behind > reach) {
+        // The next cut may be moved back to the beginning of the row.
+        chunk.moved = 0;
+        chunk.first = u32((before(row) + reach) / spacing);
+        chunk.last = u32((row_ptr[row + 1] + row) / spacing);
+    }
+    if (chunk.first != number) *any_cut = 1;
+    chunks[number] = chunk;
+}
+
+// Copies offsets to a narrower type that holds them.
+template <typename O>
+__device__ __forceinline__ void narrow(const O *__restrict__ offsets, u64 count, u32 *narrowed) {
+    wait_for_previous_launch();
+    if (thread_id() < count) narrowed[thread_id()] = u32(offsets[thread_id()]);
+}
+
+#define OFFSETS(SUFFIX, O)                                                                                            \
+    KERNEL csr_chunks_##SUFFIX(const O *row_ptr, u32 nrows, u64 spacing, u64 reach, u32 count, Chunk *chunks,         \
+                               u32 *any_cut) {                                                                        \
+        make_chunk(row_ptr, nrows, spacing, reach, count, chunks, any_cut);                                           \
+    }                                                                                                                 \
+    KERNEL csr_narrow_##SUFFIX(const O *offsets, u64 count, u32 *narrowed) { narrow(offsets, count, narrowed); }
+
+OFFSETS(o32, u32)
+OFFSETS(o64, u64)
+
 #define ROWS(NAME, W, T, O)                                                                                 \
     KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),                \
                 u32 l2_shares) {                                                                                             \

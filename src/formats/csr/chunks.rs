@@ -1,8 +1,7 @@
 //! Equal chunks of work for the blocks of a GPU.
 
 use crate::device::BLOCK;
-use crate::memory::collected;
-use crate::{Error, Scalar, ScalarKind, parallel};
+use crate::{Scalar, ScalarKind, parallel};
 use std::ops::Range;
 
 /// Consecutive entries of a thread, and the least number of entries and row ends of a matrix for
@@ -49,8 +48,9 @@ impl Cutting {
         let large_enough = RUNS.iter().rposition(|(_, least)| nrows + nnz >= *least).unwrap_or(0);
         let [.., (longest, _)] = RUNS;
         let mut cuttings = RUNS[large_enough..].iter().map(|(run, _)| Self::with_run(*run));
-        let few_cut = |cutting: &Self| longer(cutting.reach) * 10 <= nnz;
-        cuttings.find(few_cut).unwrap_or(Self::with_run(longest))
+        // Whatever the rows, no chunks are larger than the largest.
+        let fits = |cutting: &Self| cutting.run == longest || longer(cutting.reach) * 10 <= nnz;
+        cuttings.find(fits).unwrap_or(Self::with_run(longest))
     }
 
     /// Cutting of a matrix with the given row offsets.
@@ -79,6 +79,11 @@ impl Cutting {
     /// Consecutive entries of a thread.
     pub(super) const fn run(&self) -> u64 {
         self.run
+    }
+
+    /// Entries plus row ends between two cuts, and the largest distance by which a cut is moved.
+    pub(super) const fn spacing_and_reach(&self) -> (u64, u64) {
+        (self.spacing, self.reach)
     }
 
     /// True for the largest chunks, the only ones with a striped kernel.
@@ -113,15 +118,13 @@ pub(super) struct Chunk {
     last: u32,
 }
 
-/// Returns the chunks of a matrix, and one more for their end.
+/// The chunks of a matrix, and one more for their end, as `csr_chunks` in `kernels/csr.cu` makes
+/// them.
 ///
 /// Entries and row ends are counted together, in order, and cut into equal pieces. A cut that would
 /// leave only a few entries of its row behind is moved back, so that short rows are never cut.
-///
-/// # Errors
-///
-/// [`Error::HostMemory`].
-pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Result<Vec<Chunk>, Error> {
+#[cfg(test)]
+pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
     let nrows = row_ptr.len() - 1;
     let (spacing, reach) = (cutting.spacing as usize, cutting.reach as usize);
     // Entries and row ends before the entries of a row.
@@ -145,10 +148,11 @@ pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Result<Vec<Chunk>, 
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
     let count = cutting.count(nrows as u64, row_ptr[nrows] as u64) as usize;
-    collected(count + 1, chunk)
+    (0..=count).map(chunk).collect()
 }
 
 /// True if any row is cut.
+#[cfg(test)]
 pub(super) fn any_cut(chunks: &[Chunk]) -> bool {
     (0..).zip(chunks).any(|(number, chunk)| chunk.first != number)
 }
@@ -173,16 +177,16 @@ mod tests {
     fn chunks_by_hand() {
         let cutting = Cutting::with_run(8);
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
-        assert_eq!(chunks(&[0], cutting).unwrap(), [uncut(0, 0, 0)], "no rows, no chunks");
+        assert_eq!(chunks(&[0], cutting), [uncut(0, 0, 0)], "no rows, no chunks");
         assert_eq!(
-            chunks(&[0; 5], cutting).unwrap(),
+            chunks(&[0; 5], cutting),
             [uncut(0, 0, 0), uncut(4, 0, 1)],
             "four row ends in one chunk"
         );
         // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other
         // two cut it. The row and its end take the places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
-        let table = chunks(&offsets(&[1914, 5000, 0]), cutting).unwrap();
+        let table = chunks(&offsets(&[1914, 5000, 0]), cutting);
         assert_eq!(table, [uncut(0, 0, 0), uncut(1, 5, 1), row(1, 3), row(1, 3), uncut(3, 0, 4)]);
         assert!(any_cut(&table) && !any_cut(&table[..2]));
     }
@@ -226,7 +230,7 @@ mod tests {
         ) {
             let row_ptr = offsets(&lengths);
             let (nrows, nnz) = (lengths.len(), row_ptr[lengths.len()]);
-            let table = chunks(&row_ptr, cutting).unwrap();
+            let table = chunks(&row_ptr, cutting);
             prop_assert_eq!(table.len() as u64, cutting.count(nrows as u64, nnz as u64) + 1);
             let start = |number: usize| {
                 let cut = (number * cutting.spacing as usize).min(nrows + nnz);

@@ -1,6 +1,6 @@
 //! CSR on a GPU: some lanes per row, or blocks with equal chunks of entries and row ends.
 
-use super::chunks::{Chunk, any_cut};
+use super::chunks::{Chunk, Cutting};
 use super::{Arrangement, Host, LANE_ENTRIES, Offsets, Plan};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
@@ -16,8 +16,8 @@ const FILE: &str = "csr";
 /// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
 /// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
 /// in place of 53 µs for rows of 20 and 136 MB.
-fn residency<T: Scalar>(plan: Plan, matrix: &CsrBuffers<T>, gpu: Gpu) -> Residency {
-    let CsrBuffers { nrows, ncols, .. } = *matrix;
+fn residency<T: Scalar>(plan: Plan, matrix: &CsrBuffers<T>) -> Residency {
+    let CsrBuffers { gpu, nrows, ncols, .. } = *matrix;
     let residency = Residency::of::<T>(gpu, matrix.bytes(), (nrows, ncols));
     let lanes = match plan {
         Plan::Scalar => 1,
@@ -123,12 +123,26 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn new<T: Scalar>(chunks: &[Chunk], gpu: Gpu) -> Result<Self, Error> {
-        let count = chunks.len() - 1;
-        let words = count * size_of::<T>() / size_of::<u32>();
-        let parts = any_cut(chunks).then(|| Scratch::cleared(gpu, words));
-        // There are fewer than 2³² chunks.
-        Ok(Self { count: count as u32, table: gpu.upload(chunks)?, parts })
+    fn new<T: Scalar>(
+        cutting: Cutting,
+        matrix: &CsrBuffers<T>,
+        module: Module,
+    ) -> Result<Self, Error> {
+        let (gpu, nrows, nnz) = (matrix.gpu, matrix.nrows as u64, matrix.values.len() as u64);
+        // There are fewer than 2³² chunks of any matrix that fits a machine.
+        let count = cutting.count(nrows, nnz) as u32;
+        let table = gpu.uninitialised::<Chunk>(count as usize + 1)?;
+        let any_cut = gpu.zeroed::<u32>(1)?;
+        let (spacing, reach) = cutting.spacing_and_reach();
+        let launch = matrix.row_ptr.to(Launch::over(table.len(), 1)).arg(nrows as u32);
+        let launch = launch.arg(spacing).arg(reach).arg(count).arg(table.ptr()).arg(any_cut.ptr());
+        let kernel = gpu.kernel(module, &format!("csr_chunks_{}", matrix.row_ptr.name()))?;
+        // SAFETY: these are the parameters of `csr_chunks`, with a thread for every chunk; the
+        // arrays outlive the wait for `any_cut`.
+        unsafe { kernel.launch(gpu.queue(), launch)? };
+        let words = count as usize * size_of::<T>() / size_of::<u32>();
+        let parts = (any_cut.to_vec()? == [1]).then(|| Scratch::cleared(gpu, words));
+        Ok(Self { count, table, parts })
     }
 }
 
@@ -136,20 +150,20 @@ impl Chunks {
 fn arranged<T: Scalar>(
     arrangement: &Arrangement,
     matrix: &CsrBuffers<T>,
-    gpu: Gpu,
 ) -> Result<(RowKernel, Sharing), Error> {
+    let gpu = matrix.gpu;
+    let residency = residency(arrangement.plan, matrix);
+    let module = Module::of(FILE, residency);
     let (scalar, offset) = (T::KIND, matrix.row_ptr.name());
     let (name, sharing) = match arrangement.plan {
         Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
         Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
         Plan::Balanced => {
             let loads = if arrangement.striped { "striped" } else { "balanced" };
-            let chunks = Chunks::new::<T>(&arrangement.chunks, gpu)?;
-            (format!("{loads}{}", arrangement.run), Sharing::Chunks(chunks))
+            let chunks = Chunks::new(arrangement.cutting, matrix, module)?;
+            (format!("{loads}{}", arrangement.cutting.run()), Sharing::Chunks(chunks))
         }
     };
-    let residency = residency(arrangement.plan, matrix, gpu);
-    let module = Module::of(FILE, residency);
     let kernel = RowKernel::new(gpu, module, residency, format!("csr_{name}_{scalar}_{offset}"))?;
     Ok((kernel, sharing))
 }
@@ -164,7 +178,7 @@ impl<T: Scalar> Uploaded<T> {
             col_idx: Arc::new(gpu.upload(&host.col_idx)?),
             values: Arc::new(gpu.upload(&host.values)?),
         };
-        let (kernel, sharing) = arranged(&host.arrangement, &matrix, gpu)?;
+        let (kernel, sharing) = arranged(&host.arrangement, &matrix)?;
         Ok(Self { matrix, kernel, sharing })
     }
 
@@ -175,10 +189,25 @@ impl<T: Scalar> Uploaded<T> {
         there: &DeviceCsr<T>,
     ) -> Result<Self, Error> {
         let (gpu, nrows, ncols) = (there.gpu, a.nrows(), a.ncols());
-        let row_ptr = DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?;
+        let row_ptr = match Offsets::width(a.nnz() as u64) {
+            4 => DeviceOffsets::Narrow(gpu.uninitialised(nrows + 1)?),
+            _ => DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?,
+        };
         let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
-        let (kernel, sharing) = arranged(&Arrangement::of(plan, a)?, &matrix, gpu)?;
+        if let DeviceOffsets::Narrow(row_ptr) = &matrix.row_ptr {
+            let module = Module::of(FILE, residency(plan, &matrix));
+            let width = 8 * size_of::<usize>();
+            let kernel = gpu.kernel(module, &format!("csr_narrow_o{width}"))?;
+            let launch = Launch::over(row_ptr.len(), 1).arg(there.row_ptr.ptr());
+            // SAFETY: these are the parameters of `csr_narrow`, with a thread for every offset;
+            // freeing the arrays waits.
+            unsafe {
+                kernel.launch(gpu.queue(), launch.arg(row_ptr.len() as u64).arg(row_ptr.ptr()))?;
+            }
+            gpu.queue().synchronize()?;
+        }
+        let (kernel, sharing) = arranged(&Arrangement::of(plan, a), &matrix)?;
         Ok(Self { matrix, kernel, sharing })
     }
 
@@ -218,8 +247,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         a: CsrView<'_, T>,
     ) -> Result<bool, Error> {
         let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
-        let arrangement = Arrangement::of(*plan, a)?;
-        (self.kernel, self.sharing) = arranged(&arrangement, &self.matrix, self.matrix.gpu)?;
+        (self.kernel, self.sharing) = arranged(&Arrangement::of(*plan, a), &self.matrix)?;
         Ok(true)
     }
 

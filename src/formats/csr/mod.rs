@@ -33,7 +33,7 @@ use crate::device::{BLOCK, Gpu};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
-use chunks::{Chunk, Cutting, chunks, striped};
+use chunks::{Cutting, striped};
 use constants::LANE_ENTRIES;
 pub(crate) use spmm::HostVectors;
 use std::fmt::{self, Display};
@@ -177,7 +177,7 @@ impl Format for Csr {
     fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
         Ok(Host {
             ncols: a.ncols(),
-            arrangement: Arrangement::of(*plan, a)?,
+            arrangement: Arrangement::of(*plan, a),
             row_ptr: Offsets::new(a.row_ptr())?,
             col_idx: try_copied(a.col_idx())?,
             values: try_copied(a.values())?,
@@ -201,10 +201,8 @@ impl Format for Csr {
 #[derive(Debug)]
 struct Arrangement {
     plan: Plan,
-    /// For [`Plan::Balanced`] on a GPU: the chunks, and the consecutive entries of a thread in
-    /// them.
-    chunks: Vec<Chunk>,
-    run: u64,
+    /// For [`Plan::Balanced`] on a GPU: the partition into chunks.
+    cutting: Cutting,
     /// True if the threads of a GPU load the entries of a chunk in turn.
     striped: bool,
     /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
@@ -212,21 +210,21 @@ struct Arrangement {
 }
 
 impl Arrangement {
-    fn of<T: Scalar>(plan: Plan, a: CsrView<'_, T>) -> Result<Self, Error> {
+    fn of<T: Scalar>(plan: Plan, a: CsrView<'_, T>) -> Self {
         let ptr = a.row_ptr();
-        if plan != Plan::Balanced {
-            // Beginning and ending a row costs about as much as an entry.
-            let parts = partition(a.nrows(), 1, |row| (ptr[row] + row) as u64);
-            return Ok(Self { plan, chunks: Vec::new(), run: 0, striped: false, parts });
-        }
         let cutting = Cutting::of_rows(ptr);
-        Ok(Self {
-            plan,
-            chunks: chunks(ptr, cutting)?,
-            run: cutting.run(),
-            striped: cutting.is_largest() && striped::<T>(a.nrows(), a.col_idx()),
-            parts: partition(a.nnz(), 1, |k| k as u64),
-        })
+        let parts = match plan {
+            Plan::Balanced => partition(a.nnz(), 1, |k| k as u64),
+            // Beginning and ending a row costs about as much as an entry.
+            _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
+        };
+        let striped = cutting.is_largest() && striped::<T>(a.nrows(), a.col_idx());
+        Self { plan, cutting, striped, parts }
+    }
+
+    /// Bytes of the chunk table on a GPU.
+    fn chunk_bytes(&self, nrows: u64, nnz: u64) -> u64 {
+        if self.plan == Plan::Balanced { self.cutting.bytes(nrows, nnz) } else { 0 }
     }
 }
 
@@ -313,7 +311,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn change_plan(&mut self, plan: &super::Plan, a: CsrView<'_, T>) -> Result<bool, Error> {
         let super::Plan::Csr(plan) = plan else { return Ok(false) };
-        self.arrangement = Arrangement::of(*plan, a)?;
+        self.arrangement = Arrangement::of(*plan, a);
         Ok(true)
     }
 
@@ -335,7 +333,8 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn matrix_bytes(&self) -> u64 {
         let entries = size_of_val(&*self.col_idx) + size_of_val(&*self.values);
-        self.row_ptr.bytes() + (entries + size_of_val(&*self.arrangement.chunks)) as u64
+        let (nrows, nnz) = (self.row_ptr.len() as u64 - 1, self.values.len() as u64);
+        self.row_ptr.bytes() + entries as u64 + self.arrangement.chunk_bytes(nrows, nnz)
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
