@@ -86,6 +86,16 @@ impl Gpu {
         match *self {}
     }
 
+    /// Working memory of at least `bytes` bytes for work on the default queue.
+    pub(crate) fn working_memory(&self, _: usize) -> Result<Buffer<u8>, Error> {
+        match *self {}
+    }
+
+    /// Keeps working memory for later work on the default queue.
+    pub(crate) fn keep_working_memory(&self, _: Buffer<u8>) {
+        match *self {}
+    }
+
     /// Allocates `len` zeroed elements.
     pub(crate) fn zeroed<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
         match *self {}

@@ -54,6 +54,8 @@ struct Inner {
     modules: Mutex<HashMap<Module, Loaded>>,
     ceilings: ceilings::MeasuredCeilings,
     staging: staging::StagingBuffers,
+    /// Working memory that is not used.
+    spare: Mutex<Option<Buffer<u8>>>,
 }
 
 // SAFETY: the driver allows a context and its modules to be used from any thread.
@@ -174,6 +176,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         modules: Mutex::default(),
         ceilings: ceilings::MeasuredCeilings::default(),
         staging: staging::StagingBuffers::default(),
+        spare: Mutex::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
     let queue =

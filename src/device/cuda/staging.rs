@@ -106,3 +106,44 @@ impl PageLocked {
         Ok(Self { host: gpu.pinned(PIECE)?, copied: Event::new(gpu)? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::testing::devices;
+
+    #[test]
+    fn copies_of_several_threads_arrive() {
+        let gpu = devices().iter().find_map(|device| match device {
+            Device::Cuda(gpu) => Some(*gpu),
+            Device::Cpu => None,
+        });
+        let Some(gpu) = gpu else { return };
+        // One thread uses the buffers, the others leave the copy to the driver.
+        std::thread::scope(|scope| {
+            for thread in 0..3u32 {
+                scope.spawn(move || {
+                    for len in [LEAST / 4 - 1, LEAST / 4, 5 * PIECE + 3] {
+                        let data: Vec<u32> = (0..len as u32).map(|i| i ^ thread << 24).collect();
+                        let copy = gpu.upload(&data).unwrap();
+                        assert!(copy.to_vec().unwrap() == data, "{len} numbers");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn working_memory_is_used_again() {
+        let gpu = devices().iter().find_map(|device| match device {
+            Device::Cuda(gpu) => Some(*gpu),
+            Device::Cpu => None,
+        });
+        let Some(gpu) = gpu else { return };
+        let memory = gpu.working_memory(1 << 20).unwrap();
+        assert!(memory.len() >= 1 << 20);
+        gpu.keep_working_memory(memory);
+        assert!(gpu.working_memory(1 << 10).unwrap().len() >= 1 << 10);
+    }
+}

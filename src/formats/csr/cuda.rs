@@ -197,7 +197,7 @@ impl<T: Scalar> Uploaded<T> {
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
         if let DeviceOffsets::Narrow(row_ptr) = &matrix.row_ptr {
             let module = Module::of(FILE, residency(plan, &matrix));
-            let width = 8 * size_of::<usize>();
+            let width = usize::BITS;
             let kernel = gpu.kernel(module, &format!("csr_narrow_o{width}"))?;
             let launch = Launch::over(row_ptr.len(), 1).arg(there.row_ptr.ptr());
             // SAFETY: these are the parameters of `csr_narrow`, with a thread for every offset;
@@ -273,5 +273,34 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
 
     fn residency(&self) -> Residency {
         self.kernel.residency()
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "cuda")]
+mod tests {
+    use super::super::chunks::{any_cut, chunks};
+    use super::*;
+    use crate::device::Device;
+    use crate::matrix::gallery;
+    use crate::testing::devices;
+
+    #[test]
+    fn a_gpu_makes_the_chunk_table_of_the_host() {
+        let gpu = devices().iter().find_map(|device| match device {
+            Device::Cuda(gpu) => Some(*gpu),
+            Device::Cpu => None,
+        });
+        let Some(gpu) = gpu else { return };
+        for spec in ["poisson2d,n=7", "uniform,rows=20k", "lp,rows=300", "rmat,scale=14"] {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+            let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
+            let there = DeviceCsr::upload(a.view(), gpu).unwrap();
+            let packed = Uploaded::from_device(Plan::Balanced, a.view(), &there).unwrap();
+            let Sharing::Chunks(made) = &packed.sharing else { panic!("{spec}") };
+            assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
+            assert_eq!(made.parts.is_some(), any_cut(&host), "{spec}");
+            assert_eq!(packed.matrix.row_ptr.to_vec().unwrap(), a.row_ptr(), "{spec}");
+        }
     }
 }

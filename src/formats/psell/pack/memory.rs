@@ -29,7 +29,7 @@ struct Memory {
 impl WorkingMemory {
     /// Allocates `bytes` bytes of scratch memory at once.
     pub(super) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
-        let memory = Memory { chunks: vec![gpu.uninitialised(bytes)?], taken: 0 };
+        let memory = Memory { chunks: vec![gpu.working_memory(bytes)?], taken: 0 };
         Ok(Self { gpu, memory: RefCell::new(memory) })
     }
 
@@ -131,5 +131,13 @@ impl WorkingMemory {
         let launch = Launch::new(blocks, BLOCK).arg(sums).arg(tiles).arg(totals);
         // SAFETY: these are the parameters of the kernel, and the caller's promise.
         unsafe { self.run("psell_pack_rows", "pack_scan_tiles", launch) }
+    }
+}
+
+impl Drop for WorkingMemory {
+    fn drop(&mut self) {
+        // Everything is enqueued on the default queue.
+        let first = self.memory.get_mut().chunks.drain(..).next();
+        first.into_iter().for_each(|first| self.gpu.keep_working_memory(first));
     }
 }
