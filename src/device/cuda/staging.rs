@@ -5,11 +5,10 @@ use super::event::Event;
 use super::{Gpu, Pinned, Queue};
 use crate::Error;
 use crate::device::Ptr;
-use crate::device::cpu::prepare_threads;
-use crate::parallel;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, TryLockError};
+use std::thread;
 
 /// A byte of any element, which may be padding.
 pub(super) type Byte = MaybeUninit<u8>;
@@ -20,7 +19,7 @@ const PIECE: usize = 1 << 19;
 /// Largest number of threads that fill buffers.
 const THREADS: usize = 8;
 
-/// Least number of bytes of a copy that is divided.
+/// Least number of bytes of a copy that is staged, and bytes for each thread.
 const LEAST: usize = 1 << 21;
 
 /// Page-locked buffers of a GPU, allocated when they are first used.
@@ -58,9 +57,8 @@ impl StagingBuffers {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        prepare_threads();
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
-        parallel::for_each(rayon::current_num_threads().min(THREADS), &|thread| {
+        let fill = &|thread: usize| {
             let mut pieces = threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
             for turn in 0.. {
                 let start = next.fetch_add(PIECE, Relaxed);
@@ -72,6 +70,16 @@ impl StagingBuffers {
                     break;
                 }
             }
+        };
+        // Threads of its own: those of a pool may be waiting for short tasks.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let count = (from.len() / LEAST).clamp(1, THREADS.min(cores));
+        thread::scope(|scope| {
+            for number in 1..count {
+                // Without this thread the others fill all buffers.
+                let _ = thread::Builder::new().spawn_scoped(scope, move || fill(number));
+            }
+            fill(0);
         });
         let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         failure.map_or(Ok(true), Err)
