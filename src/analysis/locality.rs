@@ -1,7 +1,7 @@
 //! Reuse distances of the gathers from `x`, the input of a cache model.
 
 use super::rows::ratio;
-use super::{SHARED, together};
+use super::together;
 use crate::device::cpu::prepare_threads;
 use crate::parallel;
 use serde::{Deserialize, Serialize};
@@ -26,9 +26,6 @@ const FOLLOWED: usize = 1 << 9;
 
 /// … up to this power: beyond it the time is spent on finding the sampled groups.
 const MOST_SKIPPED: u32 = 3;
-
-/// Largest number of parts of the sampled groups, as a power of two.
-const MOST_PARTS: u32 = 2;
 
 /// Entries of a window per group if there are few groups: a group's first touch in the window is
 /// then one of this number, if all are alike.
@@ -83,33 +80,18 @@ impl Reuse {
         // Each window is in the middle of its share of the entries.
         let starts: Vec<usize> =
             (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
-        // Each task measures the groups of one part in neighbouring windows, and reuses one array of
-        // stamps for them.
+        // Each thread measures neighbouring windows, and reuses one array of stamps for them.
         let share = Self::windows_per_task(nnz, windows);
-        let parts = Self::parts(nnz, windows.div_ceil(share), skipped);
-        let tallies = parallel::map(windows.div_ceil(share) * parts, 1, |task| {
-            let sampled = Sampled::part(skipped, parts, task % parts);
+        let tallies = parallel::map_ranges(windows, share, |range| {
             let mut stamps = vec![0u32; groups];
             let mut tally = Tally::default();
-            let starts = starts.chunks(share).nth(task / parts).unwrap_or_default();
-            for (w, &start) in starts.iter().enumerate() {
-                tally.window(w, &col_idx[start..start + window], sampled, &mut stamps);
+            for (w, &start) in starts[range].iter().enumerate() {
+                tally.window(w, &col_idx[start..start + window], skipped, &mut stamps);
             }
             tally
         });
         let tally = tallies.into_iter().fold(Tally::default(), Tally::merge);
         tally.reuse(window, windows, skipped)
-    }
-
-    /// Number of parts of the sampled groups that are measured by tasks of their own: a power of
-    /// two. Each task searches all entries for its groups, so that a part takes half as long as all
-    /// of them; other measurements of the matrix keep two or three threads busy.
-    fn parts(nnz: usize, tasks: usize, skipped: u32) -> usize {
-        if nnz < SHARED || skipped == 0 {
-            return 1;
-        }
-        let idle = rayon::current_num_threads() / (4 * tasks.max(1));
-        1 << idle.clamp(1, 1 << MOST_PARTS).ilog2()
     }
 
     fn windows_per_task(nnz: usize, windows: usize) -> usize {
@@ -119,9 +101,8 @@ impl Reuse {
     /// Bytes that a measurement allocates: a stamp for each group of columns, in every task.
     pub(super) fn stamp_bytes(ncols: usize, nnz: usize) -> usize {
         let groups = Self::groups(ncols);
-        let Sampling { windows, skipped, .. } = Sampling::of(nnz, groups);
+        let windows = Sampling::of(nnz, groups).windows;
         let tasks = windows.div_ceil(Self::windows_per_task(nnz, windows));
-        let tasks = tasks * Self::parts(nnz, tasks, skipped);
         tasks.saturating_mul(groups).saturating_mul(size_of::<u32>())
     }
 
@@ -177,24 +158,9 @@ impl Sampling {
     }
 }
 
-/// The groups that a task measures: those whose hashes begin with a number.
-#[derive(Clone, Copy)]
-struct Sampled {
-    /// Number of lower bits of a hash that do not count.
-    shift: u32,
-    number: u32,
-}
-
-impl Sampled {
-    /// One of `parts` parts of a sample of one group in 2 to the power of `skipped`. All groups if
-    /// none are skipped, in one part.
-    fn part(skipped: u32, parts: usize, part: usize) -> Self {
-        Self { shift: 16 - skipped - parts.ilog2(), number: part as u32 }
-    }
-
-    fn has(self, group: u32) -> bool {
-        u32::from(((group ^ group >> 16) as u16).wrapping_mul(SPREAD)) >> self.shift == self.number
-    }
+/// True if a group is sampled, at one group in 2 to the power of `skipped`.
+fn is_followed(group: u32, skipped: u32) -> bool {
+    ((group ^ group >> 16) as u16).wrapping_mul(SPREAD) as u32 >> (16 - skipped) == 0
 }
 
 /// 2¹⁶ over the golden ratio: multiplying by it distributes numbers over the upper bits (Knuth,
@@ -203,28 +169,27 @@ const SPREAD: u16 = 0x9e37;
 
 /// Bit mask of the columns whose groups are sampled: bit `i` stands for column `i`.
 #[cfg(not(target_arch = "x86_64"))]
-fn followed(cols: &[u32; BATCH], sampled: Sampled) -> u64 {
-    let bit = |(i, &col): (usize, &u32)| u64::from(sampled.has(col >> GROUP_BITS)) << i;
+fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
+    let bit = |(i, &col): (usize, &u32)| u64::from(is_followed(col >> GROUP_BITS, skipped)) << i;
     cols.iter().enumerate().map(bit).sum()
 }
 
 /// Bit mask of the columns whose groups are sampled: bit `i` stands for column `i`. Uses
 /// instructions of every x86-64: three times as fast as the compiled loop.
 #[cfg(target_arch = "x86_64")]
-fn followed(cols: &[u32; BATCH], sampled: Sampled) -> u64 {
+fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
     use std::arch::x86_64::*;
     // SAFETY: SSE2 is part of the baseline, and nothing is read or written through pointers.
     unsafe {
-        let spread = _mm_set1_epi32(i32::from(SPREAD));
-        let (shift, number) = (sampled.shift.cast_signed(), sampled.number.cast_signed());
-        let (shift, number) = (_mm_cvtsi32_si128(shift), _mm_set1_epi32(number));
+        let (spread, limit) =
+            (_mm_set1_epi32(i32::from(SPREAD)), _mm_set1_epi32(1 << (16 - skipped)));
         let four = |cols: &[u32]| {
             let [a, b, c, d] = [cols[0], cols[1], cols[2], cols[3]].map(u32::cast_signed);
             let groups = _mm_srli_epi32::<{ GROUP_BITS as i32 }>(_mm_set_epi32(d, c, b, a));
             // The lower halves, since the upper ones are multiplied by 0.
             let hashes =
                 _mm_mullo_epi16(_mm_xor_si128(groups, _mm_srli_epi32::<16>(groups)), spread);
-            _mm_cmpeq_epi32(_mm_srl_epi32(hashes, shift), number)
+            _mm_cmplt_epi32(hashes, limit)
         };
         let eight = |cols: &[u32]| _mm_packs_epi32(four(&cols[..4]), four(&cols[4..]));
         let sixteen = |cols: &[u32]| _mm_packs_epi16(eight(&cols[..8]), eight(&cols[8..]));
@@ -246,20 +211,20 @@ impl Tally {
     /// from zero, and those of two windows lie more than a window apart. A stamp from outside of
     /// this window therefore gives a distance of class `CLASSES` or more, which counts as a first
     /// touch, and nothing needs to be cleared or compared.
-    fn window(&mut self, w: usize, col_idx: &[u32], sampled: Sampled, stamps: &mut [u32]) {
+    fn window(&mut self, w: usize, col_idx: &[u32], skipped: u32, stamps: &mut [u32]) {
         let base = FIRST_NUMBER + (2 * w * WINDOW) as u32;
         let mut touch = |now: u32, col: u32| {
             let stamp = &mut stamps[(col >> GROUP_BITS) as usize];
             self.0[(now - *stamp).ilog2() as usize] += 1;
             *stamp = now;
         };
-        if sampled.shift == 16 {
+        if skipped == 0 {
             (base..).zip(col_idx).for_each(|(now, &col)| touch(now, col));
             return;
         }
         let (batches, rest) = col_idx.as_chunks::<BATCH>();
         for (start, batch) in (base..).step_by(BATCH).zip(batches) {
-            let mut left = followed(batch, sampled);
+            let mut left = followed(batch, skipped);
             while left != 0 {
                 let i = left.trailing_zeros();
                 touch(start + i, batch[i as usize]);
@@ -267,7 +232,7 @@ impl Tally {
             }
         }
         for (now, &col) in (base + (col_idx.len() - rest.len()) as u32..).zip(rest) {
-            if sampled.has(col >> GROUP_BITS) {
+            if is_followed(col >> GROUP_BITS, skipped) {
                 touch(now, col);
             }
         }
@@ -327,7 +292,6 @@ mod tests {
         let reuse = on(1);
         assert_eq!((reuse.first, reuse.counts[0]), (3 * 8, 3 * (WINDOW as u64 - 8)));
         assert_eq!(reuse, on(3));
-        assert_eq!(reuse, on(16));
         assert_eq!(reuse, on(2));
     }
 
@@ -371,7 +335,7 @@ mod tests {
             let found = Reuse::of(a.ncols(), a.col_idx());
             let mut stamps = vec![0; (a.ncols() >> GROUP_BITS) + 1];
             let mut whole = Tally::default();
-            whole.window(0, a.col_idx(), Sampled::part(0, 1, 0), &mut stamps);
+            whole.window(0, a.col_idx(), 0, &mut stamps);
             let whole = whole.reuse(a.nnz(), 1, 0);
             for within in [64.0, 1024.0, 8192.0, 131_072.0] {
                 let (found, whole) = (found.share_within(within), whole.share_within(within));
@@ -389,14 +353,12 @@ mod tests {
         fn batches_hold_the_sampled_columns(
             cols in prop::array::uniform32(0..crate::matrix::MAX_DIMENSION as u32),
             skipped in 1..=MOST_SKIPPED,
-            (parts, part) in (0..=MOST_PARTS, 0usize..1 << MOST_PARTS),
         ) {
             let cols: [u32; BATCH] =
                 std::array::from_fn(|i| if i < 32 { cols[i] } else { cols[i - 32] / 1000 });
-            let sampled = Sampled::part(skipped, 1 << parts, part % (1 << parts));
-            let bits = followed(&cols, sampled);
+            let bits = followed(&cols, skipped);
             for (i, col) in cols.into_iter().enumerate() {
-                prop_assert_eq!(bits >> i & 1 == 1, sampled.has(col >> GROUP_BITS));
+                prop_assert_eq!(bits >> i & 1 == 1, is_followed(col >> GROUP_BITS, skipped));
             }
         }
 
