@@ -10,7 +10,7 @@ mod chunks;
 mod constants;
 pub mod coo;
 pub mod csr;
-mod device_csr;
+mod csr_source;
 mod device_vectors;
 pub mod dia;
 pub mod ell;
@@ -35,7 +35,7 @@ mod work;
 
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
-pub(crate) use device_csr::DeviceCsr;
+pub(crate) use csr_source::CsrSource;
 pub(crate) use device_vectors::DeviceVectors;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
@@ -43,7 +43,7 @@ pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub(crate) use spmm::{DeviceSpmm, HostSpmm, Shape, SpmmData, has_spmm, spmm_plan};
+pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape, has_spmm, spmm_plan};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::{Arrays, NoArrays, Updater};
 pub use work::Work;
@@ -60,16 +60,16 @@ use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 
 registry::registry! {
-    csr => Csr,
-    ell => Ell,
-    sell => Sell,
-    psell => Psell,
-    jds => Jds,
-    hyb => Hyb,
-    coo => Coo,
-    tiles => Tiles,
-    blocked => Blocked,
-    dia => Dia,
+    csr => Csr(CsrPlan),
+    ell => Ell(EllPlan),
+    sell => Sell(SellPlan),
+    psell => Psell(PsellPlan),
+    jds => Jds(JdsPlan),
+    hyb => Hyb(HybPlan),
+    coo => Coo(CooPlan),
+    tiles => Tiles(TilesPlan),
+    blocked => Blocked(BlockedPlan),
+    dia => Dia(DiaPlan),
 }
 
 /// A storage format. Implemented by the unit struct at the top of each format's folder.
@@ -166,7 +166,7 @@ pub(crate) trait Format: 'static {
     fn pack_on_device<T: Scalar>(
         _: &Self::Plan,
         _: CsrView<'_, T>,
-        _: &DeviceCsr<T>,
+        _: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
         Ok(None)
     }

@@ -1,9 +1,9 @@
 //! The macro that makes the types of all formats from their list.
 
-/// Declares `FormatKind` and `Plan` with a variant for each format of the list, from its module and
-/// its unit struct, and the functions that call the format of a plan.
+/// Declares `FormatKind` and `Plan` with a variant for each format of the list, from its module,
+/// its unit struct and its plan, and the functions that call the format of a plan.
 macro_rules! registry {
-    ($($module:ident => $Format:ident),+ $(,)?) => {
+    ($($module:ident => $Format:ident($Plan:ident)),+ $(,)?) => {
         /// The storage formats. Ties between plans are broken in this order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -35,7 +35,7 @@ macro_rules! registry {
         #[derive(Debug, Clone, PartialEq)]
         #[non_exhaustive]
         pub enum Plan {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format($module::Plan)),+
+            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format($module::$Plan)),+
         }
 
         impl Plan {
@@ -126,7 +126,7 @@ macro_rules! registry {
             pub(crate) fn pack_on_device<T: Scalar>(
                 &self,
                 a: CsrView<'_, T>,
-                there: &DeviceCsr<T>,
+                there: &CsrSource<T>,
             ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
                 match self { $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a, there)),+ }
             }

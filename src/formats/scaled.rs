@@ -22,12 +22,12 @@ pub(crate) struct Scaler<T> {
     parts: Box<[usize]>,
     /// On the CPU, the buffers that are not in use: as many as SpMVs ran at the same time.
     products: Mutex<Vec<Vec<T>>>,
-    on_gpu: OnceLock<OnGpu<T>>,
+    on_gpu: OnceLock<GpuScaler<T>>,
 }
 
 /// The GPU side of a [`Scaler`].
 #[derive(Debug)]
-struct OnGpu<T> {
+struct GpuScaler<T> {
     product: Scratch<T>,
     kernel: Kernel,
 }
@@ -208,11 +208,11 @@ impl<T: Scalar> Scaler<T> {
         }
     }
 
-    fn on_gpu(&self, gpu: Gpu) -> Result<&OnGpu<T>, Error> {
+    fn on_gpu(&self, gpu: Gpu) -> Result<&GpuScaler<T>, Error> {
         if let Some(made) = self.on_gpu.get() {
             return Ok(made);
         }
         let kernel = gpu.kernel("scaled", &format!("scaled_{}", T::KIND))?;
-        Ok(self.on_gpu.get_or_init(|| OnGpu { product: Scratch::new(gpu, self.nrows), kernel }))
+        Ok(self.on_gpu.get_or_init(|| GpuScaler { product: Scratch::new(gpu, self.nrows), kernel }))
     }
 }

@@ -97,7 +97,7 @@ impl<V> Multivector<V> {
 
 /// Shape of the operands of an SpMM.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct SpmmShape {
     /// Number of vectors.
     pub(crate) count: usize,
     /// Elements of each vector of `x`: the number of columns of the matrix.
@@ -108,7 +108,7 @@ pub(crate) struct Shape {
     pub(crate) layout: Layout,
 }
 
-impl Shape {
+impl SpmmShape {
     /// Strides of `x` and of `y`: distance to the next element of the same vector, and to the same
     /// element of the next vector.
     fn strides(&self) -> ([usize; 2], [usize; 2]) {
@@ -156,7 +156,7 @@ pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
 pub(crate) enum SpmmData<T: Scalar> {
     /// Tiles that are not in use: as many as were used at the same time.
     Host(Mutex<Vec<Vec<T>>>),
-    Gpu(Box<OnGpu<T>>),
+    Gpu(Box<GpuSpmm<T>>),
 }
 
 impl<T: Scalar> SpmmData<T> {
@@ -170,7 +170,7 @@ impl<T: Scalar> SpmmData<T> {
         Ok(match matrix {
             ResidentMatrix::Host(matrix) => matrix.spmm().map(|_| Self::Host(Mutex::default())),
             ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
-                Some(spmm) => Some(Self::Gpu(Box::new(OnGpu::new(spmm, *gpu, ncols)?))),
+                Some(spmm) => Some(Self::Gpu(Box::new(GpuSpmm::new(spmm, *gpu, ncols)?))),
                 None => None,
             },
         })
@@ -188,8 +188,8 @@ impl<T: Scalar> SpmmData<T> {
 /// Plan for SpMM with an analysed matrix on a device.
 pub(crate) fn spmm_plan(analysis: &Analysis, device: &Device) -> Plan {
     match device {
-        Device::Cpu => Plan::Csr(csr::Plan::Scalar),
-        Device::Cuda(_) => Plan::Psell(psell::Plan::for_spmm(analysis)),
+        Device::Cpu => Plan::Csr(csr::CsrPlan::Scalar),
+        Device::Cuda(_) => Plan::Psell(psell::PsellPlan::for_spmm(analysis)),
     }
 }
 
@@ -212,7 +212,7 @@ impl<T: Scalar> ResidentMatrix<T> {
     pub(crate) fn multiply_multivector(
         &self,
         data: &SpmmData<T>,
-        shape: Shape,
+        shape: SpmmShape,
         x: &[T],
         y: &mut [T],
     ) -> Result<(), Error> {
@@ -257,7 +257,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         &self,
         data: &SpmmData<T>,
         queue: &Queue,
-        shape: Shape,
+        shape: SpmmShape,
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {
@@ -281,7 +281,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         &self,
         data: &SpmmData<T>,
         stream: &Stream,
-        shape: Shape,
+        shape: SpmmShape,
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
         scaled: Option<(&Scaler<T>, Scaling<'_, T>)>,
@@ -344,14 +344,14 @@ fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
 
 /// SpMM on a GPU, with the means to bring vectors into row-major order.
 #[derive(Debug)]
-pub(crate) struct OnGpu<T: Scalar> {
+pub(crate) struct GpuSpmm<T: Scalar> {
     spmm: Box<dyn DeviceSpmm<T>>,
     /// Kernel that copies vectors to row-major order.
     kernel: Kernel,
     tile: Scratch<T>,
 }
 
-impl<T: Scalar> OnGpu<T> {
+impl<T: Scalar> GpuSpmm<T> {
     /// Number of vectors of a tile.
     const WIDTH: usize = TILE_BYTES / size_of::<T>();
 
@@ -372,7 +372,7 @@ impl<T: Scalar> OnGpu<T> {
     pub(crate) unsafe fn multiply(
         &self,
         queue: &Queue,
-        shape: Shape,
+        shape: SpmmShape,
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {

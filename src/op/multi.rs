@@ -7,7 +7,9 @@ use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
 #[cfg(doc)]
 use crate::formats::Layout;
-use crate::formats::{self, Multivector, Plan, ResidentMatrix, Scaler, Shape, has_spmm, spmm_plan};
+use crate::formats::{
+    self, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, has_spmm, spmm_plan,
+};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
@@ -269,7 +271,7 @@ impl<T: Scalar> SparseOp<T> {
         x: Multivector<usize>,
         y: &Multivector<V>,
         y_len: usize,
-    ) -> Result<Shape, Error> {
+    ) -> Result<SpmmShape, Error> {
         let (nrows, ncols, count, layout) = (self.nrows, self.ncols, x.count, x.layout);
         if (count, layout) != (y.count, y.layout) {
             let text = |count, layout| format!("{count} vectors in {layout:?} layout");
@@ -282,7 +284,7 @@ impl<T: Scalar> SparseOp<T> {
                 return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
             }
         }
-        Ok(Shape { count, nrows, ncols, layout })
+        Ok(SpmmShape { count, nrows, ncols, layout })
     }
 
     /// Data of SpMMs, created at the first use.

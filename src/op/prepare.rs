@@ -135,7 +135,7 @@ impl SparseOpBuilder {
             return Ok(None);
         }
         let memory = memory_limit.saturating_mul(2).min(device.memory()? / 2);
-        let csr = Plan::Csr(csr::Plan::Balanced).work(analysis, T::KIND).matrix_bytes;
+        let csr = Plan::Csr(csr::CsrPlan::Balanced).work(analysis, T::KIND).matrix_bytes;
         let predicted = decision.chosen().map_or(0, |chosen| chosen.work.matrix_bytes);
         if csr.saturating_add(predicted) > memory {
             return Ok(None);

@@ -31,7 +31,7 @@ pub(super) fn excess(
         return None;
     }
     let estimate = |plan: &Plan| plan.estimate_us(analysis, &plan.work(analysis, scalar));
-    let ratio = estimate(plan) / estimate(&Plan::Csr(csr::Plan::Balanced));
+    let ratio = estimate(plan) / estimate(&Plan::Csr(csr::CsrPlan::Balanced));
     (ratio > MOST).then_some(ratio)
 }
 

@@ -3,7 +3,7 @@
 
 use super::constants::WINDOW_THREADS;
 use super::cpu::Spare;
-use super::{Host, Pieces, Split, Tiles, Values, pack};
+use super::{HostBlocked, Pieces, SlotValues, SplitRows, TileTable, pack};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
@@ -17,7 +17,7 @@ const FILE: &str = "blocked";
 
 /// A cache-blocked matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceBlocked<T> {
     nrows: usize,
     ncols: usize,
     hot: Buffer<u32>,
@@ -45,7 +45,7 @@ pub(super) struct Uploaded<T> {
 #[derive(Debug)]
 struct UploadedPieces<T, C> {
     cols: Buffer<C>,
-    values: Values<T, Buffer<T>>,
+    values: SlotValues<T, Buffer<T>>,
     flags: Buffer<u16>,
     piece_ptr: Buffer<u32>,
     targets: Buffer<u32>,
@@ -62,7 +62,7 @@ enum SumTiles {
 
 impl SumTiles {
     fn new<T: Scalar>(
-        tiles: &Tiles,
+        tiles: &TileTable,
         values: &str,
         gpu: Gpu,
         module: Module,
@@ -85,8 +85,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         Ok(Self {
             cols: gpu.upload(&host.cols)?,
             values: match &host.values {
-                Values::Plain(values) => Values::Plain(gpu.upload(values)?),
-                Values::Equal(value) => Values::Equal(*value),
+                SlotValues::Plain(values) => SlotValues::Plain(gpu.upload(values)?),
+                SlotValues::Equal(value) => SlotValues::Equal(*value),
             },
             flags: gpu.upload(&host.flags)?,
             piece_ptr: gpu.upload(&host.piece_ptr)?,
@@ -102,8 +102,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
     /// Adds the leading parameters of all kernels.
     fn args(&self, launch: Launch, y: Ptr<T>, parts: Ptr<T>, nrows: usize) -> Launch {
         let (values, value) = match &self.values {
-            Values::Plain(values) => (values.ptr(), T::ZERO),
-            Values::Equal(value) => (Ptr::NULL, *value),
+            SlotValues::Plain(values) => (values.ptr(), T::ZERO),
+            SlotValues::Equal(value) => (Ptr::NULL, *value),
         };
         let launch =
             launch.arg(self.cols.ptr()).arg(values).arg(value.bits()).arg(self.flags.ptr());
@@ -114,8 +114,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
     /// Pointer and number of the values. None if one value stands for all.
     fn plain(&self) -> Option<(Ptr<T>, usize)> {
         match &self.values {
-            Values::Plain(values) => Some((values.ptr(), values.len())),
-            Values::Equal(_) => None,
+            SlotValues::Plain(values) => Some((values.ptr(), values.len())),
+            SlotValues::Equal(_) => None,
         }
     }
 
@@ -123,8 +123,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         Ok(Pieces {
             cols: self.cols.to_vec()?,
             values: match &self.values {
-                Values::Plain(values) => Values::Plain(values.to_vec()?),
-                Values::Equal(value) => Values::Equal(*value),
+                SlotValues::Plain(values) => SlotValues::Plain(values.to_vec()?),
+                SlotValues::Equal(value) => SlotValues::Equal(*value),
             },
             flags: self.flags.to_vec()?,
             piece_ptr: self.piece_ptr.to_vec()?,
@@ -135,8 +135,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
 
     fn bytes(&self) -> u64 {
         let values = match &self.values {
-            Values::Plain(values) => values.bytes(),
-            Values::Equal(_) => 0,
+            SlotValues::Plain(values) => values.bytes(),
+            SlotValues::Equal(_) => 0,
         };
         self.cols.bytes()
             + values
@@ -147,7 +147,7 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
 }
 
 /// Lanes per row for adding parts: about as many as a row has parts.
-const fn lanes(split: &Split, parts: usize) -> u32 {
+const fn lanes(split: &SplitRows, parts: usize) -> u32 {
     match parts / if split.rows.is_empty() { 1 } else { split.rows.len() } {
         0..3 => 1,
         3..12 => 4,
@@ -155,14 +155,14 @@ const fn lanes(split: &Split, parts: usize) -> u32 {
     }
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceBlocked<T> {
+    pub(super) fn new(host: &HostBlocked<T>, gpu: Gpu) -> Result<Self, Error> {
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
         let module = Module::of(FILE, residency);
         let kernel = |name: &str| gpu.kernel(module, &format!("blocked_{name}_{}", T::KIND));
-        let values = |values: &Values<T>| match values {
-            Values::Plain(_) => "",
-            Values::Equal(_) => "_equal",
+        let values = |values: &SlotValues<T>| match values {
+            SlotValues::Plain(_) => "",
+            SlotValues::Equal(_) => "_equal",
         };
         let parts = host.split.ptr[host.split.ptr.len() - 1] as usize;
         let lanes = lanes(&host.split, parts);
@@ -208,7 +208,7 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         let (parts, hot_x) = (self.parts.on(queue)?, self.hot_x.on(queue)?);
         let hot = self.hot.len();
@@ -237,14 +237,18 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let ptr = self.split_ptr.to_vec()?;
-        let host = Host {
+        let host = HostBlocked {
             nrows: self.nrows,
             ncols: self.ncols,
             hot: self.hot.to_vec()?,
-            tiles: Tiles { tile_ptr: self.tile_ptr.to_vec()?, windows: self.windows.to_vec()? },
+            tiles: TileTable { tile_ptr: self.tile_ptr.to_vec()?, windows: self.windows.to_vec()? },
             near: self.near.to_host()?,
             far: self.far.to_host()?,
-            split: Split { rows: self.split_rows.to_vec()?, bounds: pack::split_bounds(&ptr), ptr },
+            split: SplitRows {
+                rows: self.split_rows.to_vec()?,
+                bounds: pack::split_bounds(&ptr),
+                ptr,
+            },
             order: self.order.to_vec()?,
             scratch: Spare::default(),
         };

@@ -1,11 +1,11 @@
 //! CSR on a GPU: some lanes per row, or blocks with equal chunks of entries and row ends.
 
 use super::chunks::{Chunk, any_cut};
-use super::{Arrangement, Host, LANE_ENTRIES, Offsets, Plan};
+use super::{Arrangement, CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
 };
-use crate::formats::{Arrays, DeviceCsr, DeviceMatrix, NoArrays, row_products};
+use crate::formats::{Arrays, CsrSource, DeviceMatrix, NoArrays, row_products};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ const FILE: &str = "csr";
 /// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
 /// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
 /// in place of 53 µs for rows of 20 and 136 MB.
-fn residency<T: Scalar>(plan: Plan, matrix: &CsrBuffers<T>, gpu: Gpu) -> Residency {
+fn residency<T: Scalar>(plan: CsrPlan, matrix: &CsrBuffers<T>, gpu: Gpu) -> Residency {
     let CsrBuffers { nrows, ncols, .. } = *matrix;
     let residency = Residency::of::<T>(gpu, matrix.bytes(), (nrows, ncols));
     let lanes = match plan {
-        Plan::Scalar => 1,
-        Plan::Vector(lanes) => lanes as usize,
-        Plan::Balanced => return residency,
+        CsrPlan::Scalar => 1,
+        CsrPlan::Vector(lanes) => lanes as usize,
+        CsrPlan::Balanced => return residency,
     };
     if matrix.values.len() > nrows * lanes * LANE_ENTRIES as usize {
         residency.without_streaming()
@@ -39,10 +39,10 @@ enum DeviceOffsets {
 }
 
 impl DeviceOffsets {
-    fn new(row_ptr: &Offsets, gpu: Gpu) -> Result<Self, Error> {
+    fn new(row_ptr: &RowOffsets, gpu: Gpu) -> Result<Self, Error> {
         Ok(match row_ptr {
-            Offsets::Narrow(ptr) => Self::Narrow(gpu.upload(ptr)?),
-            Offsets::Wide(ptr) => Self::Wide(gpu.upload(ptr)?),
+            RowOffsets::Narrow(ptr) => Self::Narrow(gpu.upload(ptr)?),
+            RowOffsets::Wide(ptr) => Self::Wide(gpu.upload(ptr)?),
         })
     }
 
@@ -64,8 +64,8 @@ impl DeviceOffsets {
 
     fn to_vec(&self) -> Result<Vec<usize>, Error> {
         Ok(match self {
-            Self::Narrow(ptr) => Offsets::Narrow(ptr.to_vec()?),
-            Self::Wide(ptr) => Offsets::Wide(ptr.to_vec()?),
+            Self::Narrow(ptr) => RowOffsets::Narrow(ptr.to_vec()?),
+            Self::Wide(ptr) => RowOffsets::Wide(ptr.to_vec()?),
         }
         .to_vec())
     }
@@ -97,7 +97,7 @@ impl<T: Scalar> CsrBuffers<T> {
 
 /// A CSR matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceCsr<T> {
     matrix: CsrBuffers<T>,
     kernel: RowKernel,
     sharing: Sharing,
@@ -140,9 +140,9 @@ fn arranged<T: Scalar>(
 ) -> Result<(RowKernel, Sharing), Error> {
     let (scalar, offset) = (T::KIND, matrix.row_ptr.name());
     let (name, sharing) = match arrangement.plan {
-        Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
-        Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
-        Plan::Balanced => {
+        CsrPlan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
+        CsrPlan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
+        CsrPlan::Balanced => {
             let loads = if arrangement.striped { "striped" } else { "balanced" };
             let chunks = Chunks::new::<T>(&arrangement.chunks, gpu)?;
             (format!("{loads}{}", arrangement.run), Sharing::Chunks(chunks))
@@ -154,8 +154,8 @@ fn arranged<T: Scalar>(
     Ok((kernel, sharing))
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceCsr<T> {
+    pub(super) fn new(host: &HostCsr<T>, gpu: Gpu) -> Result<Self, Error> {
         let matrix = CsrBuffers {
             gpu,
             nrows: host.row_ptr.len() - 1,
@@ -170,12 +170,12 @@ impl<T: Scalar> Uploaded<T> {
 
     /// Takes the arrays of a matrix in GPU memory. `a` is the same matrix in host memory.
     pub(super) fn from_device(
-        plan: Plan,
+        plan: CsrPlan,
         a: CsrView<'_, T>,
-        there: &DeviceCsr<T>,
+        there: &CsrSource<T>,
     ) -> Result<Self, Error> {
         let (gpu, nrows, ncols) = (there.gpu, a.nrows(), a.ncols());
-        let row_ptr = DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?;
+        let row_ptr = DeviceOffsets::new(&RowOffsets::new(a.row_ptr())?, gpu)?;
         let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
         let (kernel, sharing) = arranged(&Arrangement::of(plan, a)?, &matrix, gpu)?;
@@ -209,7 +209,7 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     row_products!();
 
     fn change_plan(

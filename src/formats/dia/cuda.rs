@@ -1,6 +1,6 @@
 //! DIA on a GPU: one thread per row and one warp per slice.
 
-use super::Host;
+use super::HostDia;
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
@@ -11,7 +11,7 @@ const FILE: &str = "dia";
 
 /// A DIA matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceDia<T> {
     nrows: usize,
     ncols: usize,
     offsets: Buffer<i64>,
@@ -20,9 +20,9 @@ pub(super) struct Uploaded<T> {
     kernel: RowKernel,
 }
 
-impl<T: Scalar> Uploaded<T> {
+impl<T: Scalar> DeviceDia<T> {
     /// Copies a matrix to GPU memory with the given residency.
-    pub(super) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+    pub(super) fn new(host: &HostDia<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let (module, name) = (Module::of(FILE, residency), format!("{FILE}_{}", T::KIND));
         Ok(Self {
             nrows: host.nrows,
@@ -48,11 +48,11 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceDia<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let host = Host {
+        let host = HostDia {
             nrows: self.nrows,
             ncols: self.ncols,
             offsets: self.offsets.to_vec()?,

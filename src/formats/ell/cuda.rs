@@ -1,6 +1,6 @@
 //! ELL on a GPU: one thread per row.
 
-use super::Host;
+use super::HostEll;
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
@@ -11,7 +11,7 @@ const FILE: &str = "ell";
 
 /// An ELL matrix, or the ELL part of another format, in GPU memory.
 #[derive(Debug)]
-pub(crate) struct Uploaded<T> {
+pub(crate) struct DeviceEll<T> {
     nrows: usize,
     ncols: usize,
     width: usize,
@@ -22,9 +22,9 @@ pub(crate) struct Uploaded<T> {
     kernel: RowKernel,
 }
 
-impl<T: Scalar> Uploaded<T> {
+impl<T: Scalar> DeviceEll<T> {
     /// Copies a matrix to GPU memory with the given residency.
-    pub(crate) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+    pub(crate) fn new(host: &HostEll<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let kernel = if host.row_len.is_some() { "ell_lengths" } else { "ell" };
         Ok(Self {
             nrows: host.nrows,
@@ -44,8 +44,8 @@ impl<T: Scalar> Uploaded<T> {
     }
 
     /// Copies the matrix back to host memory, for unpacking only.
-    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
-        Ok(Host {
+    pub(crate) fn to_host(&self) -> Result<HostEll<T>, Error> {
+        Ok(HostEll {
             nrows: self.nrows,
             ncols: self.ncols,
             width: self.width,
@@ -76,7 +76,7 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceEll<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {

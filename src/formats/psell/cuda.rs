@@ -6,7 +6,7 @@ mod window;
 
 use spmm::Spmm;
 
-use super::host::Host;
+use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::{Header, Narrowed, NarrowedPair, Stored};
@@ -24,17 +24,17 @@ use std::sync::Arc;
 
 /// A packed SELL matrix in GPU memory.
 #[derive(Debug)]
-pub(crate) struct Uploaded<T> {
+pub(crate) struct DevicePsell<T> {
     nrows: usize,
     ncols: usize,
     group: usize,
     headers: Buffer<Header>,
-    values: Values<T>,
+    values: DeviceValues<T>,
     dictionary: Buffer<T>,
     index: Buffer<u32>,
     perm: Option<Buffer<u32>>,
     skip: Option<Buffer<u32>>,
-    long: Option<Long<T>>,
+    long: Option<DeviceLongRows<T>>,
     bytes: u64,
     /// Binary logarithm of the number of warps that share a slice.
     shift: u32,
@@ -43,10 +43,10 @@ pub(crate) struct Uploaded<T> {
 
 /// Long rows, which are stored outside of the slices.
 #[derive(Debug)]
-pub(super) struct Long<T> {
+pub(super) struct DeviceLongRows<T> {
     pieces: Buffer<Piece>,
     col_idx: Buffer<u32>,
-    values: Values<T>,
+    values: DeviceValues<T>,
     /// Sum of every piece.
     sums: Scratch<T>,
     /// Number of finished pieces of a row, at its first piece; zero between products.
@@ -56,17 +56,17 @@ pub(super) struct Long<T> {
 /// Buffers of a packed matrix.
 pub(super) struct Parts<T> {
     pub(super) headers: Buffer<Header>,
-    pub(super) values: Values<T>,
+    pub(super) values: DeviceValues<T>,
     pub(super) dictionary: Buffer<T>,
     pub(super) index: Buffer<u32>,
     pub(super) perm: Option<Buffer<u32>>,
     pub(super) skip: Option<Buffer<u32>>,
-    pub(super) long: Option<Long<T>>,
+    pub(super) long: Option<DeviceLongRows<T>>,
 }
 
 /// Values in GPU memory; the variants are those of [`Stored`].
 #[derive(Debug)]
-pub(super) enum Values<T> {
+pub(super) enum DeviceValues<T> {
     Plain(Buffer<T>),
     Codes(Buffer<u8>),
     Halves(Precision, Buffer<u16>),
@@ -74,7 +74,7 @@ pub(super) enum Values<T> {
     Same,
 }
 
-impl<T: Scalar> Values<T> {
+impl<T: Scalar> DeviceValues<T> {
     fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
         Ok(match stored {
             Stored::Plain(values) => Self::Plain(gpu.upload(values)?),
@@ -160,9 +160,9 @@ impl<T: Scalar> Values<T> {
     }
 }
 
-impl<T: Scalar> Long<T> {
+impl<T: Scalar> DeviceLongRows<T> {
     fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
-        let values = Values::new(&long.values, gpu)?;
+        let values = DeviceValues::new(&long.values, gpu)?;
         Ok(Self::from_parts(gpu, gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
     }
 
@@ -170,7 +170,7 @@ impl<T: Scalar> Long<T> {
         gpu: Gpu,
         pieces: Buffer<Piece>,
         col_idx: Buffer<u32>,
-        values: Values<T>,
+        values: DeviceValues<T>,
     ) -> Self {
         let count = pieces.len();
         Self {
@@ -251,23 +251,23 @@ fn blocks(warps: usize) -> u32 {
     warps.div_ceil(BLOCK as usize / LANES) as u32
 }
 
-impl<T: Scalar> Uploaded<T> {
+impl<T: Scalar> DevicePsell<T> {
     /// Copies a packed matrix to GPU memory.
     ///
     /// # Errors
     ///
     /// Errors of allocation, copies and kernel compilation.
-    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+    pub(crate) fn new(host: &HostPsell<T>, gpu: Gpu) -> Result<Self, Error> {
         let upload =
             |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
         let parts = Parts {
             headers: gpu.upload(&host.headers)?,
-            values: Values::new(&host.values, gpu)?,
+            values: DeviceValues::new(&host.values, gpu)?,
             dictionary: gpu.upload(&host.dictionary)?,
             index: gpu.upload(&host.index)?,
             perm: upload(&host.perm)?,
             skip: upload(&host.skip)?,
-            long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
+            long: host.long.as_ref().map(|long| DeviceLongRows::new(long, gpu)).transpose()?,
         };
         Self::from_parts(gpu, (host.nrows, host.ncols), host.group, parts, host.is_diagonal())
     }
@@ -289,7 +289,7 @@ impl<T: Scalar> Uploaded<T> {
         let (file, diagonal) = (values.file(), if is_diagonal { "_diagonal" } else { "" });
         let optional = perm.iter().chain(&skip).map(Buffer::bytes).sum::<u64>();
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
-        let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, Long::bytes);
+        let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, DeviceLongRows::bytes);
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
         let shift = sharing(&headers, bytes)?;
         let (module, residency) = match shift {
@@ -360,9 +360,9 @@ impl<T: Scalar> Uploaded<T> {
     /// # Errors
     ///
     /// Errors of copies from the GPU.
-    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
+    pub(crate) fn to_host(&self) -> Result<HostPsell<T>, Error> {
         let download = |array: &Option<Buffer<u32>>| array.as_ref().map(Buffer::to_vec).transpose();
-        Ok(Host {
+        Ok(HostPsell {
             nrows: self.nrows,
             ncols: self.ncols,
             group: self.group,
@@ -372,7 +372,7 @@ impl<T: Scalar> Uploaded<T> {
             index: self.index.to_vec()?,
             perm: download(&self.perm)?,
             skip: download(&self.skip)?,
-            long: self.long.as_ref().map(Long::to_host).transpose()?,
+            long: self.long.as_ref().map(DeviceLongRows::to_host).transpose()?,
             parts: Box::default(),
         })
     }
@@ -384,7 +384,7 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
@@ -414,7 +414,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 }
 
-impl<T: Scalar> EncodedDevice<T> for Uploaded<T> {
+impl<T: Scalar> EncodedDevice<T> for DevicePsell<T> {
     fn storage(&self) -> ValueStorage {
         ValueStorage::of(self.values.precision(), self.dictionary.len())
     }

@@ -1,6 +1,6 @@
 //! SELL-C-σ on a GPU: one thread per lane, and with C = 32 one warp per slice.
 
-use super::Host;
+use super::HostSell;
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
@@ -21,7 +21,7 @@ const DEEP_WIDTH: usize = 64;
 
 /// A SELL-C-σ matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceSell<T> {
     nrows: usize,
     ncols: usize,
     c: usize,
@@ -33,8 +33,8 @@ pub(super) struct Uploaded<T> {
     kernel: RowKernel,
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceSell<T> {
+    pub(super) fn new(host: &HostSell<T>, gpu: Gpu) -> Result<Self, Error> {
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
         let few = host.nrows <= FEW_ROWS * gpu.multiprocessors();
         let kernel = match host.c == WARP {
@@ -77,11 +77,11 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceSell<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let host = Host {
+        let host = HostSell {
             nrows: self.nrows,
             ncols: self.ncols,
             c: self.c,

@@ -2,7 +2,7 @@
 //! the rows that are cut.
 
 use super::constants::{MULTIPLY_THREADS, PIECE_BYTES, SUM_THREADS};
-use super::{GROUP, Host, Shape, Values, pack};
+use super::{GROUP, HostTiles, SlotValues, TilesShape, pack};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
@@ -13,21 +13,21 @@ const BANKS: u32 = 128;
 
 /// A tiled matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
-    shape: Shape,
+pub(super) struct DeviceTiles<T> {
+    shape: TilesShape,
     chunk_rows: Buffer<u32>,
     chunk_ptr: Buffer<u32>,
     positions: Buffer<u16>,
     row_ends: Buffer<u16>,
     tile_ptr: Buffer<u32>,
     cols: Buffer<u16>,
-    values: Values<T, Buffer<T>>,
+    values: SlotValues<T, Buffer<T>>,
     /// Position in chunk order of each group in tile order.
     destinations: Buffer<u32>,
     /// First group of each stripe, the same in both orders, and the number of groups.
     stripe_ptr: Vec<u32>,
-    multiply: Shared,
-    sum: Shared,
+    multiply: SharedMemoryKernel,
+    sum: SharedMemoryKernel,
     add_carries: Kernel,
     /// Products of a stripe.
     products: Scratch<T>,
@@ -38,14 +38,14 @@ pub(super) struct Uploaded<T> {
 
 /// A kernel whose blocks use dynamic shared memory.
 #[derive(Debug)]
-struct Shared {
+struct SharedMemoryKernel {
     kernel: Kernel,
     bytes: u32,
     /// Number of resident blocks.
     resident: u32,
 }
 
-impl Shared {
+impl SharedMemoryKernel {
     fn new(gpu: Gpu, module: Module, name: &str, threads: u32, bytes: u32) -> Result<Self, Error> {
         let kernel = gpu.kernel(module, name)?;
         Ok(Self { kernel, bytes, resident: gpu.resident_blocks(kernel, threads, bytes)? })
@@ -61,8 +61,8 @@ fn inverse(numbers: &[u32]) -> Vec<u32> {
     places
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceTiles<T> {
+    pub(super) fn new(host: &HostTiles<T>, gpu: Gpu) -> Result<Self, Error> {
         let (shape, scalar, size) = (host.shape, T::KIND, size_of::<T>() as u32);
         let stripe_ptr: Vec<u32> =
             (0..=shape.stripes()).map(|stripe| host.tile_ptr[stripe * shape.blocks()]).collect();
@@ -73,8 +73,8 @@ impl<T: Scalar> Uploaded<T> {
             Residency::of::<T>(gpu, bytes, (host.shape.nrows, host.shape.ncols)).whole();
         let module = Module::of("tiles", residency);
         let (multiply, values) = match &host.values {
-            Values::Plain(values) => ("tiles_multiply", Values::Plain(gpu.upload(values)?)),
-            Values::Equal(value) => ("tiles_multiply_equal", Values::Equal(*value)),
+            SlotValues::Plain(values) => ("tiles_multiply", SlotValues::Plain(gpu.upload(values)?)),
+            SlotValues::Equal(value) => ("tiles_multiply_equal", SlotValues::Equal(*value)),
         };
         let x_bytes = shape.width.min(shape.ncols as u32) * size;
         // Products occupy whole rows of banks.
@@ -90,14 +90,14 @@ impl<T: Scalar> Uploaded<T> {
             values,
             destinations: gpu.upload(&inverse(&host.home))?,
             stripe_ptr,
-            multiply: Shared::new(
+            multiply: SharedMemoryKernel::new(
                 gpu,
                 module,
                 &format!("{multiply}_{scalar}"),
                 MULTIPLY_THREADS,
                 x_bytes,
             )?,
-            sum: Shared::new(
+            sum: SharedMemoryKernel::new(
                 gpu,
                 module,
                 &format!("tiles_sum_{scalar}"),
@@ -119,8 +119,8 @@ impl<T: Scalar> Uploaded<T> {
             pieces.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
         let launch = Launch::new(blocks as u32, MULTIPLY_THREADS).with_shared(self.multiply.bytes);
         let (values, value) = match &self.values {
-            Values::Plain(values) => (values.ptr(), T::ZERO),
-            Values::Equal(value) => (Ptr::NULL, *value),
+            SlotValues::Plain(values) => (values.ptr(), T::ZERO),
+            SlotValues::Equal(value) => (Ptr::NULL, *value),
         };
         let tiles = self.shape.blocks();
         let launch = launch.arg(self.tile_ptr.ptr().add(stripe * tiles)).arg(tiles as u32);
@@ -145,7 +145,7 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         let (products, carries) = (self.products.on(queue)?, self.carries.on(queue)?);
         for stripe in 0..self.shape.stripes() {
@@ -171,7 +171,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let host = Host {
+        let host = HostTiles {
             shape: self.shape,
             chunk_rows: self.chunk_rows.to_vec()?,
             chunk_ptr: self.chunk_ptr.to_vec()?,
@@ -181,8 +181,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             tile_ptr: self.tile_ptr.to_vec()?,
             cols: self.cols.to_vec()?,
             values: match &self.values {
-                Values::Plain(values) => Values::Plain(values.to_vec()?),
-                Values::Equal(value) => Values::Equal(*value),
+                SlotValues::Plain(values) => SlotValues::Plain(values.to_vec()?),
+                SlotValues::Equal(value) => SlotValues::Equal(*value),
             },
             parts: pack::parts(&self.shape),
         };
@@ -191,8 +191,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
         match &self.values {
-            Values::Plain(values) => Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)]),
-            Values::Equal(_) => Err(NoArrays::CODED),
+            SlotValues::Plain(values) => Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)]),
+            SlotValues::Equal(_) => Err(NoArrays::CODED),
         }
     }
 
@@ -200,8 +200,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let words = [&self.chunk_rows, &self.chunk_ptr, &self.tile_ptr, &self.destinations];
         let halves = [&self.positions, &self.row_ends, &self.cols];
         let values = match &self.values {
-            Values::Plain(values) => values.bytes(),
-            Values::Equal(_) => 0,
+            SlotValues::Plain(values) => values.bytes(),
+            SlotValues::Equal(_) => 0,
         };
         let words: u64 = words.iter().map(|array| array.bytes()).sum();
         words + halves.iter().map(|array| array.bytes()).sum::<u64>() + values

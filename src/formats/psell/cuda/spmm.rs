@@ -4,7 +4,7 @@
 use super::super::Header;
 use super::super::long::Piece;
 use super::window::SlidingWindow;
-use super::{Uploaded, Values, blocks};
+use super::{DevicePsell, DeviceValues, blocks};
 use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Scratch};
 use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors};
 use crate::{Error, Precision, Scalar};
@@ -21,7 +21,7 @@ fn is_grouped(headers: &[Header], group: usize) -> bool {
 /// SpMM with a packed SELL matrix on its GPU.
 #[derive(Debug)]
 pub(crate) struct Spmm<T> {
-    matrix: Arc<Uploaded<T>>,
+    matrix: Arc<DevicePsell<T>>,
     /// Kernels by unit; see [`DeviceVectors::UNITS`].
     kernels: Vec<(usize, Kernel)>,
     /// Sums of every piece of a long row.
@@ -38,14 +38,14 @@ impl<T: Scalar> Spmm<T> {
     /// # Errors
     ///
     /// Errors of kernel compilation.
-    pub(crate) fn new(matrix: Arc<Uploaded<T>>, gpu: Gpu) -> Result<Self, Error> {
+    pub(crate) fn new(matrix: Arc<DevicePsell<T>>, gpu: Gpu) -> Result<Self, Error> {
         let file = match matrix.values {
-            Values::Plain(_) => "psell_spmm_plain",
-            Values::Codes(_) => "psell_spmm_coded",
-            Values::Halves(Precision::Bf16, _) => "psell_spmm_bf16",
-            Values::Halves(..) => "psell_spmm_f16",
-            Values::Singles(_) => "psell_spmm_f32",
-            Values::Same => "psell_spmm_same",
+            DeviceValues::Plain(_) => "psell_spmm_plain",
+            DeviceValues::Codes(_) => "psell_spmm_coded",
+            DeviceValues::Halves(Precision::Bf16, _) => "psell_spmm_bf16",
+            DeviceValues::Halves(..) => "psell_spmm_f16",
+            DeviceValues::Singles(_) => "psell_spmm_f32",
+            DeviceValues::Same => "psell_spmm_same",
         };
         let headers = matrix.headers.to_vec()?;
         let group = if is_grouped(&headers, matrix.group) { matrix.group } else { 1 };
@@ -110,7 +110,7 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Host, Order, Packing, ValueEncoding};
+    use super::super::super::{HostPsell, Order, Packing, ValueEncoding};
     use super::*;
     use crate::matrix::gallery::Spec;
 
@@ -119,7 +119,7 @@ mod tests {
         let packed = |spec: &str, values, group| {
             let a = spec.parse::<Spec>().unwrap().generate::<f32>().unwrap();
             let packing = Packing { values, group, ..Packing::default() };
-            Host::pack(a.view(), Order::Windows(512), packing).unwrap()
+            HostPsell::pack(a.view(), Order::Windows(512), packing).unwrap()
         };
         for (spec, values, grouped) in [
             ("femrandom,nodes=900", ValueEncoding::Plain, false),

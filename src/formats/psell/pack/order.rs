@@ -2,10 +2,10 @@
 
 use super::super::Coder;
 use super::super::constants::{DIGIT_ROUNDS, DIGITS, SCANNED, SORTED};
-use super::super::cuda::Long;
+use super::super::cuda::DeviceLongRows;
 use super::super::long::Piece;
 use super::super::order::Order;
-use super::values::Table;
+use super::values::CodeTable;
 use super::{Packer, PackingCounts};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
@@ -107,8 +107,8 @@ impl<T: Scalar> Packer<'_, T> {
         found: &PackingCounts,
         LongTiles { sums, tiles }: LongTiles,
         coder: &Coder<T>,
-        table: &Option<Table>,
-    ) -> Result<Option<Long<T>>, Error> {
+        table: &Option<CodeTable>,
+    ) -> Result<Option<DeviceLongRows<T>>, Error> {
         let [rows, pieces, entries] =
             [found.long_rows, found.long_pieces, found.long_entries].map(|n| n as usize);
         if rows == 0 {
@@ -129,7 +129,7 @@ impl<T: Scalar> Packer<'_, T> {
             .arg(piece_table.ptr())
             .arg(pieces as u32)
             .arg(col_idx.ptr());
-        let copied = Table::add(table, copied.arg(values.ptr()));
+        let copied = CodeTable::add(table, copied.arg(values.ptr()));
         // SAFETY: these are the parameters of the kernels; the buffers hold as many rows, pieces
         // and entries as were counted.
         unsafe {
@@ -141,7 +141,7 @@ impl<T: Scalar> Packer<'_, T> {
             )?;
             work.run("psell_pack_rows", &format!("pack_long_entries_{}", T::KIND), copied)?;
         }
-        Ok(Some(Long::from_parts(work.gpu, piece_table, col_idx, values)))
+        Ok(Some(DeviceLongRows::from_parts(work.gpu, piece_table, col_idx, values)))
     }
 }
 

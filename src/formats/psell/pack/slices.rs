@@ -1,21 +1,21 @@
 //! Choice of the encoding and position of every slice, and writing of slices, on a GPU.
 
 use super::super::Header;
-use super::super::cuda::Values;
-use super::values::Table;
+use super::super::cuda::DeviceValues;
+use super::values::CodeTable;
 use super::wide::Chosen;
 use super::{LANES, Packer};
 use crate::device::{Launch, Ptr};
 use crate::{Error, Scalar};
 
 /// Hash table of the slots shared by slices.
-struct Shared {
+struct SlotTable {
     keys: Ptr<u64>,
     firsts: Ptr<u32>,
     mask: u32,
 }
 
-impl Shared {
+impl SlotTable {
     /// The empty table, if there are no diagonal slices.
     const NONE: Self = Self { keys: Ptr::NULL, firsts: Ptr::NULL, mask: 0 };
 }
@@ -49,7 +49,7 @@ impl<T: Scalar> Packer<'_, T> {
             self.choose_wide(wide, perm, (encoded, hashes), found)?;
             let shared = match perm.address() {
                 0 => self.share(encoded, hashes)?,
-                _ => Shared::NONE,
+                _ => SlotTable::NONE,
             };
             let over = Launch::over(slices, 1).arg(encoded);
             let unit = over
@@ -72,7 +72,7 @@ impl<T: Scalar> Packer<'_, T> {
     /// # Safety
     ///
     /// Both arrays have an element for every slice.
-    unsafe fn share(&self, encoded: Ptr<[u32; 4]>, hashes: Ptr<u64>) -> Result<Shared, Error> {
+    unsafe fn share(&self, encoded: Ptr<[u32; 4]>, hashes: Ptr<u64>) -> Result<SlotTable, Error> {
         /// Smallest number of places per slice: a search seldom meets a second key.
         const PLACES: usize = 2;
         let slices = self.slices();
@@ -88,7 +88,7 @@ impl<T: Scalar> Packer<'_, T> {
                 launch.arg(keys).arg(firsts).arg(mask),
             )?
         };
-        Ok(Shared { keys, firsts, mask })
+        Ok(SlotTable { keys, firsts, mask })
     }
 
     /// Writes the slots of the slices that own theirs. Wide slices have `parts` parts.
@@ -115,7 +115,7 @@ impl<T: Scalar> Packer<'_, T> {
         chosen: &Chosen,
         (perm, group): (Ptr<u32>, u32),
         index: Ptr<u32>,
-        (values, table): (&Values<T>, &Option<Table>),
+        (values, table): (&DeviceValues<T>, &Option<CodeTable>),
         (found, parts): (Ptr<u64>, usize),
     ) -> Result<(), Error> {
         let launch = |items| {
@@ -124,7 +124,7 @@ impl<T: Scalar> Packer<'_, T> {
             let launch =
                 launch.arg(self.a.values.ptr()).arg(perm).arg(self.nrows()).arg(self.limit);
             let launch = launch.arg(chosen.headers.ptr()).arg(group.ilog2()).arg(index);
-            Table::add(table, launch.arg(values.ptr())).arg(found)
+            CodeTable::add(table, launch.arg(values.ptr())).arg(found)
         };
         let wide = launch(parts).arg(chosen.wide.parts).arg(parts as u32);
         let name = format!("pack_write_{}", T::KIND);

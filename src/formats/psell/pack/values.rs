@@ -1,6 +1,6 @@
 //! Storage of values: the distinct values, found on the GPU.
 
-use super::super::cuda::Values;
+use super::super::cuda::DeviceValues;
 use super::super::{Coder, ValueEncoding};
 use super::Packer;
 use crate::analysis::value_set::{SLOTS, ValueSet};
@@ -8,12 +8,12 @@ use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
 /// Hash table from values to codes, for the kernels.
-pub(super) struct Table {
+pub(super) struct CodeTable {
     keys: Buffer<u64>,
     codes: Buffer<u8>,
 }
 
-impl Table {
+impl CodeTable {
     /// Adds a table, or null for none, to the kernel parameters.
     pub(super) fn add(table: &Option<Self>, launch: Launch) -> Launch {
         let (keys, codes) = table
@@ -47,18 +47,18 @@ impl<T: Scalar> Packer<'_, T> {
     }
 
     /// Uploads the table of a coder with a dictionary.
-    pub(super) fn table(&self, coder: &Coder<T>) -> Result<Option<Table>, Error> {
+    pub(super) fn table(&self, coder: &Coder<T>) -> Result<Option<CodeTable>, Error> {
         let Coder::Dictionary(dictionary) = coder else { return Ok(None) };
         let (keys, codes) = dictionary.table();
-        Ok(Some(Table { keys: self.a.gpu.upload(keys)?, codes: self.a.gpu.upload(codes)? }))
+        Ok(Some(CodeTable { keys: self.a.gpu.upload(keys)?, codes: self.a.gpu.upload(codes)? }))
     }
 
     /// Allocates `len` zeroed values of a coder.
-    pub(super) fn room_for(&self, coder: &Coder<T>, len: usize) -> Result<Values<T>, Error> {
+    pub(super) fn room_for(&self, coder: &Coder<T>, len: usize) -> Result<DeviceValues<T>, Error> {
         Ok(match coder {
-            Coder::Plain | Coder::Narrow(_) => Values::Plain(self.work.output(len)?),
-            Coder::Dictionary(_) => Values::Codes(self.work.output(len)?),
-            Coder::Same(_) => Values::Same,
+            Coder::Plain | Coder::Narrow(_) => DeviceValues::Plain(self.work.output(len)?),
+            Coder::Dictionary(_) => DeviceValues::Codes(self.work.output(len)?),
+            Coder::Same(_) => DeviceValues::Same,
         })
     }
 }
