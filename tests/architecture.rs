@@ -62,8 +62,8 @@ const MIRROR: &str = "device/cuda_disabled.rs";
 /// Maximum number of lines of a file.
 const LINES: usize = 500;
 
-/// Longer source files, with the reasons.
-const LONG: [(&str, &str); 0] = [];
+/// Maximum number of characters of a line of Rust, and of Markdown outside of tables.
+const COLUMNS: usize = 100;
 
 /// The folder of the repository.
 fn repository() -> &'static Path {
@@ -74,14 +74,18 @@ fn root() -> PathBuf {
     repository().join("src")
 }
 
-/// The Rust files below a folder, in order.
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    files_with(folder, "rs")
+}
+
+/// The files below a folder with an extension, in order.
+fn files_with(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.extend(files_with(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
             files.push(path);
         }
     }
@@ -433,19 +437,42 @@ fn a_type_name_is_declared_once() {
     assert!(declared.is_empty(), "declared more than once: {declared:#?}");
 }
 
+/// The folders with code.
+fn code_folders() -> impl Iterator<Item = &'static str> {
+    let own = ["build", "src", "tests", "examples", "benches"];
+    PACKAGES.iter().map(|(folder, _)| *folder).chain(own)
+}
+
 #[test]
-fn no_source_file_is_long() {
-    let folders =
-        PACKAGES.iter().map(|(folder, _)| *folder).chain(["src", "tests", "examples", "benches"]);
+fn no_line_is_long() {
+    let below = |folder: &str, extension| files_with(&repository().join(folder), extension);
+    let mut files: Vec<PathBuf> = code_folders().flat_map(|folder| below(folder, "rs")).collect();
+    for folder in code_folders().chain(["docs", "models"]) {
+        // Notebooks are left as they were written.
+        files.extend(
+            below(folder, "md")
+                .into_iter()
+                .filter(|path| !path.starts_with(repository().join("docs/history"))),
+        );
+    }
+    files.extend(["build.rs", "README.md", "CONTRIBUTING.md"].map(|name| repository().join(name)));
     let mut wrong = Vec::new();
-    for path in folders.flat_map(|folder| rust_files(&repository().join(folder))) {
-        let lines = fs::read_to_string(&path).unwrap().lines().count();
-        let excused = LONG.iter().any(|(file, _)| path.ends_with(file));
-        if lines > LINES && !excused {
-            wrong.push(format!("{} has {lines} lines", path.display()));
+    for path in files {
+        for (number, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            if line.chars().count() > COLUMNS && !line.starts_with('|') {
+                wrong.push(format!("{}:{}", path.display(), number + 1));
+            }
         }
     }
-    assert!(wrong.is_empty(), "more than {LINES} lines need a reason:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "more than {COLUMNS} characters:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_source_file_is_long() {
+    let mut files: Vec<PathBuf> =
+        code_folders().flat_map(|folder| rust_files(&repository().join(folder))).collect();
+    files.retain(|path| fs::read_to_string(path).unwrap().lines().count() > LINES);
+    assert!(files.is_empty(), "more than {LINES} lines: {files:#?}");
 }
 
 #[test]

@@ -54,14 +54,18 @@ macro_rules! registry {
             /// Work and memory traffic of one SpMV under this plan, computed without packing.
             #[doc(hidden)]
             pub fn work(&self, analysis: &Analysis, scalar: ScalarKind) -> Work {
-                match self { $(Self::$Format(plan) => $module::$Format::work(plan, analysis, scalar)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::work(plan, analysis, scalar)),+
+                }
             }
 
             /// True if [`Plan::work`] gives the bytes of the packed matrix exactly. Otherwise at
             /// most twice as many are packed.
             #[doc(hidden)]
             pub fn is_exact(&self, analysis: &Analysis) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+
+                }
             }
 
             /// Reason why no matrix with this analysis can be packed under this plan, if any.
@@ -95,26 +99,38 @@ macro_rules! registry {
 
             /// Time of an SpMV on an H200, in µs: an estimate from exact quantities.
             pub(crate) fn estimate_us(&self, analysis: &Analysis, work: &Work) -> f64 {
-                match self { $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, work)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, work)),+
+                }
             }
 
             /// Candidate plans of all formats on a kind of device, in registry order.
             #[doc(hidden)]
             pub fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
                 let mut all = Vec::new();
-                $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
+                $(
+                    let plans = $module::$Format::candidates(analysis, weights, on);
+                    all.extend(plans.into_iter().map(Self::$Format));
+                )+
                 all
             }
 
             /// Kernel whose matrices are prepared like those of the plan, if that is not the kernel
             /// `measured`, which predicts its products.
             pub(crate) fn preparation(&self, on: Target, measured: &str) -> Option<&'static str> {
-                match self { $(Self::$Format(plan) => $module::$Format::preparation(plan, on, measured)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::preparation(plan, on, measured)),+
+                }
             }
 
             /// Packs a matrix.
-            pub(crate) fn pack<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<Box<dyn HostMatrix<T>>, Error> {
-                match self { $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+ }
+            pub(crate) fn pack<T: Scalar>(
+                &self,
+                a: CsrView<'_, T>,
+            ) -> Result<Box<dyn HostMatrix<T>>, Error> {
+                match self {
+                    $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+
+                }
             }
 
             /// True if a GPU packs a matrix itself, from CSR in its memory.
@@ -128,12 +144,16 @@ macro_rules! registry {
                 a: CsrView<'_, T>,
                 there: &CsrSource<T>,
             ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-                match self { $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a, there)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a, there)),+
+                }
             }
 
             fn parse(name: &str, args: &mut PlanArgs<'_>) -> Option<Result<Self, Error>> {
                 match name {
-                    $(stringify!($module) => Some($module::$Format::parse(args).map(Self::$Format)),)+
+                    $(stringify!($module) => {
+                        Some($module::$Format::parse(args).map(Self::$Format))
+                    })+
                     _ => None,
                 }
             }
@@ -150,7 +170,9 @@ macro_rules! registry {
 
         impl Display for Plan {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Self::$Format(plan) => write!(f, "{}{plan}", stringify!($module))),+ }
+                match self {
+                    $(Self::$Format(plan) => write!(f, "{}{plan}", stringify!($module))),+
+                }
             }
         }
 

@@ -37,7 +37,8 @@ impl NoArrays {
     pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
     /// On a GPU it is unknown without waiting if numbers fit fewer bytes.
     const UNCHECKED: Self = Self(
-        "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be checked on the way; `update_values` takes them from the host",
+        "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be \
+         checked on the way; `update_values` takes them from the host",
     );
     /// There are more new values than codes.
     const TOO_MANY_VALUES: Self =

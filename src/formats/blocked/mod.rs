@@ -9,7 +9,7 @@
 //!             values        3 2  1 _        1 4  1 1
 //!             ends          1 1  1 .        1 .  1 1
 //!             ends before   0    2          0    1
-//!             targets       4 6  8          5 7  9        4 + its place in the parts: every row has several
+//!             targets       4 6  8          5 7  9        (4 + its place in the parts)
 //!             split_rows  0 1 2 3    split_ptr  0 2 2 4 6
 //! ```
 //!

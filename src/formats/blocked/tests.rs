@@ -194,9 +194,8 @@ fn equal_values_are_kept_once() {
     for plan in [WINDOWS, HOT] {
         let plan = BlockedPlan { packed: true, ..plan };
         let packed = pack::pack_columns(&plan, 64, a.view()).unwrap();
-        assert!(
-            matches!(packed.near.values, SlotValues::Equal(value) if value.bits() == (-0.0f64).bits())
-        );
+        let zero = (-0.0f64).bits();
+        assert!(matches!(packed.near.values, SlotValues::Equal(value) if value.bits() == zero));
         check(&plan, 64, &a, &x_vector(300), "equal values");
         a.values_mut()[3] = 0.0;
         assert!(matches!(

@@ -324,7 +324,11 @@ fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
 
 proptest! {
     #[test]
-    fn whatever_is_packed_is_unpacked((n, rows) in rows(), modulus in prop_oneof![Just(1), Just(50), Just(100_000)], long in 0u32..30) {
+    fn whatever_is_packed_is_unpacked(
+        (n, rows) in rows(),
+        modulus in prop_oneof![Just(1), Just(50), Just(100_000)],
+        long in 0u32..30,
+    ) {
         let long = if long == 0 { Packing::MAX_SPLIT } else { long };
         there_and_back(&matrix(n as usize, &rows, |k| (k % modulus) as f64 - 7.0), long);
     }

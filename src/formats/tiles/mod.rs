@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 3 . 1 .     column blocks of 2, chunks of 6 entries and row ends:   3 1 | | 2 4   1 | 1 1 |
-//! . . . .     tile order                      chunk order             (groups of 2 here, of 8 in fact; _ is padding)
+//! . . . .     tile order                      chunk order             (groups of 2, not 8)
 //! . 2 4 1     tile_ptr 0     2                chunk_ptr 0     2
 //! 1 . . 1     cols     0 1  0 _   0 0  1 1    positions 0 2  1 3   1 _  0 2
 //!             values   3 2  1 _   1 4  1 1    home      0    2     1    3

@@ -225,7 +225,8 @@ proptest! {
         if let Some(gpu) = gpu() {
             let row = |r: usize| rows.get(r).cloned().unwrap_or_default();
             let values = ENCODINGS[usize::from(packed)];
-            check(gpu, &matrix(90, row, |k| (k % 7) as f64), order, Packing { values, group, split: long }, "any");
+            let a = matrix(90, row, |k| (k % 7) as f64);
+            check(gpu, &a, order, Packing { values, group, split: long }, "any");
         }
     }
 }
@@ -340,7 +341,8 @@ proptest! {
                 None => vec![],
             };
             let values = ENCODINGS[usize::from(packed)];
-            check(gpu, &matrix(9000, row, |k| (k % 7) as f32), order, Packing { values, group, split: long }, "any");
+            let a = matrix(9000, row, |k| (k % 7) as f32);
+            check(gpu, &a, order, Packing { values, group, split: long }, "any");
         }
     }
 }
