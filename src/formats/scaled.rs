@@ -2,7 +2,7 @@
 
 use super::{DeviceMatrix, HostMatrix};
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{Gpu, Kernel, Launch, Out, Ptr, Queue, Scaling, Scratch};
+use crate::device::{Gpu, Kernel, Launch, Out, Ptr, Queue, Scaling, Scratch, kernels};
 use crate::{Error, Scalar, memory};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -200,8 +200,9 @@ impl<T: Scalar> Scaler<T> {
                 let rows = LAUNCH_ROWS.min(self.nrows - first);
                 // Without a product the kernel only multiplies `y`.
                 let product = if needed { product.add(first) } else { product };
-                let launch = Launch::over(rows, 1).arg(product).arg(rows as u32);
-                kernel.launch(queue, Out::scaled(y.add(first), by).to(launch))?;
+                let out = Out::scaled(y.add(first), by);
+                let params = kernels::scaled::Scaled { product, nrows: rows as u32, out };
+                kernel.launch(queue, Launch::over(rows, 1).with(params))?;
             }
             drop(turn);
             Ok(())

@@ -12,7 +12,7 @@ use super::{DeviceVectors, Plan, ResidentMatrix, csr, psell};
 use crate::analysis::Analysis;
 use crate::device::cpu::Output;
 use crate::device::{
-    BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream,
+    BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream, kernels,
 };
 use crate::memory::try_zeroed;
 use crate::parallel;
@@ -417,10 +417,17 @@ impl<T: Scalar> GpuSpmm<T> {
         pass: DeviceVectors<T>,
     ) -> Result<usize, Error> {
         let width = pass.count.next_power_of_two().max(2);
-        let launch = Launch::new(ncols.div_ceil(BLOCK as usize) as u32, BLOCK).arg(pass.x);
-        let launch = launch.arg(element as u64).arg(next as u64).arg(ncols as u32);
-        let launch = launch.arg(pass.count as u32).arg(width as u32).arg(tile);
-        // SAFETY: these are the parameters of `tile`; the memory is the caller's promise.
+        let launch = Launch::new(ncols.div_ceil(BLOCK as usize) as u32, BLOCK);
+        let launch = launch.with(kernels::tile::Tile {
+            x: pass.x,
+            element: element as u64,
+            vector: next as u64,
+            len: ncols as u32,
+            count: pass.count as u32,
+            width: width as u32,
+            tile,
+        });
+        // SAFETY: this is the kernel `tile`; the memory is the caller's promise.
         unsafe { self.kernel.launch(queue, launch)? };
         Ok(width)
     }

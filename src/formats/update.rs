@@ -12,7 +12,7 @@ use super::units::{PER_THREAD, Units};
 use super::{Access, Plan, ResidentMatrix};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
+use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream, kernels};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, memory};
 use std::sync::Arc;
@@ -353,11 +353,18 @@ impl Updater {
         let (slots, (at, from)) = units
             .as_ref()
             .map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));
-        let launch =
-            Launch::over(slots.div_ceil(PER_THREAD), 1).arg(at).arg(from).arg(slots as u64);
-        let launch = launch.arg(values).arg(self.nnz as u64).arg(first.0).arg(first.1 as u64);
-        let launch = launch.arg(second.0).arg((first.1 + second.1) as u64);
-        // SAFETY: these are the parameters of `update`; the rest is the caller's promise.
+        let launch = Launch::over(slots.div_ceil(PER_THREAD), 1).with(kernels::update::Update {
+            units: at,
+            from,
+            count: slots as u64,
+            values,
+            nnz: self.nnz as u64,
+            first: first.0,
+            split: first.1 as u64,
+            second: second.0,
+            slots: (first.1 + second.1) as u64,
+        });
+        // SAFETY: the kernel is `update`; the rest is the caller's promise.
         unsafe { kernel.launch(queue, launch) }
     }
 

@@ -4,7 +4,9 @@
 use super::constants::WINDOW_THREADS;
 use super::cpu::Spare;
 use super::{HostBlocked, Pieces, SlotValues, SplitRows, TileTable, pack};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
+use crate::device::{
+    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
+};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -99,16 +101,12 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         (self.piece_ptr.len() - 1) as u32
     }
 
-    /// Adds the leading parameters of all kernels.
-    fn args(&self, launch: Launch, y: Ptr<T>, parts: Ptr<T>, nrows: usize) -> Launch {
-        let (values, value) = match &self.values {
+    /// The array of the values, or null, and the value that stands for all, or 0.
+    fn values(&self) -> (Ptr<T>, T) {
+        match &self.values {
             SlotValues::Plain(values) => (values.ptr(), T::ZERO),
             SlotValues::Equal(value) => (Ptr::NULL, *value),
-        };
-        let launch =
-            launch.arg(self.cols.ptr()).arg(values).arg(value.bits()).arg(self.flags.ptr());
-        let launch = launch.arg(self.piece_ptr.ptr()).arg(self.pieces()).arg(self.targets.ptr());
-        launch.arg(y).arg(parts).arg(nrows as u32)
+        }
     }
 
     /// Pointer and number of the values. None if one value stands for all.
@@ -197,9 +195,25 @@ impl<T: Scalar> DeviceBlocked<T> {
             }
             SumTiles::Memory(kernel) => (kernel, Self::warps(pieces)),
         };
-        let launch = self.near.args(launch, y, parts, self.nrows).arg(x).arg(self.tile_ptr.ptr());
-        let launch = launch.arg(self.windows.len() as u32).arg(self.windows.ptr());
-        (kernel, launch.arg(self.residency.shares()))
+        let (values, value) = self.near.values();
+        let launch = launch.with(kernels::blocked::Window {
+            cols: self.near.cols.ptr(),
+            values,
+            value,
+            flags: self.near.flags.ptr(),
+            piece_ptr: self.near.piece_ptr.ptr(),
+            pieces,
+            targets: self.near.targets.ptr(),
+            y,
+            parts,
+            nrows: self.nrows as u32,
+            x,
+            tile_ptr: self.tile_ptr.ptr(),
+            tiles: self.windows.len() as u32,
+            windows: self.windows.ptr(),
+            l2_shares: self.residency.shares(),
+        });
+        (kernel, launch)
     }
 
     /// Launch with one warp per piece.
@@ -213,25 +227,38 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         let (parts, hot_x) = (self.parts.on(queue)?, self.hot_x.on(queue)?);
         let hot = self.hot.len();
         if hot > 0 {
-            let launch = Launch::over(hot, 1).arg(self.hot.ptr()).arg(hot as u32).arg(x).arg(hot_x);
-            // SAFETY: these are the parameters of `blocked_gather`, with room for the `x` of every
-            // hot column; the vectors are the caller's promise, here and below.
-            unsafe { self.gather.launch(queue, launch)? };
+            let (cols, count) = (self.hot.ptr(), hot as u32);
+            let params = kernels::blocked::Gather { cols, count, x, to: hot_x };
+            // SAFETY: the kernel is `blocked_gather`, with room for the `x` of every hot column; the
+            // vectors are the caller's promise, here and below.
+            unsafe { self.gather.launch(queue, Launch::over(hot, 1).with(params))? };
         }
         let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, parts);
-        // SAFETY: these are the parameters of `blocked_window` and `blocked_near`, with room for
-        // all parts.
+        // SAFETY: the kernel is `blocked_window` or `blocked_near`, with room for all parts.
         unsafe { kernel.launch(queue, launch)? };
-        let launch = self.far.args(Self::warps(self.far.pieces()), y, parts, self.nrows).arg(x);
-        let launch = launch.arg(self.residency.shares());
-        // SAFETY: these are the parameters of `blocked_far`, as above.
+        let (values, value) = self.far.values();
+        let launch = Self::warps(self.far.pieces()).with(kernels::blocked::Far {
+            cols: self.far.cols.ptr(),
+            values,
+            value,
+            flags: self.far.flags.ptr(),
+            piece_ptr: self.far.piece_ptr.ptr(),
+            pieces: self.far.pieces(),
+            targets: self.far.targets.ptr(),
+            y,
+            parts,
+            nrows: self.nrows as u32,
+            x,
+            l2_shares: self.residency.shares(),
+        });
+        // SAFETY: the kernel is `blocked_far`, as above.
         unsafe { self.sum_far.launch(queue, launch)? };
-        let rows = self.split_rows.len();
-        let launch =
-            Launch::over(rows, self.lanes).arg(self.split_rows.ptr()).arg(self.split_ptr.ptr());
-        let launch = launch.arg(rows as u32).arg(parts).arg(y);
-        // SAFETY: these are the parameters of `blocked_add`; all parts have been written, and the
-        // rows are those of `y`.
+        let (rows, ptr) = (self.split_rows.ptr(), self.split_ptr.ptr());
+        let count = self.split_rows.len();
+        let params = kernels::blocked::Add { rows, ptr, count: count as u32, parts, y };
+        let launch = Launch::over(count, self.lanes).with(params);
+        // SAFETY: the kernel is `blocked_add`; all parts have been written, and the rows are those
+        // of `y`.
         unsafe { self.add_parts.launch(queue, launch) }
     }
 

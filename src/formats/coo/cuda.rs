@@ -1,7 +1,9 @@
 //! COO on a GPU: a segmented sum over equal chunks, or one atomic addition per entry.
 
 use super::{CHUNK, CHUNKS_IN_PASSING, CooPlan, HostCoo};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
+use crate::device::{
+    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
+};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -30,12 +32,6 @@ impl<T: Scalar> Entries<T> {
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
         })
-    }
-
-    /// Adds the leading parameters of every kernel to a launch.
-    fn to(&self, launch: Launch, x: Ptr<impl Sized>, y: Ptr<impl Sized>) -> Launch {
-        let launch = launch.arg(self.row_idx.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        launch.arg(self.values.len() as u64).arg(x).arg(y)
     }
 
     fn to_host(&self) -> Result<HostCoo<T>, Error> {
@@ -107,15 +103,27 @@ impl<T: Scalar> SegmentedSum<T> {
             AddCarries::InPassing(arrivals) => (arrivals.on(queue)?, None),
             AddCarries::Afterwards(kernel) => (Ptr::NULL, Some(kernel)),
         };
-        let launch = entries.to(Launch::over(self.chunks, BLOCK), x, y).arg(rows).arg(carries);
-        // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk and
-        // a counter that is zero before and after the launch.
-        unsafe { self.kernel.launch(queue, launch.arg(arrivals).arg(entries.residency.shares()))? };
+        let launch = Launch::over(self.chunks, BLOCK).with(kernels::coo::Segments {
+            rows: entries.row_idx.ptr(),
+            cols: entries.col_idx.ptr(),
+            values: entries.values.ptr(),
+            nnz: entries.values.len() as u64,
+            x,
+            y,
+            carry_rows: rows,
+            carries,
+            arrivals,
+            l2_shares: entries.residency.shares(),
+        });
+        // SAFETY: the kernel is `coo` or `coo_add`; there is a carry for every chunk, and the
+        // counter is zero before and after the launch.
+        unsafe { self.kernel.launch(queue, launch)? };
         let Some(kernel) = afterwards else { return Ok(()) };
         // No row continues behind the last chunk.
         let cuts = self.chunks - 1;
-        let launch = Launch::over(cuts, 1).arg(rows).arg(carries).arg(cuts as u64).arg(y);
-        // SAFETY: these are the parameters of `coo_carries`; the rows are those of `y`.
+        let params = kernels::coo::Carries { rows, carries, count: cuts as u64, y };
+        let launch = Launch::over(cuts, 1).with(params);
+        // SAFETY: the kernel is `coo_carries`; the rows are those of `y`.
         unsafe { kernel.launch(queue, launch) }
     }
 }
@@ -167,9 +175,18 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
             // SAFETY: the caller's promise; these are the entries it was made for.
             Sum::Segments(segments) => unsafe { segments.enqueue(&self.entries, queue, x, y) },
             Sum::Atomic(kernel) => {
-                let launch = self.entries.to(Launch::over(self.entries.values.len(), 1), x, y);
-                // SAFETY: these are the parameters of `coo_atomic`.
-                unsafe { kernel.launch(queue, launch.arg(self.entries.residency.shares())) }
+                let Entries { row_idx, col_idx, values, residency, .. } = &self.entries;
+                let launch = Launch::over(values.len(), 1).with(kernels::coo::Atomic {
+                    rows: row_idx.ptr(),
+                    cols: col_idx.ptr(),
+                    values: values.ptr(),
+                    nnz: values.len() as u64,
+                    x,
+                    y,
+                    l2_shares: residency.shares(),
+                });
+                // SAFETY: the kernel is `coo_atomic`; the vectors are the caller's promise.
+                unsafe { kernel.launch(queue, launch) }
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::chunks::{Chunk, any_cut};
 use super::{Arrangement, CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
 use crate::formats::{Arrays, CsrSource, DeviceMatrix, NoArrays, row_products};
 use crate::matrix::{CsrMatrix, CsrView};
@@ -54,11 +54,11 @@ impl DeviceOffsets {
         }
     }
 
-    /// Adds the offsets to the parameters.
-    fn to(&self, launch: Launch) -> Launch {
+    /// Their address, for the kernels of this width.
+    fn ptr(&self) -> Ptr<usize> {
         match self {
-            Self::Narrow(ptr) => launch.arg(ptr.ptr()),
-            Self::Wide(ptr) => launch.arg(ptr.ptr()),
+            Self::Narrow(ptr) => ptr.ptr().cast(),
+            Self::Wide(ptr) => ptr.ptr().cast(),
         }
     }
 
@@ -189,23 +189,33 @@ impl<T: Scalar> DeviceCsr<T> {
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let CsrBuffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
-        let arrays = |launch| row_ptr.to(launch).arg(col_idx.ptr()).arg(values.ptr());
-        match &self.sharing {
+        let (row_ptr, cols, len) = (row_ptr.ptr(), col_idx.ptr(), values.len());
+        let (values, l2_shares) = (values.ptr(), self.kernel.residency().shares());
+        let launch = match &self.sharing {
             Sharing::Lanes(lanes) => {
-                let launch = out.to(arrays(Launch::over(nrows, *lanes)).arg(nrows as u32).arg(x));
-                // SAFETY: these are the parameters of `csr_scalar` and `csr_vector`; the vectors
-                // are the caller's promise.
-                unsafe { self.kernel.launch(queue, &out, launch) }
+                let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);
+                launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
             Sharing::Chunks(chunks) => {
                 let parts = chunks.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
-                let launch = arrays(Launch::new(chunks.count, BLOCK)).arg(chunks.table.ptr());
-                let launch = out.to(launch.arg(nrows as u32).arg(values.len() as u64).arg(x));
-                // SAFETY: these are the parameters of `csr_balanced`. If rows are cut there are
-                // words for every chunk, which are zero before and after the launch.
-                unsafe { self.kernel.launch(queue, &out, launch.arg(parts)) }
+                Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
+                    row_ptr,
+                    cols,
+                    values,
+                    chunks: chunks.table.ptr(),
+                    nrows: nrows as u32,
+                    nnz: len as u64,
+                    x,
+                    out,
+                    parts,
+                    l2_shares,
+                })
             }
-        }
+        };
+        // SAFETY: the kernel is that of the sharing: `csr_scalar` or `csr_vector`, or
+        // `csr_balanced`, which has words for every chunk if rows are cut, zero before and after the
+        // launch. The vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! DIA on a GPU: one thread per row and one warp per slice.
 
 use super::HostDia;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -40,11 +40,19 @@ impl<T: Scalar> DeviceDia<T> {
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
-        let launch = Launch::over(self.nrows, 1).arg(self.offsets.ptr()).arg(self.masks.ptr());
-        let launch = launch.arg(self.values.ptr()).arg(self.offsets.len() as u32);
-        let launch = launch.arg(self.nrows as u32).arg(self.ncols as u32).arg(x);
-        // SAFETY: these are the parameters of `dia`; the vectors are the caller's promise.
-        unsafe { self.kernel.launch(queue, &out, out.to(launch)) }
+        let launch = Launch::over(self.nrows, 1).with(kernels::dia::Dia {
+            offsets: self.offsets.ptr(),
+            masks: self.masks.ptr(),
+            values: self.values.ptr(),
+            count: self.offsets.len() as u32,
+            nrows: self.nrows as u32,
+            ncols: self.ncols as u32,
+            x,
+            out,
+            l2_shares: self.kernel.residency().shares(),
+        });
+        // SAFETY: the kernel is `dia`; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }
 

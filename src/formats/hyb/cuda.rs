@@ -1,7 +1,7 @@
 //! HYB on a GPU: ELL, followed by adding the COO part, which the GPU or the host multiplies.
 
 use super::{HostHyb, HybPlan, TailProcessor};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency, kernels};
 use crate::formats::coo::{DeviceTail, HostCoo};
 use crate::formats::ell::DeviceEll;
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
@@ -121,11 +121,13 @@ impl<T: Scalar> HostTail<T> {
         queue.synchronize()?;
         first(queue)?;
         self.coo.spmv(stage.x.as_slice(), stage.host_sums.as_mut_slice());
-        let launch = Launch::over(self.rows.len(), 1).arg(self.rows.ptr()).arg(stage.sums.ptr());
-        // SAFETY: there is a sum for every row; these are the parameters of `hyb_add`.
+        let (rows, sums) = (self.rows.ptr(), stage.sums.ptr());
+        let params = kernels::hyb::Add { rows, sums, count: self.rows.len() as u32, y };
+        let launch = Launch::over(self.rows.len(), 1).with(params);
+        // SAFETY: there is a sum for every row; the kernel is `hyb_add`.
         unsafe {
             queue.copy_in(stage.sums.ptr(), stage.host_sums.as_slice())?;
-            self.add_rows.launch(queue, launch.arg(self.rows.len() as u32).arg(y))
+            self.add_rows.launch(queue, launch)
         }
     }
 }

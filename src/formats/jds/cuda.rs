@@ -1,7 +1,9 @@
 //! JDS on a GPU: one thread per sorted row.
 
 use super::{HostJds, JdsLayout, JdsPlan, Launches, Section, SlotPositions};
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
+use crate::device::{
+    Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, kernels,
+};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo::DeviceTail};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -80,25 +82,51 @@ impl<T: Scalar> DeviceJds<T> {
     /// Launch for all rows.
     fn at_once(&self, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let nrows = self.perm.len();
-        let launch = Launch::over(nrows, 1).arg(self.table.ptr());
-        let launch = match self.plan.layout {
-            JdsLayout::Diagonals => launch.arg(self.table.len() as u32 - 1),
-            JdsLayout::Sections(..) => launch.arg((self.table.len() / Section::WORDS) as u32),
-        };
-        let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        let launch = launch.arg(nrows as u32);
-        let launch = match self.plan.layout {
-            JdsLayout::Diagonals => launch,
-            JdsLayout::Sections(..) => launch.arg(self.ncols as u32),
-        };
-        out.to(launch.arg(x))
+        let launch = Launch::over(nrows, 1);
+        match self.plan.layout {
+            JdsLayout::Diagonals => launch.with(kernels::jds::Diagonals {
+                jd_ptr: self.table.ptr(),
+                count: self.table.len() as u32 - 1,
+                perm: self.perm.ptr(),
+                cols: self.col_idx.ptr(),
+                values: self.values.ptr(),
+                nrows: nrows as u32,
+                x,
+                out,
+                l2_shares: self.kernel.residency().shares(),
+            }),
+            JdsLayout::Sections(..) => launch.with(kernels::jds::Sections {
+                sections: self.table.ptr(),
+                count: (self.table.len() / Section::WORDS) as u32,
+                perm: self.perm.ptr(),
+                cols: self.col_idx.ptr(),
+                values: self.values.ptr(),
+                nrows: nrows as u32,
+                ncols: self.ncols as u32,
+                x,
+                out,
+                l2_shares: self.kernel.residency().shares(),
+            }),
+        }
     }
 
     /// Launch for one section.
     fn alone(&self, section: &Section, x: Ptr<T>, out: Out<'_, T>) -> Launch {
-        let launch = section.words().into_iter().fold(Launch::over(section.rows, 1), Launch::arg);
-        let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        out.to(launch.arg(self.ncols as u32).arg(x))
+        let [first_row, rows, width, full, start] = section.words();
+        Launch::over(section.rows, 1).with(kernels::jds::Section {
+            first_row,
+            rows,
+            width,
+            full,
+            start,
+            perm: self.perm.ptr(),
+            cols: self.col_idx.ptr(),
+            values: self.values.ptr(),
+            ncols: self.ncols as u32,
+            x,
+            out,
+            l2_shares: self.kernel.residency().shares(),
+        })
     }
 
     /// Enqueues the SpMV without the tail.
@@ -108,12 +136,12 @@ impl<T: Scalar> DeviceJds<T> {
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let Some(sections) = &self.each else {
-            // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors
-            // are the caller's promise.
+            // SAFETY: the kernel is `jds_diagonals` or `jds_sections`, by the plan; the vectors are
+            // the caller's promise.
             return unsafe { self.kernel.launch(queue, &out, self.at_once(x, out)) };
         };
         for section in sections {
-            // SAFETY: these are the parameters of `jds_section`; as above.
+            // SAFETY: the kernel is `jds_section`; as above.
             unsafe { self.kernel.launch(queue, &out, self.alone(section, x, out))? };
         }
         Ok(())

@@ -11,7 +11,7 @@ use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::{Header, Narrowed, NarrowedPair, Stored};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
 use crate::formats::encoded::Numbers;
 use crate::formats::{
@@ -334,25 +334,35 @@ impl<T: Scalar> DevicePsell<T> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let launch = Launch::new(blocks(pieces) + blocks(self.headers.len() << self.shift), BLOCK);
-        let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
-        let launch =
-            launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
-        let launch = launch.arg(self.nrows as u32);
-        let launch = match &self.long {
-            Some(long) => {
-                let rows =
-                    launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr());
-                rows.arg(pieces as u32).arg(long.sums.on(queue)?).arg(long.done.on(queue)?)
-            }
-            None => {
-                let rows =
-                    launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL);
-                rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
-            }
+        let (long_pieces, long_cols, long_values) = match &self.long {
+            Some(long) => (long.pieces.ptr(), long.col_idx.ptr(), long.values.ptr()),
+            None => (Ptr::NULL, Ptr::NULL, Ptr::NULL),
         };
-        // SAFETY: these are the parameters of all kernels in psell_spmv.cuh; the vectors are the
-        // caller's promise.
-        unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x)).arg(self.shift)) }
+        let (sums, done) = match &self.long {
+            Some(long) => (long.sums.on(queue)?, long.done.on(queue)?),
+            None => (Ptr::NULL, Ptr::NULL),
+        };
+        let launch = launch.with(kernels::psell_spmv::Packed {
+            headers: self.headers.ptr().cast(),
+            values: self.values.ptr(),
+            index: self.index.ptr().cast(),
+            dictionary: self.dictionary.ptr(),
+            perm: or_null(&self.perm),
+            skip: or_null(&self.skip),
+            nrows: self.nrows as u32,
+            pieces: long_pieces,
+            long_cols,
+            long_values,
+            count: pieces as u32,
+            sums,
+            done,
+            x,
+            out,
+            shift: self.shift,
+            l2_shares: self.kernel.residency().shares(),
+        });
+        // SAFETY: the kernel is one of psell_spmv.cuh; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 
     /// Copies the matrix to host memory, for unpacking.

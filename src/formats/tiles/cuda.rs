@@ -3,7 +3,7 @@
 
 use super::constants::{MULTIPLY_THREADS, PIECE_BYTES, SUM_THREADS};
 use super::{GROUP, HostTiles, SlotValues, TilesShape, pack};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -123,25 +123,40 @@ impl<T: Scalar> DeviceTiles<T> {
             SlotValues::Equal(value) => (Ptr::NULL, *value),
         };
         let tiles = self.shape.blocks();
-        let launch = launch.arg(self.tile_ptr.ptr().add(stripe * tiles)).arg(tiles as u32);
-        let launch =
-            launch.arg(first).arg(end - first).arg(self.cols.ptr()).arg(values).arg(value.bits());
-        let launch =
-            launch.arg(self.destinations.ptr()).arg(self.shape.width).arg(self.shape.ncols as u32);
-        launch.arg(x).arg(products)
+        launch.with(kernels::tiles::Multiply {
+            tile_ptr: self.tile_ptr.ptr().add(stripe * tiles),
+            tiles: tiles as u32,
+            first_group: first,
+            groups: end - first,
+            cols: self.cols.ptr(),
+            values,
+            value,
+            destinations: self.destinations.ptr(),
+            width: self.shape.width,
+            ncols: self.shape.ncols as u32,
+            x,
+            products,
+        })
     }
 
     /// Launch that sums the chunks of a stripe.
     fn sum(&self, stripe: usize, products: Ptr<T>, y: Ptr<T>, carries: Ptr<T>) -> Launch {
         let chunks = self.shape.chunks_of(stripe);
         let launch = Launch::new(chunks.len() as u32, SUM_THREADS).with_shared(self.sum.bytes);
-        let launch =
-            launch.arg(self.chunk_rows.ptr()).arg(self.chunk_ptr.ptr()).arg(self.positions.ptr());
-        let launch =
-            launch.arg(self.row_ends.ptr()).arg(self.shape.chunk).arg(self.shape.nrows as u32);
-        let launch =
-            launch.arg(self.shape.nnz as u64).arg(chunks.start as u32).arg(self.stripe_ptr[stripe]);
-        launch.arg(products).arg(y).arg(carries)
+        launch.with(kernels::tiles::Sum {
+            chunk_rows: self.chunk_rows.ptr(),
+            chunk_ptr: self.chunk_ptr.ptr(),
+            positions: self.positions.ptr(),
+            row_ends: self.row_ends.ptr(),
+            chunk: self.shape.chunk,
+            nrows: self.shape.nrows as u32,
+            nnz: self.shape.nnz as u64,
+            first_chunk: chunks.start as u32,
+            first_group: self.stripe_ptr[stripe],
+            products,
+            y,
+            carries,
+        })
     }
 }
 
@@ -151,9 +166,8 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
         for stripe in 0..self.shape.stripes() {
             let (multiply, sum) =
                 (self.multiply(stripe, x, products), self.sum(stripe, products, y, carries));
-            // SAFETY: these are the parameters of `tiles_multiply` and `tiles_sum`, with room for
-            // the products of any stripe and a carry for every chunk; the vectors are the caller's
-            // promise.
+            // SAFETY: the kernels are `tiles_multiply` and `tiles_sum`, with room for the products
+            // of any stripe and a carry for every chunk; the vectors are the caller's promise.
             unsafe {
                 self.multiply.kernel.launch(queue, multiply)?;
                 self.sum.kernel.launch(queue, sum)?;
@@ -161,12 +175,10 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
         }
         // Chunk c has a part of the row with which chunk c + 1 begins; the last chunk has no carry.
         let cuts = self.shape.chunks().saturating_sub(1);
-        let launch = Launch::over(cuts, 1)
-            .arg(self.chunk_rows.ptr().add(1))
-            .arg(carries)
-            .arg(cuts as u64)
-            .arg(y);
-        // SAFETY: these are the parameters of `tiles_carries`; the rows are those of `y`.
+        let (rows, count) = (self.chunk_rows.ptr().add(1), cuts as u64);
+        let params = kernels::tiles::Carries { rows, carries, count, y };
+        let launch = Launch::over(cuts, 1).with(params);
+        // SAFETY: the kernel is `tiles_carries`; the rows are those of `y`.
         unsafe { self.add_carries.launch(queue, launch) }
     }
 

@@ -18,7 +18,7 @@ use super::super::Header;
 use super::super::constants::{CHAINED, CONSUMERS, DEPTH, PRODUCERS, SLOT_BYTES, UNITS};
 use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
 use super::{DevicePsell, DeviceValues};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Queue};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Queue, kernels};
 use crate::formats::DeviceVectors;
 use crate::{Error, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
@@ -306,13 +306,26 @@ impl SlidingWindow {
         let unit = COLUMN / 2 / size_of::<T>();
         let launch = Launch::new(self.blocks, self.buffers.threads());
         let launch = launch.with_shared(self.buffers.bytes(self.most) as u32);
-        let launch = launch.arg(self.headers.ptr()).arg(matrix.values.ptr()).arg(self.index.ptr());
-        let launch = launch.arg(self.starts.ptr()).arg(self.buffers.bands as u32);
-        let launch = launch.arg(self.buffers.half() as u32).arg(self.most as u32);
-        let launch = launch.arg(matrix.nrows as u32).arg(matrix.ncols as u32);
-        let launch = vectors.args(launch, unit);
-        // SAFETY: these are the parameters of all kernels in psell_window.cu, which reads no more
-        // of `x` than the existing units of columns. The vectors are the caller's promise.
+        let launch = launch.with(kernels::psell_window::Window {
+            headers: self.headers.ptr().cast(),
+            values: matrix.values.ptr(),
+            index: self.index.ptr(),
+            starts: self.starts.ptr(),
+            bands: self.buffers.bands as u32,
+            half: self.buffers.half() as u32,
+            most: self.most as u32,
+            nrows: matrix.nrows as u32,
+            ncols: matrix.ncols as u32,
+            x: vectors.x,
+            stride: (vectors.stride / unit) as u32,
+            y: vectors.y,
+            y_row: vectors.row as u64,
+            y_vector: vectors.vector as u64,
+            vectors: vectors.count as u32,
+            whole: u32::from(vectors.is_whole(unit)),
+        });
+        // SAFETY: the kernel is one of psell_window.cu, which reads no more of `x` than the existing
+        // units of columns. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
     }
 }
