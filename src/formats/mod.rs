@@ -57,6 +57,7 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 registry::registry! {
@@ -91,8 +92,8 @@ pub(crate) trait Format: 'static {
     /// Candidate plans for a matrix on a kind of device.
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
 
-    /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact unless
-    /// [`Format::is_exact`] returns false.
+    /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact within
+    /// [`Format::estimate_bounds`].
     fn work(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Work;
 
     /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
@@ -117,10 +118,10 @@ pub(crate) trait Format: 'static {
         None
     }
 
-    /// True if [`Format::work`] equals the packed size to the byte. Otherwise at most twice as
-    /// much is packed.
-    fn is_exact(_: &Self::Plan, _: &Analysis) -> bool {
-        true
+    /// Bounds of the bytes that [`Format::work`] states, as multiples of the bytes that are packed.
+    /// `1.0..=1.0` if they are equal.
+    fn estimate_bounds(_: &Self::Plan, _: &Analysis) -> RangeInclusive<f64> {
+        1.0..=1.0
     }
 
     /// True if every SpMV gives the same bits, on every device.

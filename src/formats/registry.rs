@@ -59,12 +59,11 @@ macro_rules! registry {
                 }
             }
 
-            /// True if [`Plan::work`] gives the bytes of the packed matrix exactly. Otherwise at
-            /// most twice as many are packed.
+            /// Bounds of the bytes of [`Plan::work`], as multiples of the bytes that are packed.
             #[doc(hidden)]
-            pub fn is_exact(&self, analysis: &Analysis) -> bool {
+            pub fn estimate_bounds(&self, analysis: &Analysis) -> RangeInclusive<f64> {
                 match self {
-                    $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+
+                    $(Self::$Format(plan) => $module::$Format::estimate_bounds(plan, analysis)),+
                 }
             }
 
