@@ -12,10 +12,12 @@ use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortl
 use crate::tuning::check::{self, Checked};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
+use crate::tuning::lookup;
 use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
+use crate::tuning::select;
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, ScalarKind};
 use once_cell::sync::OnceCell;
 use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
@@ -44,7 +46,7 @@ impl SparseOpBuilder {
         let (spec, a) = (device.spec(), source.a);
         let (decided, select) = timed(|| {
             let span = span!(DEBUG, "select", rows = a.nrows(), nnz = a.nnz(); plan, candidates);
-            let mut decision = self.clone().device(device.clone()).decide(analysis, T::KIND)?;
+            let mut decision = self.decide_on(device, analysis, T::KIND)?;
             let shelf = self.shelf(a, analysis, &spec, &mut decision);
             if let Some(shelf) = &shelf {
                 shelf.recall(&mut decision, analysis, &spec);
@@ -78,6 +80,33 @@ impl SparseOpBuilder {
             None => Ready::pack(&decision.plan, source, device)?,
         };
         Ok(Prepared::new(decision, ready, select, timing))
+    }
+
+    /// Decides for a device by prediction, or on the given plan.
+    pub(super) fn decide_on(
+        &self,
+        device: &Device,
+        analysis: &Analysis,
+        scalar: ScalarKind,
+    ) -> Result<Decision, Error> {
+        let profile = lookup::find(device, scalar, self.profile.as_ref())?;
+        let available = device.memory()?;
+        let mut request = Request::new(analysis, scalar, available);
+        request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
+        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
+        request.deterministic = self.deterministic;
+        request.updatable = self.updatable;
+        request.value_precision = self.value_precision.filter(|p| p.is_narrower_than(scalar));
+        let mut spec = device.spec();
+        if self.deterministic && spec.gpu.is_none() {
+            spec.threads = profile.profile.device.threads;
+        }
+        match &self.tuning {
+            Tuning::Predict | Tuning::Check | Tuning::Calibrate => {
+                select::select(analysis, &spec, profile, request)
+            }
+            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
+        }
     }
 
     /// Store entry of the decision. None if decisions are not stored.

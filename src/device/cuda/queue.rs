@@ -85,6 +85,36 @@ unsafe impl Send for OpenStream {}
 // SAFETY: as above.
 unsafe impl Sync for OpenStream {}
 
+impl Kernel {
+    /// Enqueues a launch, or nothing if the grid has no blocks.
+    ///
+    /// # Safety
+    ///
+    /// The parameters are those of the kernel, and the memory they point to lives until it is done.
+    pub(crate) unsafe fn launch(&self, queue: &Queue, mut launch: Launch) -> Result<(), Error> {
+        if launch.blocks() == 0 {
+            return Ok(());
+        }
+        let grid = (launch.blocks(), 1, 1);
+        let block = (launch.threads(), 1, 1);
+        let shared = launch.shared_bytes();
+        let args = launch.args();
+        let mut pointers = [std::ptr::null_mut(); crate::device::launch::MAX_ARGS];
+        for (pointer, arg) in pointers.iter_mut().zip(args.iter_mut()) {
+            *pointer = std::ptr::from_mut(arg).cast();
+        }
+        let pointers = &mut pointers[..args.len()];
+        // SAFETY: the caller's promise; every pointer points to a complete word.
+        queue.call("launch a kernel", || unsafe {
+            if self.overlaps {
+                overlap::launch_kernel(self.function, grid, block, shared, queue.0.stream, pointers)
+            } else {
+                result::launch_kernel(self.function, grid, block, shared, queue.0.stream, pointers)
+            }
+        })
+    }
+}
+
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stream {} of {}", self.0.id, self.0.gpu)
@@ -286,48 +316,6 @@ impl Queue {
         // SAFETY: the caller's promise.
         self.call("copy within the GPU", || unsafe {
             result::memcpy_dtod_async(to.address(), from.address(), len, self.0.stream)
-        })
-    }
-
-    /// Enqueues a launch.
-    ///
-    /// # Safety
-    ///
-    /// The parameters are those of the kernel, and the memory they point to lives until it is done.
-    pub(super) unsafe fn launch(&self, kernel: Kernel, mut launch: Launch) -> Result<(), Error> {
-        if launch.blocks() == 0 {
-            return Ok(());
-        }
-        let grid = (launch.blocks(), 1, 1);
-        let block = (launch.threads(), 1, 1);
-        let shared = launch.shared_bytes();
-        let args = launch.args();
-        let mut pointers = [std::ptr::null_mut(); crate::device::launch::MAX_ARGS];
-        for (pointer, arg) in pointers.iter_mut().zip(args.iter_mut()) {
-            *pointer = std::ptr::from_mut(arg).cast();
-        }
-        let pointers = &mut pointers[..args.len()];
-        // SAFETY: the caller's promise; every pointer points to a complete word.
-        self.call("launch a kernel", || unsafe {
-            if kernel.overlaps {
-                overlap::launch_kernel(
-                    kernel.function(),
-                    grid,
-                    block,
-                    shared,
-                    self.0.stream,
-                    pointers,
-                )
-            } else {
-                result::launch_kernel(
-                    kernel.function(),
-                    grid,
-                    block,
-                    shared,
-                    self.0.stream,
-                    pointers,
-                )
-            }
         })
     }
 
