@@ -5,7 +5,7 @@ use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder};
 use crate::analysis::Analysis;
 use crate::device::Device;
-use crate::formats::{Scaler, Updater};
+use crate::formats::{self, Scaler, Updater};
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::lookup::ProfileSource;
@@ -21,7 +21,7 @@ impl SparseOpBuilder {
         let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let a = self.rounded(a)?;
         Analysis::check_memory(a.view())?;
-        let (analysis, analyze) = timed(|| Analysis::of(a.view()));
+        let (analysis, analyze) = timed(|| formats::analyze(a.view()));
         let mut op = self.build_rounded(a.view(), &analysis)?;
         op.preparation.analyze = analyze;
         Ok(op)
@@ -79,7 +79,7 @@ impl SparseOpBuilder {
     }
 
     /// True if the CPU may succeed after this error on a GPU.
-    fn is_due_to_gpu(&self, error: &Error) -> bool {
+    pub(super) fn is_due_to_gpu(&self, error: &Error) -> bool {
         match error {
             Error::GpuMemory { .. } | Error::KernelCompile { .. } | Error::Gpu { .. } => true,
             Error::MemoryLimit { limit, .. } | Error::NoPlanFits { limit, .. } => {
