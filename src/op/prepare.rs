@@ -47,16 +47,16 @@ impl SparseOpBuilder {
         let (decided, select) = timed(|| {
             let span = span!(DEBUG, "select", rows = a.nrows(), nnz = a.nnz(); plan, candidates);
             let mut decision = self.decide_on(device, analysis, T::KIND)?;
-            let shelf = self.shelf(a, analysis, &spec, &mut decision);
-            if let Some(shelf) = &shelf {
-                shelf.recall(&mut decision, analysis, &spec);
+            let entry = self.store_entry(a, analysis, &spec, &mut decision);
+            if let Some(entry) = &entry {
+                entry.recall(&mut decision, analysis, &spec);
             }
             span.record("plan", display(&decision.plan));
             span.record("candidates", decision.candidates.len());
-            Ok::<_, Error>((decision, shelf))
+            Ok::<_, Error>((decision, entry))
         });
-        let (mut decision, shelf) = decided?;
-        let (mut timing, mut ready) = (0.0, None);
+        let (mut decision, entry) = decided?;
+        let mut ready = None;
         match &self.tuning {
             Tuning::Check if decision.basis == Basis::Predicted => {
                 ready = self.check(device, source, analysis, &mut decision)?;
@@ -66,18 +66,15 @@ impl SparseOpBuilder {
                     && self.pays(&mut decision, device, &spec) =>
             {
                 ready = Some(self.calibrate(device, source, analysis, &mut decision)?);
-                if let Some(shelf) = shelf {
-                    shelf.keep(&mut decision, &spec);
+                if let Some(entry) = entry {
+                    entry.keep(&mut decision, &spec);
                 }
             }
             _ => {}
         }
-        if let Some(timing_run) = ready.as_ref().and(decision.timing_run()) {
-            timing = timing_run.seconds;
-        }
-        let ready = match ready {
-            Some(ready) => ready,
-            None => Ready::pack(&decision.plan, source, device)?,
+        let (ready, timing) = match ready {
+            Some(ready) => (ready, decision.timing_run().map_or(0.0, |run| run.seconds)),
+            None => (Ready::pack(&decision.plan, source, device)?, 0.0),
         };
         Ok(Prepared::new(decision, ready, select, timing))
     }
@@ -110,7 +107,7 @@ impl SparseOpBuilder {
     }
 
     /// Store entry of the decision. None if decisions are not stored.
-    fn shelf<T: Scalar>(
+    fn store_entry<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
         analysis: &Analysis,

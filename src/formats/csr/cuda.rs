@@ -100,12 +100,12 @@ impl<T: Scalar> CsrBuffers<T> {
 pub(super) struct DeviceCsr<T> {
     matrix: CsrBuffers<T>,
     kernel: RowKernel,
-    sharing: Sharing,
+    assignment: Assignment,
 }
 
 /// Assignment of entries to threads.
 #[derive(Debug)]
-enum Sharing {
+enum Assignment {
     /// Number of lanes per row.
     Lanes(u32),
     /// One block per chunk.
@@ -132,26 +132,26 @@ impl Chunks {
     }
 }
 
-/// Kernel and assignment of entries to threads under a plan.
-fn arranged<T: Scalar>(
+/// Kernel of a plan, and its assignment of entries to threads.
+fn kernel_of<T: Scalar>(
     arrangement: &Arrangement,
     matrix: &CsrBuffers<T>,
     gpu: Gpu,
-) -> Result<(RowKernel, Sharing), Error> {
+) -> Result<(RowKernel, Assignment), Error> {
     let (scalar, offset) = (T::KIND, matrix.row_ptr.name());
-    let (name, sharing) = match arrangement.plan {
-        CsrPlan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
-        CsrPlan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
+    let (name, assignment) = match arrangement.plan {
+        CsrPlan::Scalar => ("scalar".to_owned(), Assignment::Lanes(1)),
+        CsrPlan::Vector(lanes) => (format!("vector{lanes}"), Assignment::Lanes(lanes)),
         CsrPlan::Balanced => {
             let loads = if arrangement.striped { "striped" } else { "balanced" };
             let chunks = Chunks::new::<T>(&arrangement.chunks, gpu)?;
-            (format!("{loads}{}", arrangement.run), Sharing::Chunks(chunks))
+            (format!("{loads}{}", arrangement.run), Assignment::Chunks(chunks))
         }
     };
     let residency = residency(arrangement.plan, matrix, gpu);
     let module = Module::of(FILE, residency);
     let kernel = RowKernel::new(gpu, module, residency, format!("csr_{name}_{scalar}_{offset}"))?;
-    Ok((kernel, sharing))
+    Ok((kernel, assignment))
 }
 
 impl<T: Scalar> DeviceCsr<T> {
@@ -164,8 +164,8 @@ impl<T: Scalar> DeviceCsr<T> {
             col_idx: Arc::new(gpu.upload(&host.col_idx)?),
             values: Arc::new(gpu.upload(&host.values)?),
         };
-        let (kernel, sharing) = arranged(&host.arrangement, &matrix, gpu)?;
-        Ok(Self { matrix, kernel, sharing })
+        let (kernel, assignment) = kernel_of(&host.arrangement, &matrix, gpu)?;
+        Ok(Self { matrix, kernel, assignment })
     }
 
     /// Takes the arrays of a matrix in GPU memory. `a` is the same matrix in host memory.
@@ -178,8 +178,8 @@ impl<T: Scalar> DeviceCsr<T> {
         let row_ptr = DeviceOffsets::new(&RowOffsets::new(a.row_ptr())?, gpu)?;
         let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
-        let (kernel, sharing) = arranged(&Arrangement::of(plan, a)?, &matrix, gpu)?;
-        Ok(Self { matrix, kernel, sharing })
+        let (kernel, assignment) = kernel_of(&Arrangement::of(plan, a)?, &matrix, gpu)?;
+        Ok(Self { matrix, kernel, assignment })
     }
 
     /// Enqueues the SpMV.
@@ -189,14 +189,14 @@ impl<T: Scalar> DeviceCsr<T> {
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let CsrBuffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
-        let (row_ptr, cols, len) = (row_ptr.ptr(), col_idx.ptr(), values.len());
+        let (row_ptr, cols, nnz) = (row_ptr.ptr(), col_idx.ptr(), values.len() as u64);
         let (values, l2_shares) = (values.ptr(), self.kernel.residency().shares());
-        let launch = match &self.sharing {
-            Sharing::Lanes(lanes) => {
+        let launch = match &self.assignment {
+            Assignment::Lanes(lanes) => {
                 let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);
                 launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
-            Sharing::Chunks(chunks) => {
+            Assignment::Chunks(chunks) => {
                 let parts = chunks.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
                 Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
                     row_ptr,
@@ -204,7 +204,7 @@ impl<T: Scalar> DeviceCsr<T> {
                     values,
                     chunks: chunks.table.ptr(),
                     nrows: nrows as u32,
-                    nnz: len as u64,
+                    nnz,
                     x,
                     out,
                     parts,
@@ -212,7 +212,7 @@ impl<T: Scalar> DeviceCsr<T> {
                 })
             }
         };
-        // SAFETY: the kernel is that of the sharing: `csr_scalar` or `csr_vector`, or
+        // SAFETY: the kernel is that of the assignment: `csr_scalar` or `csr_vector`, or
         // `csr_balanced`, which has words for every chunk if rows are cut, zero before and after the
         // launch. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, &out, launch) }
@@ -229,7 +229,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     ) -> Result<bool, Error> {
         let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
         let arrangement = Arrangement::of(*plan, a)?;
-        (self.kernel, self.sharing) = arranged(&arrangement, &self.matrix, self.matrix.gpu)?;
+        (self.kernel, self.assignment) = kernel_of(&arrangement, &self.matrix, self.matrix.gpu)?;
         Ok(true)
     }
 
@@ -246,9 +246,9 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     }
 
     fn device_bytes(&self) -> u64 {
-        let chunks = match &self.sharing {
-            Sharing::Lanes(_) => 0,
-            Sharing::Chunks(chunks) => chunks.table.bytes(),
+        let chunks = match &self.assignment {
+            Assignment::Lanes(_) => 0,
+            Assignment::Chunks(chunks) => chunks.table.bytes(),
         };
         self.matrix.bytes() + chunks
     }

@@ -11,7 +11,7 @@ use crate::device::kernels::psell_pack_slices::{
 use crate::device::{Launch, Ptr};
 use crate::{Error, Scalar};
 
-/// Hash table of the slots shared by slices.
+/// Hash table of the slots of diagonal slices, each with the first slice that has them.
 struct SlotTable {
     keys: Ptr<u64>,
     firsts: Ptr<u32>,
@@ -56,7 +56,7 @@ impl<T: Scalar> Packer<'_, T> {
             work.run("psell_pack_slices", "pack_choose", choose)?;
             self.choose_wide(wide, perm, (encoded, hashes), found)?;
             let shared = match perm.address() {
-                0 => self.share(encoded, hashes)?,
+                0 => self.match_slices(encoded, hashes)?,
                 _ => SlotTable::NONE,
             };
             let SlotTable { keys, firsts, mask } = shared;
@@ -82,12 +82,16 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(Chosen { headers, skip, owners, wide })
     }
 
-    /// Finds slices with the same slots.
+    /// Finds slices with the same slots: a table from their hashes to the first such slice.
     ///
     /// # Safety
     ///
     /// Both arrays have an element for every slice.
-    unsafe fn share(&self, encoded: Ptr<[u32; 4]>, hashes: Ptr<u64>) -> Result<SlotTable, Error> {
+    unsafe fn match_slices(
+        &self,
+        encoded: Ptr<[u32; 4]>,
+        hashes: Ptr<u64>,
+    ) -> Result<SlotTable, Error> {
         /// Smallest number of places per slice: a search seldom meets a second key.
         const PLACES: usize = 2;
         let slices = self.slices();
