@@ -1,5 +1,5 @@
-//! Parameters of the GPU kernels: a struct for every signature in `kernels/`, which the build makes.
-//! A launch that lacks a parameter, or has one of another type, does not compile.
+//! Parameters of the GPU kernels: a struct for every signature in `kernels/`, made by the build. A
+//! launch that lacks a parameter, or has one of another type, does not compile.
 
 use super::launch::Params;
 use super::{Launch, Out, Ptr};

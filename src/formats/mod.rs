@@ -43,7 +43,7 @@ pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape, has_spmm, spmm_plan};
+pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::{Arrays, NoArrays, Updater};
 pub use work::Work;
@@ -139,6 +139,11 @@ pub(crate) trait Format: 'static {
     /// used only on request.
     fn eligible(_: &Self::Plan, _: Target) -> bool {
         true
+    }
+
+    /// Plan for SpMM with a matrix, if the format has kernels for it on such a device.
+    fn spmm_plan(_: &Analysis, _: Target) -> Option<Self::Plan> {
+        None
     }
 
     /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows,

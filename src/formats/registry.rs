@@ -96,6 +96,19 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
+            /// Plan for SpMM with a matrix: of the first format that has kernels for it.
+            pub(crate) fn for_spmm(analysis: &Analysis, on: Target) -> Self {
+                let plans = [$($module::$Format::spmm_plan(analysis, on).map(Self::$Format)),+];
+                plans.into_iter().flatten().next().expect("CSR has it on CPUs, packed SELL on GPUs")
+            }
+
+            /// True if the format has kernels for SpMM on such a device.
+            pub(crate) fn has_spmm(&self, analysis: &Analysis, on: Target) -> bool {
+                match self {
+                    $(Self::$Format(_) => $module::$Format::spmm_plan(analysis, on).is_some()),+
+                }
+            }
+
             /// Time of an SpMV on an H200, in µs: an estimate from exact quantities.
             pub(crate) fn estimate_us(&self, analysis: &Analysis, work: &Work) -> f64 {
                 match self {

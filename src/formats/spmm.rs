@@ -8,11 +8,10 @@
 use super::constants::TILE_BYTES;
 use super::csr::HostVectors;
 use super::scaled::Scaler;
-use super::{DeviceVectors, Plan, ResidentMatrix, csr, psell};
-use crate::analysis::Analysis;
+use super::{DeviceVectors, ResidentMatrix};
 use crate::device::cpu::Output;
 use crate::device::{
-    BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream, kernels,
+    BLOCK, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream, kernels,
 };
 use crate::memory::try_zeroed;
 use crate::parallel;
@@ -185,22 +184,6 @@ impl<T: Scalar> SpmmData<T> {
     }
 }
 
-/// Plan for SpMM with an analysed matrix on a device.
-pub(crate) fn spmm_plan(analysis: &Analysis, device: &Device) -> Plan {
-    match device {
-        Device::Cpu => Plan::Csr(csr::CsrPlan::Scalar),
-        Device::Cuda(_) => Plan::Psell(psell::PsellPlan::for_spmm(analysis)),
-    }
-}
-
-/// True if a plan supports SpMM on a device.
-pub(crate) fn has_spmm(plan: &Plan, device: &Device) -> bool {
-    match device {
-        Device::Cpu => matches!(plan, Plan::Csr(_)),
-        Device::Cuda(_) => matches!(plan, Plan::Psell(_)),
-    }
-}
-
 impl<T: Scalar> ResidentMatrix<T> {
     /// Computes the SpMM with multivectors in host memory, for a matrix in host memory.
     ///
@@ -219,7 +202,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         let (Self::Host(matrix), SpmmData::Host(tiles)) = (self, data) else {
             unreachable!("the caller has a matrix in host memory")
         };
-        let Some(spmm) = matrix.spmm() else { unreachable!("`several` was made for it") };
+        let Some(spmm) = matrix.spmm() else { unreachable!("`data` was made for it") };
         let (_, [row, vector]) = shape.strides();
         let multiply = |x: &[T], stride, count, y: &mut [T]| {
             let y = Output::new(y);
@@ -251,7 +234,7 @@ impl<T: Scalar> ResidentMatrix<T> {
     ///
     /// # Safety
     ///
-    /// `several` belongs to this matrix. `x` and `y` have the lengths given by `shape` and do not
+    /// `data` belongs to this matrix. `x` and `y` have the lengths given by `shape` and do not
     /// overlap; they and the matrix live until the SpMM is done.
     pub(crate) unsafe fn enqueue_spmm_at(
         &self,

@@ -229,7 +229,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         if hot > 0 {
             let (cols, count) = (self.hot.ptr(), hot as u32);
             let params = kernels::blocked::Gather { cols, count, x, to: hot_x };
-            // SAFETY: the kernel is `blocked_gather`, with room for the `x` of every hot column; the
+            // SAFETY: the kernel is `blocked_gather`, with room for `x` of every hot column. The
             // vectors are the caller's promise, here and below.
             unsafe { self.gather.launch(queue, Launch::over(hot, 1).with(params))? };
         }

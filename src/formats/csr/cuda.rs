@@ -213,8 +213,8 @@ impl<T: Scalar> DeviceCsr<T> {
             }
         };
         // SAFETY: the kernel is that of the assignment: `csr_scalar` or `csr_vector`, or
-        // `csr_balanced`, which has words for every chunk if rows are cut, zero before and after the
-        // launch. The vectors are the caller's promise.
+        // `csr_balanced`. That has words for every chunk if rows are cut, which are zero before and
+        // after the launch. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }

@@ -141,6 +141,10 @@ impl Format for Csr {
         true
     }
 
+    fn spmm_plan(_: &Analysis, on: Target) -> Option<CsrPlan> {
+        (on == Target::Cpu).then_some(CsrPlan::Scalar)
+    }
+
     fn estimate_us(plan: &CsrPlan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = &analysis.rows;
         let lanes = match plan {

@@ -181,6 +181,10 @@ impl Format for Psell {
         plan.preparation(on, measured)
     }
 
+    fn spmm_plan(analysis: &Analysis, on: Target) -> Option<PsellPlan> {
+        (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis))
+    }
+
     fn estimate_us(plan: &PsellPlan, analysis: &Analysis, work: &Work) -> f64 {
         work::estimate_us(plan.packing(), analysis, work)
     }

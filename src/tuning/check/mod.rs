@@ -16,7 +16,7 @@ use super::plan_timer::{PlanTimer, Ready};
 use super::stopwatch::{Clock, Samples};
 use crate::Error;
 use crate::device::DeviceSpec;
-use crate::formats::{FormatKind, Target};
+use crate::formats::{FormatKind, Plan, Target, csr};
 use statrs::distribution::{ContinuousCDF, Normal};
 
 /// Products of a check, besides a share of the expected ones.
@@ -122,7 +122,7 @@ pub(crate) fn check<A: PlanTimer>(
         clock,
         target: Target::of(device),
         budget,
-        timings: vec![Timing::Open; candidates.len()],
+        timings: vec![PlanTiming::Open; candidates.len()],
         candidates,
         products: 0,
         packed: 0,
@@ -134,9 +134,9 @@ pub(crate) fn check<A: PlanTimer>(
     .run()
 }
 
-/// What is known of the time of a candidate.
+/// Timing of a candidate.
 #[derive(Debug, Clone, PartialEq)]
-enum Timing {
+enum PlanTiming {
     /// Not measured so far.
     Open,
     /// Seconds of packing with the copy to the device, and of a product in each batch.
@@ -153,7 +153,7 @@ struct Check<'a, A: PlanTimer> {
     budget: Budget,
     /// The plans that may be chosen, the predicted one first, then by predicted time.
     candidates: Vec<&'a Candidate>,
-    timings: Vec<Timing>,
+    timings: Vec<PlanTiming>,
     products: u64,
     /// Number of plans packed besides CSR.
     packed: usize,
@@ -181,7 +181,7 @@ impl<A: PlanTimer> Check<'_, A> {
             let needed = self.candidates[place].work.matrix_bytes;
             let left = self.budget.memory.saturating_sub(held);
             if held > 0 && needed > left {
-                self.timings[place] = Timing::Excluded(TimingOutcome::NoRoom { needed, left });
+                self.timings[place] = PlanTiming::Excluded(TimingOutcome::NoRoom { needed, left });
                 continue;
             }
             self.held_bytes = self.held_bytes.max(held + needed);
@@ -206,10 +206,11 @@ impl<A: PlanTimer> Check<'_, A> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
         csr.sort_by(|&a, &b| self.predicted(a).total_cmp(&self.predicted(b)));
+        let balanced = Plan::Csr(csr::CsrPlan::Balanced);
         let mut rank = 0;
         csr.retain(|&place| {
             rank += 1;
-            rank <= CSR_KERNELS || place == 0 || self.kernel(place) == "csr.balanced"
+            rank <= CSR_KERNELS || place == 0 || self.candidates[place].plan == balanced
         });
         // The predicted plan is timed in any case.
         csr.sort_by_key(|&place| place != 0);
@@ -260,7 +261,8 @@ impl<A: PlanTimer> Check<'_, A> {
     }
 
     fn exclude(&mut self, place: usize, error: Error) {
-        self.timings[place] = Timing::Excluded(TimingOutcome::Failed { reason: error.to_string() });
+        self.timings[place] =
+            PlanTiming::Excluded(TimingOutcome::Failed { reason: error.to_string() });
         self.failure.get_or_insert(error);
     }
 
@@ -277,7 +279,7 @@ impl<A: PlanTimer> Check<'_, A> {
                 let seconds = samples.min();
                 self.least = self.least.min(seconds);
                 let prepare = ready.pack + ready.upload;
-                self.timings[place] = Timing::Measured { prepare, samples };
+                self.timings[place] = PlanTiming::Measured { prepare, samples };
                 Some(seconds)
             }
             Err(error) => {
@@ -319,9 +321,10 @@ impl<A: PlanTimer> Check<'_, A> {
     /// positive and products are left.
     fn next_to_pack(&mut self, fastest: Option<&Fastest<A::Packed>>) -> Option<usize> {
         let Some(fastest) = fastest else {
-            return (self.timings[0] == Timing::Open).then_some(0);
+            return (self.timings[0] == PlanTiming::Open).then_some(0);
         };
-        let is_open = |place: &usize| self.timings[*place] == Timing::Open && !self.is_csr(*place);
+        let is_open =
+            |place: &usize| self.timings[*place] == PlanTiming::Open && !self.is_csr(*place);
         let open = (0..self.candidates.len()).filter(is_open);
         let each = self.products_per_plan();
         let gain_and_cost = |place: usize| {
@@ -338,22 +341,22 @@ impl<A: PlanTimer> Check<'_, A> {
         if net(&best) > 0.0 && has_room {
             return Some(best);
         }
-        if self.timings[0] == Timing::Open {
+        if self.timings[0] == PlanTiming::Open {
             let (gain, cost) = gain_and_cost(0);
-            self.timings[0] = Timing::Excluded(TimingOutcome::Unpaid { gain, cost });
+            self.timings[0] = PlanTiming::Excluded(TimingOutcome::Unpaid { gain, cost });
         }
         None
     }
 
     /// Median time of a plan that was not timed, in seconds, and the standard deviation of its
-    /// logarithm: the prediction, corrected by the errors of measured plans that are the most alike.
+    /// logarithm: the prediction, corrected by the errors of the measured plans most like it.
     fn expectation(&self, place: usize) -> (f64, f64) {
         /// Mean logarithm of the ratio of measured to predicted time.
         fn mean(errors: impl Iterator<Item = f64>) -> Option<f64> {
             let (count, sum) = errors.fold((0, 0.0), |(n, sum), error| (n + 1, sum + error));
             (count > 0).then(|| sum / f64::from(count))
         }
-        let measured = |other: &usize| matches!(self.timings[*other], Timing::Measured { .. });
+        let measured = |other: &usize| matches!(self.timings[*other], PlanTiming::Measured { .. });
         let places = || (0..self.candidates.len()).filter(measured);
         let error = |other: usize| (self.measured(other) / self.predicted(other)).ln();
         let format = |other: usize| self.candidates[other].plan.format();
@@ -374,7 +377,7 @@ impl<A: PlanTimer> Check<'_, A> {
         if self.target == Target::Cpu || !self.candidates[place].plan.packs_on_device() {
             return own;
         }
-        let measured = |place: &usize| matches!(self.timings[*place], Timing::Measured { .. });
+        let measured = |place: &usize| matches!(self.timings[*place], PlanTiming::Measured { .. });
         let mut plain = (0..self.candidates.len()).filter(measured).filter(|&p| self.is_csr(p));
         let copy = plain.next().and_then(prepare).unwrap_or(0.0);
         (own - copy).max(0.0)
@@ -392,7 +395,7 @@ impl<A: PlanTimer> Check<'_, A> {
     /// Measured seconds of a product.
     fn measured(&self, place: usize) -> f64 {
         match &self.timings[place] {
-            Timing::Measured { samples, .. } => samples.min(),
+            PlanTiming::Measured { samples, .. } => samples.min(),
             _ => f64::INFINITY,
         }
     }
@@ -410,9 +413,9 @@ impl<A: PlanTimer> Check<'_, A> {
             };
             let ratio = self.measured(place) / least;
             match &self.timings[place] {
-                Timing::Open => return None,
-                Timing::Excluded(outcome) => timed_plan.outcome = outcome.clone(),
-                Timing::Measured { prepare, samples } => {
+                PlanTiming::Open => return None,
+                PlanTiming::Excluded(outcome) => timed_plan.outcome = outcome.clone(),
+                PlanTiming::Measured { prepare, samples } => {
                     timed_plan.ran(samples);
                     timed_plan.prepare = Some(*prepare);
                     timed_plan.outcome = match place == winner {

@@ -324,8 +324,8 @@ impl SlidingWindow {
             vectors: vectors.count as u32,
             whole: u32::from(vectors.is_whole(unit)),
         });
-        // SAFETY: the kernel is one of psell_window.cu, which reads no more of `x` than the existing
-        // units of columns. The vectors are the caller's promise.
+        // SAFETY: the kernel is one of psell_window.cu, which reads no more of `x` than the units
+        // of columns that exist. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
     }
 }
