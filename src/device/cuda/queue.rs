@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, ThreadId};
 
 /// Memory and operators that a graph keeps alive.
-pub(super) type Kept = Vec<Arc<dyn Any + Send + Sync>>;
+pub(super) type Retained = Vec<Arc<dyn Any + Send + Sync>>;
 
 /// Allocator of queue identifiers. An identifier is not reused while its queue lives or its work
 /// may be in progress.
@@ -47,7 +47,7 @@ impl Ids {
 pub(super) struct Recorded {
     thread: ThreadId,
     number: u64,
-    pub(super) kept: Kept,
+    pub(super) kept: Retained,
 }
 
 impl Recorded {
@@ -56,7 +56,7 @@ impl Recorded {
         Self {
             thread: thread::current().id(),
             number: CAPTURES.fetch_add(1, Relaxed),
-            kept: Kept::new(),
+            kept: Retained::new(),
         }
     }
 }

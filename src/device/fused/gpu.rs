@@ -81,7 +81,7 @@ impl Machine {
     /// Sums of blocks and number of arrivals, for a pass on a queue.
     fn scratch(&self, queue: &Queue) -> Result<(Ptr<f64>, Ptr<u32>), Error> {
         let sums = self.scratch.on(queue)?;
-        Ok((sums, Ptr::from_address(sums.add(self.sums).address())))
+        Ok((sums, sums.add(self.sums).cast()))
     }
 
     fn program(&self, program: Program) -> Ptr<u64> {

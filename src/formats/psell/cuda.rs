@@ -54,7 +54,7 @@ pub(super) struct DeviceLongRows<T> {
 }
 
 /// Buffers of a packed matrix.
-pub(super) struct Parts<T> {
+pub(super) struct PsellBuffers<T> {
     pub(super) headers: Buffer<Header>,
     pub(super) values: DeviceValues<T>,
     pub(super) dictionary: Buffer<T>,
@@ -129,10 +129,10 @@ impl<T: Scalar> DeviceValues<T> {
     /// Address of the values; null if they take no bytes.
     pub(super) fn ptr(&self) -> Ptr<u8> {
         match self {
-            Self::Plain(values) => Ptr::from_address(values.ptr().address()),
+            Self::Plain(values) => values.ptr().cast(),
             Self::Codes(codes) => codes.ptr(),
-            Self::Halves(_, halves) => Ptr::from_address(halves.ptr().address()),
-            Self::Singles(singles) => Ptr::from_address(singles.ptr().address()),
+            Self::Halves(_, halves) => halves.ptr().cast(),
+            Self::Singles(singles) => singles.ptr().cast(),
             Self::Same => Ptr::NULL,
         }
     }
@@ -199,16 +199,21 @@ impl<T: Scalar> DeviceLongRows<T> {
 /// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/psell_spmv.cuh`.
 const BATCH: usize = 8;
 
-/// Cost of a batch of steps, and of one more warp in the grid, in microseconds.
+/// Time of a batch of steps from the L2, in microseconds.
 const BATCH_US: f64 = 0.5;
+
+/// Time of a batch of steps from memory, in microseconds.
+const MEMORY_BATCH_US: f64 = 1.0;
+
+/// Time of one more warp in the grid, in microseconds.
 const WARP_US: f64 = 0.36e-3;
 
-/// Size of a matrix beyond which a part is streamed, on an H200, from where on a batch waits for
-/// memory, and the bytes per microsecond that the memory delivers. A larger matrix has one warp per
-/// slice, and is streamed, unless its chains take longer than its bytes.
-const STREAMED_BYTES: u64 = 38_000_000;
-const MEMORY_BATCH_US: f64 = 1.0;
+/// Bytes that the memory delivers in a microsecond.
 const BYTES_PER_US: f64 = 3.5e6;
+
+/// Size of a matrix of which a part is streamed on an H200. A larger one has one warp per slice, and
+/// is streamed, unless its longest chain from memory takes longer than its bytes.
+const STREAMED_BYTES: u64 = 38_000_000;
 
 /// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
 const MOST_SHIFT: u32 = 3;
@@ -223,7 +228,7 @@ const MANY_SLICES: usize = 1 << 15;
 /// takes 0.5 µs, most of it the latency of loading an index and the element it refers to, and 1000
 /// more warps take 0.36 µs. The rule is the same on every GPU, because the bits of products depend
 /// on it.
-fn sharing(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
+fn warps_shift_of(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
     if headers.len() > MANY_SLICES {
         return Ok(0);
     }
@@ -260,7 +265,7 @@ impl<T: Scalar> DevicePsell<T> {
     pub(crate) fn new(host: &HostPsell<T>, gpu: Gpu) -> Result<Self, Error> {
         let upload =
             |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
-        let parts = Parts {
+        let parts = PsellBuffers {
             headers: gpu.upload(&host.headers)?,
             values: DeviceValues::new(&host.values, gpu)?,
             dictionary: gpu.upload(&host.dictionary)?,
@@ -282,16 +287,16 @@ impl<T: Scalar> DevicePsell<T> {
         gpu: Gpu,
         (nrows, ncols): (usize, usize),
         group: usize,
-        parts: Parts<T>,
+        parts: PsellBuffers<T>,
         is_diagonal: bool,
     ) -> Result<Self, Error> {
-        let Parts { headers, values, dictionary, index, perm, skip, long } = parts;
+        let PsellBuffers { headers, values, dictionary, index, perm, skip, long } = parts;
         let (file, diagonal) = (values.file(), if is_diagonal { "_diagonal" } else { "" });
         let optional = perm.iter().chain(&skip).map(Buffer::bytes).sum::<u64>();
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
         let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, DeviceLongRows::bytes);
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
-        let shift = sharing(&headers, bytes)?;
+        let shift = warps_shift_of(&headers, bytes)?;
         let (module, residency) = match shift {
             0 => (Module::of(file, residency), residency),
             _ => (Module::from(file).shared(), residency.without_streaming()),

@@ -15,7 +15,7 @@ mod slices;
 mod values;
 mod wide;
 
-use super::cuda::{DevicePsell, Parts};
+use super::cuda::{DevicePsell, PsellBuffers};
 use super::index::{LANES, UNIT};
 use super::order::Order;
 use super::{Packing, ValueEncoding};
@@ -144,7 +144,7 @@ impl<T: Scalar> Packer<'_, T> {
             return Ok(None);
         }
         let Chosen { headers, skip, .. } = chosen;
-        let parts = Parts {
+        let parts = PsellBuffers {
             headers,
             values,
             dictionary,
@@ -161,7 +161,7 @@ impl<T: Scalar> Packer<'_, T> {
     /// Reads the sums that the kernels have found so far. Waits for them.
     fn found(&self, found: Ptr<u64>) -> Result<PackingCounts, Error> {
         let mut sums = [PackingCounts::NOTHING];
-        self.work.read(Ptr::<PackingCounts>::from_address(found.address()), &mut sums)?;
+        self.work.read(found.cast::<PackingCounts>(), &mut sums)?;
         Ok(sums[0])
     }
 
@@ -181,7 +181,7 @@ impl<T: Scalar> Packer<'_, T> {
 
     /// Row offsets in the type of the kernels.
     fn row_ptr(&self) -> Ptr<u64> {
-        Ptr::from_address(self.a.row_ptr.ptr().address())
+        self.a.row_ptr.ptr().cast()
     }
 }
 
