@@ -74,10 +74,6 @@ fn root() -> PathBuf {
     repository().join("src")
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    files_with(folder, "rs")
-}
-
 /// The files below a folder with an extension, in order.
 fn files_with(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -100,7 +96,7 @@ fn sources() -> Vec<(String, String)> {
     let mut sources = Vec::new();
     for package in packages.chain([""]) {
         let root = repository().join(package).join("src");
-        for path in rust_files(&root) {
+        for path in files_with(&root, "rs") {
             let name = Path::new(package).join(path.strip_prefix(&root).unwrap());
             let name = name.to_str().unwrap().replace('\\', "/");
             let is_test = name.starts_with("testing/")
@@ -406,13 +402,16 @@ fn every_format_has_its_kernels_and_they_include_its_own_headers() {
     }
 }
 
-/// Name of the struct, enum, trait or union that a line declares, if any.
+/// Name of the type that a line declares, if any.
 fn declared_type(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().peekable();
     while words.next_if(|word| word.starts_with("pub") || *word == "unsafe").is_some() {}
     // `pub(in path)` is two words.
     words.next_if(|word| word.ends_with(')'));
-    words.next_if(|word| ["struct", "enum", "trait", "union"].contains(word))?;
+    let kinds = ["struct", "enum", "trait", "union", "type"];
+    // Types of traits are indented.
+    let kinds = if line.starts_with(' ') { &kinds[..4] } else { &kinds };
+    words.next_if(|word| kinds.contains(word))?;
     let name = words.next()?.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
     name.starts_with(|c: char| c.is_ascii_uppercase()).then_some(name)
 }
@@ -420,7 +419,7 @@ fn declared_type(line: &str) -> Option<&str> {
 #[test]
 fn a_type_name_is_declared_once() {
     let mut declared: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let interface = rust_files(&repository().join("capi/src")).into_iter().map(|path| {
+    let interface = files_with(&repository().join("capi/src"), "rs").into_iter().map(|path| {
         let code = without_tests(&fs::read_to_string(&path).unwrap());
         (path.display().to_string(), code)
     });
@@ -470,7 +469,7 @@ fn no_line_is_long() {
 #[test]
 fn no_source_file_is_long() {
     let mut files: Vec<PathBuf> =
-        code_folders().flat_map(|folder| rust_files(&repository().join(folder))).collect();
+        code_folders().flat_map(|folder| files_with(&repository().join(folder), "rs")).collect();
     files.retain(|path| fs::read_to_string(path).unwrap().lines().count() > LINES);
     assert!(files.is_empty(), "more than {LINES} lines: {files:#?}");
 }
@@ -488,6 +487,8 @@ fn the_scanner_sees_what_it_should() {
         ("    enum B {", Some("B")),
         ("pub(in super::super) trait C: D {}", Some("C")),
         ("pub fn f(structure: E) {", None),
+        ("pub type F = u8;", Some("F")),
+        ("    type Plan = CsrPlan;", None),
     ] {
         assert_eq!(declared_type(line), name, "{line}");
     }

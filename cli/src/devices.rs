@@ -85,10 +85,10 @@ fn check(name: &str, state: &str, remedy: Option<&str>) -> String {
 }
 
 /// Name, state and remedy of something that devices need.
-type Check = (&'static str, String, Option<String>);
+type StatusLine = (&'static str, String, Option<String>);
 
 /// Driver, NVRTC, and the cache of kernels.
-fn gpu_runtime(runtime: &GpuRuntime) -> [Check; 3] {
+fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
     let state = |found: &Result<String, String>| match found {
         Ok(found) => found.clone(),
         Err(reason) => format!("none: {reason}"),
@@ -117,7 +117,7 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [Check; 3] {
 }
 
 /// The store of decisions.
-fn decisions() -> Check {
+fn decisions() -> StatusLine {
     match Store::of_user() {
         Some(store) => {
             let folder = store.folder();

@@ -55,7 +55,7 @@ impl NoArrays {
 pub(crate) struct Updater {
     nnz: usize,
     pattern: Fingerprint,
-    place: Place,
+    place: SlotMap,
     storage: ValueStorage,
     plan: String,
 }
@@ -63,12 +63,12 @@ pub(crate) struct Updater {
 /// Slot of every entry, in the memory of the device. None if values are in the order of the
 /// entries.
 #[derive(Debug)]
-enum Place {
+enum SlotMap {
     Host(Option<Vec<u32>>),
     Gpu(Option<Arc<Units>>, Kernel),
 }
 
-impl Place {
+impl SlotMap {
     /// Slots of encoded values. None if there are too many to count.
     fn encoded<T: Scalar>(
         matrix: &mut ResidentMatrix<T>,
@@ -122,7 +122,7 @@ impl Updater {
             plan: plan.to_string(),
         };
         if storage != ValueStorage::Plain {
-            return Place::encoded(matrix, storage)?
+            return SlotMap::encoded(matrix, storage)?
                 .map(made)
                 .ok_or_else(|| refused(NoArrays::TOO_MANY));
         }
@@ -140,10 +140,10 @@ impl Updater {
             _ => Some(slots(plan, a)?.map_err(refused)?),
         };
         let place = match gpu {
-            None => Place::Host(slots),
+            None => SlotMap::Host(slots),
             Some(gpu) => {
                 let slots = slots.map(|slots| Units::upload(gpu, slots)).transpose()?;
-                Place::Gpu(slots, gpu.kernel("update", &format!("update_{}", T::KIND))?)
+                SlotMap::Gpu(slots, gpu.kernel("update", &format!("update_{}", T::KIND))?)
             }
         };
         Ok(made(place))
@@ -152,8 +152,8 @@ impl Updater {
     /// Bytes of device memory.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.place {
-            Place::Host(slots) => slots.as_ref().map_or(0, |slots| size_of_val(&**slots) as u64),
-            Place::Gpu(slots, _) => slots.as_ref().map_or(0, |slots| slots.bytes()),
+            SlotMap::Host(slots) => slots.as_ref().map_or(0, |slots| size_of_val(&**slots) as u64),
+            SlotMap::Gpu(slots, _) => slots.as_ref().map_or(0, |slots| slots.bytes()),
         }
     }
 
@@ -202,12 +202,12 @@ impl Updater {
             }
         }
         match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
                 let arrays = matrix.values_mut().expect("it had them when this was made");
                 scatter(slots.as_deref(), values, arrays);
                 Ok(())
             }
-            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
                 gpu.synchronize()?;
                 let arrays = matrix.values().expect("as above");
                 // SAFETY: the arrays have every slot, and nothing else is running.
@@ -224,7 +224,7 @@ impl Updater {
         values: Narrowed<Vec<u16>, Vec<f32>>,
     ) -> Result<(), Error> {
         match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
                 let slots = slots.as_deref();
                 match (values, matrix.encoded_mut().and_then(|encoded| encoded.narrow_mut())) {
                     (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
@@ -237,7 +237,7 @@ impl Updater {
                 }
                 Ok(())
             }
-            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
                 gpu.synchronize()?;
                 // SAFETY: the arrays have every slot, and nothing else is running.
                 unsafe {
@@ -264,7 +264,7 @@ impl Updater {
         dictionary: Vec<T>,
     ) -> Result<(), Error> {
         match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
                 let encoded = matrix.encoded_mut().expect("it was when this was made");
                 if let Some(arrays) = encoded.codes_mut() {
                     scatter(slots.as_deref(), codes, arrays);
@@ -272,7 +272,7 @@ impl Updater {
                 encoded.set_dictionary(dictionary);
                 Ok(())
             }
-            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
                 gpu.synchronize()?;
                 let encoded = matrix.encoded().expect("as above");
                 if let Some(arrays) = encoded.codes() {
@@ -318,7 +318,7 @@ impl Updater {
     ) -> Result<(), Error> {
         self.check_length(values.len())?;
         matrix.check_devices([("values", values.device()), ("stream", stream.device())])?;
-        let (ResidentMatrix::Gpu(_, matrix), Place::Gpu(slots, _), Some(queue)) =
+        let (ResidentMatrix::Gpu(_, matrix), SlotMap::Gpu(slots, _), Some(queue)) =
             (&*matrix, &self.place, stream.queue())
         else {
             return self.update(matrix, values.host());
@@ -349,7 +349,7 @@ impl Updater {
         values: Ptr<N>,
         [first, second]: Arrays<(Ptr<N>, usize)>,
     ) -> Result<(), Error> {
-        let Place::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
+        let SlotMap::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
         let (slots, (at, from)) = units
             .as_ref()
             .map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));

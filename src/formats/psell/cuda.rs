@@ -211,8 +211,8 @@ const WARP_US: f64 = 0.36e-3;
 /// Bytes that the memory delivers in a microsecond.
 const BYTES_PER_US: f64 = 3.5e6;
 
-/// Size of a matrix of which a part is streamed on an H200. A larger one has one warp per slice, and
-/// is streamed, unless its longest chain from memory takes longer than its bytes.
+/// Size of a matrix of which a part is streamed on an H200. A larger one has one warp per slice,
+/// and is streamed, unless its longest chain from memory takes longer than its bytes.
 const STREAMED_BYTES: u64 = 38_000_000;
 
 /// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.

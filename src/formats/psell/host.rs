@@ -1,6 +1,6 @@
 //! Packing of a matrix into slices.
 
-use super::index::{ALL, Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padded};
+use super::index::{ALL, Chooser, Encoded, Kind, LANES, LaneColumns, Slot, UNIT, padded};
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
@@ -169,7 +169,7 @@ impl<'a> SlicedRows<'a> {
     }
 
     /// Columns of every lane.
-    pub(crate) fn columns(self, s: usize) -> Columns<'a> {
+    pub(crate) fn columns(self, s: usize) -> LaneColumns<'a> {
         self.entries(s).map(|entries| &self.col_idx[entries])
     }
 
@@ -212,7 +212,7 @@ impl SliceChunk {
     pub(crate) fn push(
         &mut self,
         chooser: &mut Chooser,
-        columns: &Columns<'_>,
+        columns: &LaneColumns<'_>,
         first_row: Option<usize>,
     ) {
         let encoded = chooser.choose(columns, first_row);
@@ -382,7 +382,7 @@ impl<T: Scalar> Writer<'_, T> {
 }
 
 /// Lanes with more than `entry` entries.
-fn mask(columns: &Columns<'_>, entry: usize) -> u32 {
+fn mask(columns: &LaneColumns<'_>, entry: usize) -> u32 {
     (0..LANES).fold(0, |mask, lane| mask | u32::from(columns[lane].len() > entry) << lane)
 }
 
